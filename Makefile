@@ -1,0 +1,52 @@
+# `make run` and `make test` set themselves up; the rest is for people who change kbroker.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.PHONY: run test check format docs bench soak lock clean
+
+run: $(VENV)/run.stamp
+	exec $(BIN)/kbroker serve $(ARGS)
+
+test: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest tests compat $(ARGS)
+
+# The style gates: lint, formatting, strict types, import layers.
+check: $(VENV)/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/dev.stamp
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/dev.stamp
+	$(BIN)/python -m kbroker.config.document > docs/configuration.md
+	$(BIN)/python -m kbroker.server.document > docs/apis.md
+
+bench: $(VENV)/dev.stamp
+	$(BIN)/python -m compat.bench $(ARGS)
+
+# The long runs: every crash point of many workloads, kill -9 under load many times.
+soak: $(VENV)/dev.stamp
+	$(BIN)/python -m compat.torture.soak $(ARGS)
+
+lock:
+	./requirements/update.sh
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# Locked requirements by hash, then the checkout itself, without a build environment of its own.
+$(VENV)/run.stamp: requirements/run.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/run.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(VENV)/dev.stamp: requirements/dev.txt $(VENV)/run.stamp
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	touch $@
