@@ -1,0 +1,131 @@
+"""The real disk: `Disk` and `File` of `kbroker.runtime.ports` over system calls.
+
+Everything goes through `os.pread` and `os.pwrite`, which need no shared cursor and release the interpreter lock, so a file may be
+read by several threads at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+
+from kbroker.runtime.ports import Buffer
+
+
+class RealFile:
+    """An open file descriptor; see `kbroker.runtime.ports.File`."""
+
+    __slots__ = ("_descriptor", "path")
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    def pread(self, size: int, position: int) -> bytes:
+        data = os.pread(self._descriptor, size, position)
+        if len(data) == size or not data:
+            return data
+        # One call returns at most 2 GiB, and may return less when a signal comes: read on until the file ends.
+        parts = [data]
+        done = len(data)
+        while done < size and (data := os.pread(self._descriptor, size - done, position + done)):
+            parts.append(data)
+            done += len(data)
+        return b"".join(parts)
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        size = len(data)
+        done = os.pwrite(self._descriptor, data, position)
+        if done == size:
+            return
+        # A short write is how a full disk or a quota announces itself: the next call then raises the error.
+        rest = memoryview(data)
+        while done < size:
+            done += os.pwrite(self._descriptor, rest[done:], position + done)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class RealDisk:
+    """The file system of this machine; see `kbroker.runtime.ports.Disk`. Files are 0600 and directories 0700."""
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
+        flags = os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
+        return RealFile(path, os.open(path, flags, 0o600))
+
+    def exists(self, path: str) -> bool:
+        # os.path.exists calls every error absence; a directory that cannot be searched is not an empty one.
+        try:
+            os.stat(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def list(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def make_directory(self, path: str) -> None:
+        os.mkdir(path, 0o700)
+
+    def remove_directory(self, path: str) -> None:
+        os.rmdir(path)
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(old, new)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self, path: str) -> int:
+        state = os.statvfs(path)
+        return state.f_bavail * state.f_frsize
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def lock(self, path: str) -> RealFile:
+        descriptor = os.open(path, os.O_CLOEXEC | os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            # flock also holds off a second broker inside this process; the record lock is the one that Apache Kafka takes.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            raise BlockingIOError(error.errno, "another process holds the lock", path) from error
+        return RealFile(path, descriptor)
+
+
+def raise_descriptor_limit(wanted: int | None = None) -> int:
+    """Raise the soft limit of open files to the hard one, or to `wanted` if that is less; return the limit now in force."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    goal = hard if wanted is None else min(wanted, hard)
+    if soft < goal:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (goal, hard))
+        soft = goal
+    return soft
