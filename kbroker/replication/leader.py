@@ -1,0 +1,77 @@
+"""How far the replicas of a partition have come, as its leader sees it.
+
+Theory of operation: the high watermark is the offset below which every in-sync replica holds everything, so it is the
+least log end offset over the ISR. A follower's log end offset is the offset that it fetches next: asking for it is the
+acknowledgement of all before it. The maximal ISR counts, that is the committed one and the members whose admission is
+under way, so that a record is never called committed which a new member lacks.
+
+Source: KIP-101, KIP-320, KIP-966 (no advance below min.insync.replicas), Apache Kafka's partition leader.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from wire.errors import ErrorCode, KafkaError
+
+
+@dataclass(slots=True)
+class LeaderProgress:
+    """How far the replicas of one partition have come, as its leader sees it.
+
+    Shape      fetched maps replica_id to the offset below which that replica holds everything
+    Units      offsets count records (int64)
+    Invariant  high_watermark <= log_end_offset, and high_watermark never falls
+    Errors     FENCED_LEADER_EPOCH (an offset out of range was refused before, by the log)
+    Source     KIP-101, KIP-320
+    """
+
+    broker_id: int
+    leader_epoch: int
+    log_end_offset: int
+    high_watermark: int
+    isr: frozenset[int]
+    min_insync_replicas: int = 1
+    replica_count: int = 1
+    epoch_start_offset: int = 0
+    """log_end_offset when this leadership began: the first offset of its epoch."""
+    fetched: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        assert self.broker_id in self.isr, "a leader is in its own ISR"
+        self._advance()
+
+    def on_append(self, log_end_offset: int) -> bool:
+        """Note what this leader itself holds; True if high_watermark rose, so that waiters look again."""
+        assert log_end_offset >= self.log_end_offset, "a leader's log never shrinks"
+        self.log_end_offset = log_end_offset
+        return self._advance()
+
+    def on_follower_fetch(self, replica_id: int, *, leader_epoch: int, fetch_offset: int) -> bool:
+        """Note a follower's progress; True if high_watermark rose, so that waiters look again."""
+        if leader_epoch < self.leader_epoch:
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"{leader_epoch=}, ours is {self.leader_epoch}")
+        self.fetched[replica_id] = fetch_offset
+        return self._advance()
+
+    def on_isr_change(self, isr: frozenset[int]) -> bool:
+        """Take over a new (maximal) ISR; True if high_watermark rose."""
+        assert self.broker_id in isr, "a leader is in its own ISR"
+        self.isr = isr
+        return self._advance()
+
+    @property
+    def has_enough_replicas(self) -> bool:
+        """Whether acks=all may be answered: the ISR holds at least min.insync.replicas, or all that there are."""
+        return len(self.isr) >= min(self.min_insync_replicas, self.replica_count)
+
+    def _advance(self) -> bool:
+        if not self.has_enough_replicas:
+            return False
+        reached = self.log_end_offset
+        if len(self.isr) > 1:
+            reached = min(reached, *(self.fetched.get(replica, -1) for replica in self.isr if replica != self.broker_id))
+        if reached <= self.high_watermark:
+            return False
+        self.high_watermark = reached
+        return True

@@ -1,0 +1,164 @@
+import itertools
+from collections.abc import Hashable
+from uuid import UUID
+
+from kbroker.replication.fetch_session import FetchContext, FetchedPartition, FetchSessions, Told
+from wire.errors import ErrorCode
+from wire.types import ZERO_UUID
+
+
+def sessions(limit: int = 10) -> FetchSessions:
+    ids = itertools.count(1)
+    return FetchSessions(limit, lambda: next(ids))
+
+
+def asked(name: str, index: int = 0, *, offset: int = 0, topic_id: UUID = ZERO_UUID) -> FetchedPartition:
+    return FetchedPartition(name, topic_id, index, offset, 1000)
+
+
+def begin(
+    cache: FetchSessions,
+    partitions: list[FetchedPartition],
+    *,
+    session_id: int = 0,
+    epoch: int = 0,
+    forgotten: tuple[Hashable, ...] = (),
+    uses_topic_ids: bool = False,
+    now_ms: int = 0,
+) -> FetchContext:
+    return cache.begin(
+        session_id=session_id,
+        session_epoch=epoch,
+        asked=partitions,
+        forgotten=forgotten,
+        uses_topic_ids=uses_topic_ids,
+        now_ms=now_ms,
+    )
+
+
+def answer(context: FetchContext, told: list[Told], *, follower: bool = False, now_ms: int = 0) -> tuple[int, list[str]]:
+    session_id, selected = context.select(told, is_follower=follower, uses_topic_ids=False, now_ms=now_ms)
+    return session_id, [str(context.partitions[index].name) for index in selected]
+
+
+def told(high_watermark: int = 0, size: int = 0, *, error: ErrorCode = ErrorCode.NONE, log_start: int = 0) -> Told:
+    return Told(error, high_watermark, log_start, size)
+
+
+def open_session(cache: FetchSessions, *names: str, follower: bool = False, now_ms: int = 0) -> int:
+    context = begin(cache, [asked(name) for name in names], now_ms=now_ms)
+    session_id, _ = answer(context, [told() for _ in names], follower=follower, now_ms=now_ms)
+    return session_id
+
+
+def test_a_full_fetch_is_granted_a_session_and_an_incremental_one_answers_only_changes() -> None:
+    cache = sessions()
+    session_id = open_session(cache, "a", "b")
+    assert session_id == 1
+    context = begin(cache, [], session_id=1, epoch=1)
+    assert [partition.name for partition in context.partitions] == ["a", "b"]
+    assert answer(context, [told(), told(high_watermark=3)]) == (1, ["b"])
+    context = begin(cache, [], session_id=1, epoch=2)
+    assert answer(context, [told(), told(high_watermark=3)]) == (1, [])
+
+
+def test_epoch_minus_one_gets_no_session_and_closes_the_one_it_names() -> None:
+    cache = sessions()
+    session_id = open_session(cache, "a")
+    context = begin(cache, [asked("a")], session_id=session_id, epoch=-1)
+    assert answer(context, [told()]) == (0, ["a"])
+    assert len(cache) == 0
+
+
+def test_an_unknown_session_and_a_wrong_epoch_are_refused() -> None:
+    cache = sessions()
+    assert begin(cache, [], session_id=9, epoch=1).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    session_id = open_session(cache, "a")
+    assert begin(cache, [], session_id=session_id, epoch=2).error is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert begin(cache, [], session_id=session_id, epoch=1).error is ErrorCode.NONE
+    assert begin(cache, [], session_id=session_id, epoch=1).error is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+
+
+def test_a_session_does_not_change_between_names_and_ids() -> None:
+    cache = sessions()
+    session_id = open_session(cache, "a")
+    context = begin(cache, [], session_id=session_id, epoch=1, uses_topic_ids=True)
+    assert context.error is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+
+
+def test_the_epoch_wraps_to_one() -> None:
+    cache = sessions()
+    session_id = open_session(cache, "a")
+    session = begin(cache, [], session_id=session_id, epoch=1).session
+    assert session is not None
+    session.epoch = 2**31 - 1
+    begin(cache, [], session_id=session_id, epoch=2**31 - 1)
+    assert session.epoch == 1
+
+
+def test_partitions_are_added_changed_and_forgotten() -> None:
+    cache = sessions()
+    session_id = open_session(cache, "a", "b")
+    context = begin(
+        cache, [asked("c"), asked("a", offset=7)], session_id=session_id, epoch=1, forgotten=(("b", 0),)
+    )
+    assert [(partition.name, partition.fetch_offset) for partition in context.partitions] == [("a", 7), ("c", 0)]
+
+
+def test_forgetting_everything_closes_the_session() -> None:
+    cache = sessions()
+    session_id = open_session(cache, "a")
+    context = begin(cache, [], session_id=session_id, epoch=1, forgotten=(("a", 0),))
+    assert context.partitions == []
+    assert answer(context, []) == (0, [])
+    assert len(cache) == 0
+
+
+def test_a_partition_with_records_moves_to_the_end_of_the_order() -> None:
+    cache = sessions()
+    session_id = open_session(cache, "a", "b", "c")
+    context = begin(cache, [], session_id=session_id, epoch=1)
+    assert answer(context, [told(size=10), told(), told()]) == (session_id, ["a"])
+    assert [partition.name for partition in begin(cache, [], session_id=session_id, epoch=2).partitions] == ["b", "c", "a"]
+
+
+def test_the_answer_after_an_error_is_told_again() -> None:
+    cache = sessions()
+    session_id = open_session(cache, "a")
+    failed = begin(cache, [], session_id=session_id, epoch=1)
+    assert answer(failed, [told(-1, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)]) == (session_id, ["a"])
+    healed = begin(cache, [], session_id=session_id, epoch=2)
+    assert answer(healed, [told()]) == (session_id, ["a"])
+
+
+def test_a_request_that_waited_while_another_was_accepted_is_superseded() -> None:
+    cache = sessions()
+    session_id = open_session(cache, "a")
+    waiting = begin(cache, [], session_id=session_id, epoch=1)
+    assert not waiting.is_superseded
+    begin(cache, [], session_id=session_id, epoch=2)
+    assert waiting.is_superseded
+
+
+def test_a_full_cache_grants_nothing_until_a_session_was_idle_for_two_minutes() -> None:
+    cache = sessions(limit=1)
+    first = open_session(cache, "a")
+    assert open_session(cache, "b", now_ms=60_000) == 0
+    second = open_session(cache, "b", now_ms=120_001)
+    assert second not in (0, first)
+    assert begin(cache, [], session_id=first, epoch=1).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_a_follower_takes_the_place_of_a_consumer_but_not_the_other_way() -> None:
+    cache = sessions(limit=1)
+    assert open_session(cache, "a") == 1
+    follower = open_session(cache, "a", follower=True, now_ms=1)
+    assert follower == 2
+    assert open_session(cache, "a", "b", "c", now_ms=2) == 0
+
+
+def test_w12_sessions_beyond_the_limit_get_id_zero_and_the_cache_stays_bounded() -> None:
+    cache = sessions(limit=1000)
+    granted = [open_session(cache, "a") for _ in range(5000)]
+    assert len(cache) == 1000
+    assert granted.count(0) == 4000
