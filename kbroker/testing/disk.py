@@ -1,0 +1,406 @@
+"""A disk in memory that can lose what was not synced, fail, fill up and die: `kbroker.runtime.ports.Disk` for tests.
+
+The process sees a POSIX file system. Underneath, each file has a durable image and an ordered list of writes that are
+not in it yet, and names (creations, renames, removals) are durable only after `sync_directory`. From that three
+things follow:
+
+* `crash(loss, seed=...)` gives the disk that the next process finds, after the death of this process (every completed
+  write survives, still unsynced) or after the loss of power (see `disk_nodes.Loss`). It does not disturb this disk,
+  so that one run of a workload yields a crash at each of its operations: `observer` is called before each one.
+* `kill_at(number)` lets the process die at that operation, for real: `Crashed` is no `Exception`, and every later
+  call on this disk raises it again, so that no handler and no `finally` of a dying process can still change the disk.
+* `inject(Fault(...))` makes operations fail: EIO, ENOSPC, a write that lands in part, a sync whose error loses the
+  pages.
+
+Everything that changes the disk or makes it durable is an operation with a number, a name and a path (`operations`
+counts them); reads are not counted, since a crash before or after a read leaves the same disk, but they can fail.
+"""
+
+from __future__ import annotations
+
+import errno
+import posixpath
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from io import UnsupportedOperation
+from os import strerror
+
+from kbroker.runtime.ports import Buffer
+from kbroker.testing.disk_nodes import DirectoryNode, FileNode, Loss, NameChanges, Node, Tree, settle
+from kbroker.testing.draws import Draws
+
+
+class Crashed(BaseException):
+    """The process that used this disk is dead; only the harness that killed it may catch this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One numbered operation, as an observer sees it before it happens.
+
+    Shape   name is one of write, truncate, sync, create, rename, unlink, make_directory, remove_directory,
+    sync_directory;
+            data is what a write is going to write at position; for a truncation position is the new size
+    """
+
+    number: int
+    name: str
+    path: str
+    position: int = 0
+    data: bytes = b""
+    node: FileNode | None = field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        size = f" {len(self.data)} bytes at {self.position}" if self.name == "write" else ""
+        return f"#{self.number} {self.name} {self.path}{size}"
+
+
+@dataclass(slots=True)
+class Fault:
+    """Makes matching operations fail.
+
+    Shape   error is an errno; number is the operation's number, or None for any; name an operation's name or one of
+            read, open, list, or * for any; path a pattern as fnmatch knows it
+    Units   skip: matches that still succeed; times: matches that fail, -1 for all; written: bytes of a failed write
+            that reach the file before it fails (a short write)
+    """
+
+    error: int
+    number: int | None = None
+    name: str = "*"
+    path: str = "*"
+    skip: int = 0
+    times: int = 1
+    written: int = 0
+
+    def strikes(self, number: int, name: str, path: str) -> bool:
+        """Whether this operation fails; counts it."""
+        if self.times == 0 or (self.number is not None and self.number != number):
+            return False
+        if not fnmatch(name, self.name) or not fnmatch(path, self.path):
+            return False
+        if self.skip > 0:
+            self.skip -= 1
+            return False
+        self.times -= 1
+        return True
+
+
+class SimulatedDisk:
+    """The `Disk` port in memory.
+
+    Shape   paths are absolute or relative to the root, which exists
+    Errors  those of the real disk: an OSError with errno and path; Crashed once it is dead
+    """
+
+    def __init__(
+        self,
+        *,
+        capacity_bytes: int | None = None,
+        timestamp_ms: Callable[[], int] = lambda: 0,
+        tree: Tree | None = None,
+    ) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.operations = 0
+        self.dead = False
+        self.observer: Callable[[Operation], None] | None = None
+        self._timestamp_ms = timestamp_ms
+        self._tree = Tree() if tree is None else tree
+        self._faults: list[Fault] = []
+        self._locked: set[FileNode] = set()
+        self._dies_at: tuple[int, float] | None = None
+
+    # What a test does to it.
+
+    def inject(self, fault: Fault) -> None:
+        """Let operations fail from now on."""
+        self._faults.append(fault)
+
+    def heal(self) -> None:
+        """Forget all injected faults, and have space again."""
+        self._faults.clear()
+        self.capacity_bytes = None
+
+    def kill_at(self, number: int, *, done: float = 0.0) -> None:
+        """Die at the operation of this number (the first is 0); done is the part of a write that still happens."""
+        self._dies_at = (number, done)
+
+    def kill(self) -> None:
+        """Die now."""
+        self.dead = True
+
+    def crash(self, loss: Loss, *, seed: int = 0, during: Operation | None = None, done: float = 0.5) -> SimulatedDisk:
+        """The disk that the next process finds if this one crashes at this moment.
+
+        `during` is the operation that an observer has just been told of: if it is a write, the part `done` of it has
+        happened. The survivor has no faults, locks or observers, and counts its operations from 0.
+        """
+        copies: dict[int, Node] = {}
+        tree = self._tree.copy(copies)
+        survivor = SimulatedDisk(capacity_bytes=self.capacity_bytes, timestamp_ms=self._timestamp_ms, tree=tree)
+        if during is not None and during.name == "write":
+            # The path would not do: a file may have been renamed since it was opened.
+            node = copies.get(id(during.node))
+            if isinstance(node, FileNode):
+                node.write(tree.next_sequence(), during.position, during.data[: int(len(during.data) * done)])
+        settle(tree, loss, Draws("crash", loss.value, seed))
+        return survivor
+
+    def image(self, directory: str = "/") -> dict[str, bytes | None]:
+        """Every path below a directory with its contents (None: a directory), to compare disks with."""
+        self._living()
+        found: dict[str, bytes | None] = {}
+
+        def walk(prefix: str, node: Node) -> None:
+            if isinstance(node, FileNode):
+                found[prefix] = bytes(node.contents)
+                return
+            found[prefix] = None
+            for name in sorted(node.entries):
+                walk(posixpath.join(prefix, name), node.entries[name])
+
+        walk(posixpath.normpath(posixpath.join("/", directory)), self._directory(directory))
+        return found
+
+    # The port.
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> SimulatedFile:
+        """Open a file; create makes it if it is not there."""
+        self._read("open", path)
+        node = self._lookup(path)
+        if node is None:
+            if not create:
+                raise _error(errno.ENOENT, path)
+            node = self._create(path)
+        if isinstance(node, DirectoryNode):
+            raise _error(errno.EISDIR, path)
+        return SimulatedFile(self, node, path, writable=writable)
+
+    def exists(self, path: str) -> bool:
+        self._living()
+        return self._lookup(path) is not None
+
+    def size(self, path: str) -> int:
+        self._living()
+        node = self._present(path)
+        return len(node.contents) if isinstance(node, FileNode) else 0
+
+    def list(self, path: str) -> list[str]:
+        self._read("list", path)
+        return sorted(self._directory(path).entries)
+
+    def make_directory(self, path: str) -> None:
+        directory, name = self._parent(path)
+        if name in directory.entries:
+            raise _error(errno.EEXIST, path)
+        self._operate("make_directory", path)
+        self._rename([(directory, name, DirectoryNode(modified_ms=self._timestamp_ms()))])
+
+    def remove_directory(self, path: str) -> None:
+        directory, name = self._parent(path)
+        if self._directory(path).entries:
+            raise _error(errno.ENOTEMPTY, path)
+        self._operate("remove_directory", path)
+        self._rename([(directory, name, None)])
+
+    def rename(self, old: str, new: str) -> None:
+        old_directory, old_name = self._parent(old)
+        new_directory, new_name = self._parent(new)
+        node = self._present(old)
+        replaced = new_directory.entries.get(new_name)
+        if replaced is node:
+            return
+        if isinstance(replaced, DirectoryNode):
+            if isinstance(node, FileNode):
+                raise _error(errno.EISDIR, new)
+            if replaced.entries:
+                raise _error(errno.ENOTEMPTY, new)
+        elif isinstance(replaced, FileNode) and isinstance(node, DirectoryNode):
+            raise _error(errno.ENOTDIR, new)
+        self._operate("rename", old)
+        self._rename([(old_directory, old_name, None), (new_directory, new_name, node)])
+
+    def unlink(self, path: str) -> None:
+        directory, name = self._parent(path)
+        if isinstance(self._present(path), DirectoryNode):
+            raise _error(errno.EISDIR, path)
+        self._operate("unlink", path)
+        self._rename([(directory, name, None)])
+
+    def sync_directory(self, path: str) -> None:
+        directory = self._directory(path)
+        self._operate("sync_directory", path)
+        self._tree.sync_directory(directory)
+
+    def free_bytes(self, path: str) -> int:
+        self._living()
+        self._present(path)
+        return 1 << 40 if self.capacity_bytes is None else max(0, self.capacity_bytes - self._used_bytes())
+
+    def modified_ms(self, path: str) -> int:
+        self._living()
+        return self._present(path).modified_ms
+
+    def lock(self, path: str) -> SimulatedFile:
+        """Create and lock a file until it is closed; BlockingIOError if it is locked already."""
+        file = self.open(path, create=True)
+        if file.node in self._locked:
+            raise BlockingIOError(errno.EAGAIN, strerror(errno.EAGAIN), path)
+        self._locked.add(file.node)
+        file.locks = True
+        return file
+
+    # What files and the above share.
+
+    def _operate(
+        self, name: str, path: str, position: int = 0, data: bytes = b"", node: FileNode | None = None
+    ) -> None:
+        """Count one operation and let it fail or kill, before it changes anything."""
+        self._living()
+        number = self.operations
+        self.operations += 1
+        if self.observer is not None:
+            self.observer(Operation(number, name, path, position, data, node))
+        if self._dies_at is not None and number >= self._dies_at[0]:
+            if node is not None and name == "write":
+                self._land(node, position, data[: int(len(data) * self._dies_at[1])])
+            self.dead = True
+            raise Crashed(f"killed at operation {number}: {name} {path}")
+        for fault in self._faults:
+            if fault.strikes(number, name, path):
+                if node is not None and name == "write":
+                    self._land(node, position, data[: fault.written])
+                elif node is not None and name == "sync":
+                    node.fail_sync()
+                raise _error(fault.error, path)
+
+    def _land(self, node: FileNode, position: int, data: bytes | None) -> None:
+        if data != b"":
+            node.write(self._tree.next_sequence(), position, data)
+            node.modified_ms = self._timestamp_ms()
+
+    def _write(self, node: FileNode, path: str, position: int, data: bytes) -> None:
+        self._operate("write", path, position, data, node)
+        if self.capacity_bytes is not None:
+            room = self.capacity_bytes - self._used_bytes() + len(node.contents) - position
+            if len(data) > room:
+                self._land(node, position, data[: max(0, room)])
+                raise _error(errno.ENOSPC, path)
+        self._land(node, position, data)
+
+    def _read(self, name: str, path: str) -> None:
+        self._living()
+        for fault in self._faults:
+            if fault.number is None and fault.name == name and fault.strikes(-1, name, path):
+                raise _error(fault.error, path)
+
+    def _living(self) -> None:
+        if self.dead:
+            raise Crashed("this disk belongs to a dead process")
+
+    def _rename(self, changes: NameChanges) -> None:
+        self._tree.rename(changes)
+        for directory, _, _ in changes:
+            directory.modified_ms = self._timestamp_ms()
+
+    def _create(self, path: str) -> FileNode:
+        directory, name = self._parent(path)
+        self._operate("create", path)
+        node = FileNode(modified_ms=self._timestamp_ms())
+        self._rename([(directory, name, node)])
+        return node
+
+    def _used_bytes(self) -> int:
+        return sum(len(node.contents) for node in self._tree.nodes() if isinstance(node, FileNode))
+
+    def _lookup(self, path: str) -> Node | None:
+        node: Node = self._tree.root
+        for name in path.split("/"):
+            if name in {"", "."}:
+                continue
+            if isinstance(node, FileNode):
+                raise _error(errno.ENOTDIR, path)
+            found = node.entries.get(name)
+            if found is None:
+                return None
+            node = found
+        return node
+
+    def _present(self, path: str) -> Node:
+        node = self._lookup(path)
+        if node is None:
+            raise _error(errno.ENOENT, path)
+        return node
+
+    def _directory(self, path: str) -> DirectoryNode:
+        node = self._present(path)
+        if isinstance(node, FileNode):
+            raise _error(errno.ENOTDIR, path)
+        return node
+
+    def _parent(self, path: str) -> tuple[DirectoryNode, str]:
+        self._living()
+        parent, name = posixpath.split(path.rstrip("/"))
+        return self._directory(parent), name
+
+
+class SimulatedFile:
+    """An open file of a `SimulatedDisk`."""
+
+    def __init__(self, disk: SimulatedDisk, node: FileNode, path: str, *, writable: bool) -> None:
+        self.path = path
+        self.node = node
+        self.locks = False
+        self._disk = disk
+        self._writable = writable
+        self._open = True
+
+    def pread(self, size: int, position: int) -> bytes:
+        self._usable()
+        self._disk._read("read", self.path)
+        return bytes(self.node.contents[position : position + size])
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        self._changeable()
+        self._disk._write(self.node, self.path, position, bytes(data))
+
+    def truncate(self, size: int) -> None:
+        self._changeable()
+        self._disk._operate("truncate", self.path, size, node=self.node)
+        self._disk._land(self.node, size, None)
+
+    def sync(self) -> None:
+        self._usable()
+        self._disk._operate("sync", self.path, node=self.node)
+        self.node.sync()
+
+    def size(self) -> int:
+        self._usable()
+        return len(self.node.contents)
+
+    def fileno(self) -> int:
+        """There is no descriptor behind a simulated file."""
+        raise UnsupportedOperation("a simulated file has no descriptor")
+
+    def close(self) -> None:
+        if self._open:
+            self._disk._living()
+            self._open = False
+            if self.locks:
+                self._disk._locked.discard(self.node)
+
+    def _usable(self) -> None:
+        self._disk._living()
+        if not self._open:
+            raise _error(errno.EBADF, self.path)
+
+    def _changeable(self) -> None:
+        self._usable()
+        if not self._writable:
+            raise _error(errno.EBADF, self.path)
+
+
+def _error(number: int, path: str) -> OSError:
+    """The OSError, of the subclass that fits the number, that the operating system would raise."""
+    return OSError(number, strerror(number), path)

@@ -1,0 +1,324 @@
+"""What lies on a simulated disk: files and directories, each as the process sees it and as the platter holds it.
+
+A file is its contents, a durable image, and the ordered writes and truncations that are not in the image yet. A
+directory is its entries and the durable ones; the changes of names in between are kept in one ordered list for the
+whole disk, since a rename touches two directories and stays atomic.
+
+`settle` is the loss of power: it decides by a `Draws` stream which of the unsynced changes reached the platter. The
+choices are wider than what a journaling file system with ordered data does (names and contents are independent,
+sectors are independent), and follow what was found on real ones: Pillai et al., "All file systems are not created
+equal" (OSDI'14). What is never lost or torn: bytes that `sync` returned for, names that `sync_directory` returned
+for, a rename's atomicity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kbroker.testing.draws import Draws
+
+SECTOR_BYTES = 512
+
+
+class Loss(StrEnum):
+    """What a crash takes away."""
+
+    PROCESS_DEATH = "process-death"
+    """Nothing: every completed write is in the page cache, and stays there unsynced."""
+    ONLY_SYNCED = "only-synced"
+    """Everything that was not synced."""
+    PREFIX = "prefix"
+    """All changes behind one point in time, names and contents alike: an ordered file system."""
+    PREFIXES = "prefixes"
+    """Like PREFIX, with a point of its own for each file and one for the names."""
+    TORN = "torn"
+    """Like PREFIX, and the last write that survives does so in part."""
+    SECTORS = "sectors"
+    """Each 512-byte sector holds any of its versions since the last sync; names are kept or lost one by one."""
+    NAMES_LOST = "names-lost"
+    """All contents survive; creations, renames and removals are kept or lost one by one."""
+    CONTENTS_LOST = "contents-lost"
+    """All names survive, contents only as synced: the empty or zero-filled file behind a rename without a sync."""
+
+
+POWER_LOSSES = tuple(loss for loss in Loss if loss is not Loss.PROCESS_DEATH)
+
+
+@dataclass(slots=True)
+class Write:
+    """One unsynced change of a file: bytes at a position, or with data None the cut (or growth) to that size."""
+
+    sequence: int
+    position: int
+    data: bytes | None
+
+
+def apply_write(image: bytearray, position: int, data: bytes | None) -> None:
+    """Do a write or a truncation to an image, as POSIX has it: what was never written between is zeros."""
+    if data is None:
+        if position < len(image):
+            del image[position:]
+        else:
+            image.extend(bytes(position - len(image)))
+        return
+    if position > len(image):
+        image.extend(bytes(position - len(image)))
+    image[position : position + len(data)] = data
+
+
+@dataclass(slots=True, eq=False)
+class FileNode:
+    contents: bytearray = field(default_factory=bytearray)
+    durable: bytearray = field(default_factory=bytearray)
+    unsynced: list[Write] = field(default_factory=list)
+    modified_ms: int = 0
+
+    def write(self, sequence: int, position: int, data: bytes | None) -> None:
+        apply_write(self.contents, position, data)
+        self.unsynced.append(Write(sequence, position, data))
+
+    def sync(self) -> None:
+        for write in self.unsynced:
+            apply_write(self.durable, write.position, write.data)
+        self.unsynced.clear()
+
+    def fail_sync(self) -> None:
+        """A sync that reports an error: the kernel marks the pages clean, so no later sync will write them either.
+
+        The process goes on reading the bytes from the cache. Rebello et al., "Can applications recover from fsync
+        failures?" (ATC'20).
+        """
+        self.unsynced.clear()
+
+
+@dataclass(slots=True, eq=False)
+class DirectoryNode:
+    entries: dict[str, Node] = field(default_factory=dict)
+    durable: dict[str, Node] = field(default_factory=dict)
+    modified_ms: int = 0
+
+
+Node = FileNode | DirectoryNode
+NameChanges = list[tuple[DirectoryNode, str, Node | None]]
+"""In which directory, which name, now means what; None: nothing."""
+
+
+@dataclass(slots=True, eq=False)
+class NameChange:
+    """One unsynced, atomic change of names; None takes the name away."""
+
+    sequence: int
+    changes: NameChanges
+
+    def touches(self, directory: DirectoryNode) -> bool:
+        return any(changed is directory for changed, _, _ in self.changes)
+
+    def keys(self) -> set[tuple[int, str]]:
+        return {(id(directory), name) for directory, name, _ in self.changes}
+
+
+@dataclass(slots=True)
+class Tree:
+    """A disk's contents: the root, and the changes of names that no `sync_directory` covered yet, oldest first."""
+
+    root: DirectoryNode = field(default_factory=DirectoryNode)
+    unsynced: list[NameChange] = field(default_factory=list)
+    sequence: int = 0
+
+    def next_sequence(self) -> int:
+        self.sequence += 1
+        return self.sequence
+
+    def rename(self, changes: NameChanges) -> None:
+        """Change names for the process, and note the change as unsynced."""
+        _apply_names(changes, durable=False)
+        self.unsynced.append(NameChange(self.next_sequence(), changes))
+
+    def sync_directory(self, directory: DirectoryNode) -> None:
+        """Make every change of this directory durable, and those older ones in others that it builds upon."""
+        kept: list[NameChange] = []
+        needed: set[tuple[int, str]] = set()
+        for change in reversed(self.unsynced):
+            if change.touches(directory) or not needed.isdisjoint(change.keys()):
+                needed |= change.keys()
+                kept.append(change)
+        for change in reversed(kept):
+            _apply_names(change.changes, durable=True)
+        self.unsynced = [change for change in self.unsynced if change not in kept]
+
+    def nodes(self) -> Iterator[Node]:
+        """Every node that the process or the platter can reach."""
+        seen: set[int] = set()
+        waiting: list[Node] = [self.root]
+        waiting += [node for change in self.unsynced for _, _, node in change.changes if node is not None]
+        while waiting:
+            node = waiting.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            yield node
+            if isinstance(node, DirectoryNode):
+                waiting += node.entries.values()
+                waiting += node.durable.values()
+
+    def copy(self, copies: dict[int, Node] | None = None) -> Tree:
+        """The same disk again: what another process finds after this one has died.
+
+        `copies` is filled with the copy of each node, by the id of the original.
+        """
+        copies = {} if copies is None else copies
+        originals = list(self.nodes())
+        for node in originals:
+            if isinstance(node, FileNode):
+                # The entries of `unsynced` are never changed in place, so the copies may share them.
+                copies[id(node)] = FileNode(
+                    bytearray(node.contents), bytearray(node.durable), list(node.unsynced), node.modified_ms
+                )
+            else:
+                copies[id(node)] = DirectoryNode(modified_ms=node.modified_ms)
+
+        def directory_copy(node: DirectoryNode) -> DirectoryNode:
+            # A directory that was removed for good may still be named by a change; nobody can reach it any more.
+            copied = copies.get(id(node), None)
+            return copied if isinstance(copied, DirectoryNode) else DirectoryNode()
+
+        for node in originals:
+            if isinstance(node, DirectoryNode):
+                copied = directory_copy(node)
+                copied.entries = {name: copies[id(child)] for name, child in node.entries.items()}
+                copied.durable = {name: copies[id(child)] for name, child in node.durable.items()}
+        unsynced = [
+            NameChange(
+                change.sequence,
+                [
+                    (directory_copy(directory), name, None if node is None else copies[id(node)])
+                    for directory, name, node in change.changes
+                ],
+            )
+            for change in self.unsynced
+        ]
+        return Tree(directory_copy(self.root), unsynced, self.sequence)
+
+
+def _apply_names(changes: NameChanges, *, durable: bool) -> None:
+    for directory, name, node in changes:
+        names = directory.durable if durable else directory.entries
+        if node is None:
+            names.pop(name, None)
+        else:
+            names[name] = node
+
+
+def settle(tree: Tree, loss: Loss, draws: Draws) -> None:
+    """Take the power from this disk: what survives is then all there is, and all of it durable."""
+    if loss is Loss.PROCESS_DEATH:
+        return
+    cut, torn = _point_in_time(tree, loss, draws)
+    for change in tree.unsynced:
+        if _name_survives(change, loss, cut, draws):
+            _apply_names(change.changes, durable=True)
+    tree.unsynced.clear()
+    for node in list(tree.nodes()):
+        if isinstance(node, DirectoryNode):
+            node.entries = dict(node.durable)
+        else:
+            _settle_file(node, loss, cut, torn, draws)
+
+
+def _point_in_time(tree: Tree, loss: Loss, draws: Draws) -> tuple[int, int]:
+    """The first sequence number that is lost, and the one that is torn (-1: none)."""
+    if loss is Loss.PREFIX or loss is Loss.PREFIXES:
+        return draws.between(_oldest_unsynced(tree), tree.sequence + 1), -1
+    if loss is Loss.TORN:
+        writes = [
+            write.sequence
+            for node in tree.nodes()
+            if isinstance(node, FileNode)
+            for write in node.unsynced
+            if write.data is not None
+        ]
+        if writes:
+            # The newest write is the likely one.
+            torn = max(writes) if draws.chance(0.5) else draws.choice(sorted(writes))
+            return torn + 1, torn
+    return tree.sequence + 1, -1
+
+
+def _oldest_unsynced(tree: Tree) -> int:
+    oldest = [change.sequence for change in tree.unsynced[:1]]
+    oldest += [node.unsynced[0].sequence for node in tree.nodes() if isinstance(node, FileNode) and node.unsynced]
+    return min(oldest, default=tree.sequence + 1)
+
+
+def _name_survives(change: NameChange, loss: Loss, cut: int, draws: Draws) -> bool:
+    if loss is Loss.ONLY_SYNCED:
+        return False
+    if loss is Loss.SECTORS or loss is Loss.NAMES_LOST:
+        return draws.chance(0.5)
+    if loss is Loss.CONTENTS_LOST:
+        return True
+    return change.sequence < cut
+
+
+def _settle_file(node: FileNode, loss: Loss, cut: int, torn: int, draws: Draws) -> None:
+    size = len(node.contents)
+    if loss is Loss.NAMES_LOST:
+        node.sync()
+    elif loss is Loss.SECTORS:
+        _keep_sectors(node, draws)
+    elif loss is Loss.PREFIXES:
+        for write in node.unsynced[: draws.below(len(node.unsynced) + 1)]:
+            apply_write(node.durable, write.position, write.data)
+    elif loss is Loss.PREFIX or loss is Loss.TORN:
+        _keep_before(node, cut, torn, draws)
+    elif loss is Loss.CONTENTS_LOST and size > len(node.durable) and draws.chance(0.5):
+        apply_write(node.durable, size, None)
+    node.unsynced.clear()
+    node.contents = bytearray(node.durable)
+
+
+def _keep_before(node: FileNode, cut: int, torn: int, draws: Draws) -> None:
+    for write in node.unsynced:
+        if write.sequence == torn and write.data:
+            apply_write(node.durable, write.position, write.data[: draws.below(len(write.data))])
+        elif write.sequence < cut:
+            apply_write(node.durable, write.position, write.data)
+
+
+def _keep_sectors(node: FileNode, draws: Draws) -> None:
+    """Give each sector, and the size, a version of its own.
+
+    Writes to one sector reach the platter as the page cache held them at some moment, so a sector's versions are the
+    prefixes of the writes that touch it, not their subsets.
+    """
+    touching: dict[int, int] = {}
+    cuts = 0
+    for write in node.unsynced:
+        if write.data is None:
+            cuts += 1
+        else:
+            for sector in _sectors(write.position, len(write.data)):
+                touching[sector] = touching.get(sector, 0) + 1
+    versions = {sector: draws.below(count + 1) for sector, count in touching.items()}
+    cuts_kept = draws.below(cuts + 1)
+    size = len(node.contents)
+    for write in node.unsynced:
+        if write.data is None:
+            if cuts_kept > 0:
+                apply_write(node.durable, write.position, None)
+            cuts_kept -= 1
+            continue
+        for sector in _sectors(write.position, len(write.data)):
+            if versions[sector] > 0:
+                first = max(sector * SECTOR_BYTES, write.position)
+                last = min((sector + 1) * SECTOR_BYTES, write.position + len(write.data))
+                apply_write(node.durable, first, write.data[first - write.position : last - write.position])
+            versions[sector] -= 1
+    if size > len(node.durable) and draws.chance(0.3):
+        apply_write(node.durable, size, None)
+
+
+def _sectors(position: int, size: int) -> range:
+    return range(position // SECTOR_BYTES, -(-(position + size) // SECTOR_BYTES))
