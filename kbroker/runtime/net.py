@@ -1,0 +1,304 @@
+"""Real connections: TCP sockets on trio's event loop.
+
+Theory of operation: each operation first tries its system call, and waits for the socket (`wait_readable`,
+`wait_writable`) only when the kernel has nothing to give or no room. trio's own streams add a checkpoint, several
+microseconds, to every call; here a call that does not wait does not yield, and who uses a stream in a loop (the server)
+yields when it has held the loop for long enough.
+
+Files are sent with `sendfile`, out of the page cache into the socket. What is not in the page cache would block the
+event loop while the disk is read, so a range is probed first (`preadv2` with RWF_NOWAIT, one byte in each step of the
+kernel's read-ahead) and what misses is read once in a thread. The parts in front of a range are sent with MSG_MORE, so
+that they share a packet with its first bytes.
+
+Closed peers are noticed through an epoll of the listener's own, which asks for EPOLLRDHUP alone: it sees the end of a
+connection behind unread requests, costs no task, and a watch is one system call to begin and one to end.
+
+Source: tcp(7), epoll(7), sendfile(2), preadv2(2).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+from collections.abc import Callable, Sequence
+
+import trio
+
+from kbroker.runtime.net_ports import FileBytes, Part
+from kbroker.runtime.ports import Buffer
+
+# Parts up to this size are joined into one system call; beyond it the copy costs more than a call.
+_JOIN_BYTES = 64 * 1024
+_SENDFILE_BYTES = 1024 * 1024
+# The kernel reads ahead in steps of this size by default, and evicts what it read together.
+_PROBE_STEP_BYTES = 128 * 1024
+
+_GONE = frozenset(
+    {errno.ECONNRESET, errno.EPIPE, errno.ETIMEDOUT, errno.ENOTCONN, errno.ECONNABORTED, errno.EHOSTUNREACH}
+)
+
+
+class SocketStream:
+    """A connected socket; see `kbroker.runtime.net_ports.Stream`."""
+
+    __slots__ = ("_peers", "_socket", "peer_host", "peer_port", "received_bytes", "sent_bytes")
+
+    def __init__(self, connected: socket.socket, peers: ClosedPeers | None = None) -> None:
+        connected.setblocking(False)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connected
+        self._peers = peers
+        try:
+            self.peer_host, self.peer_port = connected.getpeername()[:2]
+        except OSError:  # reset before we came to accept it: the first receive will say so
+            self.peer_host, self.peer_port = "unknown", 0
+        self.received_bytes = 0
+        self.sent_bytes = 0
+
+    async def receive_into(self, buffer: memoryview | bytearray) -> int:
+        while True:
+            try:
+                received = self._socket.recv_into(buffer)
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self._socket)
+            except OSError as error:
+                raise _broken(error) from error
+            else:
+                self.received_bytes += received
+                return received
+
+    def send_nowait(self, data: Buffer) -> int:
+        try:
+            sent = self._socket.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise _broken(error) from error
+        self.sent_bytes += sent
+        return sent
+
+    async def send(self, parts: Sequence[Part]) -> None:
+        if len(parts) == 1:
+            only = parts[0]
+            if isinstance(only, bytes | bytearray | memoryview):
+                await self._send_bytes(only, 0)
+                return
+        last = len(parts) - 1
+        small: list[Buffer] = []
+        small_size = 0
+        for index, part in enumerate(parts):
+            if isinstance(part, bytes | bytearray | memoryview) and small_size + len(part) <= _JOIN_BYTES:
+                small.append(part)
+                small_size += len(part)
+                continue
+            if small:
+                await self._send_bytes(small[0] if len(small) == 1 else b"".join(small), socket.MSG_MORE)
+                small, small_size = [], 0
+            if isinstance(part, bytes | bytearray | memoryview):
+                await self._send_bytes(part, 0 if index == last else socket.MSG_MORE)
+            else:
+                await self._send_file(part)
+        if small:
+            await self._send_bytes(small[0] if len(small) == 1 else b"".join(small), 0)
+
+    async def _send_bytes(self, data: Buffer, flags: int) -> None:
+        rest: Buffer = data
+        while rest:
+            try:
+                sent = self._socket.send(rest, flags)
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._socket)
+                continue
+            except OSError as error:
+                raise _broken(error) from error
+            self.sent_bytes += sent
+            if sent == len(rest):
+                return
+            rest = memoryview(rest)[sent:]
+
+    async def _send_file(self, part: FileBytes) -> None:
+        position = part.position
+        end = position + part.size
+        if not _is_cached(part.file.fileno(), position, end):
+            await trio.to_thread.run_sync(_read_through, part)
+        out = self._socket.fileno()
+        while position < end:
+            try:
+                # The descriptor is asked for each time: a cache of open files may have closed and opened it while we
+                # waited.
+                sent = os.sendfile(out, part.file.fileno(), position, min(end - position, _SENDFILE_BYTES))
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._socket)
+                continue
+            except OSError as error:
+                if error.errno in _GONE:
+                    raise _broken(error) from error
+                raise
+            if sent == 0:
+                raise OSError(errno.EIO, "the file ends before the range that is sent", part.file.path)
+            position += sent
+            self.sent_bytes += sent
+
+    def watch(self, on_peer_closed: Callable[[], object]) -> None:
+        if self._peers is not None:
+            self._peers.add(self._socket.fileno(), on_peer_closed)
+
+    def unwatch(self) -> None:
+        if self._peers is not None:
+            self._peers.remove(self._socket.fileno())
+
+    def close(self) -> None:
+        if self._socket.fileno() != -1:
+            trio.lowlevel.notify_closing(self._socket)
+            self.unwatch()
+            self._socket.close()
+
+
+def _broken(error: OSError) -> trio.BrokenResourceError | trio.ClosedResourceError:
+    if error.errno == errno.EBADF:
+        return trio.ClosedResourceError("we closed the connection")
+    return trio.BrokenResourceError(error.strerror or str(error))
+
+
+def _is_cached(descriptor: int, position: int, end: int) -> bool:
+    """Whether reading the range would not wait for the disk, as far as one byte in each read-ahead step tells."""
+    one = bytearray(1)
+    buffers = [one]
+    try:
+        for probe in range(position, end, _PROBE_STEP_BYTES):
+            os.preadv(descriptor, buffers, probe, os.RWF_NOWAIT)
+        os.preadv(descriptor, buffers, end - 1, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno == errno.EOPNOTSUPP:  # a file system that cannot tell (some overlays and network ones)
+            return True
+        raise
+    return True
+
+
+def _read_through(part: FileBytes) -> None:
+    """Bring the range into the page cache; runs in a thread."""
+    position, end = part.position, part.position + part.size
+    while position < end:
+        read = len(part.file.pread(min(end - position, _SENDFILE_BYTES), position))
+        if not read:
+            return  # sendfile meets the same end, and says so
+        position += read
+
+
+class ClosedPeers:
+    """Calls back for each watched socket whose peer has closed its side.
+
+    Bound  one entry for each connection that waits
+    """
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._watched: dict[int, Callable[[], object]] = {}
+
+    def add(self, descriptor: int, on_peer_closed: Callable[[], object]) -> None:
+        """Watch a socket; it must not be watched yet."""
+        assert descriptor not in self._watched
+        self._watched[descriptor] = on_peer_closed
+        self._epoll.register(descriptor, select.EPOLLRDHUP | select.EPOLLONESHOT)
+
+    def remove(self, descriptor: int) -> None:
+        """Watch it no more; harmless when it is not watched."""
+        if self._watched.pop(descriptor, None) is not None:
+            self._epoll.unregister(descriptor)
+
+    async def notice(self) -> None:
+        """Call back, for ever."""
+        while True:
+            await trio.lowlevel.wait_readable(self._epoll.fileno())
+            for descriptor, _events in self._epoll.poll(0):
+                on_peer_closed = self._watched.get(descriptor)
+                if on_peer_closed is not None:
+                    on_peer_closed()
+
+    def close(self) -> None:
+        """Release the descriptor; nothing may be watched any more."""
+        if not self._epoll.closed:
+            trio.lowlevel.notify_closing(self._epoll.fileno())
+            self._epoll.close()
+
+
+class SocketListener:
+    """A listening socket; see `kbroker.runtime.net_ports.Listener`."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        listening.setblocking(False)
+        self._socket = listening
+        self._peers = ClosedPeers()
+        self.host, self.port = listening.getsockname()[:2]
+
+    async def accept(self) -> SocketStream:
+        while True:
+            try:
+                connected, _address = self._socket.accept()
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self._socket)
+            except (ConnectionAbortedError, ConnectionResetError, InterruptedError):
+                continue  # the client gave up before we came
+            else:
+                return SocketStream(connected, self._peers)
+
+    async def notice_closed_peers(self) -> None:
+        await self._peers.notice()
+
+    def close(self) -> None:
+        if self._socket.fileno() != -1:
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+
+
+async def listen(host: str, port: int, *, backlog: int) -> SocketListener:
+    """Bind and listen; see `kbroker.runtime.net_ports.Env.listen`."""
+    flags = socket.AI_PASSIVE
+    found = await trio.socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=flags)
+    if not host:
+        # "Every address" is one socket where the system has IPv6: it serves IPv4 as well.
+        found.sort(key=lambda entry: entry[0] != socket.AF_INET6)
+    family, kind, protocol, _name, address = found[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1 if host else 0)
+        listening.bind(address)
+        listening.listen(backlog)
+    except OSError:
+        listening.close()
+        raise
+    return SocketListener(listening)
+
+
+async def connect(host: str, port: int) -> SocketStream:
+    """Connect to the first address of `host` that answers; see `kbroker.runtime.net_ports.Env.connect`."""
+    failure: OSError | None = None
+    for family, kind, protocol, _name, address in await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        connecting = socket.socket(family, kind, protocol)
+        try:
+            connecting.setblocking(False)
+            await _connect(connecting, address)
+        except OSError as error:
+            connecting.close()
+            failure = error
+        except BaseException:
+            connecting.close()
+            raise
+        else:
+            return SocketStream(connecting)
+    raise failure or OSError(errno.EHOSTUNREACH, f"{host} has no address")
+
+
+async def _connect(connecting: socket.socket, address: tuple[str | int, ...] | tuple[int, bytes]) -> None:
+    code = connecting.connect_ex(address)
+    if code == errno.EINPROGRESS:
+        await trio.lowlevel.wait_writable(connecting)
+        code = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if code:
+        raise OSError(code, os.strerror(code))
