@@ -1,0 +1,285 @@
+"""The four codecs of a record batch, decoded piece by piece so that no input decides how much memory is used.
+
+A producer may send 1 MB that decodes to 1 GB, so nothing here trusts a length that it has not derived from the bytes
+at hand. `decompress_pieces` yields the decoded block in pieces of about a MiB and stops at `max_bytes`; `decompress`
+joins them. What one step may hold (a zstd window, one raw snappy block) is bounded by `MAX_WORKING_BYTES`.
+
+What is accepted is what every consumer can read, that is Apache Kafka's own readers and the strictest of the common
+clients: exactly one gzip member, one lz4 frame or one zstd frame and nothing behind it (some clients stop silently
+at its end, others fail), lz4 with independent blocks and without a dictionary (Java refuses others), and snappy
+either in the xerial framing of snappy-java or as one raw block, as librdkafka sends it. A block that ends early is
+refused even if all its records are there, because a Java consumer reads up to the end mark.
+
+Source: KIP-390 (levels), RFC 1952, RFC 8878 (zstd), lz4_Frame_format.md v1.6, snappy format_description.txt,
+SnappyOutputStream of snappy-java; read and write classes in org.apache.kafka.common.compress (4.3.1).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Final, TypeAlias
+
+import cramjam
+import lz4.frame
+import zstandard
+
+from wire.errors import Malformed
+
+Bytes: TypeAlias = bytes | bytearray | memoryview
+
+PIECE_BYTES: Final = 1 << 20
+MAX_WORKING_BYTES: Final = 64 << 20
+_GZIP_INPUT_BYTES: Final = 64 << 10
+
+
+class Codec(IntEnum):
+    """Compression of a batch: bits 0-2 of its attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class TooLarge(Malformed):
+    """The block would decode to more than the caller allows."""
+
+
+def compress(codec: Codec, data: Bytes, level: int | None = None) -> bytes:
+    """`data` as one compressed block in the form in which Kafka's Java classes write it.
+
+    `level` is the value of Kafka's `compression.<codec>.level` (gzip 1-9 or -1, lz4 1-17, zstd -131072-22; snappy
+    has none); None takes the codec's default (gzip -1, lz4 9 = the fast compressor as in Kafka, zstd 3).
+    """
+    if codec is Codec.GZIP:
+        return zlib.compress(data, -1 if level is None else level, wbits=31)
+    if codec is Codec.SNAPPY:
+        return _compress_xerial(data)
+    if codec is Codec.LZ4:
+        # Kafka's default 9 does not mean liblz4's level 9: its writer takes the fast compressor for exactly that value.
+        fast = level is None or level == LZ4_DEFAULT_LEVEL
+        lz4_level = 0 if fast or level is None else min(level, lz4.frame.COMPRESSIONLEVEL_MAX)
+        framed = lz4.frame.compress(
+            data,
+            compression_level=lz4_level,
+            block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+            block_linked=False,
+            store_size=False,
+        )
+        return bytes(framed)
+    if codec is Codec.ZSTD:
+        compressor = zstandard.ZstdCompressor(level=ZSTD_DEFAULT_LEVEL if level is None else level)
+        return compressor.compress(data)
+    return bytes(data)
+
+
+LZ4_DEFAULT_LEVEL: Final = 9
+ZSTD_DEFAULT_LEVEL: Final = 3
+
+
+def decompress(codec: Codec, data: Bytes, *, max_bytes: int) -> bytes:
+    """The whole decoded block. Raises TooLarge above `max_bytes`, else Malformed when it cannot be decoded whole."""
+    if codec is Codec.NONE:
+        if len(data) > max_bytes:
+            raise TooLarge(f"{len(data)} bytes are more than {max_bytes}")
+        return bytes(data)
+    pieces = list(decompress_pieces(codec, data, max_bytes=max_bytes))
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def decompress_pieces(codec: Codec, data: Bytes, *, max_bytes: int) -> Iterator[bytes]:
+    """The decoded block, piece by piece: about PIECE_BYTES each, held one at a time by a caller that drops what it
+    has seen.
+
+    Only when the iterator ends normally was the block whole. Raises TooLarge before more than `max_bytes` (plus one
+    piece) were decoded, Malformed for anything that does not decode. Bounds: each step does work for at most a few
+    MiB, except a raw snappy block, which is one unit by its format and is refused above MAX_WORKING_BYTES.
+    """
+    seen = 0
+    for piece in _PIECES[codec](memoryview(data), max_bytes):
+        seen += len(piece)
+        if seen > max_bytes:
+            raise TooLarge(f"the {codec.name.lower()} block decodes to more than {max_bytes} bytes")
+        if piece:
+            yield piece
+
+
+def _plain_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
+    for start in range(0, min(len(data), max_bytes + 1), PIECE_BYTES):
+        yield bytes(data[start : start + PIECE_BYTES])
+
+
+def _gzip_pieces(data: memoryview, _max_bytes: int) -> Iterator[bytes]:
+    inflate = zlib.decompressobj(wbits=31)
+    position = 0
+    tail = b""  # what the last step left over; the input goes in by slices because zlib copies this for each step
+    try:
+        while not inflate.eof:
+            if not tail:
+                tail = bytes(data[position : position + _GZIP_INPUT_BYTES])
+                position += len(tail)
+            piece = inflate.decompress(tail, PIECE_BYTES)
+            tail = inflate.unconsumed_tail
+            if not piece and not tail and not inflate.eof and position >= len(data):
+                raise Malformed("the gzip block ends early")
+            yield piece
+    except zlib.error as error:
+        raise Malformed(f"not a gzip block: {error}") from None
+    if inflate.unused_data or position < len(data):
+        raise Malformed("bytes behind the gzip block")
+
+
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\0"
+_XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version and lowest compatible version
+_XERIAL_BLOCK_BYTES: Final = 32 << 10  # snappy-java's default
+_INT32 = struct.Struct(">i")
+
+
+def _compress_xerial(data: Bytes) -> bytes:
+    parts = [_XERIAL_HEADER]
+    view = memoryview(data)
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
+        parts += (_INT32.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _snappy_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
+    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        yield _snappy_block(data, max_bytes)
+        return
+    position = len(_XERIAL_HEADER)
+    while position < len(data):
+        if len(data) - position < _INT32.size:
+            raise Malformed("the snappy framing ends early")
+        (size,) = _INT32.unpack_from(data, position)
+        position += _INT32.size
+        if not 0 < size <= len(data) - position:
+            raise Malformed(f"a snappy block of {size} bytes, but {len(data) - position} are left")
+        yield _snappy_block(data[position : position + size], max_bytes)
+        position += size
+    if position > len(data):
+        raise Malformed("the snappy framing ends early")
+
+
+def _snappy_block(block: memoryview, max_bytes: int) -> bytes:
+    size = position = 0
+    while True:  # the decoded size as an unsigned varint of 32 bits
+        if position == len(block) or position == 5:
+            raise Malformed("not a snappy block")
+        byte = block[position]
+        size |= (byte & 0x7F) << 7 * position
+        position += 1
+        if byte < 0x80:
+            break
+    # Three bytes copy 64 at most, so a longer claim cannot be true and must not be allocated for.
+    if size > len(block) * 22 + 64:
+        raise Malformed(f"a snappy block of {len(block)} bytes cannot hold {size}")
+    if size > max_bytes or size > MAX_WORKING_BYTES:
+        raise TooLarge(f"the snappy block decodes to {size} bytes")
+    try:
+        return bytes(cramjam.snappy.decompress_raw(block, output_len=size))
+    except cramjam.DecompressionError as error:
+        raise Malformed(f"not a snappy block: {error}") from None
+
+
+_LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
+
+
+def _lz4_pieces(data: memoryview, _max_bytes: int) -> Iterator[bytes]:
+    if bytes(data[:4]) != _LZ4_MAGIC or len(data) < 7:
+        raise Malformed("not an lz4 frame")
+    # Version 1, independent blocks, no dictionary, reserved bits clear: what Java's reader asks for.
+    if data[4] & 0b1110_0011 != 0b0110_0000:
+        raise Malformed("an lz4 frame with linked blocks or a dictionary, which consumers cannot read")
+    inflate = lz4.frame.LZ4FrameDecompressor()
+    remaining: Bytes = data
+    try:
+        while not inflate.eof:
+            piece = inflate.decompress(remaining, max_length=PIECE_BYTES)
+            remaining = b""
+            if not piece and not inflate.eof and inflate.needs_input:
+                raise Malformed("the lz4 frame ends early")
+            yield piece
+    except RuntimeError as error:
+        raise Malformed(f"not an lz4 frame: {error}") from None
+    if inflate.unused_data:
+        raise Malformed("bytes behind the lz4 frame")
+
+
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_ZSTD_BLOCK_BYTES: Final = 128 << 10  # no block decodes to more
+_ZSTD_MAX_WINDOW_LOG: Final = 27  # what a reader accepts by default, Java's included
+
+
+def _zstd_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
+    """Feed the decoder some blocks at a time: each decodes to 128 KiB at most, so the output of a step is bounded.
+
+    The blocks are found by their own headers, which also shows a frame that ends early and bytes behind it: the
+    library's stream reader says nothing of either.
+    """
+    window, position = _zstd_header(data)
+    if window > MAX_WORKING_BYTES:  # the decoder keeps a window of what it wrote: then the whole output must fit
+        max_bytes = min(max_bytes, MAX_WORKING_BYTES)
+    has_checksum = data[4] & 0b100
+    inflate = zstandard.ZstdDecompressor(max_window_size=1 << _ZSTD_MAX_WINDOW_LOG).decompressobj()
+    fed = blocks = seen = 0
+    is_last = False
+    try:
+        while not is_last:
+            if len(data) - position < 3:
+                raise Malformed("the zstd frame ends early")
+            header = data[position] | data[position + 1] << 8 | data[position + 2] << 16
+            is_last, kind = bool(header & 1), header >> 1 & 3
+            position += 3 + (1 if kind == 1 else header >> 3)  # kind 1 repeats one byte
+            if is_last and has_checksum:
+                position += 4
+            if position > len(data):
+                raise Malformed("the zstd frame ends early")
+            blocks += 1
+            if is_last or blocks == PIECE_BYTES // _ZSTD_BLOCK_BYTES:
+                piece = inflate.decompress(data[fed:position])
+                fed, blocks = position, 0
+                seen += len(piece)
+                if seen > max_bytes:
+                    raise TooLarge(f"the zstd frame decodes to more than {max_bytes} bytes")
+                yield piece
+    except zstandard.ZstdError as error:
+        raise Malformed(f"not a zstd frame: {error}") from None
+    if not inflate.eof:
+        raise Malformed("the zstd frame ends early")
+    if position != len(data):
+        raise Malformed("bytes behind the zstd frame")
+
+
+def _zstd_header(data: memoryview) -> tuple[int, int]:
+    """Window size and position of the first block. Source: RFC 8878 3.1.1.1."""
+    if bytes(data[:4]) != _ZSTD_MAGIC or len(data) < 6:
+        raise Malformed("not a zstd frame")
+    descriptor = data[4]
+    single_segment = descriptor & 0x20
+    size_bytes = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
+    position = 5 + (0 if single_segment else 1) + (0, 1, 2, 4)[descriptor & 3]
+    if len(data) < position + size_bytes:
+        raise Malformed("the zstd frame ends early")
+    if single_segment:  # then the content is the window
+        window = int.from_bytes(data[position : position + size_bytes], "little") + (256 if size_bytes == 2 else 0)
+    else:
+        base = 1 << 10 + (data[5] >> 3)
+        window = base + (base >> 3) * (data[5] & 7)
+    if window > 1 << _ZSTD_MAX_WINDOW_LOG:
+        raise Malformed(f"a zstd frame with a window of {window} bytes, more than a consumer's decoder allows")
+    return window, position + size_bytes
+
+
+_PIECES = {
+    Codec.NONE: _plain_pieces,
+    Codec.GZIP: _gzip_pieces,
+    Codec.SNAPPY: _snappy_pieces,
+    Codec.LZ4: _lz4_pieces,
+    Codec.ZSTD: _zstd_pieces,
+}

@@ -1,0 +1,491 @@
+"""Record batches of format 2 as views over bytes: the form in which records are produced, stored and fetched.
+
+A batch stays bytes from the producer's socket to the consumer's. The broker reads the 61-byte header, checks the CRC
+and patches a few header fields in place; record objects exist only for tools, for the broker's own logs (metadata,
+groups) and in tests.
+
+Layout (big endian)::
+
+    0  base_offset int64             21 attributes int16          43 producer_id int64
+    8  batch_length int32 = size-12  23 last_offset_delta int32   51 producer_epoch int16
+    12 partition_leader_epoch int32  27 base_timestamp int64      53 base_sequence int32
+    16 magic int8                    35 max_timestamp int64       57 record_count int32
+    17 crc uint32 of bytes 21..end                                61 records, compressed as one block
+
+    attributes: bits 0-2 codec, 3 LogAppendTime, 4 transactional, 5 control, 6 base_timestamp is a delete horizon
+    record: length varint, attributes int8, timestamp delta varlong, offset delta varint, key, value, headers
+            (all varints zigzag; a length of -1 is null)
+
+base_offset and partition_leader_epoch lie outside the CRC, because each broker sets them.
+
+Source: KIP-98, DefaultRecordBatch and DefaultRecord of Apache Kafka 4.3.1.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple, TypeAlias
+
+from crc32c import crc32c
+
+from wire.compression import Bytes, Codec, compress, decompress
+from wire.errors import Malformed
+
+HEADER_SIZE: Final = 61
+LENGTH_END: Final = 12  # batch_length counts the bytes behind itself
+MAGIC: Final = 2
+CRC_POSITION: Final = 17
+ATTRIBUTES_POSITION: Final = 21  # the CRC covers everything from here
+
+CODEC_MASK: Final = 0x07
+LOG_APPEND_TIME_BIT: Final = 0x08
+TRANSACTIONAL_BIT: Final = 0x10
+CONTROL_BIT: Final = 0x20
+DELETE_HORIZON_BIT: Final = 0x40
+
+NO_TIMESTAMP: Final = -1
+NO_PRODUCER_ID: Final = -1
+NO_SEQUENCE: Final = -1
+MAX_SEQUENCE: Final = 0x7FFF_FFFF
+MAX_DECOMPRESSED_BYTES: Final = 128 << 20
+
+WritableBytes: TypeAlias = bytearray | memoryview
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_UINT32 = struct.Struct(">I")
+_INT64 = struct.Struct(">q")
+_CODECS: Final = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
+_LEGACY_SIZES: Final = (14, 22)  # the least that a message of format 0 and 1 holds behind its length
+
+
+class LegacyMagic(Malformed):
+    """A message of format 0 or 1 (before Kafka 0.11), which kbroker neither stores nor converts."""
+
+
+class Record(NamedTuple):
+    """One record; offset and timestamp (ms) are absolute. Header keys are UTF-8, other bytes survive as surrogates."""
+
+    offset: int = -1
+    timestamp: int = NO_TIMESTAMP
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class RecordBatch:
+    """A view of one batch in `buffer` at `position`. Only the header has to be there: `is_whole` says if the rest is.
+
+    Reading it costs about a microsecond; nothing is copied or checked but that the header can be one of format 2.
+    Errors: Malformed (too short, a size that no batch has), LegacyMagic.
+    """
+
+    __slots__ = (
+        "attributes",
+        "base_offset",
+        "base_sequence",
+        "base_timestamp",
+        "buffer",
+        "crc",
+        "last_offset_delta",
+        "magic",
+        "max_timestamp",
+        "partition_leader_epoch",
+        "position",
+        "producer_epoch",
+        "producer_id",
+        "record_count",
+        "size",
+    )
+
+    base_offset: int
+    size: int  # of the whole batch: batch_length + 12
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+    buffer: Bytes
+    position: int
+
+    def __init__(self, buffer: Bytes, position: int = 0) -> None:
+        if len(buffer) - position < HEADER_SIZE:
+            raise _too_short(buffer, position)
+        (
+            self.base_offset,
+            length,
+            self.partition_leader_epoch,
+            self.magic,
+            self.crc,
+            self.attributes,
+            self.last_offset_delta,
+            self.base_timestamp,
+            self.max_timestamp,
+            self.producer_id,
+            self.producer_epoch,
+            self.base_sequence,
+            self.record_count,
+        ) = _HEADER.unpack_from(buffer, position)
+        if self.magic != MAGIC or length < HEADER_SIZE - LENGTH_END:
+            raise _not_format_2(self.magic, length)
+        self.size = length + LENGTH_END
+        self.buffer = buffer
+        self.position = position
+
+    @property
+    def is_whole(self) -> bool:
+        """All of its bytes are in the buffer."""
+        return self.position + self.size <= len(self.buffer)
+
+    @property
+    def data(self) -> memoryview:
+        """The batch's own bytes, header included."""
+        view = memoryview(self.buffer)[self.position : self.position + self.size]
+        if len(view) < self.size:
+            raise Malformed(f"a batch of {self.size} bytes, but {len(view)} are there")
+        return view
+
+    @property
+    def payload(self) -> memoryview:
+        """The records' bytes, still compressed."""
+        return self.data[HEADER_SIZE:]
+
+    @property
+    def codec(self) -> Codec:
+        try:
+            return _CODECS[self.attributes & CODEC_MASK]
+        except IndexError:
+            raise Malformed(f"unknown compression codec {self.attributes & CODEC_MASK}") from None
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return self.attributes & LOG_APPEND_TIME_BIT != 0
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.attributes & TRANSACTIONAL_BIT != 0
+
+    @property
+    def is_control(self) -> bool:
+        return self.attributes & CONTROL_BIT != 0
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        """base_timestamp then says when the compaction may drop this batch's tombstones."""
+        return self.attributes & DELETE_HORIZON_BIT != 0
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def has_producer_id(self) -> bool:
+        return self.producer_id > NO_PRODUCER_ID
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record: after 2147483647 comes 0."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & MAX_SEQUENCE
+
+    def crc_is_valid(self) -> bool:
+        return self.is_whole and self.crc == crc32c(self.data[ATTRIBUTES_POSITION:])
+
+    def records(self, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
+        """Decode the records. Raises Malformed at the first that is wrong, or if there are not `record_count`."""
+        data = decompress(self.codec, self.payload, max_bytes=max_bytes)
+        append_time = self.max_timestamp if self.is_log_append_time else None
+        position = 0
+        for _ in range(self.record_count):
+            record, position = _decode_record(data, position, self.base_offset, self.base_timestamp, append_time)
+            yield record
+        if position != len(data):
+            raise Malformed(f"{len(data) - position} bytes behind the last of {self.record_count} records")
+
+    def __repr__(self) -> str:
+        return (
+            f"<RecordBatch offsets {self.base_offset}-{self.last_offset}, epoch {self.partition_leader_epoch}, "
+            f"{self.record_count} records, {self.size} bytes, attributes {self.attributes:#x}>"
+        )
+
+
+class Batches(Iterator[RecordBatch]):
+    """Iterates over the whole batches of a buffer; never raises, and says where and why it stopped.
+
+    `position` is behind the last batch that was yielded. When the iteration is over, `error` is None if the buffer
+    ended exactly there, else what is wrong with the bytes at `position`. CRCs are not checked here.
+    """
+
+    __slots__ = ("buffer", "error", "position")
+
+    def __init__(self, buffer: Bytes, position: int = 0) -> None:
+        self.buffer = buffer
+        self.position = position
+        self.error: Malformed | None = None
+
+    def __next__(self) -> RecordBatch:
+        if self.position == len(self.buffer) or self.error is not None:
+            raise StopIteration
+        try:
+            batch = RecordBatch(self.buffer, self.position)
+            if not batch.is_whole:
+                raise Malformed(f"a batch of {batch.size} bytes, but {len(self.buffer) - self.position} are there")
+        except Malformed as error:
+            self.error = error
+            raise StopIteration from None
+        self.position += batch.size
+        return batch
+
+
+def batches(buffer: Bytes, position: int = 0) -> Batches:
+    """The whole batches of `buffer` in turn; see Batches for how to learn where it stopped."""
+    return Batches(buffer, position)
+
+
+def set_offset_and_epoch(
+    buffer: WritableBytes, position: int = 0, *, base_offset: int, partition_leader_epoch: int
+) -> None:
+    """Patch what each leader assigns; the CRC does not cover it."""
+    _INT64.pack_into(buffer, position, base_offset)
+    _INT32.pack_into(buffer, position + LENGTH_END, partition_leader_epoch)
+
+
+def set_base_offset(buffer: WritableBytes, position: int = 0, *, base_offset: int) -> None:
+    _INT64.pack_into(buffer, position, base_offset)
+
+
+def set_partition_leader_epoch(buffer: WritableBytes, position: int = 0, *, partition_leader_epoch: int) -> None:
+    _INT32.pack_into(buffer, position + LENGTH_END, partition_leader_epoch)
+
+
+def set_max_timestamp(
+    buffer: WritableBytes, position: int = 0, *, max_timestamp: int, is_log_append_time: bool
+) -> None:
+    """Patch max_timestamp (ms) and the timestamp type, then compute the CRC anew; base_timestamp stays, as in Kafka."""
+    (length,) = _INT32.unpack_from(buffer, position + 8)
+    (attributes,) = _INT16.unpack_from(buffer, position + ATTRIBUTES_POSITION)
+    attributes = attributes | LOG_APPEND_TIME_BIT if is_log_append_time else attributes & ~LOG_APPEND_TIME_BIT
+    _INT16.pack_into(buffer, position + ATTRIBUTES_POSITION, attributes)
+    _INT64.pack_into(buffer, position + 35, max_timestamp)
+    view = memoryview(buffer)[position + ATTRIBUTES_POSITION : position + LENGTH_END + length]
+    _UINT32.pack_into(buffer, position + CRC_POSITION, crc32c(view))
+
+
+def build_batch(
+    records: Iterable[Record],
+    *,
+    base_offset: int = 0,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    partition_leader_epoch: int = -1,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = -1,
+    base_sequence: int = NO_SEQUENCE,
+    is_transactional: bool = False,
+    is_control: bool = False,
+    log_append_time: int | None = None,
+    delete_horizon_ms: int | None = None,
+    last_offset_delta: int | None = None,
+    base_timestamp: int | None = None,
+    max_timestamp: int | None = None,
+    record_count: int | None = None,
+) -> bytes:
+    """A batch with a right CRC, as a Java producer builds it.
+
+    A record's offset of -1 means "one after the one before". base_timestamp is the first record's and max_timestamp
+    the greatest unless they are given; `log_append_time` (ms) sets attribute bit 3. The fields that default to None
+    can be given wrong, for tests.
+    """
+    body = bytearray()
+    delta = -1
+    latest = NO_TIMESTAMP
+    count = 0
+    base = base_timestamp if delete_horizon_ms is None else delete_horizon_ms
+    for record in records:
+        base = record.timestamp if base is None else base
+        delta = delta + 1 if record.offset < 0 else record.offset - base_offset
+        latest = max(latest, record.timestamp)
+        encode_record(body, record, offset_delta=delta, timestamp_delta=record.timestamp - base)
+        count += 1
+    if log_append_time is not None:
+        latest = log_append_time
+    attributes = (
+        codec
+        | (LOG_APPEND_TIME_BIT if log_append_time is not None else 0)
+        | (TRANSACTIONAL_BIT if is_transactional else 0)
+        | (CONTROL_BIT if is_control else 0)
+        | (DELETE_HORIZON_BIT if delete_horizon_ms is not None else 0)
+    )
+    return wrap_payload(
+        body if codec is Codec.NONE else compress(codec, body, level),
+        base_offset=base_offset,
+        partition_leader_epoch=partition_leader_epoch,
+        attributes=attributes,
+        last_offset_delta=delta if last_offset_delta is None else last_offset_delta,
+        base_timestamp=NO_TIMESTAMP if base is None else base,
+        max_timestamp=latest if max_timestamp is None else max_timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        record_count=count if record_count is None else record_count,
+    )
+
+
+def wrap_payload(
+    payload: Bytes,
+    *,
+    base_offset: int,
+    partition_leader_epoch: int,
+    attributes: int,
+    last_offset_delta: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    record_count: int,
+) -> bytes:
+    """A batch of exactly these header fields around records that are encoded (and compressed) already."""
+    batch = bytearray(HEADER_SIZE)
+    _HEADER.pack_into(
+        batch,
+        0,
+        base_offset,
+        HEADER_SIZE - LENGTH_END + len(payload),
+        partition_leader_epoch,
+        MAGIC,
+        0,
+        attributes,
+        last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count,
+    )
+    batch += payload
+    _UINT32.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]))
+    return bytes(batch)
+
+
+def encode_record(body: bytearray, record: Record, *, offset_delta: int, timestamp_delta: int) -> None:
+    """Append one encoded record to `body`."""
+    inner = bytearray(1)  # attributes: no bit is in use
+    _put_varint(inner, timestamp_delta)
+    _put_varint(inner, offset_delta)
+    _put_bytes(inner, record.key)
+    _put_bytes(inner, record.value)
+    _put_varint(inner, len(record.headers))
+    for name, value in record.headers:
+        _put_bytes(inner, name.encode("utf-8", "surrogateescape"))
+        _put_bytes(inner, value)
+    _put_varint(body, len(inner))
+    body += inner
+
+
+def _put_varint(into: bytearray, value: int) -> None:
+    value = value << 1 if value >= 0 else ~(value << 1)
+    while value > 0x7F:
+        into.append(value & 0x7F | 0x80)
+        value >>= 7
+    into.append(value)
+
+
+def _put_bytes(into: bytearray, data: bytes | None) -> None:
+    if data is None:
+        into.append(1)
+    else:
+        _put_varint(into, len(data))
+        into += data
+
+
+def read_varint(data: Bytes, position: int, max_bits: int = 32) -> tuple[int, int]:
+    """A zigzag varint and the position behind it. Raises Malformed when cut or wider than `max_bits` (32 or 64)."""
+    value = shift = 0
+    try:
+        while (byte := data[position]) > 0x7F:
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            position += 1
+            if shift >= max_bits:
+                raise Malformed(f"a varint of more than {max_bits} bits")
+    except IndexError:
+        raise Malformed("a varint is cut off") from None
+    value |= byte << shift
+    if value >> max_bits:
+        raise Malformed(f"a varint of more than {max_bits} bits")
+    return (value >> 1) ^ -(value & 1), position + 1
+
+
+def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    size, position = read_varint(data, position)
+    if size < 0:
+        if size != -1:
+            raise Malformed(f"a length of {size}")
+        return None, position
+    if size > end - position:
+        raise Malformed(f"a length of {size}, but {end - position} bytes are left")
+    return data[position : position + size], position + size
+
+
+def _decode_record(
+    data: bytes, position: int, base_offset: int, base_timestamp: int, append_time: int | None
+) -> tuple[Record, int]:
+    length, position = read_varint(data, position)
+    end = position + length
+    if length < 0 or end > len(data):
+        raise Malformed(f"a record of {length} bytes, but {len(data) - position} are left")
+    timestamp_delta, position = read_varint(data, position + 1, 64)
+    offset_delta, position = read_varint(data, position)
+    key, position = _read_bytes(data, position, end)
+    value, position = _read_bytes(data, position, end)
+    header_count, position = read_varint(data, position)
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    if header_count:
+        # A header takes two bytes at least, so a count beyond that is refused before the loop (W7).
+        if not 0 <= header_count * 2 <= end - position:
+            raise Malformed(f"{header_count} headers in {end - position} bytes")
+        found = []
+        for _ in range(header_count):
+            name, position = _read_bytes(data, position, end)
+            if name is None:
+                raise Malformed("a header without a name")
+            header_value, position = _read_bytes(data, position, end)
+            found.append((name.decode("utf-8", "surrogateescape"), header_value))
+        headers = tuple(found)
+    if position != end:
+        raise Malformed(f"a record of {length} bytes holds {length + position - end}")
+    timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
+    return Record(base_offset + offset_delta, timestamp, key, value, headers), end
+
+
+def _too_short(buffer: Bytes, position: int) -> Malformed:
+    left = len(buffer) - position
+    if left > 16 and buffer[position + 16] in (0, 1):
+        (length,) = _INT32.unpack_from(buffer, position + 8)
+        return _not_format_2(buffer[position + 16], length)
+    return Malformed(f"{left} bytes are too few for a batch header of {HEADER_SIZE}")
+
+
+def _not_format_2(magic: int, length: int) -> Malformed:
+    # Zeros (a file's unwritten tail) read as format 0 with length 0: only a length that such a message can have
+    # makes it one.
+    if magic in (0, 1) and length >= _LEGACY_SIZES[magic]:
+        return LegacyMagic(f"a message of format {magic}; only format 2 (Kafka 0.11 and later) is supported")
+    if magic != MAGIC:
+        return Malformed(f"unknown batch format {magic}")
+    return Malformed(f"a batch length of {length} is smaller than a header")
