@@ -1,0 +1,328 @@
+"""Declarations: a message is a class whose annotations carry wire types.
+
+    @message(api_key=12, versions="0-4", flexible="4+")
+    class HeartbeatRequest:
+        group_id: string
+        generation_id: int32
+        member_id: string
+        group_instance_id: string | None = field(versions="3+", default=None)
+
+The order of the annotations is the order on the wire, versions are written as Kafka writes them, and an attribute is
+the snake_case of Kafka's field name. The decorators make a class with slots, a keyword-only constructor, equality and a
+repr; everything that costs time (the constructor, the resolved fields) is made at its first use, because a broker loads
+some 150 of these classes at its start and uses a third of them.
+
+`X | None` means nullable in every version of the field unless `nullable` says otherwise. A *tagged* struct that Kafka
+declares as not nullable has `default=None, nullable="none"`: None stands for "left out", which is what Kafka's default
+instance comes to on the wire, without making an object for each field that nobody sent.
+
+Source: Kafka's message generator (its README under clients/src/main/resources/common/message), KIP-482.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, dataclass_transform
+
+from wire.types import Primitive
+
+C = TypeVar("C")
+_HIGHEST = 32767
+
+
+class Versions(NamedTuple):
+    """A range of versions, both ends included; empty if `lowest > highest`."""
+
+    lowest: int
+    highest: int
+
+    @classmethod
+    def parse(cls, text: str) -> Versions:
+        """Read Kafka's notation: "3+", "0-14", "2" or "none"."""
+        if text == "none":
+            return cls(0, -1)
+        match = re.fullmatch(r"(\d+)(?:(\+)|-(\d+))?", text)
+        if match is None:
+            raise ValueError(f"{text!r} is not a range of versions")
+        lowest = int(match[1])
+        return cls(lowest, _HIGHEST if match[2] else int(match[3] or lowest))
+
+    def __contains__(self, version: object) -> bool:
+        return isinstance(version, int) and self.lowest <= version <= self.highest
+
+    def __str__(self) -> str:
+        if self.lowest > self.highest:
+            return "none"
+        if self.highest == _HIGHEST:
+            return f"{self.lowest}+"
+        return str(self.lowest) if self.lowest == self.highest else f"{self.lowest}-{self.highest}"
+
+
+class _Missing:
+    """The absence of a default, where None is a value."""
+
+    def __repr__(self) -> str:
+        return "<required>"
+
+
+MISSING: Any = _Missing()
+
+
+class FieldOptions(NamedTuple):
+    """What `field()` was told, unresolved."""
+
+    default: Any
+    versions: str
+    nullable: str | None
+    tag: int | None
+    tagged: str | None
+    ignorable: bool
+
+
+def field(
+    *,
+    default: Any = MISSING,
+    versions: str = "0+",
+    nullable: str | None = None,
+    tag: int | None = None,
+    tagged: str | None = None,
+    ignorable: bool = False,
+) -> Any:
+    """Declare what the annotation alone does not say.
+
+    default    the value where the constructor is not given one, and where a version lacks the field; a list is copied
+    versions   the versions that have the field
+    nullable   the versions in which it may be null (default: all, if the annotation says `| None`)
+    tag        its tag, if it is a tagged field; `tagged` the versions in which it is one (default: all of its versions)
+    ignorable  whether a value other than the default is dropped in silence when a version lacks the field
+    """
+    return FieldOptions(default, versions, nullable, tag, tagged, ignorable)
+
+
+class Field(NamedTuple):
+    """One field of a message or struct, resolved.
+
+    kind is a Primitive or, for a struct, its class; `default` is MISSING where the constructor demands the field.
+    """
+
+    name: str
+    kind: Primitive | type
+    is_array: bool
+    versions: Versions
+    nullable: Versions
+    tag: int | None
+    tagged: Versions
+    ignorable: bool
+    default: Any
+
+    def fresh_default(self) -> Any:
+        """The default as a value of its own (a list is mutable)."""
+        return [] if type(self.default) is list else self.default
+
+
+class Schema:
+    """What a declaration says about its class: `schema_of(cls)`."""
+
+    __slots__ = (
+        "_declared",
+        "_fields",
+        "advertised_min",
+        "api_key",
+        "cls",
+        "flexible",
+        "kind",
+        "latest_unstable",
+        "record_type",
+        "versions",
+    )
+
+    def __init__(
+        self,
+        kind: str,
+        versions: str,
+        flexible: str,
+        *,
+        api_key: int | None = None,
+        record_type: int | None = None,
+        advertised_min: int | None = None,
+        latest_unstable: bool = False,
+    ) -> None:
+        self.kind = kind  # "request", "response", "struct" or "stored"
+        self.versions = Versions.parse(versions)
+        self.flexible = Versions.parse(flexible)
+        self.api_key = api_key
+        self.record_type = record_type
+        self.advertised_min = self.versions.lowest if advertised_min is None else advertised_min
+        self.latest_unstable = latest_unstable
+        self.cls: type
+        self._declared: dict[str, tuple[Any, Any]]
+        self._fields: tuple[Field, ...] | None = None
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The fields in the order of the wire; tagged ones where they are declared."""
+        if self._fields is None:
+            self._fields = tuple(_resolve(self.cls, name, *pair) for name, pair in self._declared.items())
+        return self._fields
+
+
+def _resolve(cls: type, name: str, annotation: Any, given: Any) -> Field:
+    options = given if isinstance(given, FieldOptions) else field(default=given)
+    is_nullable, is_array = False, False
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        (annotation,) = (part for part in typing.get_args(annotation) if part is not type(None))
+        is_nullable = True
+    if typing.get_origin(annotation) is list:
+        (annotation,) = typing.get_args(annotation)
+        is_array = True
+    metadata = getattr(annotation, "__metadata__", None)
+    kind = metadata[0] if metadata else annotation
+    assert isinstance(kind, Primitive) or is_struct(kind), f"{cls.__name__}.{name} has no wire type: {annotation!r}"
+    versions = Versions.parse(options.versions)
+    nullable = Versions.parse(options.nullable or "0+") if is_nullable else Versions(0, -1)
+    tagged = Versions.parse(options.tagged or options.versions) if options.tag is not None else Versions(0, -1)
+    return Field(name, kind, is_array, versions, nullable, options.tag, tagged, options.ignorable, options.default)
+
+
+class Message:
+    """What the decorated classes share: constructor, equality, repr. Messages are mutable and so not hashable."""
+
+    __slots__ = ()
+    __schema__: Schema
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, **values: Any) -> None:
+        # The first instance of a class compiles the class's own constructor, which takes this one's place.
+        cls = type(self)
+        cls.__init__ = _make_constructor(cls)  # type: ignore[method-assign]
+        cls.__init__(self, **values)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in _names(self))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={_shown(getattr(self, name))}' for name in _names(self))})"
+
+
+def _names(value: Message) -> tuple[str, ...]:
+    return typing.cast(tuple[str, ...], type(value).__slots__)
+
+
+def _shown(value: object) -> str:
+    # Bytes are record batches, or secrets: neither belongs into a log.
+    return f"<{len(value)} bytes>" if isinstance(value, bytes | bytearray | memoryview) else repr(value)
+
+
+def _make_constructor(cls: type[Message]) -> Callable[..., None]:
+    parameters, body = [], []
+    defaults: dict[str, Any] = {"MISSING": MISSING}
+    for f in cls.__schema__.fields:
+        if f.default is MISSING:
+            parameters.append(f.name)
+            body.append(f"self.{f.name} = {f.name}")
+        elif type(f.default) is list:
+            parameters.append(f"{f.name}=MISSING")
+            body.append(f"self.{f.name} = [] if {f.name} is MISSING else {f.name}")
+        else:
+            defaults[f"default_{f.name}"] = f.default
+            parameters.append(f"{f.name}=default_{f.name}")
+            body.append(f"self.{f.name} = {f.name}")
+    signature = f"self, *, {', '.join(parameters)}" if parameters else "self"
+    source = f"def __init__({signature}):\n " + "\n ".join(body or ["pass"])
+    exec(compile(source, f"<constructor of {cls.__name__}>", "exec"), defaults)  # noqa: S102
+    constructor: Callable[..., None] = defaults["__init__"]
+    constructor.__qualname__ = f"{cls.__qualname__}.__init__"
+    return constructor
+
+
+def _declare(cls: type, schema: Schema) -> type:
+    annotations = inspect.get_annotations(cls)
+    namespace = {k: v for k, v in cls.__dict__.items() if k not in annotations and k not in ("__dict__", "__weakref__")}
+    schema._declared = {name: (annotation, cls.__dict__.get(name, MISSING)) for name, annotation in annotations.items()}
+    namespace["__slots__"] = tuple(annotations)
+    namespace["__schema__"] = schema
+    schema.cls = type(cls.__name__, (Message,), namespace)
+    return schema.cls
+
+
+class Api(NamedTuple):
+    """The two halves of one API."""
+
+    request: type
+    response: type
+
+
+_requests: dict[int, type] = {}
+_responses: dict[int, type] = {}
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(field,))
+def message(
+    *, api_key: int, versions: str, flexible: str, advertised_min: int | None = None, latest_unstable: bool = False
+) -> Callable[[type[C]], type[C]]:
+    """Declare a request or a response (the class's name ends so) and enter it into the registry.
+
+    advertised_min   the lowest version that ApiVersions names where it is below the lowest one declared (Produce)
+    latest_unstable  whether Kafka holds the highest version back unless unstable APIs are enabled
+    """
+
+    def declare(cls: type[C]) -> type[C]:
+        is_request = cls.__name__.endswith("Request")
+        assert is_request or cls.__name__.endswith("Response"), f"{cls.__name__} is neither a request nor a response"
+        schema = Schema(
+            "request" if is_request else "response", versions, flexible,
+            api_key=api_key, advertised_min=advertised_min, latest_unstable=latest_unstable,
+        )  # fmt: skip
+        declared = _declare(cls, schema)
+        (_requests if is_request else _responses)[api_key] = declared
+        return declared
+
+    return declare
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(field,))
+def struct(cls: type[C]) -> type[C]:
+    """Declare a struct inside messages; the versions of its fields are versions of the message."""
+    return _declare(cls, Schema("struct", "0+", "none"))
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(field,))
+def stored(*, versions: str, flexible: str, record_type: int | None = None) -> Callable[[type[C]], type[C]]:
+    """Declare what is stored, not sent; `record_type` is the number that its frame carries, if it has one."""
+
+    def declare(cls: type[C]) -> type[C]:
+        return _declare(cls, Schema("stored", versions, flexible, record_type=record_type))
+
+    return declare
+
+
+def schema_of(cls: type) -> Schema:
+    """The declaration behind a message class."""
+    schema: Schema = cls.__schema__  # type: ignore[attr-defined]
+    return schema
+
+
+def is_struct(cls: object) -> bool:
+    """Whether `cls` is a declared struct (and not a message or something else)."""
+    return isinstance(cls, type) and issubclass(cls, Message) and cls.__schema__.kind == "struct"
+
+
+def apis() -> dict[int, Api]:
+    """The APIs whose modules are loaded, by api key; `wire.messages.load_all()` loads every one."""
+    return {key: Api(_requests[key], _responses[key]) for key in sorted(_requests.keys() & _responses.keys())}
+
+
+def request_class(api_key: int) -> type | None:
+    """The loaded request class of an api key, if there is one."""
+    return _requests.get(api_key)
+
+
+def response_class(api_key: int) -> type | None:
+    """The loaded response class of an api key, if there is one."""
+    return _responses.get(api_key)

@@ -1,0 +1,77 @@
+"""The wire types, as annotations for declarations.
+
+Each name is an alias of the Python type of its values, so that a type checker sees `str`, `int`, ... while schema.py
+finds the wire type beside it. `X | None` makes a field nullable, `list[X]` an array.
+
+Source: the primitive types of Kafka's message schemas (KIP-893 for nullable structs).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from functools import lru_cache
+from typing import Annotated, Any, Protocol, TypeAlias
+from uuid import UUID
+
+
+class Primitive:
+    """The wire type that an annotation names: its name in Kafka's schemas, and the default of Kafka's classes."""
+
+    __slots__ = ("default", "name")
+
+    def __init__(self, name: str, default: Any) -> None:
+        self.name = name
+        self.default = default
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Opaque(Protocol):
+    """Records that are not in memory, e.g. a range of a file; `size` is their number of bytes.
+
+    encode_parts() leaves such a value in its place among the parts, and the caller sends it.
+    """
+
+    @property
+    def size(self) -> int: ...
+
+
+ZERO_UUID = UUID(int=0)
+
+boolean: TypeAlias = Annotated[bool, Primitive("bool", False)]
+int8: TypeAlias = Annotated[int, Primitive("int8", 0)]
+int16: TypeAlias = Annotated[int, Primitive("int16", 0)]
+int32: TypeAlias = Annotated[int, Primitive("int32", 0)]
+int64: TypeAlias = Annotated[int, Primitive("int64", 0)]
+uint16: TypeAlias = Annotated[int, Primitive("uint16", 0)]
+uint32: TypeAlias = Annotated[int, Primitive("uint32", 0)]
+float64: TypeAlias = Annotated[float, Primitive("float64", 0.0)]
+string: TypeAlias = Annotated[str, Primitive("string", "")]
+bytes_: TypeAlias = Annotated[bytes, Primitive("bytes", b"")]
+uuid: TypeAlias = Annotated[UUID, Primitive("uuid", ZERO_UUID)]
+records: TypeAlias = Annotated[bytes | bytearray | memoryview | Opaque, Primitive("records", None)]
+"""Record batches as they are. Decoded they are a memoryview over the input, without a copy."""
+
+
+@lru_cache(maxsize=4096)
+def uuid_from_bytes(data: bytes) -> UUID:
+    """The id in 16 raw bytes. Topic ids repeat in each request, and making a UUID costs more than looking it up."""
+    return UUID(bytes=data)
+
+
+def uuid_to_text(value: UUID) -> str:
+    """The 22 characters that Kafka prints for an id: url-safe base64 without padding."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+
+
+def uuid_from_text(text: str) -> UUID:
+    """The id that `text` (22 characters of url-safe base64) names; ValueError if it names none."""
+    try:
+        raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"{text!r} is not an id in url-safe base64") from error
+    if len(text) != 22 or len(raw) != 16:
+        raise ValueError(f"{text!r} is not an id: 22 characters of url-safe base64 hold 16 bytes")
+    return UUID(bytes=raw)
