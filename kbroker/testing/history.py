@@ -1,0 +1,166 @@
+"""Histories: what clients asked for and what they were told, one JSON object a line, for the checkers.
+
+A history holds one line for each invocation and one for each completion, in the order in which they happened in the
+process that writes them:
+
+    {"t": 1042, "proc": "p1", "f": "send", "key": "orders-0", "value": "p1-17", "type": "invoke"}
+    {"t": 1045, "proc": "p1", "f": "send", "key": "orders-0", "value": "p1-17", "offset": 93, "type": "ok"}
+
+`t` is milliseconds of one monotonic clock, `key` a partition, `value` a text that is unique among all sends to its
+partition (the checkers find a record by it; for big payloads it holds a digest). The type of a completion says what is
+known: `ok` happened, `fail` did not and must never be seen by a reader, `info` (a time-out, a lost connection) may have
+happened or may happen yet. An invocation without a completion counts as `info`.
+
+A send is completed by the line with the same proc, key and value, so that a producer may have many in flight. A poll
+has one `ok` line for each record that it returned. `assign` (with the offset from which the process is going to read)
+and `subscribe` (a rebalance) set a reader's position. After the faults every partition is read to its end, and that
+is recorded too: a `final` line for each record, with the log that was read (a replica, the tier) as proc; a `final`
+line of type `info` for an offset that holds no record for readers, with the reason (control, aborted, compacted) as
+err; and one `bounds` line with log_end_offset as offset and log_start_offset as value.
+
+Source: the histories of Jepsen (Kingsbury), in particular of its Kafka and Redpanda tests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TextIO
+
+
+class Function(StrEnum):
+    """What a process does."""
+
+    SEND = "send"
+    POLL = "poll"
+    TXN = "txn"
+    ASSIGN = "assign"
+    SUBSCRIBE = "subscribe"
+    COMMIT = "commit"
+    FINAL = "final"
+    BOUNDS = "bounds"
+
+
+class Type(StrEnum):
+    """Which moment of it a line tells of."""
+
+    INVOKE = "invoke"
+    OK = "ok"
+    FAIL = "fail"
+    INFO = "info"
+
+
+class BadHistory(ValueError):
+    """A line cannot be read, or the lines contradict each other: the recorder is at fault, not the broker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One line.
+
+    Units   at_ms milliseconds of the recorder's monotonic clock; offset counts records, -1 an acknowledgement that
+            did not tell; acks as in Produce (-1 all, 1 the leader)
+    """
+
+    at_ms: int
+    process: str
+    function: Function
+    type: Type
+    key: str = ""
+    value: str | None = None
+    offset: int | None = None
+    epoch: int | None = None
+    acks: int = -1
+    error: str | None = None
+
+
+_OPTIONAL = (("value", "value"), ("offset", "offset"), ("epoch", "epoch"), ("error", "err"))
+
+
+def to_line(event: Event) -> str:
+    """The event as a line of JSON, without the end of line; what is absent is left out."""
+    line: dict[str, object] = {"t": event.at_ms, "proc": event.process, "f": event.function.value, "key": event.key}
+    for attribute, name in _OPTIONAL:
+        value = getattr(event, attribute)
+        if value is not None:
+            line[name] = value
+    if event.acks != -1:
+        line["acks"] = event.acks
+    line["type"] = event.type.value
+    return json.dumps(line, separators=(",", ":"), ensure_ascii=False)
+
+
+def from_line(text: str) -> Event:
+    """The event of a line. Errors: BadHistory."""
+    try:
+        line = json.loads(text)
+    except ValueError as error:
+        raise BadHistory(f"not JSON: {error}") from None
+    if not isinstance(line, dict):
+        raise BadHistory("not a JSON object")
+    unknown = line.keys() - {"t", "proc", "f", "key", "value", "offset", "epoch", "acks", "type", "err"}
+    if unknown:
+        raise BadHistory(f"unknown fields {sorted(unknown)}")
+    try:
+        function, kind = Function(str(line.get("f"))), Type(str(line.get("type")))
+    except ValueError as error:
+        raise BadHistory(str(error)) from None
+    return Event(
+        at_ms=_typed(line, "t", int),
+        process=_typed(line, "proc", str),
+        function=function,
+        type=kind,
+        key=_typed({"key": "", **line}, "key", str),
+        value=_typed(line, "value", str) if line.get("value") is not None else None,
+        offset=_typed(line, "offset", int) if line.get("offset") is not None else None,
+        epoch=_typed(line, "epoch", int) if line.get("epoch") is not None else None,
+        acks=_typed({"acks": -1, **line}, "acks", int),
+        error=_typed(line, "err", str) if line.get("err") is not None else None,
+    )
+
+
+def _typed(line: dict[str, Any], name: str, kind: type[Any]) -> Any:
+    value = line.get(name)
+    if type(value) is not kind:  # a bool is an int for isinstance
+        raise BadHistory(f"field {name} is {value!r}, not {kind.__name__}")
+    return value
+
+
+def read_history(text: str) -> list[Event]:
+    """The events of a history.
+
+    A last line without its end is what a recorder leaves that was killed, and is dropped; any other line that cannot be
+    read is an error, since a check over half a history proves nothing.
+    Errors: BadHistory with the number of the line.
+    """
+    events: list[Event] = []
+    lines = text.split("\n")
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            if number < len(lines):
+                raise BadHistory(f"line {number}: empty")
+            continue
+        try:
+            events.append(from_line(line))
+        except BadHistory as error:
+            if number < len(lines):
+                raise BadHistory(f"line {number}: {error}") from None
+    return events
+
+
+class HistoryWriter:
+    """Writes events to a text file, each line at once, so that a killed recorder leaves all but the last."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, event: Event) -> None:
+        self._file.write(to_line(event) + "\n")
+        self._file.flush()
+
+    def write_all(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self._file.write(to_line(event) + "\n")
+        self._file.flush()

@@ -1,0 +1,140 @@
+"""The checkers see: a right history gives no finding, and each planted fault is found for what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from kbroker.testing.checkers import NOTHING_ALLOWED, Allowances, check_history
+from kbroker.testing.draws import Draws
+from kbroker.testing.history import BadHistory, Event, Function, Type
+from tests.testing.perfect_run import perfect_history
+from tests.testing.planted import FAULTS, Planted
+
+SEEDS = st.integers(0, 1 << 32)
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=SEEDS)
+def test_k1_k2_k3_k4_find_nothing_in_a_right_history(seed: int) -> None:
+    assert check_history(perfect_history(seed)) == []
+
+
+def test_the_right_histories_are_not_empty() -> None:
+    events = [event for seed in range(20) for event in perfect_history(seed)]
+    kinds = {(event.function, event.type) for event in events}
+    assert kinds >= {
+        (Function.SEND, Type.OK), (Function.SEND, Type.INFO), (Function.SEND, Type.FAIL), (Function.POLL, Type.OK),
+        (Function.ASSIGN, Type.OK), (Function.SUBSCRIBE, Type.OK), (Function.FINAL, Type.INFO),
+    }  # fmt: skip
+    assert sum(event.function is Function.POLL for event in events) > 200
+
+
+@pytest.mark.parametrize(("plant", "expected"), FAULTS, ids=[plant.__name__ for plant, _ in FAULTS])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(seed=SEEDS)
+def test_k1_k2_k3_k4_find_a_planted_fault(
+    plant: Callable[[list[Event], Draws], Planted], expected: set[tuple[str, str]], seed: int
+) -> None:
+    damaged = plant(perfect_history(seed), Draws("plant", seed))
+    assume(damaged is not None)
+    assert damaged is not None
+    found = {(finding.check, finding.kind) for finding in check_history(damaged)}
+    assert found >= expected
+
+
+def event(process: str, function: Function, kind: Type, offset: int | None, value: str | None, **more: int) -> Event:
+    return Event(
+        at_ms=0,
+        process=process,
+        function=function,
+        type=kind,
+        key="t-0",
+        offset=offset,
+        value=value,
+        acks=more.get("acks", -1),
+    )
+
+
+def sent(process: str, value: str, offset: int | None, kind: Type = Type.OK, *, acks: int = -1) -> list[Event]:
+    invocation = event(process, Function.SEND, Type.INVOKE, None, value, acks=acks)
+    return [invocation, event(process, Function.SEND, kind, offset, value)]
+
+
+def log_of(*values: str | None, start: int = 0) -> list[Event]:
+    records = [event("1", Function.FINAL, Type.OK, start + at, value) for at, value in enumerate(values) if value]
+    return [*records, event("1", Function.BOUNDS, Type.OK, start + len(values), str(start))]
+
+
+def kinds(history: list[Event], allowances: Allowances = NOTHING_ALLOWED) -> list[tuple[str, str]]:
+    return [(finding.check, finding.kind) for finding in check_history(history, allowances)]
+
+
+def test_k1_ends_where_the_log_start_was_raised() -> None:
+    assert kinds([*sent("p", "a", 0), *sent("p", "b", 1), *log_of("b", start=1)]) == []
+
+
+def test_k1_asks_nothing_for_acks_0_and_for_acks_1_only_while_the_leader_lives() -> None:
+    assert kinds([*sent("p", "a", None, acks=0), *log_of()]) == []
+    leader_only = [*sent("p", "a", 0, acks=1), *log_of()]
+    assert kinds(leader_only) == [("K1", "lost")]
+    assert kinds(leader_only, Allowances(leader_lost=frozenset({"t-0"}))) == []
+
+
+def test_k1_an_acknowledgement_without_an_offset_still_promises_the_record() -> None:
+    assert kinds([*sent("p", "a", -1), *log_of("a")]) == []
+    assert kinds([*sent("p", "a", -1), *log_of()]) == [("K1", "lost")]
+
+
+def test_k3_lets_other_producers_write_in_between() -> None:
+    assert kinds([*sent("p", "a", 0), *sent("q", "x", 1), *sent("p", "b", 2), *log_of("a", "x", "b")]) == []
+
+
+def test_k3_judges_sends_of_unknown_fate_by_where_they_are_seen() -> None:
+    history = [*sent("p", "a", None, Type.INFO), *sent("p", "b", 0), *log_of("b", "a")]
+    assert kinds(history) == [("K3", "nonmonotonic-send")]
+    assert kinds(history, Allowances(unordered=frozenset({"p"}))) == []
+
+
+def test_k4_allows_repeats_only_to_producers_that_are_not_idempotent() -> None:
+    history = [*sent("p", "a", None, Type.INFO), *log_of("a", "a")]
+    assert kinds(history) == [("K4", "duplicate")]
+    assert kinds(history, Allowances(unordered=frozenset({"p"}))) == []
+
+
+def test_k3_a_first_poll_behind_the_assigned_offset_is_a_skip() -> None:
+    history = [*sent("p", "a", 0), *sent("p", "b", 1), *log_of("a", "b")]
+    assigned = event("r", Function.ASSIGN, Type.OK, 0, None)
+    assert kinds([*history, assigned, event("r", Function.POLL, Type.OK, 1, "b")]) == [("K3", "poll-skip")]
+
+
+def test_k4_a_record_behind_the_end_is_found() -> None:
+    history = [*sent("p", "a", 0), *log_of("a")]
+    history[-1] = event("1", Function.BOUNDS, Type.OK, 0, "0")
+    assert kinds(history) == [("K4", "behind-end")]
+
+
+def test_a_finding_says_what_it_saw() -> None:
+    (finding,) = check_history([*sent("p", "a", 0), *log_of()])
+    assert str(finding) == ("K1 lost t-0@0: 'a' of p is acknowledged at 0; 1 has no record there (its log is [0, 0))")
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        [*sent("p", "a", 0), *sent("q", "a", 1), *log_of("a", "a")],
+        [event("p", Function.SEND, Type.OK, 0, "a"), *log_of("a")],
+        [*sent("p", "a", 0), event("p", Function.SEND, Type.OK, 0, "a"), *log_of("a")],
+        [*sent("p", "a", 0)],
+        [*sent("p", "a", 0), event("1", Function.FINAL, Type.OK, 0, "a")],
+        [event("r", Function.POLL, Type.OK, None, "a")],
+        [event("p", Function.SEND, Type.INVOKE, None, None)],
+    ],
+    ids=["value-twice", "no-invocation", "completed-twice", "never-read", "no-bounds", "no-offset", "no-value"],
+)
+def test_a_recording_that_contradicts_itself_is_refused(history: list[Event]) -> None:
+    with pytest.raises(BadHistory):
+        check_history(history)
