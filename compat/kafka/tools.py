@@ -1,0 +1,55 @@
+"""Run a main class of Kafka's, as its shell scripts do, on a JVM that is tuned to start quickly."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+
+from compat.kafka.libraries import LOG_CONFIGURATION, class_path, java
+
+# A tool lives for a second: the first compiler tier and the serial collector save a third of that.
+QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m")
+
+
+def java_command(main_class: str, *arguments: str, options: Sequence[str] = QUICK_START) -> list[str]:
+    """The argv that runs `main_class` with Kafka's jars (see `java_environment`)."""
+    logging = f"-Dlog4j2.configurationFile=file:{LOG_CONFIGURATION}"
+    return [java(), *options, logging, "-Djava.awt.headless=true", main_class, *arguments]
+
+
+def java_environment() -> dict[str, str]:
+    """The environment that goes with `java_command`: the class path is too long to read in every failure's argv."""
+    return {**os.environ, "CLASSPATH": class_path()}
+
+
+def run_tool(
+    main_class: str,
+    *arguments: str,
+    input: str | None = None,
+    timeout_s: float = 60,
+    options: Sequence[str] = QUICK_START,
+) -> subprocess.CompletedProcess[str]:
+    """Run a tool to its end; standard output and error are text. The caller judges the return code."""
+    return subprocess.run(
+        java_command(main_class, *arguments, options=options),
+        input=input,
+        stdin=subprocess.DEVNULL if input is None else None,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env=java_environment(),
+        check=False,
+    )
+
+
+def start_tool(main_class: str, *arguments: str) -> subprocess.Popen[str]:
+    """Start a tool with pipes for its standard output and error."""
+    return subprocess.Popen(
+        java_command(main_class, *arguments),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=java_environment(),
+    )

@@ -1,0 +1,157 @@
+"""Two brokers side by side: Apache Kafka, and the one under test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import pytest
+
+from compat.brokers import Broker
+from compat.kafka import KafkaNode
+from compat.oracle.raw import Answer, Closed, RawConnection, Reply, Silent, ask, connected
+from compat.oracle.schema import Message, decode_response, encode_request
+
+COORDINATOR_LOAD_IN_PROGRESS = 14
+
+
+@dataclass(frozen=True)
+class Topic:
+    """One topic with one name on both brokers, and its two ids."""
+
+    name: str
+    ids: tuple[bytes, bytes]
+
+
+# A message may hold what differs on the two sides (a topic's id): then it is a function of the side, 0 or 1.
+ForSide = Message | Callable[[int], Message]
+
+
+class Pair:
+    """Apache Kafka (side 0) and the broker under test (side 1)."""
+
+    def __init__(self, kafka: str, broker: str) -> None:
+        self.addresses = (kafka, broker)
+
+    def ask(self, data: bytes | Callable[[int], bytes], *, finish: bool = False, timeout_s: float = 3) -> list[Answer]:
+        """What each says to the same bytes on a new connection."""
+        return [
+            ask(address, data(side) if callable(data) else data, finish=finish, timeout_s=timeout_s)
+            for side, address in enumerate(self.addresses)
+        ]
+
+    def call(self, api: str, version: int, message: ForSide, *, client_id: str | None = "compat") -> list[Message]:
+        """The decoded response of each to the same request; anything but a reply is an error."""
+        result = []
+        for side, address in enumerate(self.addresses):
+            body = message(side) if callable(message) else message
+            got = ask(address, encode_request(api, version, body, client_id=client_id))
+            assert isinstance(got, Reply), f"{'broker' if side else 'Kafka'}: {api} v{version} {body}: {got}"
+            result.append(decode_response(api, version, got.payload))
+        return result
+
+    def producer_ids(self, version: int = 4) -> list[Message]:
+        """A new producer id on each; COORDINATOR_LOAD_IN_PROGRESS while a block of them is fetched is no answer yet."""
+        result = []
+        for address in self.addresses:
+            with connected(address) as connection:
+                for _ in range(1000):
+                    answer = connection.call(
+                        "InitProducerId", version, {"TransactionTimeoutMs": 60_000, "TransactionalId": None}
+                    )
+                    if answer["ErrorCode"] != COORDINATOR_LOAD_IN_PROGRESS:
+                        break
+            result.append(answer)
+        return result
+
+    def connect(self) -> list[RawConnection]:
+        """A connection to each."""
+        return [RawConnection(address) for address in self.addresses]
+
+    def create(self, name: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None) -> Topic:
+        """Create one topic on both and wait until both lead it."""
+        request = {
+            "Topics": [
+                {
+                    "Name": name,
+                    "NumPartitions": partitions,
+                    "ReplicationFactor": 1,
+                    "Configs": [{"Name": key, "Value": value} for key, value in (configs or {}).items()],
+                }
+            ],
+            "timeoutMs": 30_000,
+        }
+        created = self.call("CreateTopics", 7, request)
+        assert [response["Topics"][0]["ErrorCode"] for response in created] == [0, 0]
+        for address in self.addresses:
+            await_leaders(address, name, partitions)
+        return Topic(name, (created[0]["Topics"][0]["TopicId"], created[1]["Topics"][0]["TopicId"]))
+
+
+def await_leaders(address: str, name: str, partitions: int) -> None:
+    """Wait until the broker answers reads of every partition: KRaft creates a topic before its broker follows."""
+    probes = [{"PartitionIndex": index, "Timestamp": -1} for index in range(partitions)]
+    request = encode_request("ListOffsets", 1, {"ReplicaId": -1, "Topics": [{"Name": name, "Partitions": probes}]})
+    for _ in range(1000):
+        got = ask(address, request)
+        assert isinstance(got, Reply)
+        found = decode_response("ListOffsets", 1, got.payload)["Topics"][0]["Partitions"]
+        if all(partition["ErrorCode"] == 0 for partition in found):
+            return
+    raise AssertionError(f"{name} has no leaders on {address}: {found}")
+
+
+def kind(answer: Answer) -> str:
+    """The class of an answer: reply, close or silence."""
+    return {Reply: "reply", Closed: "close", Silent: "silence"}[type(answer)]
+
+
+def _count(nodes: object) -> int:
+    assert isinstance(nodes, list)
+    return len(nodes)
+
+
+# What two healthy brokers may answer differently: identities, addresses, clocks and words. Everything else must agree.
+_PLACEHOLDERS: dict[str, Callable[[object], object]] = {
+    "TopicId": lambda value: "zero" if value == bytes(16) else "id",
+    "ClusterId": lambda value: value is not None,
+    "Host": lambda _: "host",
+    "Port": lambda _: "port",
+    "NodeId": lambda _: "node",
+    "BrokerId": lambda _: "node",
+    "LeaderId": lambda value: "none" if value == -1 else "node",
+    "ControllerId": lambda value: "none" if value == -1 else "node",
+    "ReplicaNodes": _count,
+    "IsrNodes": _count,
+    "SessionId": lambda value: "none" if value == 0 else "session",
+    "ProducerId": lambda value: "none" if value == -1 else "id",
+    "ErrorMessage": lambda value: value is not None,
+    "BatchIndexErrorMessage": lambda value: value is not None,
+    "FinalizedFeaturesEpoch": lambda value: value == -1,
+}
+
+
+def normal(value: object, name: str = "") -> object:
+    """A decoded message without what may differ."""
+    if name in _PLACEHOLDERS:
+        return _PLACEHOLDERS[name](value)
+    if name == "LogAppendTimeMs" and isinstance(value, int) and value > 1_750_000_000_000:
+        return "now"
+    if isinstance(value, dict):
+        return {key: normal(inner, key) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [normal(inner) for inner in value]
+    return value
+
+
+def same(answers: list[Message]) -> Message:
+    """Assert that the broker answered as Kafka did; Kafka's own answer."""
+    theirs, ours = (normal(answer) for answer in answers)
+    assert ours == theirs
+    return answers[0]
+
+
+@pytest.fixture(scope="session")
+def pair(kafka: KafkaNode, broker: Broker) -> Pair:
+    """Both brokers."""
+    return Pair(kafka.bootstrap_servers, broker.bootstrap_servers)
