@@ -43,23 +43,25 @@ class Purgatory:
         # The inner dictionaries are ordered sets: the order of wakes is the order of arrival, in every run alike.
         self._waiters: dict[Hashable, dict[_Waiter, None]] = {}
 
-    async def wait(
-        self, *keys: Hashable, until: Callable[[], bool], max_wait_ms: int, scope: trio.CancelScope | None = None
-    ) -> bool:
-        """Wait until `until()` holds and return True; return False after `max_wait_ms`, or when `scope` is cancelled.
-
-        `scope`, if given, is entered here: it is for a caller that may have to end the wait early.
-        """
+    async def wait(self, *keys: Hashable, until: Callable[[], bool], max_wait_ms: int) -> bool:
+        """Wait until `until()` holds and return True, or return False after `max_wait_ms`."""
         if until():
             return True
-        if max_wait_ms <= 0:
-            return False
+        return max_wait_ms > 0 and await self.park(
+            *keys, until=until, max_wait_ms=max_wait_ms, scope=trio.CancelScope()
+        )
+
+    async def park(self, *keys: Hashable, until: Callable[[], bool], max_wait_ms: int, scope: trio.CancelScope) -> bool:
+        """`wait`, after the caller has found that `until()` does not hold yet.
+
+        `scope` is entered here: whoever has it may cancel it to end the wait early.
+        """
         waiter = _Waiter(trio.lowlevel.current_task())
         for key in keys:
             self._waiters.setdefault(key, {})[waiter] = None
         try:
-            with scope or trio.CancelScope() as entered:
-                entered.deadline = min(entered.deadline, trio.current_time() + max_wait_ms / 1000)
+            with scope:
+                scope.deadline = trio.current_time() + max_wait_ms / 1000
                 while True:
                     waiter.parked = True
                     await trio.lowlevel.wait_task_rescheduled(waiter.on_abort)
