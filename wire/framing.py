@@ -1,0 +1,222 @@
+"""Frames: a length (int32, big endian), then a header and a body. Bytes in, frames out; no socket here.
+
+A server reads so, and needs no other state for a connection:
+
+    frame = buffer.next_frame()                 # Malformed: close the connection
+    if frame is not None:
+        header, body = decode_request_header(frame)
+    elif (room := buffer.room()) is not None:   # a large frame has begun: receive into its own memory
+        buffer.filled(receive_into(room))
+    else:
+        buffer.feed(receive(RECEIVE_BYTES))
+
+Small frames are views over the bytes as received, so one frame in one receive costs no copy. A frame that is larger than
+what a receive brought gets a buffer of its own, which grows with the bytes that did arrive (at most GROWTH times those) and
+not with the length that was announced; it is handed out as a view over that buffer.
+
+The request header is v2 where the body is flexible, else v1; its client_id has an int16 length in both. The response header
+is v1 where the body is flexible, else v0, and always v0 for ApiVersions, whose sender may not know the version it will get.
+
+Source: KIP-482, KIP-511; RequestHeader.json and ResponseHeader.json of Apache Kafka 4.3.1.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple, TypeVar
+
+from wire.codec import decode, decode_prefix, encode_parts
+from wire.constructs import skip_tags
+from wire.errors import Malformed
+from wire.schema import request_class, schema_of
+from wire.types import Opaque
+from wire.varint import Buffer, decode_uvarint
+
+M = TypeVar("M")
+
+RECEIVE_BYTES = 64 * 1024
+"""How much a caller should ask for in one receive."""
+
+GROWTH = 4
+
+_API_VERSIONS = 18
+_length = struct.Struct(">i")
+_request_head = struct.Struct(">hhih")
+_response_head = struct.Struct(">ii")
+
+
+class RequestHeader(NamedTuple):
+    """What opens every request; a null client_id is "", as in Kafka."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str
+
+
+class FrameBuffer:
+    """The bytes of one connection, cut into frames.
+
+    Invariant  of the bytes held, at most one partial frame is without a view handed out
+    Errors     Malformed for a length below 1 or above max_frame_bytes; the buffer is of no use afterwards
+    """
+
+    __slots__ = ("_chunk", "_filled", "_large", "_large_size", "_position", "max_frame_bytes")
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self._chunk: bytes = b""
+        self._position = 0  # of the next frame in _chunk
+        self._large: bytearray | None = None  # the body of the large frame under way
+        self._large_size = 0
+        self._filled = 0
+
+    @property
+    def pending_bytes(self) -> int:
+        """How many bytes of a partial frame are held: more than 0 when a peer that hangs up cuts a frame."""
+        return self._filled if self._large is not None else len(self._chunk) - self._position
+
+    def feed(self, data: bytes) -> None:
+        """Take what was received; only between frames or in a small one, i.e. when room() is None."""
+        assert self._large is None, "a large frame is under way: use room() and filled()"
+        if self._position == len(self._chunk):
+            self._chunk = data
+        else:
+            self._chunk = self._chunk[self._position :] + data
+        self._position = 0
+
+    def next_frame(self) -> memoryview | None:
+        """The next whole frame without its length, or None if more bytes are needed."""
+        if self._large is not None:
+            if self._filled < self._large_size:
+                return None
+            frame, self._large = memoryview(self._large), None
+            return frame
+        chunk = self._chunk
+        start = self._position + 4
+        if start > len(chunk):
+            return None
+        (size,) = _length.unpack_from(chunk, self._position)
+        if not 0 < size <= self.max_frame_bytes:
+            raise Malformed(f"a frame of {size} bytes, where 1 to {self.max_frame_bytes} are possible")
+        end = start + size
+        if end > len(chunk):
+            if size > RECEIVE_BYTES // 2:
+                self._begin_large(memoryview(chunk)[start:], size)
+            return None
+        self._position = end
+        return memoryview(chunk)[start:end]
+
+    def room(self) -> memoryview | None:
+        """Where to receive the next bytes of a large frame, never empty; None if no large frame is under way.
+
+        The view must be released or forgotten before the next call of a method.
+        """
+        if self._large is None:
+            return None
+        if self._filled == len(self._large):
+            self._grow()
+        return memoryview(self._large)[self._filled :]
+
+    def filled(self, count: int) -> None:
+        """Note that `count` bytes were received into room()."""
+        assert self._large is not None
+        self._filled += count
+
+    def _begin_large(self, begun: memoryview, size: int) -> None:
+        self._large_size = size
+        self._filled = len(begun)
+        self._large = bytearray(min(size, max(RECEIVE_BYTES, GROWTH * len(begun))))
+        self._large[: len(begun)] = begun
+        self._chunk, self._position = b"", 0
+
+    def _grow(self) -> None:
+        # A new bytearray is zero pages until they are received into, where resizing the old one would write them.
+        assert self._large is not None
+        grown = bytearray(min(self._large_size, GROWTH * self._filled))
+        grown[: self._filled] = self._large
+        self._large = grown
+
+
+def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
+    """The header of a request frame, and the rest as its body.
+
+    The header of an api key whose module is not loaded is read as v1; nobody can read its body either. Malformed if the
+    header is cut or wrong.
+    """
+    try:
+        api_key, api_version, correlation_id, length = _request_head.unpack_from(frame)
+        position = 10
+        client_id = ""
+        if length > 0:
+            position += length
+            if position > len(frame):
+                raise Malformed(f"a client id of {length} bytes exceeds the frame")
+            client_id = str(frame[10:position], "utf-8")
+        elif length < -1:
+            raise Malformed(f"a client id of {length} bytes")
+        cls = request_class(api_key)
+        if cls is not None and api_version in schema_of(cls).flexible:
+            count, position = decode_uvarint(frame, position)
+            if count:
+                position = skip_tags(frame, position, len(frame), count)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise Malformed(f"a request header that is cut or wrong: {error}") from error
+    return RequestHeader(api_key, api_version, correlation_id, client_id), memoryview(frame)[position:]
+
+
+def decode_request(frame: Buffer) -> tuple[RequestHeader, object]:
+    """The header and the message of a request frame whose api key's module is loaded."""
+    header, body = decode_request_header(frame)
+    cls = request_class(header.api_key)
+    if cls is None:
+        raise Malformed(f"no API has the key {header.api_key}")
+    return header, decode(cls, header.api_version, body)
+
+
+def _has_header_tags(cls: type, version: int) -> bool:
+    schema = schema_of(cls)
+    return version in schema.flexible and schema.api_key != _API_VERSIONS
+
+
+def encode_response_frame(correlation_id: int, message: object, version: int) -> list[bytes | Opaque]:
+    """The frame of a response, in pieces to be sent one behind the other; Opaques stand in their places."""
+    parts = encode_parts(message, version)
+    tags = b"\0" if _has_header_tags(type(message), version) else b""
+    size = 4 + len(tags) + _size(parts)
+    return _behind(_response_head.pack(size, correlation_id) + tags, parts)
+
+
+def encode_request_frame(message: object, version: int, *, correlation_id: int, client_id: str) -> list[bytes | Opaque]:
+    """The frame of a request, in pieces as of encode_response_frame()."""
+    schema = schema_of(type(message))
+    assert schema.api_key is not None
+    parts = encode_parts(message, version)
+    name = client_id.encode()
+    tags = b"\0" if version in schema.flexible else b""
+    head = _request_head.pack(schema.api_key, version, correlation_id, len(name)) + name + tags
+    return _behind(_length.pack(len(head) + _size(parts)) + head, parts)
+
+
+def decode_response(cls: type[M], version: int, frame: Buffer) -> tuple[int, M]:
+    """The correlation id and the message of a response frame (without its length)."""
+    position = 4
+    try:
+        (correlation_id,) = _length.unpack_from(frame)
+        if _has_header_tags(cls, version):
+            count, position = decode_uvarint(frame, position)
+            position = skip_tags(frame, position, len(frame), count)
+    except (struct.error, IndexError) as error:
+        raise Malformed(f"a response header that is cut: {error}") from error
+    return correlation_id, decode_prefix(cls, version, frame, position)[0]
+
+
+def _size(parts: list[bytes | Opaque]) -> int:
+    return sum(len(part) if isinstance(part, bytes) else part.size for part in parts)
+
+
+def _behind(head: bytes, parts: list[bytes | Opaque]) -> list[bytes | Opaque]:
+    if parts and isinstance(parts[0], bytes):
+        parts[0] = head + parts[0]
+        return parts
+    return [head, *parts]
