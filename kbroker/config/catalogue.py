@@ -1,0 +1,123 @@
+"""Every key that is known, by name: those with an effect and those without, and what to say of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import ModuleType
+
+from kbroker.config import (
+    fetch,
+    groups,
+    limits,
+    log,
+    metadata,
+    observability,
+    replication,
+    security,
+    server,
+    tier,
+    topic,
+    transactions,
+)
+from kbroker.config.settings import MAX_INT64, Dynamic, Effect, Setting
+from kbroker.config.values import ConfigError, Kind
+
+BROKER_AREAS: tuple[ModuleType, ...] = (
+    server,
+    log,
+    replication,
+    metadata,
+    fetch,
+    limits,
+    groups,
+    transactions,
+    tier,
+    security,
+    observability,
+)
+
+LISTENER_PREFIX = "listener.name."
+PLUGIN_PREFIXES = ("rsm.config.", "rlmm.config.")
+_NO_PLUGIN = "Tiered storage is not implemented yet, and these belong to its plug-ins."
+_NO_LISTENER_SETTINGS = "Settings for one listener are not implemented yet."
+
+# Taken by IncrementalAlterConfigs alone: Kafka too has them in no file and describes them only where they are set.
+_THROTTLES = tuple(
+    Setting(
+        MAX_INT64,
+        kind=Kind.LONG,
+        name=name,
+        at_least=0,
+        dynamic=Dynamic.CLUSTER_WIDE,
+        internal=True,
+        effect=Effect.HARMLESS,
+        why="There are no followers whose reading could be throttled yet.",
+    )
+    for name in (
+        "leader.replication.throttled.rate",
+        "follower.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    )
+)
+
+# Keys of older releases: whoever brings one is told so, and not offered the nearest spelling.
+_REMOVED = (
+    "zookeeper.",
+    "inter.broker.protocol.version",
+    "log.message.format.version",
+    "log.message.downconversion.enable",
+    "log.message.timestamp.difference.max.ms",
+    "control.plane.listener.name",
+    "broker.id.generation.enable",
+    "reserved.broker.max.id",
+    "offsets.commit.required.acks",
+    "delegation.token.master.key",
+    "password.encoder.",
+    "group.coordinator.new.enable",
+    "message.format.version",
+)
+
+
+def declared(area: ModuleType) -> tuple[Setting, ...]:
+    """All settings of one area: the attributes of its class, then the keys without effect."""
+    found: list[Setting] = []
+    for one in vars(area).values():
+        if isinstance(one, type) and one.__module__ == area.__name__:
+            found.extend(getattr(one, "SETTINGS", ()))
+    return (*found, *area.KNOWN)
+
+
+BROKER: dict[str, Setting] = {one.name: one for area in BROKER_AREAS for one in declared(area)}
+TOPIC: dict[str, Setting] = {one.name: one for one in declared(topic)}
+DYNAMIC_ONLY: dict[str, Setting] = {one.name: one for one in _THROTTLES}
+
+
+def broker_setting(name: str) -> Setting | None:
+    """The declaration that holds for a broker key, also behind a listener's or a plug-in's prefix; None if unknown."""
+    if (one := BROKER.get(name) or DYNAMIC_ONLY.get(name)) is not None:
+        return one
+    if name.startswith(PLUGIN_PREFIXES):
+        return Setting(kind=Kind.PASSWORD, name=name, effect=Effect.HARMLESS, why=_NO_PLUGIN)
+    if name.startswith(LISTENER_PREFIX) and (base := _base_of_listener_key(name)) is not None:
+        if base.effect is Effect.ENFORCED:
+            return Setting(
+                kind=base.kind, name=name, dynamic=base.dynamic, effect=Effect.REFUSED, why=_NO_LISTENER_SETTINGS
+            )
+        return Setting(base.default, kind=base.kind, name=name, dynamic=base.dynamic, effect=base.effect, why=base.why)
+    return None
+
+
+def _base_of_listener_key(name: str) -> Setting | None:
+    """`listener.name.<listener>.[<mechanism>.]<key>` speaks of `<key>`."""
+    key = name[len(LISTENER_PREFIX) :].partition(".")[2]
+    return BROKER.get(key) or BROKER.get(key.partition(".")[2])
+
+
+def unknown(name: str, where: Iterable[str], *, what: str = "setting") -> ConfigError:
+    """What to say of a key that nobody knows: the nearest one, or that it is gone."""
+    if name.startswith(_REMOVED):
+        return ConfigError(f"{name}: this {what} was removed in Apache Kafka 4.0; delete it")
+    from difflib import get_close_matches  # noqa: PLC0415  (only an error pays for it)
+
+    near = get_close_matches(name, list(where), n=1, cutoff=0.6)
+    return ConfigError(f"Unknown {what} {name}" + (f"; did you mean {near[0]}?" if near else ""))

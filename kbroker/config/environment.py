@@ -1,0 +1,48 @@
+"""Settings from `KAFKA_*` environment variables, as the apache/kafka image takes them.
+
+`KAFKA_LOG_RETENTION_MS` is `log.retention.ms`: one underscore is a dot, two are an underscore, three a dash. Only the
+image's entry point reads them: a variable that is left over in some shell must not change a broker there. For the
+same reason an unknown one is a warning, not an error. Source: `KafkaDockerWrapper` of Apache Kafka 4.3.1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from kbroker.config.catalogue import BROKER, broker_setting, unknown
+
+PREFIX = "KAFKA_"
+# What Kafka's start scripts read themselves: not settings, so nothing is to be said of them.
+_SCRIPTS = (
+    "KAFKA_HEAP_OPTS",
+    "KAFKA_OPTS",
+    "KAFKA_JMX_",
+    "KAFKA_JVM_PERFORMANCE_OPTS",
+    "KAFKA_GC_LOG_OPTS",
+    "KAFKA_LOG4J_",
+    "KAFKA_DEBUG",
+    "KAFKA_HOME",
+    "KAFKA_VERSION",
+)
+_REPLACEMENTS = {1: ".", 2: "_", 3: "-"}
+
+
+def setting_name(variable: str) -> str:
+    """The key that a variable stands for: `KAFKA_A_B__C___D` is `a.b_c-d`."""
+    return re.sub("_+", lambda run: _REPLACEMENTS.get(len(run[0]), run[0]), variable.removeprefix(PREFIX).lower())
+
+
+def from_environment(variables: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """The settings among some environment variables, and warnings about those that are none."""
+    found: dict[str, str] = {}
+    warnings: list[str] = []
+    for variable, value in sorted(variables.items()):
+        if not variable.startswith(PREFIX) or variable.startswith(_SCRIPTS):
+            continue
+        name = setting_name(variable)
+        if broker_setting(name) is None:
+            warnings.append(f"{variable} is ignored: {unknown(name, BROKER)}")
+        else:
+            found[name] = value
+    return found, warnings

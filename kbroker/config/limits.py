@@ -1,0 +1,37 @@
+"""kbroker's own bounds, which have no counterpart in Kafka."""
+
+from __future__ import annotations
+
+from kbroker.config.settings import KB, MB, SECOND, Setting, setting, settings
+
+
+@settings
+class LimitSettings:
+    """What a peer may cost this process, and what this process takes of the machine."""
+
+    kbroker_max_decompressed_batch_bytes: int = setting(
+        default=128 * MB, at_least=1, doc="A produced batch that unpacks to more than this is refused."
+    )
+    kbroker_frame_progress_grace_ms: int = setting(
+        default=30 * SECOND,
+        at_least=1,
+        doc="A request that has begun may take so long to arrive, and longer only if it is large.",
+    )
+    kbroker_frame_progress_min_bytes_per_second: int = setting(
+        default=16 * KB,
+        at_least=1,
+        doc="A large request may take as long as this rate needs; a slower connection is closed.",
+    )
+    kbroker_send_deadline_ms: int = setting(
+        default=60 * SECOND,
+        at_least=1,
+        doc="A connection whose reader takes nothing of an answer for so long is closed.",
+    )
+    kbroker_max_open_files: int = setting(
+        default=4096,
+        at_least=16,
+        doc="How many segment files are kept open; the least recently used is closed for another.",
+    )
+
+
+KNOWN: tuple[Setting, ...] = ()

@@ -1,0 +1,300 @@
+"""All settings of one broker, from the layers that give them.
+
+A value comes from the strongest layer that has the key: the broker's dynamic settings, the cluster's, then what the
+broker was started with (flag over environment over file), the profile, and the declared default. The layers are kept
+as they were given, because DescribeConfigs shows each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from kbroker.config.catalogue import BROKER, TOPIC, broker_setting, unknown
+from kbroker.config.environment import from_environment
+from kbroker.config.fetch import FetchSettings
+from kbroker.config.limits import LimitSettings
+from kbroker.config.listeners import Listeners, listeners_of
+from kbroker.config.log import LogSettings
+from kbroker.config.metadata import MetadataSettings
+from kbroker.config.profiles import PROFILES
+from kbroker.config.properties import parse_properties
+from kbroker.config.replication import ReplicationSettings
+from kbroker.config.server import ServerSettings
+from kbroker.config.settings import Dynamic, Effect, Setting
+from kbroker.config.topic import TopicSettings
+from kbroker.config.values import ConfigError, Value, to_text
+
+L = TypeVar("L")
+
+NO_DYNAMIC: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The texts that were given, strongest first."""
+
+    broker: Mapping[str, str] = field(default_factory=dict)
+    cluster: Mapping[str, str] = field(default_factory=dict)
+    static: Mapping[str, str] = field(default_factory=dict)
+
+    def text(self, name: str) -> str | None:
+        """The strongest text for a key; None if only the default is left."""
+        for layer in (self.broker, self.cluster, self.static):
+            if name in layer:
+                return layer[name]
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings in force, by area, and what is to be said of them once.
+
+    Shape   one attribute an area; `value(name)` is any key by Kafka's name; warnings are lines for the log
+    Errors  ConfigError from `load`; nothing else here fails
+    """
+
+    server: ServerSettings
+    log: LogSettings
+    replication: ReplicationSettings
+    metadata: MetadataSettings
+    fetch: FetchSettings
+    limits: LimitSettings
+    listeners: Listeners
+    layers: Layers
+    warnings: tuple[str, ...] = ()
+    _topic_values: dict[str, Value] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def load(
+        cls,
+        file: bytes | None = None,
+        *,
+        file_name: str = "the settings file",
+        overrides: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        profile: str = "embedded",
+        defaults: Mapping[str, str] | None = None,
+    ) -> Settings:
+        """Read the settings that a broker starts with.
+
+        Shape   overrides are `key=value`; environment may hold any variables, of which KAFKA_* count; defaults are what
+                the caller knows better than a constant can (a data directory of this user), as weak as a profile
+        Errors  ConfigError for a bad value, an unknown key in file or overrides, and a key whose effect is missing
+        """
+        if profile not in PROFILES:
+            raise unknown(profile, PROFILES, what="profile")
+        static = parse_properties(file, file_name=file_name) if file is not None else {}
+        from_variables, warnings = from_environment(environment or {})
+        static |= from_variables | dict(_key_and_value(one) for one in overrides)
+        _unify_spellings(static)
+        for name, text in static.items():
+            warnings.extend(_check_static(name, text))
+        weak = {**PROFILES[profile], **(defaults or {})}
+        if "log.dir" in static:
+            weak.pop("log.dirs", None)
+        loaded = cls._build(Layers(static={**weak, **static}), warnings)
+        _check_together(loaded)
+        return loaded
+
+    @classmethod
+    def _build(cls, layers: Layers, warnings: Sequence[str], listeners: Listeners | None = None) -> Settings:
+        server = _area(ServerSettings, layers)
+        return cls(
+            server=server,
+            log=_area(LogSettings, layers),
+            replication=_area(ReplicationSettings, layers),
+            metadata=_area(MetadataSettings, layers),
+            fetch=_area(FetchSettings, layers),
+            limits=_area(LimitSettings, layers),
+            listeners=listeners or listeners_of(server),
+            layers=layers,
+            warnings=tuple(dict.fromkeys(warnings)),
+        )
+
+    @property
+    def node_id(self) -> int:
+        """This node's number."""
+        return self.server.node_id
+
+    @property
+    def data_directory(self) -> str:
+        """The one log directory."""
+        return (self.log.log_dirs or self.log.log_dir)[0]
+
+    def value(self, name: str) -> Value:
+        """The value in force of a broker's key.
+
+        Errors  KeyError for a key that is not declared
+        """
+        declaration = BROKER[name]
+        text = self.layers.text(name)
+        return declaration.default if text is None else declaration.parse(text)
+
+    def with_dynamic(self, cluster: Mapping[str, str], broker: Mapping[str, str]) -> Settings:
+        """The settings with these dynamic ones in place of those before; what is unusable is left out, with a warning.
+
+        Shape   cluster is what is set for broker "", broker what is set for this broker's id
+        """
+        warnings: list[str] = []
+        layers = replace(
+            self.layers,
+            cluster=_usable(cluster, warnings, default_resource=True),
+            broker=_usable(broker, warnings, default_resource=False),
+        )
+        # Listeners are opened once: a change is shown, and holds from the next start.
+        return self._build(layers, warnings, self.listeners)
+
+    def topic_values(self, configs: Mapping[str, str]) -> dict[str, Value]:
+        """Every topic key with its value, for a topic with these settings of its own.
+
+        They were validated when they were set. A text that is not valid (written by something else) counts as not set.
+        """
+        values = dict(self._topic_defaults())
+        for name, text in configs.items():
+            if (declaration := TOPIC.get(name)) is not None:
+                try:
+                    values[name] = declaration.parse(text)
+                except ConfigError:
+                    continue
+        return values
+
+    def topic(self, configs: Mapping[str, str]) -> TopicSettings:
+        """The same as attributes."""
+        values: dict[str, Any] = self.topic_values(configs)
+        return TopicSettings(**{one.attribute: values[one.name] for one in _declared(TopicSettings)})
+
+    def log_config(self, configs: Mapping[str, str], make: Callable[..., L]) -> L:
+        """What the storage is told of a topic: `make` is its LogConfig, which this layer must not import."""
+        values = self.topic_values(configs)
+        given = {one.attribute: values[one.name] for one in _declared(TopicSettings) if one.name not in _NOT_OF_THE_LOG}
+        policy = values["cleanup.policy"]
+        assert isinstance(policy, tuple)
+        if (internal := values["internal.segment.bytes"]) is not None:
+            given["segment_bytes"] = internal
+        return make(
+            **{
+                **given,
+                "cleanup_policy": frozenset(policy),
+                "producer_id_expiration_ms": self.fetch.producer_id_expiration_ms,
+            }
+        )
+
+    def _topic_defaults(self) -> dict[str, Value]:
+        """What a topic without settings has. Computed once: a start with many topics asks for it as often."""
+        if not self._topic_values:
+            self._topic_values.update((name, self._topic_default(one)) for name, one in TOPIC.items())
+        return self._topic_values
+
+    def _topic_default(self, declaration: Setting) -> Value:
+        for name, factor in declaration.synonyms:
+            value = self.value(name)
+            if value is None:
+                continue
+            if factor == 1:
+                return value
+            assert isinstance(value, int)
+            return value * factor if value >= 0 else -1
+        return declaration.default
+
+
+_NOT_OF_THE_LOG = ("follower.replication.throttled.replicas", "leader.replication.throttled.replicas")
+
+
+def _declared(cls: type[Any]) -> tuple[Setting, ...]:
+    found: tuple[Setting, ...] = cls.SETTINGS
+    return found
+
+
+def _area(cls: type[L], layers: Layers) -> L:
+    given = {}
+    for one in _declared(cls):
+        if (text := layers.text(one.name)) is not None:
+            given[one.attribute] = one.parse(text)
+    return cls(**given)
+
+
+def _key_and_value(override: str) -> tuple[str, str]:
+    name, equals, value = override.partition("=")
+    if not equals or not name.strip():
+        raise ConfigError(f"{override!r} is not of the form key=value")
+    return name.strip(), value.strip()
+
+
+def _unify_spellings(static: dict[str, str]) -> None:
+    """`broker.id` is the older spelling of `node.id`: whichever is given, both are."""
+    node, broker = static.get("node.id"), static.get("broker.id")
+    if node is not None and broker is not None and node.strip() != broker.strip():
+        raise ConfigError(f"node.id={node} and broker.id={broker} are the same setting and must have the same value")
+    if (either := node if node is not None else broker) is not None:
+        static["node.id"] = static["broker.id"] = either
+
+
+def _check_static(name: str, text: str) -> Iterator[str]:
+    """Raise on what cannot stand in a file; yield what should be said of it."""
+    declaration = broker_setting(name)
+    if declaration is None or (
+        name not in BROKER and declaration.dynamic is not Dynamic.READ_ONLY and declaration.internal
+    ):
+        raise unknown(name, BROKER)
+    yield from remarks(name, declaration, text)
+
+
+def remarks(name: str, declaration: Setting, text: str) -> Iterator[str]:
+    """Raise if a value is bad or refused; yield what to warn of."""
+    value = declaration.parse(text)
+    shown = "(hidden)" if declaration.sensitive else to_text(value)
+    if declaration.effect is Effect.REFUSED and value != declaration.default:
+        raise ConfigError(f"{name}={shown} cannot be used: {declaration.why}")
+    if declaration.effect is Effect.HARMLESS and value != declaration.default:
+        yield f"{name}={shown} has no effect: {declaration.why}"
+    if declaration.warn_below is not None and isinstance(value, int) and value < declaration.warn_below:
+        yield f"{name}={shown} is below Kafka's minimum of {declaration.warn_below}: many small files cost time"
+
+
+def _usable(configs: Mapping[str, str], warnings: list[str], *, default_resource: bool) -> dict[str, str]:
+    """Those of some stored dynamic settings that can be applied: they may come from another version, or from Kafka."""
+    usable: dict[str, str] = {}
+    for name, text in configs.items():
+        declaration = broker_setting(name)
+        if declaration is None or declaration.dynamic is Dynamic.READ_ONLY:
+            warnings.append(f"the dynamic setting {name} is left out: no setting that can be changed while running")
+        elif default_resource and declaration.dynamic is Dynamic.PER_BROKER:
+            warnings.append(f"the dynamic setting {name} is left out: it holds for single brokers only")
+        else:
+            try:
+                warnings.extend(remarks(name, declaration, text))
+            except ConfigError as error:
+                warnings.append(f"a dynamic setting is left out: {error}")
+            else:
+                usable[name] = text
+    return usable
+
+
+def _check_together(settings: Settings) -> None:
+    """What one key alone does not show."""
+    server = settings.server
+    for voter in server.controller_quorum_voters:
+        if voter.partition("@")[0] != str(server.node_id):
+            raise ConfigError(
+                f"controller.quorum.voters: {voter} is not this node ({server.node_id}); "
+                "a quorum of other controllers is not implemented yet"
+            )
+    connections_by_address(server)
+
+
+def connections_by_address(server: ServerSettings) -> dict[str, int]:
+    """`max.connections.per.ip.overrides` as a mapping.
+
+    Errors  ConfigError
+    """
+    found: dict[str, int] = {}
+    for entry in filter(None, (part.strip() for part in server.max_connections_per_ip_overrides.split(","))):
+        address, colon, count = entry.rpartition(":")
+        if not colon or not address or not count.isascii() or not count.isdigit():
+            raise ConfigError(f"max.connections.per.ip.overrides: {entry!r} is not of the form address:count")
+        found[address.strip("[]")] = int(count)
+    if server.max_connections_per_ip == 0 and not found:
+        raise ConfigError("max.connections.per.ip can be zero only if max.connections.per.ip.overrides is set")
+    return found

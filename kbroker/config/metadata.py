@@ -1,0 +1,76 @@
+"""Settings of the metadata log and its controllers."""
+
+from __future__ import annotations
+
+from kbroker.config.settings import DAY, GB, HOUR, MB, MINUTE, Setting, harmless, refused, setting, settings
+from kbroker.config.values import Kind
+
+
+@settings
+class MetadataSettings:
+    """How the log of the cluster's metadata is kept."""
+
+    metadata_log_segment_bytes: int = setting(
+        default=1 * GB, at_least=8 * MB, doc="The largest segment of the metadata log."
+    )
+    metadata_log_segment_ms: int = setting(
+        default=7 * DAY, kind=Kind.LONG, doc="A segment of the metadata log this old is closed."
+    )
+    metadata_log_max_record_bytes_between_snapshots: int = setting(
+        default=20 * MB,
+        kind=Kind.LONG,
+        at_least=1,
+        doc="After so many bytes of records a snapshot of the metadata is written.",
+    )
+    metadata_log_max_snapshot_interval_ms: int = setting(
+        default=HOUR,
+        kind=Kind.LONG,
+        at_least=0,
+        doc="After so long a snapshot is written if there are new records; 0 is never.",
+    )
+    metadata_max_retention_bytes: int = setting(
+        default=100 * MB,
+        kind=Kind.LONG,
+        doc="Snapshots and segments of the metadata log go, oldest first, beyond this size.",
+    )
+    metadata_max_retention_ms: int = setting(
+        default=7 * DAY, kind=Kind.LONG, doc="Snapshots and segments of the metadata log older than this go."
+    )
+
+
+KNOWN: tuple[Setting, ...] = (
+    *harmless(
+        "The only controller is in this process; nobody is to be elected, polled or waited for.",
+        broker_heartbeat_interval_ms=Setting(2000),
+        broker_session_timeout_ms=Setting(9000),
+        controller_performance_always_log_threshold_ms=Setting(2000, kind=Kind.LONG, at_least=0, internal=True),
+        controller_performance_sample_period_ms=Setting(MINUTE, kind=Kind.LONG, at_least=100, internal=True),
+        controller_quorum_append_linger_ms=Setting(25, at_least=0),
+        controller_quorum_election_backoff_max_ms=Setting(1000, at_least=0),
+        controller_quorum_election_timeout_ms=Setting(1000, at_least=0),
+        controller_quorum_fetch_max_bytes=Setting(MB, at_least=1),
+        controller_quorum_fetch_snapshot_max_bytes=Setting(MB, at_least=1),
+        controller_quorum_fetch_timeout_ms=Setting(2000, at_least=0),
+        controller_quorum_request_timeout_ms=Setting(2000, at_least=0),
+        controller_quorum_retry_backoff_ms=Setting(20, at_least=0),
+        controller_quota_window_num=Setting(11, at_least=1),
+        controller_quota_window_size_seconds=Setting(1, at_least=1),
+        initial_broker_registration_timeout_ms=Setting(MINUTE),
+        metadata_max_idle_interval_ms=Setting(500, at_least=0),
+    ),
+    *harmless(
+        "Kafka's own tests set it.",
+        internal_metadata_delete_delay_millis=Setting(60_000, kind=Kind.LONG, internal=True),
+        internal_metadata_log_segment_bytes=Setting(kind=Kind.INT, internal=True),
+        internal_metadata_max_batch_size_in_bytes=Setting(8 * MB, internal=True),
+    ),
+    *refused(
+        "A quorum of other controllers is not implemented yet.",
+        controller_quorum_auto_join_enable=Setting(False),
+        controller_quorum_bootstrap_servers=Setting(()),
+    ),
+    *refused(
+        "The metadata log lies in the data directory; a directory of its own is not implemented yet.",
+        metadata_log_dir=Setting(kind=Kind.STRING),
+    ),
+)

@@ -1,0 +1,35 @@
+"""What a broker is told by nobody: the layer between Kafka's defaults and the user's settings.
+
+| profile | meant for | differs from Kafka's defaults by |
+|---|---|---|
+| embedded | a single broker, which is its own cluster | one replica of each internal topic, no wait before a first
+rebalance | | test | test runs | the same, and one partition of each internal topic | | kafka | comparisons | nothing
+|
+
+Kafka's defaults of three replicas can never be met by one broker, whose groups and transactions would wait for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+_EMBEDDED: Final = {
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+}
+
+PROFILES: Final[Mapping[str, Mapping[str, str]]] = {
+    "embedded": _EMBEDDED,
+    "test": {
+        **_EMBEDDED,
+        "offsets.topic.num.partitions": "1",
+        "transaction.state.log.num.partitions": "1",
+        "share.coordinator.state.topic.num.partitions": "1",
+    },
+    "kafka": {},
+}

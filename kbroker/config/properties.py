@@ -1,0 +1,97 @@
+"""Java's properties format: `key=value` lines as Kafka's own files have them.
+
+`=`, `:` or blanks end a key; `#` and `!` begin a comment line; a line that ends in an odd number of backslashes goes on
+in the next one, whose leading blanks do not count; `\\uXXXX`, `\\t`, `\\n`, `\\r` and `\\f` are escapes, and a
+backslash before anything else stands for that character. Of a key that comes twice the last value holds.
+Source: `java.util.Properties.load` (Java 17).
+"""
+
+from __future__ import annotations
+
+from kbroker.config.values import ConfigError
+
+_BLANKS = " \t\f"
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def parse_properties(data: bytes, *, file_name: str) -> dict[str, str]:
+    """The settings in a file's bytes.
+
+    Errors  ConfigError for bytes that are no UTF-8 and for a broken escape, with the line's number
+    """
+    found: dict[str, str] = {}
+    for number, line in _logical_lines(_decode(data, file_name)):
+        key, value = _split(line)
+        try:
+            found[_unescape(key)] = _unescape(value)
+        except ValueError:
+            raise ConfigError(f"{file_name}, line {number}: malformed \\uxxxx escape") from None
+    return found
+
+
+def _decode(data: bytes, file_name: str) -> str:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise ConfigError(f"{file_name}, line {line}: byte 0x{data[error.start]:02x} is no UTF-8 text") from None
+    if "\0" in text:
+        line = text[: text.index("\0")].count("\n") + 1
+        raise ConfigError(f"{file_name}, line {line}: a NUL byte; this is no properties file")
+    return text
+
+
+def _logical_lines(text: str) -> list[tuple[int, str]]:
+    """Lines without comments, each with what continues it, and the number of its first line."""
+    lines: list[tuple[int, str]] = []
+    parts: list[str] = []
+    start = 0
+    for number, raw in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), start=1):
+        line = raw.lstrip(_BLANKS)
+        if not parts and (not line or line[0] in "#!"):
+            continue
+        if not parts:
+            start = number
+        continues = (len(line) - len(line.rstrip("\\"))) % 2 == 1
+        parts.append(line[:-1] if continues else line)
+        if not continues:
+            lines.append((start, "".join(parts)))
+            parts = []
+    if parts and (last := "".join(parts)):
+        lines.append((start, last))
+    return lines
+
+
+def _split(line: str) -> tuple[str, str]:
+    """Key and value, still escaped: the key ends at the first `=`, `:` or blank that no backslash precedes."""
+    end = 0
+    while end < len(line) and line[end] not in "=:" + _BLANKS:
+        end += 2 if line[end] == "\\" else 1
+    rest = line[end:].lstrip(_BLANKS)
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(_BLANKS)
+    return line[:end], rest
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    position = 0
+    while position < len(text):
+        if text[position] != "\\":
+            out.append(text[position])
+            position += 1
+            continue
+        escaped = text[position + 1 : position + 2]
+        position += 2
+        if escaped == "u":
+            digits = text[position : position + 4]
+            if len(digits) < 4 or not all(digit in "0123456789abcdefABCDEF" for digit in digits):
+                raise ValueError(digits)
+            out.append(chr(int(digits, 16)))
+            position += 4
+        else:
+            out.append(_ESCAPES.get(escaped, escaped))
+    # A character beyond the first plane is written as two escapes, a surrogate pair.
+    return "".join(out).encode("utf-16-be", "surrogatepass").decode("utf-16-be")

@@ -1,0 +1,163 @@
+"""Settings of the server: identity, listeners, connections and sockets."""
+
+from __future__ import annotations
+
+from kbroker.config.settings import (
+    KB,
+    MAX_INT32,
+    MAX_INT64,
+    MB,
+    MINUTE,
+    SECOND,
+    Dynamic,
+    Setting,
+    harmless,
+    refused,
+    setting,
+    settings,
+)
+from kbroker.config.values import Kind
+
+CLUSTER_WIDE, PER_BROKER = Dynamic.CLUSTER_WIDE, Dynamic.PER_BROKER
+
+
+def _only_the_combined_node(roles: tuple[str, ...]) -> str | None:
+    if set(roles) == {"broker", "controller"}:
+        return None
+    return "a node is broker and controller in one; nodes with one of these roles are not implemented yet"
+
+
+def _positive_or_system(size: int) -> str | None:
+    return None if size == -1 or size > 0 else "Value must be positive, or -1 for the operating system's default"
+
+
+@settings
+class ServerSettings:
+    """Who this node is, where it listens, and what it takes from a connection."""
+
+    node_id: int = setting(
+        default=1,
+        at_least=0,
+        doc="The node's number in its cluster. Written into the data directory when that is formatted.",
+    )
+    broker_id: int = setting(default=-1, doc="Older name of node.id. Where both are given they must agree.")
+    broker_rack: str | None = setting(
+        kind=Kind.STRING, doc="The rack or zone of this broker, told to clients in Metadata."
+    )
+    process_roles: tuple[str, ...] = setting(
+        default=("broker", "controller"),
+        one_of=("broker", "controller"),
+        check=_only_the_combined_node,
+        doc="What this process does in the cluster.",
+    )
+    listeners: tuple[str, ...] = setting(
+        default=("PLAINTEXT://:9092",),
+        dynamic=PER_BROKER,
+        doc="Where to listen, as NAME://host:port; no host is every interface, port 0 any free one.",
+    )
+    advertised_listeners: tuple[str, ...] | None = setting(
+        kind=Kind.LIST,
+        doc="The addresses told to clients, where they differ from those listened on (containers, proxies, NAT).",
+    )
+    listener_security_protocol_map: str = setting(
+        default="SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
+        dynamic=PER_BROKER,
+        doc="Which protocol each listener name speaks. Only PLAINTEXT can be served yet.",
+    )
+    inter_broker_listener_name: str | None = setting(
+        kind=Kind.STRING, doc="The listener by which brokers reach one another."
+    )
+    controller_listener_names: tuple[str, ...] = setting(
+        default=(),
+        doc="Listeners kept for controllers. The controller is in this process, so nothing is opened for them.",
+    )
+    controller_quorum_voters: tuple[str, ...] = setting(
+        default=(), doc="The controllers as id@host:port. Only this node itself can stand here yet."
+    )
+    socket_request_max_bytes: int = setting(
+        default=100 * MB,
+        at_least=1,
+        doc="The largest request. A connection that announces a larger one is closed at once.",
+    )
+    socket_send_buffer_bytes: int = setting(
+        default=100 * KB,
+        check=_positive_or_system,
+        doc="SO_SNDBUF of a connection; -1 leaves it to the operating system.",
+    )
+    socket_receive_buffer_bytes: int = setting(
+        default=100 * KB,
+        check=_positive_or_system,
+        doc="SO_RCVBUF of a connection; -1 leaves it to the operating system.",
+    )
+    socket_listen_backlog_size: int = setting(
+        default=50, at_least=1, doc="How many connections may wait to be accepted."
+    )
+    connections_max_idle_ms: int = setting(
+        default=10 * MINUTE, kind=Kind.LONG, doc="A connection without a request for so long is closed."
+    )
+    max_connections: int = setting(
+        default=MAX_INT32,
+        at_least=0,
+        dynamic=CLUSTER_WIDE,
+        doc="How many connections there may be; further ones wait to be accepted.",
+    )
+    max_connections_per_ip: int = setting(
+        default=MAX_INT32,
+        at_least=0,
+        dynamic=CLUSTER_WIDE,
+        doc="How many connections one address may have; further ones are closed.",
+    )
+    max_connections_per_ip_overrides: str = setting(
+        default="",
+        dynamic=CLUSTER_WIDE,
+        doc="Exceptions from max.connections.per.ip, as address:count with commas between.",
+    )
+
+
+KNOWN: tuple[Setting, ...] = (
+    *harmless(
+        "One event loop serves every connection; there are no thread pools to size.",
+        background_threads=Setting(10, at_least=1, dynamic=CLUSTER_WIDE),
+        num_io_threads=Setting(8, at_least=1, dynamic=CLUSTER_WIDE),
+        num_network_threads=Setting(3, at_least=1, dynamic=CLUSTER_WIDE),
+    ),
+    *harmless(
+        "A connection holds one request at a time, and none waits in a queue between threads.",
+        queued_max_request_bytes=Setting(-1, kind=Kind.LONG),
+        queued_max_requests=Setting(500, at_least=1),
+    ),
+    *harmless(
+        "This node opens no connections to other nodes yet.",
+        controller_socket_timeout_ms=Setting(30 * SECOND),
+        request_timeout_ms=Setting(30 * SECOND),
+        socket_connection_setup_timeout_max_ms=Setting(30 * SECOND, kind=Kind.LONG),
+        socket_connection_setup_timeout_ms=Setting(10 * SECOND, kind=Kind.LONG),
+    ),
+    *harmless(
+        "Every listener opens when the broker is ready, and every stop by a signal is a controlled one.",
+        controlled_shutdown_enable=Setting(True),
+        early_start_listeners=Setting(kind=Kind.LIST),
+    ),
+    *harmless(
+        "Names start-up checks and interfaces that Apache Kafka keeps for its own tests.",
+        server_max_startup_time_ms=Setting(MAX_INT64, kind=Kind.LONG, at_least=0, internal=True),
+        unstable_api_versions_enable=Setting(False, internal=True),
+        unstable_feature_versions_enable=Setting(False, internal=True),
+    ),
+    *harmless(
+        "Throttling clients by quota is not implemented yet, so there are no samples to size.",
+        quota_window_num=Setting(11, at_least=1),
+        quota_window_size_seconds=Setting(1, at_least=1),
+    ),
+    *refused(
+        "Limiting the rate of new connections is not implemented yet.",
+        max_connection_creation_rate=Setting(MAX_INT32, at_least=0, dynamic=CLUSTER_WIDE),
+    ),
+    *refused(
+        "Classes of the JVM cannot be loaded here.",
+        alter_config_policy_class_name=Setting(kind=Kind.CLASS),
+        client_quota_callback_class=Setting(kind=Kind.CLASS),
+        config_providers=Setting((), dynamic=CLUSTER_WIDE),
+        create_topic_policy_class_name=Setting(kind=Kind.CLASS),
+    ),
+)

@@ -1,0 +1,200 @@
+"""How a setting is declared: once, with its type, default, bounds, effect and a sentence about it.
+
+A class under `@settings` is a frozen dataclass whose attributes are settings; Kafka's name follows from the attribute's
+(`replica_lag_time_max_ms` is `replica.lag.time.max.ms`). The same declaration reads properties files, `--override` and
+environment variables, answers DescribeConfigs, checks IncrementalAlterConfigs and writes docs/configuration.md.
+
+Kafka has far more keys than kbroker has uses for. A key without effect here is not an attribute; it stands in its
+area's `KNOWN`, by `harmless` (ignoring it cannot hurt; saying so once is enough) or `refused` (ignoring it would
+break what its author relies on, so any value but the default is an error that names the reason).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Any, TypeVar, dataclass_transform
+
+from kbroker.config.values import InvalidValue, Kind, Value, parse, to_text
+
+T = TypeVar("T")
+
+KB = 1 << 10
+MB = 1 << 20
+GB = 1 << 30
+SECOND = 1_000
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+MAX_INT32 = (1 << 31) - 1
+MAX_INT64 = (1 << 63) - 1
+
+
+class Dynamic(Enum):
+    """Whether a running broker takes a new value, and from where."""
+
+    READ_ONLY = "read-only"
+    PER_BROKER = "per-broker"
+    CLUSTER_WIDE = "cluster-wide"
+
+
+class Effect(Enum):
+    """What kbroker does with a key."""
+
+    ENFORCED = "enforced"
+    HARMLESS = "no effect"
+    REFUSED = "refused"
+
+
+class Setting:
+    """One key as it was declared.
+
+    Shape   synonyms are the broker keys that a topic key falls back to, with the factor that makes its unit of theirs,
+            strongest first; equals are other spellings of the key
+    Units   in the key's name (`.ms`, `.bytes`), as Kafka's
+    """
+
+    __slots__ = (
+        "also",
+        "at_least",
+        "at_most",
+        "check",
+        "default",
+        "doc",
+        "dynamic",
+        "effect",
+        "internal",
+        "kind",
+        "name",
+        "one_of",
+        "required",
+        "synonyms",
+        "warn_below",
+        "why",
+    )
+
+    def __init__(
+        self,
+        default: Value = None,
+        *,
+        kind: Kind | None = None,
+        name: str = "",
+        doc: str = "",
+        at_least: float | None = None,
+        at_most: float | None = None,
+        also: int | None = None,
+        one_of: tuple[str, ...] = (),
+        check: Callable[[Any], str | None] | None = None,
+        warn_below: int | None = None,
+        dynamic: Dynamic = Dynamic.READ_ONLY,
+        effect: Effect = Effect.ENFORCED,
+        why: str = "",
+        synonyms: tuple[tuple[str, int], ...] = (),
+        internal: bool = False,
+        required: bool = False,
+    ) -> None:
+        self.name = name
+        self.kind = kind if kind is not None else _KINDS[type(default)]
+        self.default = default
+        self.doc = doc
+        self.at_least = at_least
+        self.at_most = at_most
+        self.also = also
+        self.one_of = one_of
+        self.check = check
+        self.warn_below = warn_below
+        self.dynamic = dynamic
+        self.effect = effect
+        self.why = why
+        self.synonyms = synonyms
+        self.internal = internal
+        self.required = required
+
+    def __repr__(self) -> str:
+        return f"Setting({self.name}, {self.kind.name}, default={self.default!r}, {self.effect.value})"
+
+    @property
+    def sensitive(self) -> bool:
+        """Whether the value is never shown."""
+        return self.kind is Kind.PASSWORD
+
+    @property
+    def attribute(self) -> str:
+        """The attribute's name in the area's class."""
+        return self.name.replace(".", "_")
+
+    @property
+    def default_text(self) -> str | None:
+        """The default as Kafka writes it; None where there is none."""
+        return to_text(self.default)
+
+    def parse(self, text: str) -> Value:
+        """The value that `text` stands for, within the bounds of this key.
+
+        Errors  InvalidValue, with Kafka's message
+        """
+        value = parse(self.name, self.kind, text)
+        self.validate(value)
+        return value
+
+    def validate(self, value: Value) -> None:
+        """Check the bounds; Kafka's validators and their messages."""
+        if isinstance(value, int | float) and not isinstance(value, bool) and value != self.also:
+            self._validate_number(value)
+        if self.one_of and value is not None:
+            for element in value if isinstance(value, tuple) else (value,):
+                if element not in self.one_of:
+                    raise InvalidValue(self.name, element, f"String must be one of: {', '.join(self.one_of)}")
+        if self.check is not None and (why := self.check(value)) is not None:
+            raise InvalidValue(self.name, to_text(value), why)
+
+    def _validate_number(self, value: float) -> None:
+        low = self.at_least is not None and value < self.at_least
+        high = self.at_most is not None and value > self.at_most
+        if self.also is not None and (low or high):
+            why = f"Value must be between {self.at_least} and {self.at_most} or equal to {self.also}"
+            raise InvalidValue(self.name, to_text(value), why)
+        if low:
+            raise InvalidValue(self.name, to_text(value), f"Value must be at least {self.at_least}")
+        if high:
+            raise InvalidValue(self.name, to_text(value), f"Value must be no more than {self.at_most}")
+
+
+_KINDS = {bool: Kind.BOOLEAN, int: Kind.INT, float: Kind.DOUBLE, str: Kind.STRING, tuple: Kind.LIST}
+
+
+def setting(default: Any = None, **how: Any) -> Any:
+    """Declare one attribute of a class under `@settings`; the arguments are those of `Setting`."""
+    return Setting(default, **how)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(setting,))
+def settings(cls: type[T]) -> type[T]:
+    """Make a frozen dataclass of a class of settings, and keep the declarations in its `SETTINGS`."""
+    declared: list[Setting] = []
+    for attribute in cls.__annotations__:
+        one = vars(cls)[attribute]
+        assert isinstance(one, Setting), f"{cls.__name__}.{attribute} is not declared by setting()"
+        one.name = one.name or attribute.replace("_", ".")
+        declared.append(one)
+        setattr(cls, attribute, one.default)
+    made = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+    made.SETTINGS = tuple(declared)  # type: ignore[attr-defined]
+    return made
+
+
+def harmless(why: str, **keys: Setting) -> Iterator[Setting]:
+    """Keys of Kafka whose value changes nothing here, and why that cannot hurt."""
+    return _known(Effect.HARMLESS, why, keys)
+
+
+def refused(why: str, **keys: Setting) -> Iterator[Setting]:
+    """Keys of Kafka that must stay at their default, and why."""
+    return _known(Effect.REFUSED, why, keys)
+
+
+def _known(effect: Effect, why: str, keys: dict[str, Setting]) -> Iterator[Setting]:
+    for attribute, one in keys.items():
+        one.name, one.effect, one.why = attribute.replace("_", "."), effect, why
+        yield one

@@ -1,0 +1,109 @@
+"""The text of a setting's value to a Python value and back, by Kafka's rules and with Kafka's words for what is wrong.
+
+Java's forms are taken as Java takes them: blanks around a value do not count, `TRUE` is true, `+5` is 5, `5_000` is
+no number, and a list is cut at commas. Source: `ConfigDef.parseType` and `ConfigDef.convertToString` of Apache Kafka
+4.3.1.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from math import isfinite
+from typing import TypeAlias
+
+Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None
+
+
+class Kind(IntEnum):
+    """A setting's type; the numbers are those of DescribeConfigs (version 3 and later)."""
+
+    UNKNOWN = 0
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used; the message is made for whoever wrote it."""
+
+
+class InvalidValue(ConfigError):
+    """A value outside what its key allows, in Kafka's words."""
+
+    def __init__(self, name: str, value: object, why: str) -> None:
+        super().__init__(f"Invalid value {value} for configuration {name}: {why}")
+
+
+_BITS = {Kind.SHORT: 15, Kind.INT: 31, Kind.LONG: 63}
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_DOUBLE = re.compile(r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)", re.ASCII)
+_MAX_DIGITS = 40  # of a number's text: far above any long, far below where int() becomes slow
+
+
+def parse(name: str, kind: Kind, text: str) -> Value:
+    """The value that `text` stands for.
+
+    Errors  InvalidValue, with Kafka's message
+    """
+    trimmed = text.strip()
+    if kind in _BITS:
+        if not _INTEGER.fullmatch(trimmed) or len(trimmed) > _MAX_DIGITS:
+            raise InvalidValue(name, text, f"Not a number of type {kind.name}")
+        number, bits = int(trimmed), _BITS[kind]
+        if not -(1 << bits) <= number < 1 << bits:
+            raise InvalidValue(name, text, f"Not a number of type {kind.name}")
+        return number
+    if kind is Kind.BOOLEAN:
+        if trimmed.lower() not in ("true", "false"):
+            raise InvalidValue(name, text, "Expected value to be either true or false")
+        return trimmed.lower() == "true"
+    if kind is Kind.DOUBLE:
+        if not _DOUBLE.fullmatch(trimmed):
+            raise InvalidValue(name, text, "Not a number of type DOUBLE")
+        return float(trimmed.rstrip("dDfF"))
+    if kind is Kind.LIST:
+        return parse_list(trimmed)
+    return trimmed
+
+
+def parse_list(text: str) -> tuple[str, ...]:
+    """The elements between commas; none in an empty text. What is written twice counts once."""
+    if not text:
+        return ()
+    return tuple(dict.fromkeys(element.strip() for element in text.split(",")))
+
+
+def to_text(value: Value) -> str | None:
+    """The value as Kafka writes it; None stays None."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(value)
+    if isinstance(value, float):
+        return _double_to_text(value)
+    return str(value)
+
+
+def _double_to_text(value: float) -> str:
+    """As Java's `Double.toString`: an exponent below 10^-3 and from 10^7 on, and always a point."""
+    if not isfinite(value):
+        return {"inf": "Infinity", "-inf": "-Infinity"}.get(repr(value), "NaN")
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    sign, written = ("-", repr(-value)) if value < 0 else ("", repr(value))
+    if "e" in written:
+        mantissa, exponent = written.split("e")
+        return f"{sign}{mantissa if '.' in mantissa else mantissa + '.0'}E{int(exponent)}"
+    whole, fraction = written.split(".")
+    digits = (whole + fraction).lstrip("0").rstrip("0")
+    exponent_ = len(whole) - 1 if whole != "0" else len(fraction.lstrip("0")) - len(fraction) - 1
+    return f"{sign}{digits[0]}.{digits[1:] or '0'}E{exponent_}"
