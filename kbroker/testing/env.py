@@ -1,0 +1,57 @@
+"""A world in memory, on trio's clock: virtual time under `trio.testing.MockClock`.
+
+The monotonic clock and the wall clock begin at different, recognizable numbers, so that code which mixes them goes
+wrong at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random  # noqa: TID251 - seeded: the environment is where chance comes from
+from typing import TypeVar, TypeVarTuple
+from uuid import UUID
+
+import trio
+
+from kbroker.runtime.ports import Disk
+from kbroker.testing.net import MemoryListener, MemoryNetwork, MemoryStream
+
+Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
+
+MONOTONIC_START_MS = 1_000_000
+WALL_START_MS = 1_700_000_000_000
+
+
+class MemoryEnv:
+    """See `kbroker.runtime.net_ports.Env`.
+
+    Blocking functions run at once, in the event loop, and take no virtual time.
+    """
+
+    def __init__(self, disk: Disk, *, network: MemoryNetwork | None = None, seed: int = 0) -> None:
+        self.disk = disk
+        self.network = network or MemoryNetwork()
+        self.random = Random(seed)
+
+    def now_ms(self) -> int:
+        return MONOTONIC_START_MS + round(trio.current_time() * 1000)
+
+    def timestamp_ms(self) -> int:
+        return WALL_START_MS + round(trio.current_time() * 1000)
+
+    def new_uuid(self) -> UUID:
+        return UUID(int=self.random.getrandbits(127), version=4)
+
+    async def listen(self, host: str, port: int, *, backlog: int) -> MemoryListener:
+        return await self.network.listen(host, port, backlog=backlog)
+
+    async def connect(self, host: str, port: int) -> MemoryStream:
+        return await self.network.connect(host, port)
+
+    async def sleep_ms(self, delay_ms: int) -> None:
+        await trio.sleep(delay_ms / 1000)
+
+    async def run_blocking(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+        await trio.lowlevel.checkpoint()
+        return function(*arguments)

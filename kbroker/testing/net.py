@@ -1,0 +1,160 @@
+"""A network in memory: streams between the tasks of one event loop, in virtual time if the clock is.
+
+Theory of operation: a connection is two pipes, each with as much room as a socket buffer has, so that who does not read
+is felt by who sends. Bytes arrive at once and in order; there is no loss. What a stream promises is in
+`kbroker.runtime.net_ports`.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+
+import trio
+
+from kbroker.runtime.net_ports import Part
+from kbroker.runtime.ports import Buffer
+
+PIPE_BYTES = 64 * 1024
+_FIRST_FREE_PORT = 20_000
+
+
+class _Pipe:
+    """One direction of a connection."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.ended = False
+        self.on_end: Callable[[], object] | None = None
+        self.moved = trio.lowlevel.ParkingLot()
+
+    def put(self, data: Buffer) -> int:
+        if self.ended:
+            raise trio.BrokenResourceError("the peer has closed the connection")
+        taken = min(len(data), PIPE_BYTES - len(self.data))
+        self.data += memoryview(data)[:taken]
+        self.moved.unpark_all()
+        return taken
+
+    def end(self) -> None:
+        self.ended = True
+        self.moved.unpark_all()
+        if self.on_end is not None:
+            self.on_end()
+
+
+class MemoryStream:
+    """One end of a connection in memory; see `kbroker.runtime.net_ports.Stream`."""
+
+    def __init__(self, incoming: _Pipe, outgoing: _Pipe, *, peer_host: str, peer_port: int) -> None:
+        self.peer_host = peer_host
+        self.peer_port = peer_port
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._closed = False
+
+    async def receive_into(self, buffer: memoryview | bytearray) -> int:
+        pipe = self._incoming
+        while not pipe.data and not pipe.ended:
+            await pipe.moved.park()
+        if self._closed:
+            raise trio.ClosedResourceError("we closed the connection")
+        received = min(len(buffer), len(pipe.data))
+        buffer[:received] = pipe.data[:received]
+        del pipe.data[:received]
+        pipe.moved.unpark_all()
+        self.received_bytes += received
+        return received
+
+    async def send(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            if not isinstance(part, bytes | bytearray | memoryview):
+                part = part.file.pread(part.size, part.position)  # noqa: PLW2901 - the bytes it stands for
+            rest = memoryview(part)
+            while rest:
+                sent = self.send_nowait(rest)
+                rest = rest[sent:]
+                if not sent:
+                    await self._outgoing.moved.park()
+
+    def send_nowait(self, data: Buffer) -> int:
+        if self._closed:
+            raise trio.ClosedResourceError("we closed the connection")
+        sent = self._outgoing.put(data)
+        self.sent_bytes += sent
+        return sent
+
+    def watch(self, on_peer_closed: Callable[[], object]) -> None:
+        assert self._incoming.on_end is None
+        self._incoming.on_end = on_peer_closed
+        if self._incoming.ended:
+            on_peer_closed()
+
+    def unwatch(self) -> None:
+        self._incoming.on_end = None
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._incoming.on_end = None
+            self._incoming.end()
+            self._outgoing.end()
+
+
+def stream_pair(*, client_host: str = "198.51.100.1", client_port: int = 1) -> tuple[MemoryStream, MemoryStream]:
+    """Both ends of a new connection: the client's and the server's."""
+    up, down = _Pipe(), _Pipe()
+    client = MemoryStream(down, up, peer_host="192.0.2.1", peer_port=9092)
+    server = MemoryStream(up, down, peer_host=client_host, peer_port=client_port)
+    return client, server
+
+
+class MemoryListener:
+    """An address in memory; see `kbroker.runtime.net_ports.Listener`."""
+
+    def __init__(self, network: MemoryNetwork, host: str, port: int) -> None:
+        self.host = host
+        self.port = port
+        self._network = network
+        self._put, self._get = trio.open_memory_channel[MemoryStream](1024)
+
+    async def accept(self) -> MemoryStream:
+        return await self._get.receive()
+
+    async def notice_closed_peers(self) -> None:
+        await trio.sleep_forever()  # the pipes call back by themselves
+
+    def offer(self, stream: MemoryStream) -> None:
+        """Let the next `accept` return `stream`."""
+        self._put.send_nowait(stream)
+
+    def close(self) -> None:
+        self._network.listeners.pop((self.host, self.port), None)
+
+
+class MemoryNetwork:
+    """Addresses and who listens there."""
+
+    def __init__(self) -> None:
+        self.listeners: dict[tuple[str, int], MemoryListener] = {}
+
+    async def listen(self, host: str, port: int, *, backlog: int) -> MemoryListener:
+        """See `kbroker.runtime.net_ports.Env.listen`; the backlog is not bounded by what is asked for."""
+        assert backlog > 0
+        while not port or (host, port) in self.listeners:
+            if port:
+                raise OSError(errno.EADDRINUSE, f"{host}:{port} is taken")
+            port = next(free for free in range(_FIRST_FREE_PORT, 2**16) if (host, free) not in self.listeners)
+        listener = self.listeners[host, port] = MemoryListener(self, host, port)
+        return listener
+
+    async def connect(self, host: str, port: int) -> MemoryStream:
+        """See `kbroker.runtime.net_ports.Env.connect`."""
+        listener = self.listeners.get((host, port))
+        if listener is None:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens at {host}:{port}")
+        client, server = stream_pair()
+        listener.offer(server)
+        return client
