@@ -11,8 +11,8 @@ from __future__ import annotations
 import struct
 from typing import Any, TypeVar
 
-from wire.constructs import Builder, Parser, compile_builder, compile_parser, construct_for
 from wire.errors import Malformed
+from wire.structs import Builder, Parser, compile_builder, compile_parser, construct_for
 from wire.types import Opaque
 from wire.varint import Buffer
 

@@ -10,12 +10,13 @@ A server reads so, and needs no other state for a connection:
     else:
         buffer.feed(receive(RECEIVE_BYTES))
 
-Small frames are views over the bytes as received, so one frame in one receive costs no copy. A frame that is larger than
-what a receive brought gets a buffer of its own, which grows with the bytes that did arrive (at most GROWTH times those) and
-not with the length that was announced; it is handed out as a view over that buffer.
+Small frames are views over the bytes as received, so one frame in one receive costs no copy. A frame that is larger
+than what a receive brought gets a buffer of its own, which grows with the bytes that did arrive (at most GROWTH times
+those) and not with the length that was announced; it is handed out as a view over that buffer.
 
-The request header is v2 where the body is flexible, else v1; its client_id has an int16 length in both. The response header
-is v1 where the body is flexible, else v0, and always v0 for ApiVersions, whose sender may not know the version it will get.
+The request header is v2 where the body is flexible, else v1; its client_id has an int16 length in both. The response
+header is v1 where the body is flexible, else v0, and always v0 for ApiVersions, whose sender may not know the version
+that it will get.
 
 Source: KIP-482, KIP-511; RequestHeader.json and ResponseHeader.json of Apache Kafka 4.3.1.
 """
@@ -26,7 +27,7 @@ import struct
 from typing import NamedTuple, TypeVar
 
 from wire.codec import decode, decode_prefix, encode_parts
-from wire.constructs import skip_tags
+from wire.codegen import skip_tags
 from wire.errors import Malformed
 from wire.schema import request_class, schema_of
 from wire.types import Opaque

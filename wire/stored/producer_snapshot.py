@@ -1,4 +1,4 @@
-"""The body of a producer snapshot file: version (int16), then crc and entries as here (`<20-digit offset>.snapshot`)."""
+"""A producer snapshot file, `<20-digit offset>.snapshot`: version (int16, outside of this body), checksum, entries."""
 
 from wire.schema import stored, struct
 from wire.types import int16, int32, int64, uint32

@@ -1,0 +1,171 @@
+"""The code that constructs write: source of one function, what it calls, and its compilation.
+
+The generated parser works on positions in a buffer instead of a stream. Neighbours of fixed size share one unpack_from,
+and so does the length behind them; varints, strings and loops stand inline; an instance's slots are filled directly.
+The generated builder packs neighbours together in the same way and appends few parts to a list.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, cast
+
+from construct import CodeGen
+
+from wire.errors import Malformed
+from wire.types import uuid_from_bytes
+from wire.varint import SHORT, Buffer, decode_uvarint, encode_uvarint, finish_uvarint
+
+MAX_STRING = 0x7FFF
+"""The longest string in bytes, in every version (the length was once an int16)."""
+
+
+class NotInVersion(ValueError):
+    """A message holds a value that the version to encode has no field for, and the field is not ignorable: our bug."""
+
+
+def malformed(what: str) -> None:
+    raise Malformed(what)
+
+
+def not_in_version(cls: str, name: str, version: int) -> None:
+    raise NotInVersion(f"version {version} of {cls} has no {name}, which is not at its default")
+
+
+def records_size(value: Any) -> int:
+    return len(value) if isinstance(value, bytes | bytearray | memoryview) else cast(int, value.size)
+
+
+def compact_string_head(size: int) -> bytes:
+    if size > MAX_STRING:
+        raise ValueError(f"a string of {size} bytes exceeds {MAX_STRING}")
+    return encode_uvarint(size + 1)
+
+
+def skip_tags(data: Buffer, position: int, size: int, count: int) -> int:
+    """The position behind `count` tagged fields of which none is known."""
+    last = -1
+    for _ in range(count):
+        tag, position = decode_uvarint(data, position)
+        length, position = decode_uvarint(data, position)
+        if tag <= last:
+            raise Malformed(f"tag {tag} behind tag {last}")
+        last = tag
+        position += length
+        if position > size:
+            raise Malformed(f"tagged field {tag} exceeds the message")
+    return position
+
+
+class Code:
+    """Source of one function in the making: lines, indentation, and names for temporaries and bound objects."""
+
+    def __init__(self, generator: CodeGen) -> None:
+        self.generator = generator
+        self.lines: list[str] = []
+        self.depth = 1
+        self.run: list[tuple[str, str]] = []  # neighbours of fixed size: (struct format, target or value)
+
+    def temporary(self, hint: str = "v") -> str:
+        return f"{hint}{self.generator.allocateId()}"
+
+    def bind(self, name: str, value: object) -> str:
+        """Make `value` known to the generated module under `name`, or under a variation if that is taken."""
+        bound = self.generator.linkedinstances
+        if bound.setdefault(name, value) is not value:
+            name = self.temporary(f"{name}_")
+            bound[name] = value
+        return name
+
+    def aside(self, text: str) -> None:
+        """Add a line that neither moves the position nor depends on the run in the making."""
+        self.lines.append("    " * self.depth + text)
+
+    def line(self, text: str) -> None:
+        self.flush()
+        self.aside(text)
+
+    def fixed(self, code: str, name: str) -> None:
+        """Put a value of fixed size into the run: a target when parsing, an expression when building."""
+        self.run.append((code, name))
+
+    def flush(self) -> None:
+        raise AssertionError
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        self.line(head)
+        self.depth += 1
+        before = len(self.lines)
+        yield
+        self.flush()
+        if len(self.lines) == before:
+            self.aside("pass")
+        self.depth -= 1
+
+    def function(self, head: str) -> None:
+        self.flush()
+        self.generator.append("\n".join([f"def {head}:", *(self.lines or ["    pass"])]))
+
+
+class ParseCode(Code):
+    def flush(self) -> None:
+        run, self.run = self.run, []
+        if not run:
+            return
+        layout = "".join(code for code, _ in run)
+        names = [target if code != "16s" else self.temporary("raw") for code, target in run]
+        if layout in ("B", "?"):
+            self.aside(f"{names[0]} = data[pos]{' != 0' if layout == '?' else ''}")
+        else:
+            unpack = self.bind(f"unpack_{layout.replace('?', 'o')}", _unpacker(layout))
+            self.aside(f"{', '.join(names)}{',' if len(names) == 1 else ''} = {unpack}(data, pos)")
+        self.aside(f"pos += {struct.calcsize('>' + layout)}")
+        for name, (code, target) in zip(names, run, strict=True):
+            if code == "16s":
+                self.aside(f"{target} = uuid_from_bytes({name})")
+
+
+class BuildCode(Code):
+    def flush(self) -> None:
+        run, self.run = self.run, []
+        if not run:
+            return
+        if run == [("B", "0")]:
+            self.aside("append(ZERO)")
+            return
+        layout = "".join(code for code, _ in run)
+        pack = self.bind(f"pack_{layout.replace('?', 'o')}", _packer(layout))
+        self.aside(f"append({pack}({', '.join(expression for _, expression in run)}))")
+
+
+@cache
+def _unpacker(layout: str) -> Callable[..., tuple[Any, ...]]:
+    return struct.Struct(">" + layout).unpack_from
+
+
+@cache
+def _packer(layout: str) -> Callable[..., bytes]:
+    return struct.Struct(">" + layout).pack
+
+
+_HELPERS: dict[str, object] = {
+    "EMPTY": b"", "NULL_STRUCT": b"\xff", "SHORT": SHORT, "ZERO": b"\0",
+    "compact_string_head": compact_string_head, "decode_uvarint": decode_uvarint, "encode_uvarint": encode_uvarint,
+    "finish_uvarint": finish_uvarint, "join": b"".join, "malformed": malformed, "new": object.__new__,
+    "not_in_version": not_in_version, "pack": struct.pack, "records_size": records_size, "skip_tags": skip_tags,
+    "unpack_from": struct.unpack_from, "uuid_from_bytes": uuid_from_bytes,
+}  # fmt: skip
+
+
+def compile_function(generator: CodeGen, name: str, title: str) -> Any:
+    """Run the generated source and return its function `name`, with the source at `.source`."""
+    source = generator.toString()
+    namespace = _HELPERS | generator.linkedinstances
+    exec(compile(source, f"<{title}>", "exec"), namespace)  # noqa: S102
+    function = namespace[name]
+    function.source = source
+    return function

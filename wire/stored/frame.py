@@ -1,0 +1,93 @@
+"""The frames around stored records.
+
+Metadata log and `__remote_log_metadata`: unsigned varints frame version (1), record type, record version, then the body.
+Coordinator topics: a key opens with its record type (int16), a value with its version (int16).
+
+Source: AbstractApiMessageSerde and CoordinatorRecordSerde of Apache Kafka 4.3.1.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, TypeVar
+
+from wire.codec import decode, encode
+from wire.errors import Malformed
+from wire.schema import Message, schema_of
+from wire.varint import Buffer, decode_uvarint, encode_uvarint
+
+M = TypeVar("M")
+
+FRAME_VERSION = 1
+_short = struct.Struct(">h")
+
+
+def record_types(module: ModuleType) -> dict[int, type]:
+    """The stored classes of a module that carry a record type, by that number.
+
+    Where keys and values share their numbers (coordinator topics) this has the keys.
+    """
+    found: dict[int, type] = {}
+    for value in vars(module).values():
+        if isinstance(value, type) and issubclass(value, Message) and value.__schema__.record_type is not None:
+            found.setdefault(value.__schema__.record_type, value)
+    return found
+
+
+def encode_record(record: object, version: int) -> bytes:
+    """The frame and body of a metadata or remote log metadata record."""
+    record_type = schema_of(type(record)).record_type
+    assert record_type is not None, f"{type(record).__name__} has no record type"
+    return b"\x01" + encode_uvarint(record_type) + encode_uvarint(version) + encode(record, version)
+
+
+def decode_record(data: Buffer, types: Mapping[int, type]) -> tuple[Any, int]:
+    """The record in `data` and its version. Malformed for any other frame version, an unknown type or version, or surplus
+    bytes, each of which stops a reader of the metadata log.
+    """
+    try:
+        frame_version, position = decode_uvarint(data, 0)
+        record_type, position = decode_uvarint(data, position)
+        version, position = decode_uvarint(data, position)
+    except IndexError as error:
+        raise Malformed("a record frame that is cut") from error
+    if frame_version != FRAME_VERSION:
+        raise Malformed(f"frame version {frame_version}, where only {FRAME_VERSION} exists")
+    cls = types.get(record_type)
+    if cls is None or version not in schema_of(cls).versions:
+        raise Malformed(f"record type {record_type} version {version} is unknown")
+    return decode(cls, version, memoryview(data)[position:], exact=True), version
+
+
+def encode_key(key: object) -> bytes:
+    """A coordinator's key: its record type and its body, which has version 0 alone."""
+    record_type = schema_of(type(key)).record_type
+    assert record_type is not None, f"{type(key).__name__} has no record type"
+    return _short.pack(record_type) + encode(key, 0)
+
+
+def decode_key(data: Buffer, types: Mapping[int, type]) -> Any | None:
+    """The key in `data`; None for a record type of a later broker, whose records are to be skipped."""
+    cls = types.get(_read_short(data))
+    return None if cls is None else decode(cls, 0, memoryview(data)[2:])
+
+
+def encode_value(value: object, version: int) -> bytes:
+    """A body behind its version, as coordinators' values and the bodies of some files have it."""
+    return _short.pack(version) + encode(value, version)
+
+
+def decode_value(cls: type[M], data: Buffer) -> M:
+    """The body behind its version; Malformed for a version that is not declared."""
+    version = _read_short(data)
+    if version not in schema_of(cls).versions:
+        raise Malformed(f"{cls.__name__} version {version} is unknown")
+    return decode(cls, version, memoryview(data)[2:])
+
+
+def _read_short(data: Buffer) -> int:
+    if len(data) < 2:
+        raise Malformed(f"{len(data)} bytes, where a version of 2 is due")
+    return int(_short.unpack_from(data)[0])

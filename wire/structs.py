@@ -1,0 +1,325 @@
+"""Structs and messages as constructs, one for each class and version.
+
+`construct_for(cls, version)` resolves a declaration for one version. `compile_parser` and `compile_builder` turn it
+into one Python function each, by construct's code generator; codec.py uses those alone, and tests hold them to the
+construct.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, BinaryIO, cast
+from uuid import UUID
+
+from construct import CodeGen
+
+from wire.codegen import BuildCode, Code, ParseCode, compile_function, not_in_version
+from wire.constructs import (
+    Array,
+    Blob,
+    Fixed,
+    RecordsBlob,
+    Text,
+    Uuid,
+    WireConstruct,
+    read_bytes,
+    read_uvarint,
+    remaining,
+)
+from wire.errors import ErrorCode, KafkaError, Malformed
+from wire.schema import MISSING, Field, Schema, schema_of
+from wire.types import Primitive
+from wire.varint import Buffer, encode_uvarint
+
+Parser = Callable[[Buffer, int, int], tuple[Any, int]]
+"""(data, position, size) -> (message, position behind it)"""
+
+Builder = Callable[[Any, Callable[[Any], None]], None]
+"""(message, append): appends the parts of the encoding"""
+
+_LAYOUTS = {
+    "bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint16": "H", "uint32": "I", "float64": "d",
+}  # fmt: skip
+
+
+class Nullable(WireConstruct):
+    """A struct behind an int8: 1, or -1 for null (KIP-893)."""
+
+    min_size = 1
+
+    def __init__(self, body: Body) -> None:
+        super().__init__()
+        self.body = body
+
+    def read(self, stream: BinaryIO) -> Any:
+        (marker,) = struct.unpack(">b", read_bytes(stream, 1))
+        if marker < -1:
+            raise Malformed(f"a null marker of {marker}")
+        return None if marker < 0 else self.body.read(stream)
+
+    def write(self, obj: Any, stream: BinaryIO) -> None:
+        stream.write(b"\xff" if obj is None else b"\x01")
+        if obj is not None:
+            self.body.write(obj, stream)
+
+    def emit_parse(self, code: ParseCode, target: str) -> None:
+        marker = code.temporary("marker")
+        code.fixed("b", marker)
+        with code.block(f"if {marker} < 0:"):
+            with code.block(f"if {marker} != -1:"):
+                code.line(f"malformed('a null marker of %d' % {marker})")
+            code.line(f"{target} = None")
+        with code.block("else:"):
+            value = code.temporary("item")
+            self.body.emit_parse(code, value)
+            code.line(f"{target} = {value}")
+
+    def emit_build(self, code: BuildCode, value: str) -> None:
+        held = code.temporary("item")
+        code.aside(f"{held} = {value}")
+        with code.block(f"if {held} is None:"):
+            code.line("append(NULL_STRUCT)")
+        with code.block("else:"):
+            code.fixed("b", "1")
+            self.body.emit_build(code, held)
+
+
+class Body(WireConstruct):
+    """The fields of a message or struct in one version, and behind them in flexible versions the tagged ones."""
+
+    def __init__(self, cls: type, version: int, *, flexible: bool) -> None:
+        super().__init__()
+        self.cls = cls
+        self.version = version
+        self.flexible = flexible
+        self.plain: list[tuple[Field, WireConstruct]] = []
+        self.tagged: list[tuple[Field, WireConstruct]] = []
+        self.absent: list[Field] = []
+        for field in schema_of(cls).fields:
+            if version not in field.versions:
+                self.absent.append(field)
+            elif version in field.tagged:
+                self.tagged.append((field, _construct_of(field, version, flexible=flexible)))
+            else:
+                self.plain.append((field, _construct_of(field, version, flexible=flexible)))
+        self.tagged.sort(key=lambda pair: cast(int, pair[0].tag))
+        assert flexible or not self.tagged, f"version {version} of {cls.__name__} has tags but is not flexible"
+        self.min_size = max(1, sum(construct.min_size for _, construct in self.plain) + flexible)
+
+    @property
+    def name_and_version(self) -> str:
+        return f"{self.cls.__name__} version {self.version}"
+
+    def read(self, stream: BinaryIO) -> Any:
+        value: Any = object.__new__(self.cls)
+        for field, construct in self.plain:
+            setattr(value, field.name, construct.read(stream))
+        for field in [*self.absent, *(field for field, _ in self.tagged)]:
+            setattr(value, field.name, field.fresh_default())
+        if self.flexible:
+            self._read_tags(value, stream)
+        return value
+
+    def _read_tags(self, value: Any, stream: BinaryIO) -> None:
+        known = {field.tag: (field, construct) for field, construct in self.tagged}
+        last = -1
+        for _ in range(read_uvarint(stream)):
+            tag, size = read_uvarint(stream), read_uvarint(stream)
+            if tag <= last:
+                raise Malformed(f"tag {tag} behind tag {last}")
+            last = tag
+            if size > remaining(stream):
+                raise Malformed(f"tagged field {tag} exceeds the message")
+            end = stream.tell() + size
+            if tag in known:
+                field, construct = known[tag]
+                setattr(value, field.name, construct.read(stream))
+                if stream.tell() != end:
+                    raise Malformed(f"tagged field {tag} is not of its size")
+            stream.seek(end)
+
+    def write(self, obj: Any, stream: BinaryIO) -> None:
+        for field in self.absent:
+            if not field.ignorable and getattr(obj, field.name) != field.default and field.default is not MISSING:
+                not_in_version(self.cls.__name__, field.name, self.version)
+        for field, construct in self.plain:
+            construct.write(getattr(obj, field.name), stream)
+        if self.flexible:
+            sent = [pair for pair in self.tagged if not _is_left_out(pair[0], getattr(obj, pair[0].name))]
+            stream.write(encode_uvarint(len(sent)))
+            for field, construct in sent:
+                data = construct.build(getattr(obj, field.name))
+                stream.write(encode_uvarint(cast(int, field.tag)) + encode_uvarint(len(data)) + data)
+
+    def emit_parse(self, code: ParseCode, target: str) -> None:
+        code.line(f"{target} = new({code.bind(self.cls.__name__, self.cls)})")
+        for field in [*self.absent, *(field for field, _ in self.tagged)]:
+            code.aside(f"{target}.{field.name} = {_literal(code, field.fresh_default())}")
+        for field, construct in self.plain:
+            if isinstance(construct, Body):  # a struct is filled under a name of its own
+                inner = code.temporary("item")
+                construct.emit_parse(code, inner)
+                code.line(f"{target}.{field.name} = {inner}")
+            else:
+                construct.emit_parse(code, f"{target}.{field.name}")
+        if self.flexible:
+            count = code.temporary("tags")
+            code.fixed("B", count)
+            with code.block(f"if {count}:"):
+                with code.block(f"if {count} > 127:"):
+                    code.line(f"{count}, pos = finish_uvarint(data, pos, {count})")
+                arguments = f"data, pos, size, {count}"
+                if self.tagged:
+                    code.line(f"pos = {self._emit_parse_tags(code)}({target}, {arguments})")
+                else:
+                    code.line(f"pos = skip_tags({arguments})")
+
+    def _emit_parse_tags(self, outer: ParseCode) -> str:
+        """Write the function that reads tagged fields; most messages come without any and never call it."""
+        name = outer.temporary("parse_tags_")
+        code = ParseCode(outer.generator)
+        code.line("last = -1")
+        with code.block("for _ in range(count):"):
+            code.line("tag, pos = decode_uvarint(data, pos)")
+            code.line("length, pos = decode_uvarint(data, pos)")
+            with code.block("if tag <= last:"):
+                code.line("malformed('tag %d behind tag %d' % (tag, last))")
+            code.line("last = tag")
+            code.line("tag_end = pos + length")
+            with code.block("if tag_end > size:"):
+                code.line("malformed('tagged field %d exceeds the message' % tag)")
+            for number, (field, construct) in enumerate(self.tagged):
+                with code.block(f"{'elif' if number else 'if'} tag == {field.tag}:"):
+                    held = code.temporary("item")
+                    construct.emit_parse(code, held)
+                    code.line(f"value.{field.name} = {held}")
+            with code.block("else:"):
+                code.line("pos = tag_end")
+            with code.block("if pos != tag_end:"):
+                code.line("malformed('tagged field %d is not of its size' % tag)")
+        code.line("return pos")
+        code.function(f"{name}(value, data, pos, size, count)")
+        return name
+
+    def emit_build(self, code: BuildCode, value: str) -> None:
+        for field in self.absent:
+            if not field.ignorable and field.default is not MISSING:
+                complaint = f"not_in_version('{self.cls.__name__}', '{field.name}', {self.version})"
+                code.aside(f"if {_differs(code, field, f'{value}.{field.name}')}: {complaint}")
+        for field, construct in self.plain:
+            if isinstance(construct, Body):
+                inner = code.temporary("item")
+                code.aside(f"{inner} = {value}.{field.name}")
+                construct.emit_build(code, inner)
+            else:
+                construct.emit_build(code, f"{value}.{field.name}")
+        if not self.flexible:
+            return
+        if not self.tagged:
+            code.fixed("B", "0")
+            return
+        some = " or ".join(_differs(code, field, f"{value}.{field.name}") for field, _ in self.tagged)
+        code.line(f"append({self._emit_build_tags(code)}({value}) if {some} else ZERO)")
+
+    def _emit_build_tags(self, outer: BuildCode) -> str:
+        name = outer.temporary("build_tags_")
+        code = BuildCode(outer.generator)
+        code.line("fields = []")
+        for field, construct in self.tagged:
+            with code.block(f"if {_differs(code, field, f'value.{field.name}')}:"):
+                code.line("parts = []")
+                code.line("append = parts.append")
+                held = code.temporary("item")
+                code.line(f"{held} = value.{field.name}")
+                construct.emit_build(code, held)
+                code.line("body = join(parts)")
+                tag = code.bind(f"TAG_{field.tag}", encode_uvarint(cast(int, field.tag)))
+                code.line(f"fields.append({tag} + encode_uvarint(len(body)) + body)")
+        code.line("return encode_uvarint(len(fields)) + join(fields)")
+        code.function(f"{name}(value)")
+        return name
+
+
+def _is_left_out(field: Field, value: Any) -> bool:
+    """Whether a tagged field is not sent: at its default, or a struct that equals the default instance."""
+    if value is None and _none_means_left_out(field):
+        return True
+    default = cast(Callable[[], Any], field.kind)() if _none_means_left_out(field) else field.default
+    return bool(value == default)
+
+
+def _none_means_left_out(field: Field) -> bool:
+    never_null = field.nullable.lowest > field.nullable.highest
+    return never_null and not field.is_array and not isinstance(field.kind, Primitive)
+
+
+def _literal(code: Code, value: Any) -> str:
+    if value is None or isinstance(value, bool | int | float | str | bytes | list):
+        return repr(value)
+    return code.bind("DEFAULT", value)
+
+
+def _differs(code: Code, field: Field, value: str) -> str:
+    """An expression that tells whether `value` is not at the field's default."""
+    default = field.default
+    if default is None:
+        if not _none_means_left_out(field):
+            return f"{value} is not None"
+        instance = code.bind(f"DEFAULT_{cast(type, field.kind).__name__}", cast(Callable[[], Any], field.kind)())
+        return f"({value} is not None and {value} != {instance})"
+    if type(default) is list:
+        return f"{value} != []"
+    if isinstance(default, UUID):
+        literal = _literal(code, default)
+        return f"({value} is not {literal} and {value} != {literal})"
+    return f"{value} != {_literal(code, default)}"
+
+
+def _construct_of(field: Field, version: int, *, flexible: bool) -> WireConstruct:
+    nullable = version in field.nullable
+    inside_nullable = nullable and not field.is_array
+    element: WireConstruct
+    if isinstance(field.kind, Primitive):
+        match field.kind.name:
+            case "string":
+                element = Text(compact=flexible, nullable=inside_nullable)
+            case "bytes":
+                element = Blob(compact=flexible, nullable=inside_nullable)
+            case "records":
+                element = RecordsBlob(compact=flexible, nullable=inside_nullable)
+            case "uuid":
+                element = Uuid()
+            case name:
+                element = Fixed(_LAYOUTS[name])
+    else:
+        body = Body(field.kind, version, flexible=flexible)
+        element = Nullable(body) if inside_nullable else body
+    return Array(element, compact=flexible, nullable=nullable) if field.is_array else element
+
+
+def construct_for(cls: type, version: int) -> Body:
+    """The construct of a message class in one version; KafkaError UNSUPPORTED_VERSION if it has no such version."""
+    schema: Schema = schema_of(cls)
+    if version not in schema.versions:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{cls.__name__} has no version {version}")
+    return Body(cls, version, flexible=version in schema.flexible)
+
+
+def compile_parser(construct: Body) -> Parser:
+    """Generate the function that parses what `construct` parses; its source is at `.source`."""
+    generator = CodeGen()
+    code = ParseCode(generator)
+    construct.emit_parse(code, "value")
+    code.line("return value, pos")
+    code.function("parse(data, pos, size)")
+    return cast(Parser, compile_function(generator, "parse", f"parser of {construct.name_and_version}"))
+
+
+def compile_builder(construct: Body) -> Builder:
+    """Generate the function that builds what `construct` builds; its source is at `.source`."""
+    generator = CodeGen()
+    code = BuildCode(generator)
+    construct.emit_build(code, "value")
+    code.function("build(value, append)")
+    return cast(Builder, compile_function(generator, "build", f"builder of {construct.name_and_version}"))
