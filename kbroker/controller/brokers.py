@@ -1,0 +1,395 @@
+"""The life of a broker as the controller sees it: registered, unfenced, in controlled shutdown, fenced.
+
+A registration begins an incarnation; its epoch is the offset of its record, and everything that the broker says later
+carries it. A new incarnation starts fenced: it leads nothing until it has replayed its own registration and says that
+it wants to serve. Then every partition without a leader whose ISR has it elects it. Fencing is the reverse, and so is a
+controlled shutdown, which moves the leaders first.
+
+What Apache Kafka 4.3.1 does on a combined single node, read from its metadata log (and what this module does):
+
+- clean stop: one batch with BrokerRegistrationChange(in_controlled_shutdown) and PartitionChange(leader -1) for each
+  partition it leads, then BrokerRegistrationChange(fenced);
+- start: RegisterBroker (fenced), then one batch with BrokerRegistrationChange(unfenced) and PartitionChange(leader =
+  it) for each partition;
+- start after kill -9: the new controller gives the dead incarnation a session of broker.session.timeout.ms (9 s) and
+  refuses the new one with DUPLICATE_BROKER_REGISTRATION until that has passed; then PartitionChange(leader -1) and
+  BrokerRegistrationChange(fenced), then as above.
+
+So a restart raises leader_epoch by two in either case. The one difference: an embedded controller knows that the
+earlier incarnation of its own process is dead (the data directory's lock proves it), so that it fences it at once
+instead of after nine seconds; ``replaces_dead`` says so.
+
+Source: Kafka's ClusterControlManager, BrokerHeartbeatManager, ReplicationControlManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kbroker.controller import election
+from kbroker.controller.context import Context
+from kbroker.metadata.image import (
+    METADATA_VERSION_FEATURE,
+    NO_LEADER,
+    RESERVED_DIRECTORIES,
+    BrokerImage,
+    Image,
+    PartitionImage,
+    TopicImage,
+)
+from kbroker.runtime.outcome import Outcome
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from wire.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from wire.messages.controller_registration import ControllerRegistrationRequest
+from wire.stored.metadata import (
+    BrokerEndpoint,
+    BrokerFeature,
+    BrokerRegistrationChangeRecord,
+    ControllerEndpoint,
+    ControllerFeature,
+    RegisterBrokerRecord,
+    RegisterControllerRecord,
+    UnregisterBrokerRecord,
+)
+
+_FENCE = 1
+_UNFENCE = -1
+
+
+@dataclass(slots=True)
+class Session:
+    """One broker's last sign of life. Not in the log: a new controller starts with a full session for every unfenced
+    broker.
+    """
+
+    last_seen_ms: int
+    metadata_offset: int = -1
+    opened: bool = False
+    shutdown_offset: int = -1
+
+
+class BrokerSessions:
+    """Which brokers are alive, by their heartbeats.
+
+    Units  times are now_ms (monotonic); a session lasts timeout_ms after the last heartbeat
+    """
+
+    def __init__(self, timeout_ms: int) -> None:
+        self._timeout_ms = timeout_ms
+        self._sessions: dict[int, Session] = {}
+
+    def restore(self, image: Image, now_ms: int) -> None:
+        """Begin with a session for each unfenced broker of the image."""
+        self._sessions = {
+            broker.id: Session(now_ms, opened=True) for broker in image.brokers.values() if not broker.fenced
+        }
+
+    def begin(self, broker_id: int, now_ms: int) -> None:
+        """Forget what an earlier incarnation said; the first heartbeat opens the new session."""
+        self._sessions[broker_id] = Session(now_ms)
+
+    def end(self, broker_id: int) -> None:
+        """Forget the broker."""
+        self._sessions.pop(broker_id, None)
+
+    def touch(self, broker_id: int, metadata_offset: int, now_ms: int) -> None:
+        """Note a heartbeat."""
+        session = self._sessions.setdefault(broker_id, Session(now_ms))
+        session.last_seen_ms, session.metadata_offset, session.opened = now_ms, metadata_offset, True
+
+    def begin_shutdown(self, broker_id: int, offset: int) -> None:
+        """Note the offset that the others must have replayed before this broker may stop."""
+        self._sessions[broker_id].shutdown_offset = offset
+
+    def others_know(self, broker_id: int, image: Image) -> bool:
+        """Whether every active broker has replayed the records that moved this broker's leaders away."""
+        return self.lowest_offset(image) >= self._sessions[broker_id].shutdown_offset
+
+    def is_live(self, broker_id: int, now_ms: int) -> bool:
+        """Whether a heartbeat opened the session and it has not run out."""
+        session = self._sessions.get(broker_id)
+        return session is not None and session.opened and now_ms < session.last_seen_ms + self._timeout_ms
+
+    def expired(self, image: Image, now_ms: int) -> int | None:
+        """The unfenced broker that was silent for longest, if its session has run out."""
+        late = [
+            (session.last_seen_ms, broker_id)
+            for broker_id, session in self._sessions.items()
+            if broker_id in image.brokers
+            and not image.brokers[broker_id].fenced
+            and now_ms >= session.last_seen_ms + self._timeout_ms
+        ]
+        return min(late)[1] if late else None
+
+    def next_deadline_ms(self, image: Image) -> int | None:
+        """When the next session of an unfenced broker runs out."""
+        ends = [
+            session.last_seen_ms + self._timeout_ms
+            for broker_id, session in self._sessions.items()
+            if broker_id in image.brokers and not image.brokers[broker_id].fenced
+        ]
+        return min(ends, default=None)
+
+    def lowest_offset(self, image: Image) -> int:
+        """The metadata offset that every unfenced broker has reached."""
+        offsets = [
+            session.metadata_offset
+            for broker_id, session in self._sessions.items()
+            if broker_id in image.brokers and image.brokers[broker_id].active
+        ]
+        return min(offsets, default=image.offset)
+
+
+def register_broker(
+    context: Context,
+    sessions: BrokerSessions,
+    request: BrokerRegistrationRequest,
+    now_ms: int,
+    *,
+    replaces_dead: bool = False,
+) -> Outcome[BrokerRegistrationResponse]:
+    """Begin (or repeat) an incarnation. The response's broker_epoch is the offset that the RegisterBroker record will
+    have.
+
+    Errors: INCONSISTENT_CLUSTER_ID, DUPLICATE_BROKER_REGISTRATION while another incarnation's session is live (not with
+    replaces_dead), UNSUPPORTED_VERSION for a finalized feature out of the broker's range, INVALID_REGISTRATION for its
+    log directories.
+    """
+    image = context.image
+    if request.cluster_id != context.settings.cluster_id:
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            f"Expected cluster ID {context.settings.cluster_id}, but got cluster ID {request.cluster_id}",
+        )
+    existing = image.brokers.get(request.broker_id)
+    same = existing is not None and existing.incarnation_id == request.incarnation_id
+    if existing is not None and not same and not replaces_dead and sessions.is_live(existing.id, now_ms):
+        raise KafkaError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, "Another broker is registered with that broker id.")
+    if request.is_migrating_zk_broker:
+        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, "Controller does not support registering ZK brokers.")
+    _check_log_dirs(image, request)
+    _check_features(image, request)
+    records: list[Any] = []
+    if existing is not None and not same and not existing.fenced:
+        records += _fencing(context, existing)
+    record = RegisterBrokerRecord(
+        broker_id=request.broker_id,
+        incarnation_id=request.incarnation_id,
+        broker_epoch=image.end_offset + len(records),
+        end_points=[
+            BrokerEndpoint(name=point.name, host=point.host, port=point.port, security_protocol=point.security_protocol)
+            for point in request.listeners
+        ],
+        features=[
+            BrokerFeature(
+                name=feature.name,
+                min_supported_version=feature.min_supported_version,
+                max_supported_version=feature.max_supported_version,
+            )
+            for feature in request.features
+        ],
+        rack=request.rack,
+        log_dirs=list(request.log_dirs),
+    )
+    if same:
+        assert existing is not None
+        record.broker_epoch = existing.epoch
+        record.fenced = existing.fenced
+        record.in_controlled_shutdown = existing.in_controlled_shutdown
+    else:
+        sessions.begin(request.broker_id, now_ms)
+    return Outcome([*records, record], BrokerRegistrationResponse(broker_epoch=record.broker_epoch))
+
+
+def _check_log_dirs(image: Image, request: BrokerRegistrationRequest) -> None:
+    fault = None
+    if not request.log_dirs:
+        fault = "No directories specified in request"
+    elif any(directory.int < RESERVED_DIRECTORIES for directory in request.log_dirs):
+        fault = "Reserved directory ID in request"
+    elif len(set(request.log_dirs)) != len(request.log_dirs):
+        fault = "Duplicate directory ID in request"
+    else:
+        for broker in image.brokers.values():
+            shared = [directory for directory in request.log_dirs if directory in broker.log_dirs]
+            if broker.id != request.broker_id and shared:
+                fault = f"Broker {broker.id} is already registered with directory {shared[0]}"
+    if fault is not None:
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, fault)
+
+
+def _check_features(image: Image, request: BrokerRegistrationRequest) -> None:
+    ranges = {
+        feature.name: (feature.min_supported_version, feature.max_supported_version) for feature in request.features
+    }
+    ranges.setdefault(METADATA_VERSION_FEATURE, (7, 7))  # a broker that says nothing knows the first KRaft level alone
+    for name, level in image.features.items():
+        lowest, highest = ranges.get(name, (0, 0))
+        if not lowest <= level <= highest:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"Unable to register because the broker does not support finalized version {level} of {name}. The "
+                f"broker wants a version between {lowest} and {highest}, inclusive.",
+            )
+
+
+def broker_heartbeat(
+    context: Context, sessions: BrokerSessions, request: BrokerHeartbeatRequest, now_ms: int
+) -> Outcome[BrokerHeartbeatResponse]:
+    """Note that a broker lives, and grant what it wants: to serve, to be fenced, to shut down.
+
+    A fenced broker is unfenced once it has replayed its own registration (current_metadata_offset at least its epoch).
+    One that leads partitions and wants to stop hands them over first; it is told to stop when it leads nothing and the
+    others know that. Errors: STALE_BROKER_EPOCH, also for a broker that is not registered.
+    """
+    broker = check_broker_epoch(context.image, request.broker_id, request.broker_epoch)
+    sessions.touch(broker.id, request.current_metadata_offset, now_ms)
+    caught_up = request.current_metadata_offset >= broker.epoch
+    records: list[Any] = []
+    fenced, stop = broker.fenced, False
+    if broker.fenced:
+        if request.want_shut_down:
+            stop = True
+        elif not request.want_fence and caught_up:
+            fenced = False
+            records = _unfencing(context, broker)
+    elif request.want_fence:
+        fenced, stop = True, request.want_shut_down
+        records = _fencing(context, broker)
+    elif request.want_shut_down or broker.in_controlled_shutdown:
+        if any(partition.leader == broker.id for _, _, partition in _partitions(context.image)):
+            records = _shutting_down(context, broker)
+            sessions.begin_shutdown(broker.id, context.image.offset + len(records))
+        elif not broker.in_controlled_shutdown or sessions.others_know(broker.id, context.image):
+            fenced = stop = True
+            records = _fencing(context, broker)
+    return Outcome(records, BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=fenced, should_shut_down=stop))
+
+
+def fence_silent_broker(context: Context, sessions: BrokerSessions, now_ms: int) -> Outcome[int | None]:
+    """Fence the broker whose session ran out first; the response is its id. One at a time, so that each sees the effect
+    of the last.
+    """
+    broker_id = sessions.expired(context.image, now_ms)
+    if broker_id is None:
+        return Outcome([], None)
+    return Outcome(_fencing(context, context.image.brokers[broker_id]), broker_id)
+
+
+def unregister_broker(context: Context, broker_id: int) -> Outcome[None]:
+    """Take a broker out of the cluster. BROKER_ID_NOT_REGISTERED when it is not in."""
+    broker = context.image.brokers.get(broker_id)
+    if broker is None:
+        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {broker_id} is not currently registered")
+    records: list[Any] = _moves_away_from(context, broker_id)
+    return Outcome([*records, UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch)], None)
+
+
+def register_controller(request: ControllerRegistrationRequest) -> Outcome[None]:
+    """Note a controller's addresses and features; each process start does."""
+    record = RegisterControllerRecord(
+        controller_id=request.controller_id,
+        incarnation_id=request.incarnation_id,
+        zk_migration_ready=False,
+        end_points=[
+            ControllerEndpoint(
+                name=point.name, host=point.host, port=point.port, security_protocol=point.security_protocol
+            )
+            for point in request.listeners
+        ],
+        features=[
+            ControllerFeature(
+                name=feature.name,
+                min_supported_version=feature.min_supported_version,
+                max_supported_version=feature.max_supported_version,
+            )
+            for feature in request.features
+        ],
+    )
+    return Outcome([record], None)
+
+
+def check_broker_epoch(image: Image, broker_id: int, broker_epoch: int) -> BrokerImage:
+    """The registration that this epoch belongs to. Raises STALE_BROKER_EPOCH."""
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"No broker registration found for broker id {broker_id}")
+    if broker.epoch != broker_epoch:
+        raise KafkaError(
+            ErrorCode.STALE_BROKER_EPOCH, f"Expected broker epoch {broker.epoch}, but got broker epoch {broker_epoch}"
+        )
+    return broker
+
+
+# -- the records of each transition
+
+
+def _fencing(context: Context, broker: BrokerImage) -> list[Any]:
+    return [
+        *_moves_away_from(context, broker.id),
+        BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, fenced=_FENCE),
+    ]
+
+
+def _shutting_down(context: Context, broker: BrokerImage) -> list[Any]:
+    records = _moves_away_from(context, broker.id)
+    if broker.in_controlled_shutdown:
+        return records
+    change = BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, in_controlled_shutdown=1)
+    return [change, *records]
+
+
+def _unfencing(context: Context, broker: BrokerImage) -> list[Any]:
+    brokers = context.image.brokers
+
+    def acceptable(replica: int) -> bool:
+        return replica == broker.id or (replica in brokers and brokers[replica].active)
+
+    change = BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, fenced=_UNFENCE)
+    return [change, *_changes(context, acceptable, lambda partition: partition.leader == NO_LEADER, removed=NO_LEADER)]
+
+
+def _moves_away_from(context: Context, broker_id: int) -> list[Any]:
+    image = context.image
+
+    def acceptable(replica: int) -> bool:
+        return replica != broker_id and replica in image.brokers and image.brokers[replica].active
+
+    return _changes(context, acceptable, lambda partition: broker_id in partition.isr, removed=broker_id)
+
+
+def _changes(
+    context: Context, acceptable: Callable[[int], bool], concerned: Callable[[PartitionImage], bool], *, removed: int
+) -> list[Any]:
+    """The changes of every partition that is concerned, without one broker in its ISR."""
+    image = context.image
+    records: list[Any] = []
+    for topic, index, partition in _partitions(image):
+        if not concerned(partition):
+            continue
+
+        def may_lead(replica: int, partition: PartitionImage = partition) -> bool:
+            return acceptable(replica) and image.brokers[replica].has_online_directory(partition.directory(replica))
+
+        record = election.plan_change(
+            context,
+            topic,
+            index,
+            election=election.allowed_election(context, topic.name),
+            acceptable=may_lead,
+            isr=tuple(replica for replica in partition.isr if replica != removed),
+        )
+        if record is not None:
+            records.append(record)
+    return records
+
+
+def _partitions(image: Image) -> list[tuple[TopicImage, int, PartitionImage]]:
+    return [
+        (topic, index, partition)
+        for topic in image.topics_by_id.values()
+        for index, partition in topic.partitions.items()
+    ]

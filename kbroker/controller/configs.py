@@ -1,0 +1,218 @@
+"""IncrementalAlterConfigs and AlterConfigs, decided.
+
+A resource's changes are made all together or not at all; resources of one request stand alone. Topics must exist; a
+broker's settings are named by its id, and "" names the defaults of the whole cluster. A broker resource records a
+change even when the value stays, because that makes brokers reload (files behind a setting may have changed).
+
+Source: Kafka's ConfigAdminManager (the checks that a broker makes before it forwards) and ConfigurationControlManager.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from typing import Any
+
+from kbroker.controller.context import Context, TooManyRecords, error_text
+from kbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
+from kbroker.metadata.names import topic_name_fault
+from kbroker.runtime.outcome import Outcome
+from wire.errors import ErrorCode, KafkaError
+from wire.messages import alter_configs as legacy
+from wire.messages import incremental_alter_configs as incremental
+from wire.stored.metadata import ConfigRecord
+
+Resource = tuple[int, str]
+
+
+class Operation(IntEnum):
+    """What an incremental change does to one key."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+def incremental_alter_configs(
+    context: Context, request: incremental.IncrementalAlterConfigsRequest
+) -> Outcome[incremental.IncrementalAlterConfigsResponse]:
+    """Decide each resource's changes.
+
+    Per resource: INVALID_REQUEST (named twice, a key twice, no value, unknown type or operation, another broker's id),
+    INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_TOPIC_EXCEPTION. POLICY_VIOLATION when
+    too many records are needed.
+    """
+    faults, records = _decide_each(
+        context,
+        [((resource.resource_type, resource.resource_name), resource) for resource in request.resources],
+        lambda resource: _incremental_changes(context, resource),
+    )
+    responses = [
+        incremental.AlterConfigsResourceResponse(
+            error_code=code,
+            error_message=text,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        for resource, (code, text) in zip(request.resources, faults, strict=True)
+    ]
+    return Outcome(
+        [] if request.validate_only else records, incremental.IncrementalAlterConfigsResponse(responses=responses)
+    )
+
+
+def alter_configs(context: Context, request: legacy.AlterConfigsRequest) -> Outcome[legacy.AlterConfigsResponse]:
+    """Decide the older form, which replaces all overrides of a resource: what the request does not name is deleted.
+    Errors as above.
+    """
+    faults, records = _decide_each(
+        context,
+        [((resource.resource_type, resource.resource_name), resource) for resource in request.resources],
+        lambda resource: _replacing_changes(context, resource),
+    )
+    responses = [
+        legacy.AlterConfigsResourceResponse(
+            error_code=code,
+            error_message=text,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        for resource, (code, text) in zip(request.resources, faults, strict=True)
+    ]
+    return Outcome([] if request.validate_only else records, legacy.AlterConfigsResponse(responses=responses))
+
+
+Fault = tuple[int, str | None]
+
+
+def _decide_each(
+    context: Context, resources: list[tuple[Resource, Any]], changes: Callable[[Any], list[ConfigRecord]]
+) -> tuple[list[Fault], list[Any]]:
+    """An error code and text for each resource, and the records of those that succeed."""
+    times = Counter(name for name, _ in resources)
+    faults: list[Fault] = []
+    records: list[Any] = []
+    for name, resource in resources:
+        try:
+            if times[name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            decided = changes(resource)
+            context.require_room(records, len(decided))
+        except TooManyRecords as error:
+            return [(error.code, error_text(error))] * len(resources), []
+        except KafkaError as error:
+            faults.append((error.code, error_text(error)))
+        else:
+            records += decided
+            faults.append((ErrorCode.NONE, None))
+    return faults, records
+
+
+def _check_keys(names: list[str], missing: list[str]) -> None:
+    if len(set(names)) != len(names):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    if missing:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(missing)}")
+
+
+def _incremental_changes(context: Context, resource: incremental.AlterConfigsResource) -> list[ConfigRecord]:
+    name = (resource.resource_type, resource.resource_name)
+    _check_keys(
+        [config.name for config in resource.configs],
+        [
+            config.name
+            for config in resource.configs
+            if config.value is None and config.config_operation != Operation.DELETE
+        ],
+    )
+    current = context.image.configs.get(name, {})
+    wanted: dict[str, str | None] = {}
+    for config in resource.configs:
+        try:
+            operation = Operation(config.config_operation)
+        except ValueError:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {config.config_operation}") from None
+        if operation is Operation.DELETE:
+            wanted[config.name] = None
+            continue
+        assert config.value is not None
+        wanted[config.name] = config.value
+        if operation is not Operation.SET:
+            start = current.get(config.name)
+            if start is None:
+                start = context.rules.default(name[0], config.name) or ""
+            if not context.rules.is_list(name[0], config.name):
+                text = f"Can't {operation.name} to key {config.name} because its type is not LIST."
+                raise KafkaError(ErrorCode.INVALID_CONFIG, text)
+            wanted[config.name] = _edited_list(start, operation, config.value)
+    return _validated(context, name, wanted)
+
+
+def _edited_list(start: str, operation: Operation, value: str) -> str:
+    parts = [part for part in start.split(",") if part]
+    for part in value.split(","):
+        if operation is Operation.APPEND and part not in parts:
+            parts.append(part)
+        elif operation is Operation.SUBTRACT and part in parts:
+            parts.remove(part)
+    return ",".join(parts)
+
+
+def _replacing_changes(context: Context, resource: legacy.AlterConfigsResource) -> list[ConfigRecord]:
+    name = (resource.resource_type, resource.resource_name)
+    _check_keys(
+        [config.name for config in resource.configs],
+        [config.name for config in resource.configs if config.value is None],
+    )
+    wanted: dict[str, str | None] = dict.fromkeys(context.image.configs.get(name, {}))
+    wanted.update({config.name: config.value for config in resource.configs})
+    return _validated(context, name, wanted)
+
+
+def _validated(context: Context, resource: Resource, wanted: Mapping[str, str | None]) -> list[ConfigRecord]:
+    """The records that make these keys so (None deletes), after all checks of the result."""
+    resource_type, resource_name = resource
+    current = context.image.configs.get(resource, {})
+    result = {**current, **wanted}
+    configs = {key: value for key, value in result.items() if value is not None}
+    if resource_type == TOPIC_RESOURCE:
+        _check_topic(context, resource_name, configs, current)
+    elif resource_type == BROKER_RESOURCE:
+        _check_broker(context, resource_name, configs, current)
+    else:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
+    return [
+        ConfigRecord(resource_type=resource_type, resource_name=resource_name, name=key, value=value)
+        for key, value in wanted.items()
+        if resource_type == BROKER_RESOURCE or value != current.get(key)
+    ]
+
+
+def _check_topic(context: Context, name: str, configs: Mapping[str, str], current: Mapping[str, str]) -> None:
+    if not name:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+    fault = topic_name_fault(name)
+    if fault is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+    context.rules.validate_topic(configs, current)
+    if name not in context.image.topics_by_name:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+
+
+def _check_broker(context: Context, name: str, configs: Mapping[str, str], current: Mapping[str, str]) -> None:
+    if name:
+        if not (name.isascii() and name.isdigit()):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
+        if int(name) not in context.image.brokers:
+            raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No node with id {int(name)} found.")
+    context.rules.validate_broker(configs, current, per_broker=bool(name))
+
+
+def check_own_broker(node_id: int, resource_type: int, name: str) -> None:
+    """A broker takes changes of its own settings only; clients are to send them to the broker that they name. Raises
+    INVALID_REQUEST.
+    """
+    if resource_type == BROKER_RESOURCE and name.isascii() and name.isdigit() and int(name) != node_id:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node_id}, but received {name}")

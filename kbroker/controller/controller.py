@@ -1,0 +1,129 @@
+"""The controller: decisions over the newest state, and the state that records make of it.
+
+Every decision is ``Controller.<request>(request, ...) -> Outcome(records, response)`` and changes no metadata; the
+single writer (tasks.py) appends the records and hands them to `replay`, which moves the image on. The image here runs
+ahead of the published one by what is written but not yet synced, so that a decision always sees the one before it. What
+is not in the log is the brokers' sessions: they are about this process's clock, and a new controller begins them
+afresh.
+
+The areas are modules of functions: topics, partitions, configs, brokers, isr, producer_ids, features; auto_creation and
+placement serve them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+from kbroker.controller import brokers, configs, features, isr, partitions, producer_ids, topics
+from kbroker.controller.context import ConfigRules, Context, ControllerSettings
+from kbroker.metadata.image import Image
+from kbroker.runtime.outcome import Outcome
+from wire.messages import alter_configs as legacy_configs
+from wire.messages import incremental_alter_configs as incremental_configs
+from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from wire.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from wire.messages.controller_registration import ControllerRegistrationRequest
+from wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
+from wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from wire.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
+
+
+class Controller:
+    """The decisions of one cluster.
+
+    image     the state after every record that was replayed
+    settings  what decisions depend on; replaced as a whole when settings change
+    Units     now_ms is monotonic
+    """
+
+    def __init__(
+        self,
+        image: Image,
+        *,
+        settings: ControllerSettings,
+        rules: ConfigRules,
+        new_uuid: Callable[[], UUID],
+        now_ms: int,
+    ) -> None:
+        self.image = image
+        self.settings = settings
+        self._rules = rules
+        self._new_uuid = new_uuid
+        self._sessions = brokers.BrokerSessions(settings.broker_session_timeout_ms)
+        self._sessions.restore(image, now_ms)
+
+    def replay(self, records: Sequence[Any], *, offset: int, epoch: int) -> Image:
+        """Move on by these records, the last of which has this offset; returns the new image."""
+        self.image = self.image.apply(records, offset=offset, epoch=epoch)
+        return self.image
+
+    @property
+    def _context(self) -> Context:
+        return Context(self.image, self.settings, self._rules, self._new_uuid)
+
+    def create_topics(self, request: CreateTopicsRequest) -> Outcome[CreateTopicsResponse]:
+        """See topics.create_topics."""
+        return topics.create_topics(self._context, request)
+
+    def delete_topics(self, request: DeleteTopicsRequest, *, version: int) -> Outcome[DeleteTopicsResponse]:
+        """See topics.delete_topics."""
+        return topics.delete_topics(self._context, request, version=version)
+
+    def create_partitions(self, request: CreatePartitionsRequest) -> Outcome[CreatePartitionsResponse]:
+        """See partitions.create_partitions."""
+        return partitions.create_partitions(self._context, request)
+
+    def incremental_alter_configs(
+        self, request: incremental_configs.IncrementalAlterConfigsRequest
+    ) -> Outcome[incremental_configs.IncrementalAlterConfigsResponse]:
+        """See configs.incremental_alter_configs."""
+        return configs.incremental_alter_configs(self._context, request)
+
+    def alter_configs(
+        self, request: legacy_configs.AlterConfigsRequest
+    ) -> Outcome[legacy_configs.AlterConfigsResponse]:
+        """See configs.alter_configs."""
+        return configs.alter_configs(self._context, request)
+
+    def allocate_producer_ids(self, request: AllocateProducerIdsRequest) -> Outcome[AllocateProducerIdsResponse]:
+        """See producer_ids.allocate_producer_ids."""
+        return producer_ids.allocate_producer_ids(self._context, request)
+
+    def alter_partition(self, request: AlterPartitionRequest, *, version: int) -> Outcome[AlterPartitionResponse]:
+        """See isr.alter_partition."""
+        return isr.alter_partition(self._context, request, version=version)
+
+    def register_broker(
+        self, request: BrokerRegistrationRequest, now_ms: int, *, replaces_dead: bool = False
+    ) -> Outcome[BrokerRegistrationResponse]:
+        """See brokers.register_broker."""
+        return brokers.register_broker(self._context, self._sessions, request, now_ms, replaces_dead=replaces_dead)
+
+    def register_controller(self, request: ControllerRegistrationRequest) -> Outcome[None]:
+        """See brokers.register_controller."""
+        return brokers.register_controller(request)
+
+    def broker_heartbeat(self, request: BrokerHeartbeatRequest, now_ms: int) -> Outcome[BrokerHeartbeatResponse]:
+        """See brokers.broker_heartbeat."""
+        return brokers.broker_heartbeat(self._context, self._sessions, request, now_ms)
+
+    def fence_silent_broker(self, now_ms: int) -> Outcome[int | None]:
+        """See brokers.fence_silent_broker."""
+        return brokers.fence_silent_broker(self._context, self._sessions, now_ms)
+
+    def unregister_broker(self, broker_id: int) -> Outcome[None]:
+        """See brokers.unregister_broker."""
+        return brokers.unregister_broker(self._context, broker_id)
+
+    def update_features(self, request: UpdateFeaturesRequest) -> Outcome[UpdateFeaturesResponse]:
+        """See features.update_features."""
+        return features.update_features(self._context, request)
+
+    def next_deadline_ms(self) -> int | None:
+        """When fence_silent_broker should be asked next, in now_ms; None while no session can run out."""
+        return self._sessions.next_deadline_ms(self.image)

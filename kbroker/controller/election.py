@@ -1,0 +1,145 @@
+"""Who leads a partition after its ISR, its replicas or a broker's state changed, as one PartitionChange record or none.
+
+Clean elections take a member of the ISR; an unclean one, where the topic allows it, takes any live replica and may lose
+records, so that it sets the ISR to that replica alone and marks the leader as recovering. When nobody can lead, the
+leader becomes NO_LEADER and the ISR stays: its members are the ones who still have everything. With a single broker
+that is the whole life of a partition: a shutdown or a death sets NO_LEADER (leader_epoch + 1), the broker's return
+elects it again (leader_epoch + 1). Apache Kafka 4.3.1 on one node writes the same records.
+
+Source: Kafka's PartitionChangeBuilder and PartitionReassignmentReplicas (without eligible leader replicas, which
+metadata.version 21 lacks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from uuid import UUID
+
+from kbroker.controller.context import Context
+from kbroker.controller.placement import default_directory
+from kbroker.metadata.image import NO_LEADER, BrokerImage, Image, PartitionImage, TopicImage
+from wire.stored.metadata import PartitionChangeRecord
+
+RECOVERED = 0
+RECOVERING = 1
+
+_UNCLEAN_ELECTION_KEY = "unclean.leader.election.enable"
+
+
+class Election(Enum):
+    """What an election may do: keep a leader that still can lead, go back to the preferred one, or also choose outside
+    of the ISR.
+    """
+
+    ONLINE = "online"
+    PREFERRED = "preferred"
+    UNCLEAN = "unclean"
+
+
+def allowed_election(context: Context, topic: str) -> Election:
+    """UNCLEAN where the topic's settings (its own, then dynamic, then static ones) allow it."""
+    image = context.image
+    for configs in (
+        image.topic_configs(topic),
+        image.broker_configs(context.settings.node_id),
+        image.broker_configs(None),
+    ):
+        value = configs.get(_UNCLEAN_ELECTION_KEY)
+        if value is not None:
+            return Election.UNCLEAN if value.lower() == "true" else Election.ONLINE
+    return Election.UNCLEAN if context.settings.unclean_leader_election_enable else Election.ONLINE
+
+
+def can_lead(image: Image, partition: PartitionImage, broker_id: int) -> bool:
+    """Whether the broker is up and its copy's directory is online."""
+    broker: BrokerImage | None = image.brokers.get(broker_id)
+    return broker is not None and broker.active and broker.has_online_directory(partition.directory(broker_id))
+
+
+def plan_change(
+    context: Context,
+    topic: TopicImage,
+    index: int,
+    *,
+    election: Election,
+    acceptable: Callable[[int], bool],
+    isr: Sequence[int] | None = None,
+    leader_recovery_state: int | None = None,
+) -> PartitionChangeRecord | None:
+    """The record that brings a partition to this ISR with a leader that is acceptable, or None when nothing changes.
+
+    A reassignment that this ISR completes is finished by the same record. The leader's epoch rises when the leader
+    changes or when a replica leaves.
+    """
+    before = topic.partitions[index]
+    target_isr, replicas, removing, adding = _completed(before, before.isr if isr is None else tuple(isr))
+    record = PartitionChangeRecord(partition_id=index, topic_id=topic.id)
+    leader, unclean = _elect(before, replicas, target_isr, election, acceptable)
+    target_recovery = before.leader_recovery_state if leader_recovery_state is None else leader_recovery_state
+    if leader != before.leader:
+        record.leader = leader
+        if unclean:
+            target_isr = (leader,)
+            target_recovery = RECOVERING
+    elif not set(before.replicas) <= set(replicas):
+        record.leader = before.leader
+    if target_isr and target_isr != before.isr:
+        record.isr = list(target_isr)
+    if replicas != before.replicas:
+        record.replicas = list(replicas)
+        record.directories = _directories(context.image, before, replicas)
+    if removing != before.removing_replicas:
+        record.removing_replicas = list(removing)
+    if adding != before.adding_replicas:
+        record.adding_replicas = list(adding)
+    if target_recovery != before.leader_recovery_state:
+        record.leader_recovery_state = target_recovery
+    return None if record == PartitionChangeRecord(partition_id=index, topic_id=topic.id) else record
+
+
+def _elect(
+    before: PartitionImage,
+    replicas: tuple[int, ...],
+    isr: tuple[int, ...],
+    election: Election,
+    acceptable: Callable[[int], bool],
+) -> tuple[int, bool]:
+    """The leader and whether the election was unclean."""
+
+    def valid(replica: int) -> bool:
+        return replica in isr and acceptable(replica)
+
+    candidates = [before.leader, *replicas]
+    if election is Election.PREFERRED:
+        candidates.insert(0, replicas[0])
+    for candidate in candidates:
+        if valid(candidate):
+            return candidate, False
+    if election is Election.UNCLEAN:
+        for candidate in replicas:
+            if acceptable(candidate):
+                return candidate, True
+    return NO_LEADER, False
+
+
+_Reassigned = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
+
+def _completed(before: PartitionImage, isr: tuple[int, ...]) -> _Reassigned:
+    """ISR, replicas, removing and adding replicas; a reassignment ends once every replica that stays is in the ISR."""
+    unchanged = (isr, before.replicas, before.removing_replicas, before.adding_replicas)
+    if not before.removing_replicas and not before.adding_replicas:
+        return unchanged
+    replicas = tuple(replica for replica in before.replicas if replica not in before.removing_replicas)
+    staying = tuple(replica for replica in isr if replica not in before.removing_replicas)
+    if not replicas or not set(replicas) <= set(staying):
+        return unchanged
+    return staying, replicas, (), ()
+
+
+def _directories(image: Image, before: PartitionImage, replicas: tuple[int, ...]) -> list[UUID]:
+    known = dict(zip(before.replicas, before.directories, strict=False))
+    return [
+        known[replica] if replica in known else default_directory(image.brokers.get(replica)) for replica in replicas
+    ]

@@ -1,0 +1,88 @@
+"""Feature levels: what this version can do, and UpdateFeatures, decided.
+
+A fresh cluster is at metadata.version 21 (3.9-IV0), the newest level whose every duty is fulfilled here. kraft.version
+0 means a static quorum and is not recorded. Levels rise by UpdateFeatures only, one request all together or not at all.
+
+Source: KIP-584, KIP-778; Kafka's FeatureControlManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from kbroker.controller.context import Context, error_text
+from kbroker.metadata.image import METADATA_VERSION_FEATURE
+from kbroker.runtime.outcome import Outcome
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.update_features import (
+    FeatureUpdateKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from wire.stored.metadata import FeatureLevelRecord
+
+LOWEST_METADATA_VERSION: Final = 7
+METADATA_VERSION: Final = 21
+"""3.9-IV0, the level of a new cluster."""
+
+SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
+    {METADATA_VERSION_FEATURE: (LOWEST_METADATA_VERSION, METADATA_VERSION), "kraft.version": (0, 0)}
+)
+"""The levels that this version can run at, lowest and highest."""
+
+_UPGRADE = 1
+_SAFE_DOWNGRADE = 2
+_UNSAFE_DOWNGRADE = 3
+
+
+def update_features(context: Context, request: UpdateFeaturesRequest) -> Outcome[UpdateFeaturesResponse]:
+    """Decide new finalized levels. INVALID_UPDATE_VERSION for one fails the whole request."""
+    records: list[Any] = []
+    try:
+        for update in request.feature_updates:
+            _check(context, update)
+            if update.max_version_level != context.image.features.get(update.feature, 0):
+                records.append(FeatureLevelRecord(name=update.feature, feature_level=update.max_version_level))
+    except KafkaError as error:
+        text = error_text(error)
+        results = [
+            UpdatableFeatureResult(feature=update.feature, error_code=error.code, error_message=text)
+            for update in request.feature_updates
+        ]
+        return Outcome([], UpdateFeaturesResponse(error_code=error.code, error_message=text, results=results))
+    results = [UpdatableFeatureResult(feature=update.feature, error_message=None) for update in request.feature_updates]
+    return Outcome(
+        [] if request.validate_only else records, UpdateFeaturesResponse(error_message=None, results=results)
+    )
+
+
+def _check(context: Context, update: FeatureUpdateKey) -> None:
+    def refuse(reason: str) -> KafkaError:
+        return KafkaError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"Invalid update version {update.max_version_level} for feature {update.feature}. {reason}",
+        )
+
+    level, current = update.max_version_level, context.image.features.get(update.feature, 0)
+    kind = _SAFE_DOWNGRADE if update.allow_downgrade else update.upgrade_type
+    if kind not in {_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE}:
+        raise refuse("The controller does not support the given upgrade type.")
+    if level < 0:
+        raise refuse("A feature version cannot be less than 0.")
+    if update.feature not in SUPPORTED_FEATURES:
+        raise refuse(f"Local controller {context.settings.node_id} does not support this feature.")
+    lowest, highest = SUPPORTED_FEATURES[update.feature]
+    if not lowest <= level <= highest:
+        raise refuse(f"Local controller {context.settings.node_id} only supports versions {lowest}-{highest}")
+    if level < current and update.feature == METADATA_VERSION_FEATURE:
+        raise refuse("Refusing to perform the requested downgrade because it might delete metadata information.")
+    if level < current and kind == _UPGRADE:
+        raise refuse(
+            "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "
+            "downgrade."
+        )
+    if level > current and kind != _UPGRADE:
+        raise refuse("Can't downgrade to a newer version.")

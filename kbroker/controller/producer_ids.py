@@ -1,0 +1,53 @@
+"""Producer ids: the controller hands out blocks of 1,000, a broker uses them up one by one.
+
+The record goes into the log before a block is used, so that no id is ever handed out twice, whatever dies; what a
+broker did not use of its block when it stopped is lost, which is what makes ids unique across restarts. Source:
+KIP-730.
+"""
+
+from __future__ import annotations
+
+from kbroker.controller.brokers import check_broker_epoch
+from kbroker.controller.context import Context
+from kbroker.runtime.outcome import Outcome
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from wire.stored.metadata import ProducerIdsRecord
+
+BLOCK_SIZE = 1_000
+_LARGEST = 2**63 - 1
+
+
+def allocate_producer_ids(
+    context: Context, request: AllocateProducerIdsRequest
+) -> Outcome[AllocateProducerIdsResponse]:
+    """Give the broker the next block. Raises STALE_BROKER_EPOCH, and UNKNOWN_SERVER_ERROR when int64 is used up."""
+    check_broker_epoch(context.image, request.broker_id, request.broker_epoch)
+    first = context.image.next_producer_id
+    if first > _LARGEST - BLOCK_SIZE:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids have been handed out")
+    record = ProducerIdsRecord(
+        broker_id=request.broker_id, broker_epoch=request.broker_epoch, next_producer_id=first + BLOCK_SIZE
+    )
+    return Outcome([record], AllocateProducerIdsResponse(producer_id_start=first, producer_id_len=BLOCK_SIZE))
+
+
+class ProducerIdBlock:
+    """What a broker has left of its block."""
+
+    __slots__ = ("_end", "_next")
+
+    def __init__(self) -> None:
+        self._next = self._end = 0
+
+    def take(self) -> int | None:
+        """The next id, or None when a new block is needed."""
+        if self._next == self._end:
+            return None
+        taken, self._next = self._next, self._next + 1
+        return taken
+
+    def refill(self, response: AllocateProducerIdsResponse) -> None:
+        """Go on with this block."""
+        self._next = response.producer_id_start
+        self._end = response.producer_id_start + response.producer_id_len

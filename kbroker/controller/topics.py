@@ -1,0 +1,305 @@
+"""CreateTopics and DeleteTopics, decided.
+
+One request names many topics; each succeeds or fails alone, and the records of those that succeed become visible
+together. The order of the checks and the texts are Kafka's, because clients and their tests read both. Beyond Kafka:
+two names of one request that would collide ("a.b" and "a_b") are not both created.
+
+Source: Kafka's ControllerApis (duplicates) and ReplicationControlManager (everything else).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from kbroker.controller import placement
+from kbroker.controller.context import Context, TooManyRecords, error_text
+from kbroker.metadata.image import TOPIC_RESOURCE, Image, PartitionImage, TopicImage
+from kbroker.metadata.names import CLUSTER_METADATA_TOPIC, collision_key, topic_name_fault
+from kbroker.runtime.outcome import Outcome
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
+from wire.stored.metadata import ConfigRecord, RemoveTopicRecord, TopicRecord
+from wire.types import ZERO_UUID
+
+_MAX_REPLICATION_FACTOR = 32_767
+
+
+def create_topics(context: Context, request: CreateTopicsRequest) -> Outcome[CreateTopicsResponse]:
+    """Decide which of the topics to create; with validate_only nothing is recorded, but the answer is the same.
+
+    Per topic: TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR,
+    INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG, INVALID_REQUEST. POLICY_VIOLATION on every topic when the whole request
+    needs too many records (W11).
+    """
+    times = Counter(topic.name for topic in request.topics)
+    records: list[Any] = []
+    results: list[CreatableTopicResult] = []
+    rejected: list[CreatableTopicResult] = []
+    taken: dict[str, str] = {}
+    try:
+        for topic in request.topics:
+            if times[topic.name] > 1:
+                continue
+            if topic.name == CLUSTER_METADATA_TOPIC:
+                text = f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited."
+                rejected.append(_failed(topic.name, KafkaError(ErrorCode.INVALID_REQUEST, text)))
+                continue
+            results.append(_create_topic(context, topic, records, taken))
+    except TooManyRecords as error:
+        return Outcome([], CreateTopicsResponse(topics=[_failed(name, error) for name in times]))
+    duplicates = [name for name, count in times.items() if count > 1]
+    results += [_failed(name, KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")) for name in duplicates]
+    return Outcome([] if request.validate_only else records, CreateTopicsResponse(topics=results + rejected))
+
+
+def _failed(name: str, error: KafkaError) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=error.code, error_message=error_text(error))
+
+
+def _create_topic(
+    context: Context, topic: CreatableTopic, records: list[Any], taken: dict[str, str]
+) -> CreatableTopicResult:
+    """Append the topic's records, or answer why not. Raises TooManyRecords, which ends the whole request."""
+    try:
+        _check_name(context.image, topic.name, taken)
+        configs = _check_configs(context, topic)
+        partitions = _new_partitions(context, topic, records, configs_count=len(configs))
+    except TooManyRecords:
+        raise
+    except KafkaError as error:
+        return _failed(topic.name, error)
+    context.require_room(records, 1 + len(configs) + len(partitions))
+    key = collision_key(topic.name)
+    if key is not None:
+        taken[key] = topic.name
+    topic_id = new_topic_id(context)
+    records.append(TopicRecord(name=topic.name, topic_id=topic_id))
+    # Configs come before the partitions, so that whoever acts on a new partition knows its settings.
+    records += [
+        ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=topic.name, name=name, value=value)
+        for name, value in configs.items()
+    ]
+    records += placement.partition_records(topic_id, 0, partitions)
+    return CreatableTopicResult(
+        name=topic.name,
+        topic_id=topic_id,
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        num_partitions=len(partitions),
+        replication_factor=len(partitions[0].replicas),
+        configs=[
+            CreatableTopicConfigs(
+                name=config.name,
+                value=None if config.is_sensitive else config.value,
+                read_only=config.read_only,
+                config_source=config.source,
+                is_sensitive=config.is_sensitive,
+            )
+            for config in context.rules.describe_topic(configs, context.image)
+        ],
+    )
+
+
+def new_topic_id(context: Context) -> UUID:
+    """A fresh id. Ids that mean something special, and those whose text begins with "-" (a flag to command-line tools),
+    are not used.
+    """
+    while True:
+        topic_id = context.new_uuid()
+        if topic_id.int > 0xFF and topic_id.bytes[0] >> 2 != 62 and topic_id not in context.image.topics_by_id:
+            return topic_id
+
+
+def _check_name(image: Image, name: str, taken: Mapping[str, str]) -> None:
+    if name in image.topics_by_name:
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    fault = topic_name_fault(name)
+    if fault is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+    key = collision_key(name)
+    if key is None:
+        return
+    length = len(name)
+    for other in image.topics_by_name:
+        if len(other) == length and other.replace(".", "_") == key:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
+    if key in taken:
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic '{name}' collides with another topic of the request: {taken[key]}",
+        )
+
+
+def _check_configs(context: Context, topic: CreatableTopic) -> dict[str, str]:
+    configs: dict[str, str] = {}
+    missing = []
+    for config in topic.configs:
+        if config.value is None:
+            missing.append(config.name)
+        else:
+            configs[config.name] = config.value
+    if missing:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(missing)}")
+    if configs:
+        context.rules.validate_topic(configs, {})
+    return configs
+
+
+def _new_partitions(
+    context: Context, topic: CreatableTopic, records: list[Any], *, configs_count: int
+) -> list[PartitionImage]:
+    if topic.assignments:
+        return _assigned_partitions(context, topic)
+    if topic.replication_factor < -1 or topic.replication_factor == 0:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    if topic.num_partitions < -1 or topic.num_partitions == 0:
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
+    count = context.settings.num_partitions if topic.num_partitions == -1 else topic.num_partitions
+    replication_factor = (
+        context.settings.default_replication_factor if topic.replication_factor == -1 else topic.replication_factor
+    )
+    brokers = placement.usable_brokers(context.image)
+    if brokers and replication_factor <= len(brokers):
+        context.require_room(records, 1 + configs_count + count)  # before the loop over a number that a client chose
+    try:
+        placed = placement.place_replicas(
+            brokers, first_partition=0, partitions=count, replication_factor=replication_factor
+        )
+    except KafkaError as error:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {replication_factor} time(s): {error.message}",
+        ) from None
+    partitions = [placement.new_partition(context.image, replicas) for replicas in placed]
+    return [partition for partition in partitions if partition is not None]
+
+
+def _assigned_partitions(context: Context, topic: CreatableTopic) -> list[PartitionImage]:
+    if topic.replication_factor != -1:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but replication factor was not set to -1.",
+        )
+    if topic.num_partitions != -1:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but numPartitions was not set to -1.",
+        )
+    partitions: dict[int, PartitionImage] = {}
+    replication_factor: int | None = None
+    for assignment in topic.assignments:
+        index = assignment.partition_index
+        if index in partitions:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Found multiple manual partition assignments for partition {index}",
+            )
+        placement.check_manual_assignment(context.image, assignment.broker_ids, replication_factor)
+        replication_factor = len(assignment.broker_ids)
+        partition = placement.new_partition(context.image, assignment.broker_ids)
+        if partition is None:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"All brokers specified in the manual partition assignment for partition {index} are fenced or in "
+                "controlled shutdown.",
+            )
+        partitions[index] = partition
+    if set(partitions) != set(range(len(partitions))):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
+        )
+    return [partitions[index] for index in range(len(partitions))]
+
+
+def delete_topics(context: Context, request: DeleteTopicsRequest, *, version: int) -> Outcome[DeleteTopicsResponse]:
+    """Decide which topics go: named by name (to version 5), or by name or id.
+
+    Per topic: UNKNOWN_TOPIC_OR_PARTITION (name), UNKNOWN_TOPIC_ID, INVALID_REQUEST (named twice, by both, by neither),
+    TOPIC_DELETION_DISABLED (INVALID_REQUEST before version 3).
+    """
+    named: list[tuple[str | None, UUID]] = [(name, ZERO_UUID) for name in request.topic_names]
+    named += [(topic.name, topic.topic_id) for topic in request.topics]
+    if not context.settings.delete_topic_enable:
+        code = ErrorCode.INVALID_REQUEST if version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
+        disabled = KafkaError(code, "Topic deletion is disabled.")
+        return Outcome(
+            [], DeleteTopicsResponse(responses=[_undeleted(name, topic_id, disabled) for name, topic_id in named])
+        )
+    responses: list[DeletableTopicResult] = []
+    doomed = _resolve(context.image, named, responses)
+    try:
+        context.require_room([], len(doomed))
+    except TooManyRecords as error:
+        responses += [_undeleted(topic.name, topic.id, error) for topic in doomed]
+        return Outcome([], DeleteTopicsResponse(responses=responses))
+    responses += [
+        DeletableTopicResult(name=topic.name, topic_id=topic.id, error_code=ErrorCode.NONE) for topic in doomed
+    ]
+    return Outcome(
+        [RemoveTopicRecord(topic_id=topic.id) for topic in doomed], DeleteTopicsResponse(responses=responses)
+    )
+
+
+def _undeleted(name: str | None, topic_id: UUID, error: KafkaError) -> DeletableTopicResult:
+    return DeletableTopicResult(name=name, topic_id=topic_id, error_code=error.code, error_message=error_text(error))
+
+
+def _resolve(
+    image: Image, named: list[tuple[str | None, UUID]], responses: list[DeletableTopicResult]
+) -> list[TopicImage]:
+    """The topics to delete, each named once; errors go to responses."""
+
+    def refuse(name: str | None, topic_id: UUID, code: ErrorCode, text: str = "") -> None:
+        responses.append(_undeleted(name, topic_id, KafkaError(code, text)))
+
+    names: Counter[str] = Counter()
+    ids: Counter[UUID] = Counter()
+    for name, topic_id in named:
+        if name is None and topic_id == ZERO_UUID:
+            refuse(None, ZERO_UUID, ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+        elif name is None:
+            ids[topic_id] += 1
+        elif topic_id == ZERO_UUID:
+            names[name] += 1
+        else:
+            refuse(name, topic_id, ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+
+    doomed: dict[UUID, TopicImage] = {}
+    for topic_id, times in ids.items():
+        topic = image.topics_by_id.get(topic_id)
+        if times > 1:
+            refuse(None, topic_id, ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
+        elif topic is None:
+            refuse(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+        else:
+            doomed[topic_id] = topic
+    for name, times in names.items():
+        topic = image.topics_by_name.get(name)
+        if times > 1:
+            refuse(name, ZERO_UUID, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+        elif topic is None:
+            refuse(name, ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        elif ids[topic.id]:
+            doomed.pop(topic.id, None)
+            refuse(
+                name,
+                topic.id,
+                ErrorCode.INVALID_REQUEST,
+                "The provided topic name maps to an ID that was already supplied.",
+            )
+        else:
+            doomed[topic.id] = topic
+    return list(doomed.values())

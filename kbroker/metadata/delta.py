@@ -1,0 +1,107 @@
+"""What changed between two images, for those who act on it: replicas, log configs, coordinators, the tier.
+
+Images share what did not change, so that identity answers "is it the same?"; the cost is one identity check a topic,
+and one a partition of the topics that did change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from kbroker.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChange:
+    """One partition that differs: before is None for a new one, after is None for one that went away with its topic."""
+
+    topic: TopicImage
+    index: int
+    before: PartitionImage | None
+    after: PartitionImage | None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerChange:
+    """One broker whose registration differs: before is None for a new one, after is None for one that went away."""
+
+    id: int
+    before: BrokerImage | None
+    after: BrokerImage | None
+
+
+@dataclass(frozen=True)
+class Delta:
+    """The difference between two images; each part is worked out when it is first asked for.
+
+    A topic that was deleted and created again under one name is in deleted_topics and in created_topics, with different
+    ids.
+    """
+
+    before: Image
+    after: Image
+
+    @cached_property
+    def created_topics(self) -> list[TopicImage]:
+        """Topics whose id is new."""
+        if self.after.topics_by_id is self.before.topics_by_id:
+            return []
+        return [
+            topic for topic_id, topic in self.after.topics_by_id.items() if topic_id not in self.before.topics_by_id
+        ]
+
+    @cached_property
+    def deleted_topics(self) -> list[TopicImage]:
+        """Topics whose id is gone, as they were."""
+        if self.after.topics_by_id is self.before.topics_by_id:
+            return []
+        return [
+            topic for topic_id, topic in self.before.topics_by_id.items() if topic_id not in self.after.topics_by_id
+        ]
+
+    @cached_property
+    def changed_partitions(self) -> list[PartitionChange]:
+        """Every partition that is new, gone or different, those of deleted topics first."""
+        return list(self._changed_partitions())
+
+    def _changed_partitions(self) -> Iterator[PartitionChange]:
+        for topic in self.deleted_topics:
+            for index, partition in topic.partitions.items():
+                yield PartitionChange(topic, index, partition, None)
+        if self.after.topics_by_id is self.before.topics_by_id:
+            return
+        for topic_id, topic in self.after.topics_by_id.items():
+            old = self.before.topics_by_id.get(topic_id)
+            if old is topic:
+                continue
+            known = {} if old is None else old.partitions
+            for index, partition in topic.partitions.items():
+                before = known.get(index)
+                if before is not partition:
+                    yield PartitionChange(topic, index, before, partition)
+
+    @cached_property
+    def changed_configs(self) -> list[tuple[int, str]]:
+        """Resources (type, name) whose overrides differ. The configs of a deleted topic count as changed."""
+        before, after = self.before.configs, self.after.configs
+        if before is after:
+            return []
+        gone = [resource for resource in before if resource not in after]
+        return gone + [resource for resource, keys in after.items() if before.get(resource) != keys]
+
+    @cached_property
+    def changed_brokers(self) -> list[BrokerChange]:
+        """Brokers that registered, changed (fenced, shutting down, directories) or were unregistered, by id."""
+        before, after = self.before.brokers, self.after.brokers
+        if before is after:
+            return []
+        ids = sorted(before.keys() | after.keys())
+        pairs = [BrokerChange(broker, before.get(broker), after.get(broker)) for broker in ids]
+        return [change for change in pairs if change.before is not change.after]
+
+    @property
+    def features_changed(self) -> bool:
+        """Whether a finalized feature level differs."""
+        return self.before.features != self.after.features
