@@ -55,18 +55,22 @@ class MemoryStream:
         self._outgoing = outgoing
         self._closed = False
 
-    async def receive_into(self, buffer: memoryview | bytearray) -> int:
+    async def receive(self, max_bytes: int) -> bytes:
         pipe = self._incoming
         while not pipe.data and not pipe.ended:
             await pipe.moved.park()
         if self._closed:
             raise trio.ClosedResourceError("we closed the connection")
-        received = min(len(buffer), len(pipe.data))
-        buffer[:received] = pipe.data[:received]
-        del pipe.data[:received]
+        data = bytes(pipe.data[:max_bytes])
+        del pipe.data[:max_bytes]
         pipe.moved.unpark_all()
-        self.received_bytes += received
-        return received
+        self.received_bytes += len(data)
+        return data
+
+    async def receive_into(self, buffer: memoryview | bytearray) -> int:
+        data = await self.receive(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
     async def send(self, parts: Sequence[Part]) -> None:
         for part in parts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from kbroker.testing.checkers import NOTHING_ALLOWED, Allowances, check_history
 from kbroker.testing.draws import Draws
-from kbroker.testing.history import BadHistory, Event, Function, Type
+from kbroker.testing.history import BadHistory, Event, Function, Type, read_history
 from tests.testing.perfect_run import perfect_history
 from tests.testing.planted import FAULTS, Planted
 
@@ -138,3 +139,24 @@ def test_a_finding_says_what_it_saw() -> None:
 def test_a_recording_that_contradicts_itself_is_refused(history: list[Event]) -> None:
     with pytest.raises(BadHistory):
         check_history(history)
+
+
+KAFKA_HISTORY = Path(__file__).parent / "fixtures" / "kafka-4.3.1-killed-once.jsonl"
+
+
+def test_k1_k2_k3_k4_find_nothing_in_a_history_of_apache_kafka() -> None:
+    """Recorded by compat/torture: two idempotent producers, two readers, one kill -9 of the broker in the middle."""
+    history = read_history(KAFKA_HISTORY.read_text())
+    assert check_history(history) == []
+    acknowledged = [e for e in history if e.function is Function.SEND and e.type is Type.OK]
+    assert len(acknowledged) == 350
+    assert len([e for e in history if e.function is Function.POLL]) > 350
+    assert max(e.epoch or 0 for e in history) > 0, "the broker was not restarted while this was recorded"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_k1_a_record_taken_out_of_apache_kafkas_history_is_missed(seed: int) -> None:
+    history = read_history(KAFKA_HISTORY.read_text())
+    records = [e for e in history if e.function is Function.FINAL]
+    history.remove(Draws("take out", seed).choice(records))
+    assert {(finding.check, finding.kind) for finding in check_history(history)} == {("K1", "lost"), ("K4", "gap")}

@@ -273,7 +273,7 @@ def test_no_handler_of_a_dying_process_can_change_the_disk() -> None:
 
     with pytest.raises(Crashed):
         handle_errors()
-    for attempt in (file.close, file.size, lambda: disk.open("/d/f"), lambda: disk.exists("/d"), disk.image):
+    for attempt in (file.sync, file.size, lambda: disk.open("/d/f"), lambda: disk.exists("/d"), disk.image):
         with pytest.raises(Crashed):
             attempt()
     assert after(disk, Loss.PROCESS_DEATH) == {b"old"}

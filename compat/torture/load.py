@@ -1,0 +1,283 @@
+"""Load from real clients that is recorded as a history, and the read-back at its end.
+
+One thread drives several idempotent producers and several readers with assigned partitions, all of librdkafka, so the
+order of the lines is the order in which this process saw things happen. Every record's value starts with an id that is
+unique in the run and goes on with bytes that depend on it; the history holds the id with a digest of the whole, so a
+record with a changed byte is another value for the checkers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from io import StringIO
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from kbroker.testing.draws import Draws
+from kbroker.testing.history import Event, Function, HistoryWriter, Type, read_history
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+READ_BACK_TIMEOUT_S = 60.0
+
+
+def value_of(payload: bytes) -> str:
+    """How the history names a record: its id and a digest of all its bytes."""
+    head = payload.split(b"|", 1)[0][:40].decode("ascii", errors="backslashreplace")
+    return f"{head}#{blake2b(payload, digest_size=4).hexdigest()}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the clients do.
+
+    Units   records: sends per producer in the whole run; payload_bytes: the largest value; max_in_flight: sends that a
+            producer has open at most
+    """
+
+    topic: str
+    partitions: int = 3
+    producers: int = 3
+    readers: int = 2
+    records: int = 2_000
+    payload_bytes: int = 200
+    max_in_flight: int = 200
+    seed: int = 0
+    topic_config: dict[str, str] = field(default_factory=dict)
+
+
+class Recorder:
+    """Writes events as they happen, and counts."""
+
+    def __init__(self, file: StringIO | None = None) -> None:
+        self.file = StringIO() if file is None else file
+        self.counts: dict[tuple[Function, Type], int] = {}
+        self._writer = HistoryWriter(self.file)
+        self._began = time.monotonic()
+
+    def note(
+        self, process: str, function: Function, kind: Type, key: str, *,
+        value: str | None = None, offset: int | None = None, epoch: int | None = None, error: str | None = None,
+    ) -> None:  # fmt: skip
+        at_ms = int((time.monotonic() - self._began) * 1000)
+        self.counts[function, kind] = self.counts.get((function, kind), 0) + 1
+        self._writer.write(
+            Event(
+                at_ms=at_ms,
+                process=process,
+                function=function,
+                type=kind,
+                key=key,
+                value=value,
+                offset=offset,
+                epoch=epoch,
+                error=error,
+            )
+        )
+
+    def acknowledged(self) -> int:
+        return self.counts.get((Function.SEND, Type.OK), 0)
+
+    def history(self) -> list[Event]:
+        return read_history(self.file.getvalue())
+
+
+class LoadProducer:
+    """An idempotent producer that keeps some sends in flight and notes what becomes of each."""
+
+    def __init__(self, name: str, bootstrap_servers: str, plan: Plan, recorder: Recorder, *, codec: str) -> None:
+        self.name = name
+        self.sent = 0
+        self.in_flight = 0
+        self._plan = plan
+        self._recorder = recorder
+        self._draws = Draws("load", plan.seed, name)
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "client.id": name,
+                "enable.idempotence": True,
+                "acks": "all",
+                "compression.type": codec,
+                "linger.ms": self._draws.choice([0, 2, 10]),
+                # Longer than any restart: what is not acknowledged is sent again and again, and must not double.
+                "message.timeout.ms": 120_000,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 200,
+                "retry.backoff.ms": 20,
+                "log_level": 2,
+            }
+        )
+
+    def is_done(self) -> bool:
+        return self.sent == self._plan.records and self.in_flight == 0
+
+    def step(self) -> None:
+        """Send a burst if there is room, and take what has been acknowledged."""
+        burst = min(self._draws.between(1, 20), self._plan.max_in_flight - self.in_flight)
+        for _ in range(min(burst, self._plan.records - self.sent)):
+            self._send()
+        self._producer.poll(0)
+
+    def _send(self) -> None:
+        self.sent += 1
+        partition = self._draws.below(self._plan.partitions)
+        payload = f"{self.name}-{self.sent}|".encode() + self._draws.bytes(self._draws.below(self._plan.payload_bytes))
+        key, value = f"{self._plan.topic}-{partition}", value_of(payload)
+
+        def on_delivery(error: KafkaError | None, message: Message) -> None:
+            self.in_flight -= 1
+            if error is None:
+                self._recorder.note(self.name, Function.SEND, Type.OK, key, value=value, offset=message.offset())
+            else:
+                # Only what was purged from the queue is known not to have left this process.
+                kind = Type.FAIL if error.code() == KafkaError._PURGE_QUEUE else Type.INFO
+                self._recorder.note(self.name, Function.SEND, kind, key, value=value, error=error.name())
+
+        self._recorder.note(self.name, Function.SEND, Type.INVOKE, key, value=value)
+        self.in_flight += 1
+        self._producer.produce(self._plan.topic, value=payload, partition=partition, on_delivery=on_delivery)
+
+
+def consumer(bootstrap_servers: str, name: str) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "client.id": name,
+            "group.id": name,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            # A reader that falls out of the log must not be set to another offset in silence.
+            "auto.offset.reset": "error",
+            "check.crcs": True,
+            "fetch.wait.max.ms": 50,
+            "reconnect.backoff.ms": 20,
+            "reconnect.backoff.max.ms": 200,
+            "log_level": 2,
+        }
+    )
+
+
+class LoadReader:
+    """A reader with all partitions assigned, that is now and then set to another offset."""
+
+    def __init__(self, name: str, bootstrap_servers: str, plan: Plan, recorder: Recorder) -> None:
+        self.name = name
+        self._plan = plan
+        self._recorder = recorder
+        self._draws = Draws("load", plan.seed, name)
+        self._consumer = consumer(bootstrap_servers, name)
+        self._assign([0] * plan.partitions)
+        self._reached = [0] * plan.partitions
+
+    def step(self) -> None:
+        for message in self._consumer.consume(200, timeout=0):
+            error = message.error()
+            if error is not None:
+                if error.code() in {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET}:
+                    raise AssertionError(f"{self.name} fell out of the log: {error}")
+                continue  # the connection is down or comes back: the reader goes on by itself
+            partition, offset = _note_message(self._recorder, self.name, Function.POLL, message)
+            self._reached[partition] = offset + 1
+        if self._draws.chance(0.002):
+            self._assign([self._draws.below(reached + 1) for reached in self._reached])
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _assign(self, offsets: Sequence[int]) -> None:
+        for partition, offset in enumerate(offsets):
+            self._recorder.note(self.name, Function.ASSIGN, Type.OK, f"{self._plan.topic}-{partition}", offset=offset)
+        self._consumer.assign(
+            [TopicPartition(self._plan.topic, partition, offset) for partition, offset in enumerate(offsets)]
+        )
+
+
+def _note_message(recorder: Recorder, name: str, function: Function, message: Message) -> tuple[int, int]:
+    """Note a message that was read; returns its partition and offset."""
+    partition, offset = message.partition(), message.offset()
+    assert partition is not None, "a message that was read has a place"
+    assert offset is not None, "a message that was read has a place"
+    payload = message.value() or b""
+    key, epoch = f"{message.topic()}-{partition}", message.leader_epoch()
+    recorder.note(name, function, Type.OK, key, value=value_of(payload), offset=offset, epoch=epoch)
+    return partition, offset
+
+
+def create_topic(bootstrap_servers: str, plan: Plan) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    topic = NewTopic(plan.topic, num_partitions=plan.partitions, replication_factor=1, config=plan.topic_config)
+    admin.create_topics([topic])[plan.topic].result(timeout=30)
+
+
+def run_load(
+    bootstrap_servers: str,
+    plan: Plan,
+    recorder: Recorder,
+    *,
+    disturb: Callable[[int], None] = lambda _: None,
+    timeout_s: float = 300,
+) -> None:
+    """Drive the clients until all sends have an end. `disturb` is called in each round with the acknowledgements so
+    far.
+
+    Errors: TimeoutError when the time is up, with what was reached.
+    """
+    producers = [
+        LoadProducer(f"p{number}", bootstrap_servers, plan, recorder, codec=CODECS[number % len(CODECS)])
+        for number in range(plan.producers)
+    ]
+    with contextlib.ExitStack() as stack:
+        readers = [LoadReader(f"r{number}", bootstrap_servers, plan, recorder) for number in range(plan.readers)]
+        for reader in readers:
+            stack.callback(reader.close)
+        deadline = time.monotonic() + timeout_s
+        while not all(producer.is_done() for producer in producers):
+            for producer in producers:
+                producer.step()
+            for reader in readers:
+                reader.step()
+            disturb(recorder.acknowledged())
+            if time.monotonic() > deadline:
+                reached = {producer.name: (producer.sent, producer.in_flight) for producer in producers}
+                raise TimeoutError(f"(sent, in flight) after {timeout_s} s: {reached}")
+            time.sleep(0.001)
+
+
+def read_back(bootstrap_servers: str, plan: Plan, recorder: Recorder, *, source: str = "leader") -> None:
+    """Read every partition from its start to its end into the history.
+
+    Errors: TimeoutError when the end is not reached.
+    """
+    reader = consumer(bootstrap_servers, "read-back")
+    try:
+        for partition in range(plan.partitions):
+            start, end = reader.get_watermark_offsets(TopicPartition(plan.topic, partition), timeout=30)
+            reader.assign([TopicPartition(plan.topic, partition, OFFSET_BEGINNING)])
+            for message in _messages_before(reader, end if end > start else 0):
+                _note_message(recorder, source, Function.FINAL, message)
+            key = f"{plan.topic}-{partition}"
+            recorder.note(source, Function.BOUNDS, Type.OK, key, offset=end, value=str(start))
+    finally:
+        reader.close()
+
+
+def _messages_before(reader: Consumer, end: int) -> Iterator[Message]:
+    """What the reader's one partition holds below `end`.
+
+    The last offset may belong to a record that readers are not shown, so the position counts, not the records.
+    """
+    deadline = time.monotonic() + READ_BACK_TIMEOUT_S
+    position = 0
+    while position < end:
+        for message in reader.consume(500, timeout=0.2):
+            if message.error() is None and (message.offset() or 0) < end:
+                yield message
+        position = max(0, *(place.offset for place in reader.position(reader.assignment())))
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"read up to {position} of {end}")
