@@ -75,7 +75,7 @@ class FrameBuffer:
     @property
     def pending_bytes(self) -> int:
         """How many bytes of a partial frame are held: more than 0 when a peer that hangs up cuts a frame."""
-        return self._filled if self._large is not None else len(self._chunk) - self._position
+        return 4 + self._filled if self._large is not None else len(self._chunk) - self._position
 
     def feed(self, data: bytes) -> None:
         """Take what was received; only between frames or in a small one, i.e. when room() is None."""

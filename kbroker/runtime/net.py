@@ -57,6 +57,18 @@ class SocketStream:
         self.received_bytes = 0
         self.sent_bytes = 0
 
+    async def receive(self, max_bytes: int) -> bytes:
+        while True:
+            try:
+                data = self._socket.recv(max_bytes)
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self._socket)
+            except OSError as error:
+                raise _broken(error) from error
+            else:
+                self.received_bytes += len(data)
+                return data
+
     async def receive_into(self, buffer: memoryview | bytearray) -> int:
         while True:
             try:

@@ -57,11 +57,12 @@ class Stream(Protocol):
     sent_bytes: int
     """Bytes that the network has taken since the connection was made."""
 
-    async def receive_into(self, buffer: memoryview | bytearray) -> int:
-        """Receive at least one byte into `buffer` and return how many; 0 when the peer sends no more.
+    async def receive(self, max_bytes: int) -> bytes:
+        """At least one byte and at most `max_bytes`; b"" when the peer sends no more. May return without yielding."""
+        ...
 
-        May return without yielding.
-        """
+    async def receive_into(self, buffer: memoryview | bytearray) -> int:
+        """`receive` into `buffer`, which is not empty; how many bytes came."""
         ...
 
     async def send(self, parts: Sequence[Part]) -> None:

@@ -1,0 +1,136 @@
+"""From the bytes of a request to the parts of its reply.
+
+Theory of operation: the header names an API and a version; the handler for both is looked up, the body decoded, the
+handler run, its response encoded. Everything that can go wrong is mapped here and nowhere else:
+
+    what                                          the client gets
+    header or body that does not decode           its connection closed
+    an API or version that is not served          its connection closed, but for ApiVersions: version 0 with
+    UNSUPPORTED_VERSION KafkaError(code)                              the response of this API that carries the code
+    OSError (a log directory)                     the same with KAFKA_STORAGE_ERROR any other exception (a fault of
+    ours)         the same with UNKNOWN_SERVER_ERROR, or for Produce its connection closed CloseConnection, or an
+    on_error that is None  its connection closed
+
+Produce must never say UNKNOWN_SERVER_ERROR: Java clients then give up the batch's sequence number, and a retry
+duplicates the records. A closed connection makes them send the batch again as it was, which is recognized.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from kbroker.handlers import CloseConnection, Context, Handler
+from kbroker.handlers.api_versions import api_versions, unsupported_version
+from kbroker.runtime.log import logger
+from kbroker.runtime.metrics import Counter, Metrics
+from kbroker.runtime.net_ports import Part
+from wire.codec import decode
+from wire.errors import ErrorCode, KafkaError, Malformed
+from wire.framing import RequestHeader, decode_request_header, encode_response_frame
+
+_PRODUCE = 0
+
+log = logger(__name__)
+
+
+class _Route:
+    """One API in one version."""
+
+    __slots__ = ("counter", "handler", "version")
+
+    def __init__(self, handler: Handler[Any], version: int, counter: Counter) -> None:
+        self.handler = handler
+        self.version = version
+        self.counter = counter
+
+
+class Dispatcher:
+    """Answers requests to one broker.
+
+    `raise_faults` lets exceptions that are faults of ours through, after the log line: for tests.
+    """
+
+    def __init__(
+        self, handlers: Mapping[int, Handler[Any]], broker: object, *, metrics: Metrics, raise_faults: bool = False
+    ) -> None:
+        self.handlers = handlers
+        self.raise_faults = raise_faults
+        self._broker = broker
+        self._errors = metrics.counter("requests.errors")
+        self._faults = metrics.counter("requests.faults")
+        self._routes: dict[int, _Route] = {}
+        for handler in handlers.values():
+            counter = metrics.counter(f"requests.{handler.request_class.__name__.removesuffix('Request')}")
+            for version in range(handler.versions.lowest, handler.versions.highest + 1):
+                self._routes[_route_number(handler.api_key, version)] = _Route(handler, version, counter)
+
+    async def answer(self, frame: memoryview, context: Context) -> list[Part] | None:
+        """Serve the request in `frame` (without its length); the parts of the reply with its length, or None for no
+        reply.
+
+        Errors  CloseConnection
+        """
+        try:
+            header, body = decode_request_header(frame)
+        except Malformed as error:
+            raise CloseConnection(f"malformed request header: {error}") from error
+        route = self._routes.get(_route_number(header.api_key, header.api_version))
+        if route is None:
+            return self._answer_unknown(header)
+        handler = route.handler
+        try:
+            request = decode(handler.request_class, header.api_version, body)
+        except Malformed as error:
+            api = handler.request_class.__name__
+            raise CloseConnection(f"malformed {api} v{header.api_version}: {error}") from error
+        route.counter.value += 1
+        context.client_id = header.client_id
+        context.api_version = header.api_version
+        try:
+            response = await handler.function(request, self._broker, context)
+            if response is None:
+                return None
+            return _reply(header.correlation_id, response, header.api_version)
+        except CloseConnection:
+            raise
+        except Exception as error:  # noqa: BLE001 - what a handler raises is mapped here, once for all
+            return self._answer_error(header, handler, request, error)
+
+    def _answer_unknown(self, header: RequestHeader) -> list[Part]:
+        if header.api_key == api_versions.api_key:
+            return _reply(header.correlation_id, unsupported_version(self.handlers), 0)
+        raise CloseConnection(f"api key {header.api_key} version {header.api_version} is not served")
+
+    def _answer_error(
+        self, header: RequestHeader, handler: Handler[Any], request: object, error: Exception
+    ) -> list[Part]:
+        api = handler.request_class.__name__.removesuffix("Request")
+        self._errors.value += 1
+        if isinstance(error, KafkaError):
+            code = error.code
+            log.debug("request failed", api=api, code=code.name, message=error)
+        elif isinstance(error, OSError):
+            code = ErrorCode.KAFKA_STORAGE_ERROR
+            log.exception("storage failed under a request", api=api)
+        else:
+            code = ErrorCode.UNKNOWN_SERVER_ERROR
+            self._faults.value += 1
+            log.exception("fault in a request", api=api, version=header.api_version, client_id=header.client_id)
+            if self.raise_faults:
+                raise error
+        if code == ErrorCode.UNKNOWN_SERVER_ERROR and handler.api_key == _PRODUCE:
+            raise CloseConnection("fault in Produce") from error
+        response = handler.on_error(request, code)
+        if response is None:
+            raise CloseConnection(f"{api} failed with {code.name} and has no reply") from error
+        return _reply(header.correlation_id, response, header.api_version)
+
+
+def _reply(correlation_id: int, response: object, version: int) -> list[Part]:
+    # What this broker puts in the place of records is bytes or a range of a file.
+    return cast("list[Part]", encode_response_frame(correlation_id, response, version))
+
+
+def _route_number(api_key: int, version: int) -> int:
+    return api_key << 16 | version

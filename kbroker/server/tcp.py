@@ -1,0 +1,238 @@
+"""The server: listeners, connections, and the limits that keep one client from being felt by the others.
+
+Theory of operation: an accept loop for each listener starts a task for each connection (`server.connection`). No
+connection has a timer of its own: one task sweeps over all of them about once a second, compares what each has done
+since the last sweep, and hangs up on those that have been idle, or stuck in a frame or a reply, for too long. An idle
+connection so costs a look at a few attributes a second, and a busy one nothing at all.
+
+Accepting stops while there are `max_connections`, pauses when connections are made faster than
+`max_connection_creation_rate`, and backs off when the system is out of descriptors or memory; each ends by itself.
+
+Stopping is in order: no new connections, waits end, requests that run are answered, then everything is closed; it takes
+at most as long as the caller allows.
+
+Source: rows W1-W3, W8-W10 and D13 of the fault list; Kafka's SocketServer and ConnectionQuotas for the meaning of the
+limits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import trio
+
+from kbroker.handlers import CloseConnection
+from kbroker.runtime.limits import RateLimitedLog, TokenBucket
+from kbroker.runtime.log import logger
+from kbroker.runtime.metrics import Metrics
+from kbroker.runtime.net_ports import Env, Listener, Stream
+from kbroker.server.connection import Connection, State
+from kbroker.server.dispatch import Dispatcher
+
+log = logger(__name__)
+
+_UNLIMITED = 2**31 - 1
+_ACCEPT_BACKOFF_MS = 100
+_LOG_INTERVAL_MS = 10_000
+_SWEEP_INTERVAL_MS = 1_000
+_SWEPT_BETWEEN_YIELDS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What clients may take. Names and defaults are Kafka's where Kafka has the limit.
+
+    A frame that has begun, and a reply that is sent, must move by `progress_bytes_per_s` on average once they have
+    taken `frame_grace_ms` or `send_grace_ms`, and must never pause for longer than `send_grace_ms`. So a frame is whole
+    after at most max(frame_grace_ms, its size / progress_bytes_per_s).
+    """
+
+    socket_request_max_bytes: int = 100 * 1024 * 1024
+    max_connections: int = _UNLIMITED
+    max_connections_per_ip: int = _UNLIMITED
+    max_connection_creation_rate: int = _UNLIMITED
+    connections_max_idle_ms: int = 600_000
+    frame_grace_ms: int = 30_000
+    send_grace_ms: int = 60_000
+    progress_bytes_per_s: int = 16 * 1024
+
+
+class Server:
+    """Serves any number of listeners with one dispatcher: `run` it in a nursery, `add` listeners, `stop` it.
+
+    Bound  max_connections, plus one for each listener but the first
+    """
+
+    def __init__(self, env: Env, dispatcher: Dispatcher, *, metrics: Metrics, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.connections: dict[Connection, Observed] = {}
+        self._env = env
+        self._dispatcher = dispatcher
+        self._by_host: dict[str, int] = {}
+        self._listeners: list[tuple[Listener, trio.CancelScope]] = []
+        rate = self.limits.max_connection_creation_rate
+        self._creations = TokenBucket(rate, rate, now_ms=env.now_ms())
+        self._nursery: trio.Nursery | None = None
+        self._departures = trio.lowlevel.ParkingLot()
+        self._log_limit = RateLimitedLog(interval_ms=_LOG_INTERVAL_MS)
+        self._accepted = metrics.counter("connections.accepted")
+        self._accept_errors = metrics.counter("connections.accept_errors")
+        self._refused = metrics.counter("connections.refused")
+        self._closed_for_fault = metrics.counter("connections.closed_for_fault")
+        self._closed_for_delay = metrics.counter("connections.closed_for_delay")
+        metrics.gauge("connections.open", lambda: len(self.connections))
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until `stop` or cancellation; started when `add` may be called."""
+        try:
+            async with trio.open_nursery() as self._nursery:
+                self._nursery.start_soon(self._hang_up_on_the_stuck)
+                task_status.started()
+        finally:
+            for listener, _scope in self._listeners:
+                listener.close()
+
+    def add(self, listener: Listener, *, name: str) -> None:
+        """Accept connections from `listener`, whose name is `name` (PLAINTEXT, ...)."""
+        assert self._nursery is not None, "run() comes first"
+        scope = trio.CancelScope()
+        self._listeners.append((listener, scope))
+        self._nursery.start_soon(listener.notice_closed_peers)
+        self._nursery.start_soon(self._accept, listener, scope, name)
+
+    async def stop(self, *, grace_ms: int) -> None:
+        """Accept no more, end waits, let running requests finish for at most `grace_ms`, then close everything."""
+        assert self._nursery is not None
+        for listener, scope in self._listeners:
+            scope.cancel()
+            listener.close()
+        for connection in self.connections:
+            connection.finish()
+        with trio.move_on_after(grace_ms / 1000):
+            while self.connections:
+                await self._departures.park()
+        if self.connections:
+            log.warning("closing connections that are still busy", connections=len(self.connections))
+        self._nursery.cancel_scope.cancel()
+
+    async def _accept(self, listener: Listener, scope: trio.CancelScope, name: str) -> None:
+        with scope:
+            while True:
+                while len(self.connections) >= self.limits.max_connections:
+                    await self._departures.park()
+                try:
+                    stream = await listener.accept()
+                except OSError as error:
+                    self._accept_errors.add()
+                    self._warn("no connection can be accepted for now", "accept", error=error)
+                    await self._env.sleep_ms(_ACCEPT_BACKOFF_MS)
+                    continue
+                self._admit(stream, name)
+                pause_ms = self._creations.take(1, now_ms=self._env.now_ms())
+                if pause_ms:
+                    await self._env.sleep_ms(pause_ms)
+                else:
+                    await trio.lowlevel.checkpoint()
+
+    def _admit(self, stream: Stream, listener: str) -> None:
+        host = stream.peer_host
+        if self._by_host.get(host, 0) >= self.limits.max_connections_per_ip:
+            self._refused.add()
+            stream.close()
+            self._warn("too many connections from one address", host, peer=host)
+            return
+        self._accepted.add()
+        self._by_host[host] = self._by_host.get(host, 0) + 1
+        connection = Connection(
+            stream,
+            listener=listener,
+            dispatcher=self._dispatcher,
+            env=self._env,
+            max_frame_bytes=self.limits.socket_request_max_bytes,
+        )
+        self.connections[connection] = Observed(connection, self._env.now_ms())
+        assert self._nursery is not None
+        self._nursery.start_soon(self._serve, connection)
+
+    async def _serve(self, connection: Connection) -> None:
+        stream = connection.stream
+        try:
+            await connection.serve()
+        except CloseConnection as reason:
+            self._closed_for_fault.add()
+            self._warn("connection closed", stream.peer_host, peer=stream.peer_host, reason=reason)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # the client has gone, as clients do
+        except OSError as error:
+            self._warn("a reply broke off: a file cannot be read", "file", peer=stream.peer_host, error=error)
+        except Exception:
+            log.exception("fault in a connection", peer=stream.peer_host)
+            if self._dispatcher.raise_faults:
+                raise
+        finally:
+            stream.close()
+            self._forget(connection)
+
+    def _forget(self, connection: Connection) -> None:
+        del self.connections[connection]
+        host = connection.stream.peer_host
+        self._by_host[host] -= 1
+        if not self._by_host[host]:
+            del self._by_host[host]
+        self._departures.unpark_all()
+
+    async def _hang_up_on_the_stuck(self) -> None:
+        limits = self.limits
+        shortest_ms = min(limits.connections_max_idle_ms, limits.frame_grace_ms, limits.send_grace_ms)
+        interval_ms = max(1, min(_SWEEP_INTERVAL_MS, shortest_ms // 4))
+        while True:
+            await self._env.sleep_ms(interval_ms)
+            now_ms = self._env.now_ms()
+            for index, (connection, observed) in enumerate(list(self.connections.items())):
+                reason = observed.stuck(now_ms=now_ms, limits=limits)
+                if reason is not None:
+                    self._closed_for_delay.add()
+                    log.debug("connection closed", peer=connection.stream.peer_host, reason=reason)
+                    connection.hang_up()
+                if index % _SWEPT_BETWEEN_YIELDS == _SWEPT_BETWEEN_YIELDS - 1:
+                    await trio.lowlevel.checkpoint()
+
+    def _warn(self, event: str, subject: str, **fields: object) -> None:
+        """Log, but no more than one line about one subject (an address, as a rule) in _LOG_INTERVAL_MS."""
+        left_out = self._log_limit.admit(subject, now_ms=self._env.now_ms())
+        if left_out is not None:
+            log.warning(event, **fields, left_out=left_out)
+
+
+class Observed:
+    """What the sweeper saw of a connection: since when it does what it does, and when it last moved a byte."""
+
+    __slots__ = ("_bytes", "_bytes_then", "_connection", "_doing", "_moved_ms", "_since_ms")
+
+    def __init__(self, connection: Connection, now_ms: int) -> None:
+        self._connection = connection
+        self._doing: object = None
+        self._bytes = self._bytes_then = 0
+        self._since_ms = self._moved_ms = now_ms
+
+    def stuck(self, *, now_ms: int, limits: Limits) -> str | None:
+        """Look again; why the connection is to be closed, or None."""
+        connection = self._connection
+        stream, state, is_partial = connection.stream, connection.state, connection.frames.pending_bytes > 0
+        moved = stream.received_bytes + stream.sent_bytes
+        doing = (state, is_partial, connection.requests)
+        if doing != self._doing or state is State.ANSWERING:
+            self._doing = doing
+            self._bytes = self._bytes_then = moved
+            self._since_ms = self._moved_ms = now_ms
+            return None
+        if moved != self._bytes:
+            self._bytes, self._moved_ms = moved, now_ms
+        took_ms = now_ms - self._since_ms
+        if state is State.RECEIVING and not is_partial:
+            return "idle" if took_ms >= limits.connections_max_idle_ms else None
+        if now_ms - self._moved_ms >= limits.send_grace_ms:
+            return "stalled"
+        grace_ms = limits.frame_grace_ms if state is State.RECEIVING else limits.send_grace_ms
+        too_slow = (moved - self._bytes_then) * 1000 < limits.progress_bytes_per_s * took_ms
+        return "too slow" if took_ms >= grace_ms and too_slow else None
