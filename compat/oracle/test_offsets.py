@@ -17,7 +17,7 @@ START = 1_700_000_000_000
 
 @pytest.fixture(scope="module")
 def dated(pair: Pair, new_topic_name: Callable[[str], str]) -> Topic:
-    """Partition 0: twelve records, 1 s apart but for one that is late, in batches of four; 1 is empty; 2 was cut at 5."""
+    """Partition 0: twelve records in three batches, 1 s apart but for one; 1 is empty; 2 is 0 cut at offset 5."""
     topic = pair.create(new_topic_name("offsets"), partitions=3)
     for partition in (0, 2):
         for number, codec in enumerate([0, GZIP, 0]):
