@@ -97,7 +97,7 @@ def broker_setting(name: str) -> Setting | None:
     if (one := BROKER.get(name) or DYNAMIC_ONLY.get(name)) is not None:
         return one
     if name.startswith(PLUGIN_PREFIXES):
-        return Setting(kind=Kind.PASSWORD, name=name, effect=Effect.HARMLESS, why=_NO_PLUGIN)
+        return Setting(kind=Kind.UNKNOWN, name=name, effect=Effect.HARMLESS, why=_NO_PLUGIN)
     if name.startswith(LISTENER_PREFIX) and (base := _base_of_listener_key(name)) is not None:
         if base.effect is Effect.ENFORCED:
             return Setting(

@@ -12,17 +12,17 @@ class LimitSettings:
     kbroker_max_decompressed_batch_bytes: int = setting(
         default=128 * MB, at_least=1, doc="A produced batch that unpacks to more than this is refused."
     )
-    kbroker_frame_progress_grace_ms: int = setting(
+    kbroker_frame_grace_ms: int = setting(
         default=30 * SECOND,
         at_least=1,
         doc="A request that has begun may take so long to arrive, and longer only if it is large.",
     )
-    kbroker_frame_progress_min_bytes_per_second: int = setting(
+    kbroker_progress_bytes_per_second: int = setting(
         default=16 * KB,
         at_least=1,
         doc="A large request may take as long as this rate needs; a slower connection is closed.",
     )
-    kbroker_send_deadline_ms: int = setting(
+    kbroker_send_grace_ms: int = setting(
         default=60 * SECOND,
         at_least=1,
         doc="A connection whose reader takes nothing of an answer for so long is closed.",

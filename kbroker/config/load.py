@@ -7,9 +7,9 @@ as they were given, because DescribeConfigs shows each of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from kbroker.config.catalogue import BROKER, TOPIC, broker_setting, unknown
 from kbroker.config.environment import from_environment
@@ -89,8 +89,7 @@ class Settings:
         from_variables, warnings = from_environment(environment or {})
         static |= from_variables | dict(_key_and_value(one) for one in overrides)
         _unify_spellings(static)
-        for name, text in static.items():
-            warnings.extend(_check_static(name, text))
+        warnings.extend(as_lines(remark for name, text in static.items() for remark in _check_static(name, text)))
         weak = {**PROFILES[profile], **(defaults or {})}
         if "log.dir" in static:
             weak.pop("log.dirs", None)
@@ -231,31 +230,51 @@ def _unify_spellings(static: dict[str, str]) -> None:
         static["node.id"] = static["broker.id"] = either
 
 
-def _check_static(name: str, text: str) -> Iterator[str]:
+def _check_static(name: str, text: str) -> Iterator[Remark]:
     """Raise on what cannot stand in a file; yield what should be said of it."""
     declaration = broker_setting(name)
     if declaration is None or (
         name not in BROKER and declaration.dynamic is not Dynamic.READ_ONLY and declaration.internal
     ):
         raise unknown(name, BROKER)
-    yield from remarks(name, declaration, text)
+    # What the embedded profile itself would set may be written down without a word.
+    if text.strip() != PROFILES["embedded"].get(name):
+        yield from remarks(name, declaration, text)
 
 
-def remarks(name: str, declaration: Setting, text: str) -> Iterator[str]:
+class Remark(NamedTuple):
+    """Something to be said of one setting; those with the same end are said in one line."""
+
+    subject: str
+    what: str
+
+
+def as_lines(found: Iterable[Remark]) -> list[str]:
+    """Lines for the log, one for each thing that is to be said."""
+    subjects: dict[str, list[str]] = {}
+    for remark in found:
+        subjects.setdefault(remark.what, []).append(remark.subject)
+    return [f"{', '.join(dict.fromkeys(who))} {what}" for what, who in subjects.items()]
+
+
+def remarks(name: str, declaration: Setting, text: str) -> Iterator[Remark]:
     """Raise if a value is bad or refused; yield what to warn of."""
     value = declaration.parse(text)
     shown = "(hidden)" if declaration.sensitive else to_text(value)
     if declaration.effect is Effect.REFUSED and value != declaration.default:
         raise ConfigError(f"{name}={shown} cannot be used: {declaration.why}")
     if declaration.effect is Effect.HARMLESS and value != declaration.default:
-        yield f"{name}={shown} has no effect: {declaration.why}"
+        yield Remark(f"{name}={shown}", f"without effect: {declaration.why}")
     if declaration.warn_below is not None and isinstance(value, int) and value < declaration.warn_below:
-        yield f"{name}={shown} is below Kafka's minimum of {declaration.warn_below}: many small files cost time"
+        yield Remark(
+            f"{name}={shown}", f"below Kafka's minimum of {declaration.warn_below}: many small files cost time"
+        )
 
 
 def _usable(configs: Mapping[str, str], warnings: list[str], *, default_resource: bool) -> dict[str, str]:
     """Those of some stored dynamic settings that can be applied: they may come from another version, or from Kafka."""
     usable: dict[str, str] = {}
+    found: list[Remark] = []
     for name, text in configs.items():
         declaration = broker_setting(name)
         if declaration is None or declaration.dynamic is Dynamic.READ_ONLY:
@@ -264,37 +283,28 @@ def _usable(configs: Mapping[str, str], warnings: list[str], *, default_resource
             warnings.append(f"the dynamic setting {name} is left out: it holds for single brokers only")
         else:
             try:
-                warnings.extend(remarks(name, declaration, text))
+                found.extend(remarks(name, declaration, text))
             except ConfigError as error:
                 warnings.append(f"a dynamic setting is left out: {error}")
             else:
                 usable[name] = text
+    warnings.extend(as_lines(found))
     return usable
 
 
 def _check_together(settings: Settings) -> None:
     """What one key alone does not show."""
     server = settings.server
+    own_ports = [str(one.port) for one in settings.listeners.controllers]
+    for address in server.controller_quorum_bootstrap_servers:
+        if len(server.controller_quorum_bootstrap_servers) > 1 or address.rpartition(":")[2] not in own_ports:
+            raise ConfigError(
+                f"controller.quorum.bootstrap.servers: {address} is not this node's own controller listener; "
+                "a quorum of other controllers is not implemented yet"
+            )
     for voter in server.controller_quorum_voters:
         if voter.partition("@")[0] != str(server.node_id):
             raise ConfigError(
                 f"controller.quorum.voters: {voter} is not this node ({server.node_id}); "
                 "a quorum of other controllers is not implemented yet"
             )
-    connections_by_address(server)
-
-
-def connections_by_address(server: ServerSettings) -> dict[str, int]:
-    """`max.connections.per.ip.overrides` as a mapping.
-
-    Errors  ConfigError
-    """
-    found: dict[str, int] = {}
-    for entry in filter(None, (part.strip() for part in server.max_connections_per_ip_overrides.split(","))):
-        address, colon, count = entry.rpartition(":")
-        if not colon or not address or not count.isascii() or not count.isdigit():
-            raise ConfigError(f"max.connections.per.ip.overrides: {entry!r} is not of the form address:count")
-        found[address.strip("[]")] = int(count)
-    if server.max_connections_per_ip == 0 and not found:
-        raise ConfigError("max.connections.per.ip can be zero only if max.connections.per.ip.overrides is set")
-    return found

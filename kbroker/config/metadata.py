@@ -67,7 +67,6 @@ KNOWN: tuple[Setting, ...] = (
     *refused(
         "A quorum of other controllers is not implemented yet.",
         controller_quorum_auto_join_enable=Setting(False),
-        controller_quorum_bootstrap_servers=Setting(()),
     ),
     *refused(
         "The metadata log lies in the data directory; a directory of its own is not implemented yet.",

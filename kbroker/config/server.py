@@ -31,6 +31,10 @@ def _positive_or_system(size: int) -> str | None:
     return None if size == -1 or size > 0 else "Value must be positive, or -1 for the operating system's default"
 
 
+def _not_nobody(connections: int) -> str | None:
+    return None if connections else "it can be zero only with max.connections.per.ip.overrides"
+
+
 @settings
 class ServerSettings:
     """Who this node is, where it listens, and what it takes from a connection."""
@@ -52,7 +56,6 @@ class ServerSettings:
     )
     listeners: tuple[str, ...] = setting(
         default=("PLAINTEXT://:9092",),
-        dynamic=PER_BROKER,
         doc="Where to listen, as NAME://host:port; no host is every interface, port 0 any free one.",
     )
     advertised_listeners: tuple[str, ...] | None = setting(
@@ -61,7 +64,6 @@ class ServerSettings:
     )
     listener_security_protocol_map: str = setting(
         default="SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
-        dynamic=PER_BROKER,
         doc="Which protocol each listener name speaks. Only PLAINTEXT can be served yet.",
     )
     inter_broker_listener_name: str | None = setting(
@@ -73,6 +75,10 @@ class ServerSettings:
     )
     controller_quorum_voters: tuple[str, ...] = setting(
         default=(), doc="The controllers as id@host:port. Only this node itself can stand here yet."
+    )
+    controller_quorum_bootstrap_servers: tuple[str, ...] = setting(
+        default=(),
+        doc="Where controllers are found, as host:port. Only this node's own controller listener can stand here yet.",
     )
     socket_request_max_bytes: int = setting(
         default=100 * MB,
@@ -104,13 +110,15 @@ class ServerSettings:
     max_connections_per_ip: int = setting(
         default=MAX_INT32,
         at_least=0,
+        check=_not_nobody,
         dynamic=CLUSTER_WIDE,
         doc="How many connections one address may have; further ones are closed.",
     )
-    max_connections_per_ip_overrides: str = setting(
-        default="",
+    max_connection_creation_rate: int = setting(
+        default=MAX_INT32,
+        at_least=1,
         dynamic=CLUSTER_WIDE,
-        doc="Exceptions from max.connections.per.ip, as address:count with commas between.",
+        doc="How many connections a second are accepted; further ones wait.",
     )
 
 
@@ -150,8 +158,8 @@ KNOWN: tuple[Setting, ...] = (
         quota_window_size_seconds=Setting(1, at_least=1),
     ),
     *refused(
-        "Limiting the rate of new connections is not implemented yet.",
-        max_connection_creation_rate=Setting(MAX_INT32, at_least=0, dynamic=CLUSTER_WIDE),
+        "Exceptions for single addresses are not implemented yet.",
+        max_connections_per_ip_overrides=Setting("", dynamic=CLUSTER_WIDE),
     ),
     *refused(
         "Classes of the JVM cannot be loaded here.",

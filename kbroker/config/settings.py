@@ -117,7 +117,7 @@ class Setting:
     @property
     def sensitive(self) -> bool:
         """Whether the value is never shown."""
-        return self.kind is Kind.PASSWORD
+        return self.kind in (Kind.PASSWORD, Kind.UNKNOWN)
 
     @property
     def attribute(self) -> str:
@@ -147,7 +147,7 @@ class Setting:
                 if element not in self.one_of:
                     raise InvalidValue(self.name, element, f"String must be one of: {', '.join(self.one_of)}")
         if self.check is not None and (why := self.check(value)) is not None:
-            raise InvalidValue(self.name, to_text(value), why)
+            raise InvalidValue(self.name, f"[{', '.join(value)}]" if isinstance(value, tuple) else to_text(value), why)
 
     def _validate_number(self, value: float) -> None:
         low = self.at_least is not None and value < self.at_least

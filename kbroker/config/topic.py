@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from kbroker.config.log import (
     COMPRESSION_TYPES,
@@ -17,10 +18,14 @@ from kbroker.config.values import Kind
 _REPLICAS = re.compile(r"([0-9]+:[0-9]+)(,[0-9]+:[0-9]+)*", re.ASCII)
 
 
-def _throttled(replicas: tuple[str, ...]) -> str | None:
-    if replicas in ((), ("*",)) or _REPLICAS.fullmatch(",".join(replicas)):
-        return None
-    return "must be '*' or a list of partition:broker with commas between"
+def _throttled(key: str) -> Callable[[tuple[str, ...]], str | None]:
+    def check(replicas: tuple[str, ...]) -> str | None:
+        if replicas in ((), ("*",)) or _REPLICAS.fullmatch(",".join(replicas)):
+            return None
+        form = "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+        return f"{key} must be the literal '*' or a list of replicas in the following format: {form}"
+
+    return check
 
 
 @settings
@@ -91,7 +96,9 @@ class TopicSettings:
         doc="After so long unsynced records are synced.",
     )
     follower_replication_throttled_replicas: tuple[str, ...] = setting(
-        default=(), check=_throttled, doc="Replicas whose fetching is throttled during a reassignment."
+        default=(),
+        check=_throttled("follower.replication.throttled.replicas"),
+        doc="Replicas whose fetching is throttled during a reassignment.",
     )
     index_interval_bytes: int = setting(
         default=4 * KB,
@@ -100,7 +107,9 @@ class TopicSettings:
         doc="About so many bytes of log lie between two index entries.",
     )
     leader_replication_throttled_replicas: tuple[str, ...] = setting(
-        default=(), check=_throttled, doc="Replicas whose being fetched from is throttled during a reassignment."
+        default=(),
+        check=_throttled("leader.replication.throttled.replicas"),
+        doc="Replicas whose being fetched from is throttled during a reassignment.",
     )
     local_retention_bytes: int = setting(
         default=-2,

@@ -1,0 +1,210 @@
+"""What DescribeConfigs answers: every key with its value, where that came from, and what stands behind it.
+
+The synonyms of a key are all the places that could give its value, strongest first: for each source in turn the key
+and the keys that it falls back to. What comes before the key's own name is left out, which is why a topic's
+`retention.ms` shows `log.retention.hours` only behind a `log.retention.ms`; it is so in Kafka. Source: `ConfigHelper`
+and `DynamicBrokerConfig.brokerConfigSynonyms` of Apache Kafka 4.3.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from enum import IntEnum
+from itertools import dropwhile
+from typing import NamedTuple
+
+from kbroker.config.catalogue import BROKER, TOPIC, broker_setting
+from kbroker.config.load import Settings
+from kbroker.config.settings import Dynamic, Setting
+from kbroker.config.values import Kind, to_text
+
+
+class ConfigSource(IntEnum):
+    """Where a value was set (int8 on the wire)."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+class Synonym(NamedTuple):
+    """One place that gives a value, or would without those before it."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+class ConfigEntry(NamedTuple):
+    """One key as it is described.
+
+    Shape   value is None where there is none, and for what must not be shown; documentation is None unless asked for
+    """
+
+    name: str
+    value: str | None
+    read_only: bool
+    source: ConfigSource
+    is_sensitive: bool
+    synonyms: tuple[Synonym, ...]
+    config_type: Kind
+    documentation: str | None
+
+    @property
+    def is_default(self) -> bool:
+        """Whether nobody set the key (version 0 of the protocol says only this)."""
+        return self.source is ConfigSource.DEFAULT_CONFIG
+
+
+def describe_topic(
+    settings: Settings,
+    configs: Mapping[str, str],
+    *,
+    keys: Collection[str] | None = None,
+    include_synonyms: bool = True,
+    include_documentation: bool = False,
+) -> list[ConfigEntry]:
+    """A topic's settings by name; configs are those set for the topic itself, keys None or empty means all."""
+    values = settings.topic_values(configs)
+    names = {name for name, one in TOPIC.items() if not one.internal} | set(configs)
+    entries = []
+    for name in sorted(names.intersection(keys) if keys else names):
+        declaration = TOPIC.get(name) or Setting(kind=Kind.UNKNOWN, name=name)
+        value = None if declaration.sensitive else to_text(values[name])
+        behind = [broker_name for broker_name, _ in declaration.synonyms]
+        synonyms = _synonyms(settings, behind, described=behind[0], hidden=declaration.sensitive) if behind else []
+        if name in configs:
+            synonyms.insert(0, Synonym(name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG))
+        entries.append(
+            _entry(
+                declaration,
+                value,
+                synonyms,
+                read_only=False,
+                include_synonyms=include_synonyms,
+                include_documentation=include_documentation,
+            )
+        )
+    return entries
+
+
+def describe_broker(
+    settings: Settings,
+    *,
+    keys: Collection[str] | None = None,
+    include_synonyms: bool = True,
+    include_documentation: bool = False,
+) -> list[ConfigEntry]:
+    """This broker's settings by name."""
+    layers = settings.layers
+    names = {name for name, one in BROKER.items() if not one.internal}.union(
+        layers.broker, layers.cluster, layers.static
+    )
+    entries = []
+    for name in sorted(names.intersection(keys) if keys else names):
+        declaration = _declaration(name)
+        text = layers.text(name)
+        value = None
+        if not declaration.sensitive:
+            value = declaration.default_text if text is None else to_text(declaration.parse(text))
+        entries.append(
+            _entry(
+                declaration,
+                value,
+                _synonyms(settings, _alternatives(name), described=name, hidden=declaration.sensitive),
+                read_only=declaration.dynamic is Dynamic.READ_ONLY,
+                include_synonyms=include_synonyms,
+                include_documentation=include_documentation,
+            )
+        )
+    return entries
+
+
+def describe_cluster_defaults(
+    settings: Settings,
+    *,
+    keys: Collection[str] | None = None,
+    include_synonyms: bool = True,
+    include_documentation: bool = False,
+) -> list[ConfigEntry]:
+    """What is set for all brokers at once (the broker resource without a name), and nothing else."""
+    entries = []
+    for name, text in sorted(settings.layers.cluster.items()):
+        if keys and name not in keys:
+            continue
+        declaration = _declaration(name)
+        value = None if declaration.sensitive else text
+        entries.append(
+            _entry(
+                declaration,
+                value,
+                [Synonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)],
+                read_only=declaration.dynamic is Dynamic.READ_ONLY,
+                include_synonyms=include_synonyms,
+                include_documentation=include_documentation,
+            )
+        )
+    return entries
+
+
+def _declaration(name: str) -> Setting:
+    return broker_setting(name) or Setting(kind=Kind.UNKNOWN, name=name)
+
+
+def _entry(
+    declaration: Setting,
+    value: str | None,
+    synonyms: Sequence[Synonym],
+    *,
+    read_only: bool,
+    include_synonyms: bool,
+    include_documentation: bool,
+) -> ConfigEntry:
+    return ConfigEntry(
+        name=declaration.name,
+        value=value,
+        read_only=read_only,
+        source=synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
+        is_sensitive=declaration.sensitive,
+        synonyms=tuple(synonyms) if include_synonyms else (),
+        config_type=declaration.kind,
+        documentation=(declaration.doc or declaration.why) if include_documentation else None,
+    )
+
+
+def _synonyms(settings: Settings, names: Sequence[str], *, described: str, hidden: bool) -> list[Synonym]:
+    """Every place that gives a value to one of these keys, from the described key's first on."""
+    layers = settings.layers
+    found: list[Synonym] = []
+    for source, layer in (
+        (ConfigSource.DYNAMIC_BROKER_CONFIG, layers.broker),
+        (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, layers.cluster),
+        (ConfigSource.STATIC_BROKER_CONFIG, layers.static),
+    ):
+        found.extend(Synonym(name, None if hidden else layer[name], source) for name in names if name in layer)
+    for name in names:
+        declaration = BROKER.get(name)
+        if declaration is not None and (default := declaration.default_text) is not None:
+            found.append(Synonym(name, None if hidden else default, ConfigSource.DEFAULT_CONFIG))
+    return list(dropwhile(lambda one: one.name != described, found))
+
+
+def _same_with_other_units() -> dict[str, list[str]]:
+    """Broker keys that are one setting in several units, each with all of them, strongest first."""
+    groups: dict[str, list[str]] = {}
+    for declaration in TOPIC.values():
+        names = [name for name, _ in declaration.synonyms]
+        if len(names) > 1:
+            # A flush interval falls back to the scheduler's, but the scheduler's is no flush interval.
+            groups |= dict.fromkeys(names if names[0] != "log.flush.interval.ms" else names[:1], names)
+    return groups
+
+
+_GROUPS = _same_with_other_units()
+
+
+def _alternatives(name: str) -> list[str]:
+    return _GROUPS.get(name, [name])

@@ -1,0 +1,145 @@
+"""What may be changed while a cluster runs: the checks behind CreateTopics and IncrementalAlterConfigs.
+
+The messages are Kafka's where Kafka refuses too. Beyond Kafka: a broker key that nobody knows is refused (Kafka
+stores it), and so is a value whose effect is not implemented, rather than accepted and ignored. Source:
+`LogConfig.validate`, `DynamicBrokerConfig.validateConfigs` of Apache Kafka 4.3.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Protocol
+
+from kbroker.config.catalogue import BROKER, TOPIC, broker_setting, unknown
+from kbroker.config.describe import ConfigEntry, describe_topic
+from kbroker.config.load import Remark, Settings, as_lines, remarks
+from kbroker.config.settings import Dynamic, Setting
+from kbroker.config.values import ConfigError, Kind
+from wire.errors import ErrorCode, KafkaError
+
+TOPIC_RESOURCE: Final = 2
+BROKER_RESOURCE: Final = 4
+
+
+class DynamicConfigs(Protocol):
+    """Where the dynamic settings of brokers are stored: the metadata image has this form."""
+
+    def broker_configs(self, broker_id: int | None) -> Mapping[str, str]:
+        """Those of one broker, or for None those of all."""
+
+
+class ConfigRules:
+    """The rules, over the settings that a broker was started with."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def validate_topic(self, configs: Mapping[str, str], previous: Mapping[str, str]) -> None:
+        """Check what a topic's own settings would become; what does not change is not checked again.
+
+        Errors  INVALID_CONFIG
+        """
+        for name, text in configs.items():
+            if previous.get(name) != text:
+                _check_topic_setting(name, text)
+        _check_compaction_lags(configs)
+
+    def validate_broker(self, configs: Mapping[str, str], previous: Mapping[str, str], *, per_broker: bool) -> None:
+        """Check what the dynamic settings of one broker, or of all, would become.
+
+        Errors  INVALID_REQUEST where Kafka refuses too; INVALID_CONFIG for what only kbroker refuses
+        """
+        changed = {name: text for name, text in configs.items() if previous.get(name) != text}
+        known = {name: one for name in changed if (one := broker_setting(name)) is not None}
+        for name in changed:
+            if name not in known:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, str(unknown(name, BROKER, what="broker config name")))
+        _refuse_all("Cannot update these configs dynamically", known, lambda one: one.dynamic is Dynamic.READ_ONLY)
+        _refuse_all(
+            "These security configs can be dynamically updated only per-listener using the listener prefix",
+            known,
+            lambda one: one.name.startswith("ssl."),
+        )
+        for name, text in changed.items():
+            try:
+                known[name].parse(text)
+            except ConfigError as error:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
+        if not per_broker:
+            _refuse_all(
+                "Cannot update these configs at default cluster level, broker id must be specified",
+                known,
+                lambda one: one.dynamic is Dynamic.PER_BROKER,
+            )
+        for name, text in changed.items():
+            try:
+                list(remarks(name, known[name], text))
+            except ConfigError as error:
+                raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+
+    def is_list(self, resource_type: int, key: str) -> bool:
+        """Whether a key holds a list, so that APPEND and SUBTRACT make sense."""
+        declaration = _declaration(resource_type, key)
+        return declaration is not None and declaration.kind is Kind.LIST
+
+    def default(self, resource_type: int, key: str) -> str | None:
+        """What APPEND and SUBTRACT start from where nothing is set: the declared default, as in Kafka."""
+        declaration = _declaration(resource_type, key)
+        return None if declaration is None else declaration.default_text
+
+    def describe_topic(self, configs: Mapping[str, str], image: DynamicConfigs) -> list[ConfigEntry]:
+        """A topic's settings by name, over the dynamic settings of an image."""
+        settings = self._settings.with_dynamic(image.broker_configs(None), image.broker_configs(self._settings.node_id))
+        return describe_topic(settings, configs, include_synonyms=False)
+
+
+def topic_warnings(configs: Mapping[str, str]) -> list[str]:
+    """What the log should say of a topic's own settings, which were validated."""
+    found: list[Remark] = []
+    for name, text in configs.items():
+        if (declaration := TOPIC.get(name)) is not None:
+            try:
+                found.extend(remarks(name, declaration, text))
+            except ConfigError as error:
+                found.append(Remark(name, f"left out: {error}"))
+    return as_lines(found)
+
+
+def _declaration(resource_type: int, key: str) -> Setting | None:
+    return TOPIC.get(key) if resource_type == TOPIC_RESOURCE else broker_setting(key)
+
+
+def _check_topic_setting(name: str, text: str) -> None:
+    if (declaration := TOPIC.get(name)) is None:
+        hint = str(unknown(name, TOPIC)).partition("; ")[2]
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}" + (f"; {hint}" if hint else ""))
+    try:
+        value = declaration.parse(text)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+    if name == "remote.storage.enable" and value:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            "Tiered Storage functionality is disabled in the broker. "
+            "Topic cannot be configured with remote log storage.",
+        )
+
+
+def _check_compaction_lags(configs: Mapping[str, str]) -> None:
+    shortest, longest = (
+        TOPIC[name].parse(configs[name]) if name in configs else TOPIC[name].default
+        for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
+    )
+    assert isinstance(shortest, int)
+    assert isinstance(longest, int)
+    if shortest > longest:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"conflict topic config setting min.compaction.lag.ms ({shortest}) > max.compaction.lag.ms ({longest})",
+        )
+
+
+def _refuse_all(why: str, known: Mapping[str, Setting], bad: Callable[[Setting], bool]) -> None:
+    names: Iterable[str] = sorted(name for name, one in known.items() if bad(one))
+    if listed := ", ".join(names):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{why}: [{listed}]")
