@@ -7,7 +7,7 @@
     request = decode(MetadataRequest, 12, body)            # Malformed if the bytes do not decode, nothing else
     frame = encode_response_frame(correlation_id, MetadataResponse(brokers=[...], topics=[...]), 12)
 
-messages/      requests and responses, a file an API: typed classes, each in every version of Apache Kafka 4.3.1's schemas
+messages/      requests and responses, a file an API, each in every version of Apache Kafka 4.3.1's schemas
 stored/        the records of the metadata log and of internal topics, and their frames
 schema.py      how they are declared; types.py: the wire types of the annotations
 codec.py       encode() and decode(); the parser of a (class, version) is generated at its first use
@@ -16,7 +16,7 @@ record_batch.py, compression.py   record batches as views over bytes; the codecs
 errors.py      ErrorCode, KafkaError, and Malformed for bytes that do not decode
 
 Constructors are keyword-only. A field is optional where Kafka's schema states a default, where some versions lack it,
-for throttle_time_ms and for error_code; a forgotten one is an error of the type checker and a TypeError. Each encoding takes
-a version: a value that the version has no field for is dropped if Kafka calls the field ignorable, and is NotInVersion
-otherwise. A tagged struct that nobody sent is None.
+for throttle_time_ms and for error_code; a forgotten one is an error of the type checker and a TypeError. Each encoding
+takes a version: a value that the version has no field for is dropped if Kafka calls the field ignorable, and is
+NotInVersion otherwise. A tagged struct that nobody sent is None.
 """

@@ -32,4 +32,4 @@ class ControllerRegistrationRequest:
 class ControllerRegistrationResponse:
     throttle_time_ms: int32 = 0
     error_code: int16 = 0
-    error_message: string | None = None
+    error_message: string | None = ""

@@ -10,14 +10,14 @@ class DescribeQuorumRequestPartitionData:
 
 
 @struct
-class TopicData:
+class DescribeQuorumRequestTopicData:
     topic_name: string
     partitions: list[DescribeQuorumRequestPartitionData]
 
 
 @message(api_key=55, versions="0-2", flexible="0+")
 class DescribeQuorumRequest:
-    topics: list[TopicData]
+    topics: list[DescribeQuorumRequestTopicData]
 
 
 @struct
@@ -42,6 +42,12 @@ class DescribeQuorumResponsePartitionData:
 
 
 @struct
+class DescribeQuorumResponseTopicData:
+    topic_name: string
+    partitions: list[DescribeQuorumResponsePartitionData]
+
+
+@struct
 class Listener:
     name: string
     host: string
@@ -58,5 +64,5 @@ class Node:
 class DescribeQuorumResponse:
     error_code: int16 = 0
     error_message: string | None = field(versions="2+", default="", ignorable=True)
-    topics: list[TopicData]
+    topics: list[DescribeQuorumResponseTopicData]
     nodes: list[Node] = field(versions="2+", default=[])

@@ -1,6 +1,6 @@
 """The frames around stored records.
 
-Metadata log and `__remote_log_metadata`: unsigned varints frame version (1), record type, record version, then the body.
+Metadata log and `__remote_log_metadata`: varints: frame version (1), record type, record version; then the body.
 Coordinator topics: a key opens with its record type (int16), a value with its version (int16).
 
 Source: AbstractApiMessageSerde and CoordinatorRecordSerde of Apache Kafka 4.3.1.
@@ -24,16 +24,14 @@ FRAME_VERSION = 1
 _short = struct.Struct(">h")
 
 
-def record_types(module: ModuleType) -> dict[int, type]:
+def record_types(module: ModuleType, suffix: str = "") -> dict[int, type]:
     """The stored classes of a module that carry a record type, by that number.
 
-    Where keys and values share their numbers (coordinator topics) this has the keys.
+    Keys and values of coordinator topics share their numbers, so there `suffix` chooses: "Key" or "Value".
     """
-    found: dict[int, type] = {}
-    for value in vars(module).values():
-        if isinstance(value, type) and issubclass(value, Message) and value.__schema__.record_type is not None:
-            found.setdefault(value.__schema__.record_type, value)
-    return found
+    declared = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, Message)]
+    numbers = {cls: schema_of(cls).record_type for cls in declared if cls.__name__.endswith(suffix)}
+    return {number: cls for cls, number in numbers.items() if number is not None}
 
 
 def encode_record(record: object, version: int) -> bytes:
@@ -44,8 +42,10 @@ def encode_record(record: object, version: int) -> bytes:
 
 
 def decode_record(data: Buffer, types: Mapping[int, type]) -> tuple[Any, int]:
-    """The record in `data` and its version. Malformed for any other frame version, an unknown type or version, or surplus
-    bytes, each of which stops a reader of the metadata log.
+    """The record in `data` and its version.
+
+    Malformed also for another frame version, an unknown type or version, or surplus bytes: each of them stops a reader
+    of the metadata log.
     """
     try:
         frame_version, position = decode_uvarint(data, 0)
