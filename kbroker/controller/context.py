@@ -27,8 +27,8 @@ DEFAULT_MESSAGES: Mapping[ErrorCode, str] = {
 class TooManyRecords(KafkaError):
     """A client's request needs more records than one decision may have; all of it fails with POLICY_VIOLATION."""
 
-    def __init__(self) -> None:
-        super().__init__(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
+    def __init__(self, message: str = "Unable to perform excessively large batch operation.") -> None:
+        super().__init__(ErrorCode.POLICY_VIOLATION, message)
 
 
 class DescribedConfig(NamedTuple):

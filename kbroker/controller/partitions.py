@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 from kbroker.controller import placement
-from kbroker.controller.context import Context, TooManyRecords, error_text
+from kbroker.controller.context import Context, TooManyRecords
 from kbroker.metadata.image import PartitionImage
 from kbroker.runtime.outcome import Outcome
 from wire.errors import ErrorCode, KafkaError
@@ -53,7 +53,7 @@ def create_partitions(context: Context, request: CreatePartitionsRequest) -> Out
 def _result(name: str, error: KafkaError | None) -> CreatePartitionsTopicResult:
     if error is None:
         return CreatePartitionsTopicResult(name=name, error_code=ErrorCode.NONE, error_message=None)
-    return CreatePartitionsTopicResult(name=name, error_code=error.code, error_message=error_text(error))
+    return CreatePartitionsTopicResult(name=name, error_code=error.code, error_message=error.message or None)
 
 
 def _grow(context: Context, request: CreatePartitionsTopic, records: list[Any]) -> list[Any]:

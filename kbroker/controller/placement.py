@@ -32,7 +32,7 @@ def place_replicas(
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"The target replication factor of {replication_factor} cannot be reached because only {count} broker(s) "
-            "are registered.",
+            "are registered or some brokers have all their log directories cordoned.",
         )
     return [
         tuple(brokers[(index + replica) % count] for replica in range(replication_factor))

@@ -47,6 +47,9 @@ def create_topics(context: Context, request: CreateTopicsRequest) -> Outcome[Cre
     rejected: list[CreatableTopicResult] = []
     taken: dict[str, str] = {}
     try:
+        wanted = sum(len(topic.assignments) if topic.assignments else topic.num_partitions for topic in request.topics)
+        if wanted > context.settings.max_records_per_decision:
+            raise TooManyRecords("Excessively large number of partitions per request.")
         for topic in request.topics:
             if times[topic.name] > 1:
                 continue

@@ -20,120 +20,55 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 from kbroker.metadata.errors import UnusableMetadata
+from kbroker.metadata.parts import (
+    BROKER_RESOURCE,
+    CLUSTER_METADATA_TOPIC_ID,
+    LOST_DIRECTORY,
+    METADATA_VERSION_FEATURE,
+    MIGRATING_DIRECTORY,
+    NO_LEADER,
+    NO_LEADER_CHANGE,
+    RESERVED_DIRECTORIES,
+    TOPIC_RESOURCE,
+    UNASSIGNED_DIRECTORY,
+    BrokerImage,
+    ControllerImage,
+    Endpoint,
+    PartitionImage,
+    TopicImage,
+    changed_partition,
+)
 from wire.stored import metadata as stored
 
-NO_LEADER: Final = -1
-NO_LEADER_CHANGE: Final = -2
-
-TOPIC_RESOURCE: Final = 2
-BROKER_RESOURCE: Final = 4
-
-CLUSTER_METADATA_TOPIC_ID: Final = UUID(int=1)
-MIGRATING_DIRECTORY: Final = UUID(int=0)
-UNASSIGNED_DIRECTORY: Final = UUID(int=1)
-LOST_DIRECTORY: Final = UUID(int=2)
-RESERVED_DIRECTORIES: Final = 100
-"""Directory ids below this number mean something special and name no directory."""
-
-METADATA_VERSION_FEATURE: Final = "metadata.version"
+__all__ = [
+    "BROKER_RESOURCE",
+    "CLUSTER_METADATA_TOPIC_ID",
+    "LOST_DIRECTORY",
+    "METADATA_VERSION_FEATURE",
+    "MIGRATING_DIRECTORY",
+    "NO_LEADER",
+    "NO_LEADER_CHANGE",
+    "RESERVED_DIRECTORIES",
+    "TOPIC_RESOURCE",
+    "UNASSIGNED_DIRECTORY",
+    "BrokerImage",
+    "ControllerImage",
+    "Endpoint",
+    "Image",
+    "ImageBuilder",
+    "PartitionImage",
+    "QuotaEntity",
+    "Record",
+    "TopicImage",
+    "changed_partition",
+]
 
 Record = Any
 """One of the classes of wire.stored.metadata."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionImage:
-    """One partition's replicas and who leads them.
-
-    Shape      replicas in order of preference; directories is parallel to replicas; isr is a subset of replicas
-    Invariant  leader is in isr, or NO_LEADER; leader_epoch and partition_epoch never fall; leader_epoch rises no faster
-               than partition_epoch
-    """
-
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    leader: int
-    leader_epoch: int
-    partition_epoch: int
-    directories: tuple[UUID, ...] = ()
-    removing_replicas: tuple[int, ...] = ()
-    adding_replicas: tuple[int, ...] = ()
-    leader_recovery_state: int = 0
-    eligible_leader_replicas: tuple[int, ...] = ()
-    last_known_elr: tuple[int, ...] = ()
-
-    def directory(self, broker_id: int) -> UUID | None:
-        """The log directory that holds this broker's replica; None when the broker has none."""
-        try:
-            return self.directories[self.replicas.index(broker_id)]
-        except (ValueError, IndexError):
-            return None
-
-
-@dataclass(frozen=True, slots=True)
-class TopicImage:
-    """One topic; partitions are in ascending order of their index."""
-
-    name: str
-    id: UUID
-    partitions: Mapping[int, PartitionImage]
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where a listener is reached by others (the advertised address)."""
-
-    name: str
-    host: str
-    port: int
-    security_protocol: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerImage:
-    """One registration. epoch is the offset of the RegisterBroker record that began this incarnation."""
-
-    id: int
-    epoch: int
-    incarnation_id: UUID
-    endpoints: Mapping[str, Endpoint]
-    features: Mapping[str, tuple[int, int]]
-    rack: str | None = None
-    fenced: bool = True
-    in_controlled_shutdown: bool = False
-    log_dirs: tuple[UUID, ...] = ()
-    cordoned_log_dirs: tuple[UUID, ...] | None = None
-    is_migrating_zk_broker: bool = False
-
-    @property
-    def active(self) -> bool:
-        """May lead partitions and join an ISR."""
-        return not self.fenced and not self.in_controlled_shutdown
-
-    def has_online_directory(self, directory: UUID | None) -> bool:
-        """Whether a replica in this directory can be served; of the ids that name no directory, only LOST says that it
-        cannot.
-        """
-        if directory == LOST_DIRECTORY:
-            return False
-        return (
-            directory is None or not self.log_dirs or directory.int < RESERVED_DIRECTORIES or directory in self.log_dirs
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class ControllerImage:
-    """One controller's registration."""
-
-    id: int
-    incarnation_id: UUID
-    endpoints: Mapping[str, Endpoint]
-    features: Mapping[str, tuple[int, int]]
-    zk_migration_ready: bool = False
 
 
 QuotaEntity = tuple[tuple[str, str | None], ...]
@@ -463,35 +398,6 @@ class ImageBuilder:
                 self.replay(waited)
         else:
             self._open.append(record)
-
-
-def changed_partition(before: PartitionImage, record: stored.PartitionChangeRecord) -> PartitionImage:
-    """The partition after one PartitionChange record.
-
-    A field that the record does not carry is kept. partition_epoch always rises; leader_epoch rises when the record
-    names a leader, be it the same one. Directories stay positional: only an array without any real directory follows a
-    change of replicas.
-    """
-    replicas = before.replicas if record.replicas is None else tuple(record.replicas)
-    directories = before.directories if record.directories is None else tuple(record.directories)
-    if all(directory == MIGRATING_DIRECTORY for directory in directories):
-        directories = (MIGRATING_DIRECTORY,) * len(replicas)
-    elected = record.leader != NO_LEADER_CHANGE
-    return PartitionImage(
-        replicas,
-        before.isr if record.isr is None else tuple(record.isr),
-        record.leader if elected else before.leader,
-        before.leader_epoch + 1 if elected else before.leader_epoch,
-        before.partition_epoch + 1,
-        directories,
-        before.removing_replicas if record.removing_replicas is None else tuple(record.removing_replicas),
-        before.adding_replicas if record.adding_replicas is None else tuple(record.adding_replicas),
-        before.leader_recovery_state if record.leader_recovery_state == -1 else record.leader_recovery_state,
-        before.eligible_leader_replicas
-        if record.eligible_leader_replicas is None
-        else tuple(record.eligible_leader_replicas),
-        before.last_known_elr if record.last_known_elr is None else tuple(record.last_known_elr),
-    )
 
 
 def _endpoints(end_points: Iterable[Any]) -> dict[str, Endpoint]:

@@ -1,0 +1,344 @@
+"""What the broker says about the cluster: Metadata, DescribeCluster and DescribeTopicPartitions, as pure functions of
+an image.
+
+A broker is seen by clients of one listener at that listener's advertised endpoint; one without the listener, or fenced,
+does not appear. Topics that do not exist are answered with UNKNOWN_TOPIC_OR_PARTITION even while they are being
+created: clients ask again. Without an authorizer everybody may do everything, so that the authorized operations are all
+that the resource's type has.
+
+Source: Kafka's KafkaApis, KRaftMetadataCache and DescribeTopicPartitionsRequestHandler; checked against the answers of
+Apache Kafka 4.3.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from kbroker.metadata.image import BrokerImage, Endpoint, Image, PartitionImage, TopicImage
+from kbroker.metadata.names import is_internal, topic_name_fault
+from wire.errors import ErrorCode
+from wire.messages.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
+from wire.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from wire.types import ZERO_UUID
+
+NO_LEADER_ID: Final = -1
+UNASKED_OPERATIONS: Final = -(2**31)
+
+_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
+_CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12
+
+
+def _bits(*operations: int) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+ALL_TOPIC_OPERATIONS: Final = _bits(
+    _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS
+)
+ALL_CLUSTER_OPERATIONS: Final = _bits(
+    _CREATE, _ALTER, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE
+)
+
+_BROKER_ENDPOINTS, _CONTROLLER_ENDPOINTS = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Viewpoint:
+    """Who answers, and to a client of which listener."""
+
+    cluster_id: str
+    node_id: int
+    listener: str
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataAnswer:
+    """A Metadata response, and the topics that the request brings into being (already answered as unknown)."""
+
+    response: MetadataResponse
+    to_create: list[str]
+
+
+def _visible_brokers(image: Image, listener: str) -> list[tuple[BrokerImage, Endpoint]]:
+    brokers = [image.brokers[broker_id] for broker_id in sorted(image.brokers)]
+    return [
+        (broker, broker.endpoints[listener]) for broker in brokers if not broker.fenced and listener in broker.endpoints
+    ]
+
+
+def controller_id(image: Image, viewpoint: Viewpoint) -> int:
+    """The broker that clients should send controller requests to: this one, which handles or forwards them, if clients
+    see it.
+    """
+    visible = [broker.id for broker, _ in _visible_brokers(image, viewpoint.listener)]
+    if viewpoint.node_id in visible:
+        return viewpoint.node_id
+    return visible[0] if visible else -1
+
+
+def _reachable(image: Image, broker_id: int, listener: str) -> bool:
+    broker = image.brokers.get(broker_id)
+    return broker is not None and listener in broker.endpoints
+
+
+def _offline_replicas(image: Image, partition: PartitionImage, listener: str) -> list[int]:
+    offline = []
+    for replica in partition.replicas:
+        broker = image.brokers.get(replica)
+        if (
+            broker is None
+            or broker.fenced
+            or listener not in broker.endpoints
+            or not broker.has_online_directory(partition.directory(replica))
+        ):
+            offline.append(replica)
+    return offline
+
+
+# -- Metadata
+
+
+def answer_metadata(
+    image: Image,
+    request: MetadataRequest,
+    *,
+    version: int,
+    viewpoint: Viewpoint,
+    may_create: Callable[[str], bool],
+) -> MetadataAnswer:
+    """Answer Metadata. No topics means all of them in version 0, none from version 1 on; null means all.
+
+    Per topic: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION. Per partition:
+    LEADER_NOT_AVAILABLE, LISTENER_NOT_FOUND (version 6+), REPLICA_NOT_AVAILABLE (version 0). INVALID_REQUEST on each
+    topic when ids are used before version 12.
+    """
+    asked = request.topics
+    fault = asked is not None and any(_is_faulty(topic, version) for topic in asked)
+    if asked is not None and fault:
+        refused = [
+            _topic(topic.name or "", topic.topic_id, ErrorCode.INVALID_REQUEST, internal=False) for topic in asked
+        ]
+        return MetadataAnswer(MetadataResponse(brokers=[], topics=refused), [])
+    to_create: list[str] = []
+    if asked is None or (version == 0 and not asked):
+        topics = [_known_topic(image, topic, version, viewpoint.listener) for topic in image.topics_by_name.values()]
+    elif any(topic.topic_id != ZERO_UUID for topic in asked):
+        topics = _topics_by_id(image, asked, version, viewpoint.listener)
+    else:
+        topics = []
+        for name in dict.fromkeys(topic.name for topic in asked if topic.name is not None):
+            known = image.topics_by_name.get(name)
+            if known is not None:
+                topics.append(_known_topic(image, known, version, viewpoint.listener))
+                continue
+            if request.allow_auto_topic_creation and may_create(name):
+                to_create.append(name)
+            code = ErrorCode.INVALID_TOPIC_EXCEPTION if topic_name_fault(name) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            topics.append(_topic(name, ZERO_UUID, code, internal=is_internal(name)))
+    if version >= 8 and request.include_topic_authorized_operations:
+        for answered in topics:
+            if answered.error_code != ErrorCode.UNKNOWN_TOPIC_ID:
+                answered.topic_authorized_operations = ALL_TOPIC_OPERATIONS
+    response = MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+            for broker, endpoint in _visible_brokers(image, viewpoint.listener)
+        ],
+        cluster_id=viewpoint.cluster_id,
+        controller_id=controller_id(image, viewpoint),
+        topics=topics,
+    )
+    if 8 <= version <= 10 and request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = ALL_CLUSTER_OPERATIONS
+    return MetadataAnswer(response, to_create)
+
+
+def _is_faulty(topic: MetadataRequestTopic, version: int) -> bool:
+    if version < 12:
+        return topic.name is None or topic.topic_id != ZERO_UUID
+    return topic.name is None and topic.topic_id == ZERO_UUID
+
+
+def _topic(name: str | None, topic_id: UUID, code: ErrorCode, *, internal: bool) -> MetadataResponseTopic:
+    return MetadataResponseTopic(error_code=code, name=name, topic_id=topic_id, is_internal=internal, partitions=[])
+
+
+def _topics_by_id(
+    image: Image, asked: Iterable[MetadataRequestTopic], version: int, listener: str
+) -> list[MetadataResponseTopic]:
+    """Once one id is given, ids alone count; unknown ones come first, as Kafka answers."""
+    unknown, known = [], []
+    for topic_id in dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id != ZERO_UUID):
+        topic = image.topics_by_id.get(topic_id)
+        if topic is None:
+            unknown.append(_topic(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID, internal=False))
+        else:
+            known.append(_known_topic(image, topic, version, listener))
+    return unknown + known
+
+
+def _known_topic(image: Image, topic: TopicImage, version: int, listener: str) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=is_internal(topic.name),
+        partitions=[
+            _partition(image, index, partition, version, listener) for index, partition in topic.partitions.items()
+        ],
+    )
+
+
+def _partition(
+    image: Image, index: int, partition: PartitionImage, version: int, listener: str
+) -> MetadataResponsePartition:
+    code = ErrorCode.NONE
+    replicas, isr = list(partition.replicas), list(partition.isr)
+    if version == 0:  # clients of that age cannot stand a replica that is not among the brokers
+        alive = {broker.id for broker, _ in _visible_brokers(image, listener)}
+        replicas = [replica for replica in replicas if replica in alive]
+        isr = [replica for replica in isr if replica in alive]
+        if len(replicas) < len(partition.replicas) or len(isr) < len(partition.isr):
+            code = ErrorCode.REPLICA_NOT_AVAILABLE
+    leader = partition.leader
+    if not _reachable(image, leader, listener):
+        registered = leader in image.brokers
+        code = ErrorCode.LISTENER_NOT_FOUND if registered and version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
+        leader = NO_LEADER_ID
+    return MetadataResponsePartition(
+        error_code=code,
+        partition_index=index,
+        leader_id=leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=replicas,
+        isr_nodes=isr,
+        offline_replicas=_offline_replicas(image, partition, listener),
+    )
+
+
+# -- DescribeCluster
+
+
+def answer_describe_cluster(
+    image: Image, request: DescribeClusterRequest, *, version: int, viewpoint: Viewpoint
+) -> DescribeClusterResponse:
+    """Answer DescribeCluster on a broker's listener. MISMATCHED_ENDPOINT_TYPE for controllers,
+    UNSUPPORTED_ENDPOINT_TYPE else.
+    """
+    if request.endpoint_type != _BROKER_ENDPOINTS:
+        if request.endpoint_type == _CONTROLLER_ENDPOINTS:
+            code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
+            text = "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
+        else:
+            code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+            text = f"Unsupported endpoint type {request.endpoint_type}"
+        return DescribeClusterResponse(error_code=code, error_message=text, cluster_id="", brokers=[])
+    listener = viewpoint.listener
+    shown = [image.brokers[broker_id] for broker_id in sorted(image.brokers)]
+    if version < 2 or not request.include_fenced_brokers:
+        shown = [broker for broker in shown if not broker.fenced]
+    brokers = []
+    for broker in shown:
+        endpoint = broker.endpoints.get(listener)
+        if endpoint is not None:
+            brokers.append(
+                DescribeClusterBroker(
+                    broker_id=broker.id,
+                    host=endpoint.host,
+                    port=endpoint.port,
+                    rack=broker.rack,
+                    is_fenced=broker.fenced if version >= 2 else False,
+                )
+            )
+    response = DescribeClusterResponse(
+        cluster_id=viewpoint.cluster_id, controller_id=controller_id(image, viewpoint), brokers=brokers
+    )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = ALL_CLUSTER_OPERATIONS
+    return response
+
+
+# -- DescribeTopicPartitions
+
+
+def answer_describe_topic_partitions(
+    image: Image, request: DescribeTopicPartitionsRequest, *, listener: str, partition_limit: int
+) -> DescribeTopicPartitionsResponse:
+    """Answer one page: topics by name in order, at most the smaller of the limits, and a cursor where the next page
+    begins.
+
+    partition_limit is max.request.partition.size.limit. INVALID_REQUEST on each topic for a cursor outside of the named
+    topics or with a negative partition; per topic UNKNOWN_TOPIC_OR_PARTITION and INVALID_TOPIC_EXCEPTION, if it was
+    named.
+    """
+    cursor = request.cursor
+    first = "" if cursor is None else cursor.topic_name
+    everything = not request.topics
+    names = list(image.topics_by_name) if everything else [topic.name for topic in request.topics]
+    if cursor is not None and (cursor.partition_index < 0 or (not everything and first not in names)):
+        refused = [_described(topic.name, ErrorCode.INVALID_REQUEST) for topic in request.topics]
+        return DescribeTopicPartitionsResponse(topics=refused)
+    remaining = max(min(partition_limit, request.response_partition_limit), 1)
+    response = DescribeTopicPartitionsResponse(topics=[])
+    for name in sorted({name for name in names if name >= first}):
+        if remaining == 0:
+            response.next_cursor = Cursor(topic_name=name, partition_index=0)
+            break
+        topic = image.topics_by_name.get(name)
+        if topic is None:
+            code = ErrorCode.INVALID_TOPIC_EXCEPTION if topic_name_fault(name) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            answered = _described(name, code)
+            answered.is_internal = is_internal(name)
+            answered.topic_authorized_operations = ALL_TOPIC_OPERATIONS
+            response.topics.append(answered)
+            continue
+        start = cursor.partition_index if cursor is not None and name == first else 0
+        end = min(len(topic.partitions), start + remaining)
+        answered = _described(name, ErrorCode.NONE)
+        answered.topic_id = topic.id
+        answered.is_internal = is_internal(name)
+        answered.topic_authorized_operations = ALL_TOPIC_OPERATIONS
+        answered.partitions = [
+            _described_partition(image, index, topic.partitions[index], listener) for index in range(start, end)
+        ]
+        response.topics.append(answered)
+        if end < len(topic.partitions):
+            response.next_cursor = Cursor(topic_name=name, partition_index=end)
+            break
+        remaining -= len(answered.partitions)
+    return response
+
+
+def _described(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(error_code=code, name=name, topic_id=ZERO_UUID, partitions=[])
+
+
+def _described_partition(
+    image: Image, index: int, partition: PartitionImage, listener: str
+) -> DescribeTopicPartitionsResponsePartition:
+    return DescribeTopicPartitionsResponsePartition(
+        partition_index=index,
+        leader_id=partition.leader if _reachable(image, partition.leader, listener) else NO_LEADER_ID,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
+        eligible_leader_replicas=list(partition.eligible_leader_replicas),
+        last_known_elr=list(partition.last_known_elr),
+        offline_replicas=_offline_replicas(image, partition, listener),
+    )
