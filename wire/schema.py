@@ -308,9 +308,15 @@ def schema_of(cls: type) -> Schema:
     return schema
 
 
+def declared_in(module: types.ModuleType) -> list[type]:
+    """The messages and stored records (not the structs) that a module declares or imports, in its order."""
+    classes = [value for value in vars(module).values() if isinstance(value, type) and hasattr(value, "__schema__")]
+    return [cls for cls in classes if schema_of(cls).kind != "struct"]
+
+
 def is_struct(cls: object) -> bool:
     """Whether `cls` is a declared struct (and not a message or something else)."""
-    return isinstance(cls, type) and issubclass(cls, Message) and cls.__schema__.kind == "struct"
+    return isinstance(cls, type) and hasattr(cls, "__schema__") and schema_of(cls).kind == "struct"
 
 
 def apis() -> dict[int, Api]:

@@ -243,15 +243,16 @@ class Body(WireConstruct):
 
 def _is_left_out(field: Field, value: Any) -> bool:
     """Whether a tagged field is not sent: at its default, or a struct that equals the default instance."""
-    if value is None and _none_means_left_out(field):
+    if value is None and none_means_left_out(field):
         return True
-    default = cast(Callable[[], Any], field.kind)() if _none_means_left_out(field) else field.default
+    default = cast(Callable[[], Any], field.kind)() if none_means_left_out(field) else field.default
     return bool(value == default)
 
 
-def _none_means_left_out(field: Field) -> bool:
+def none_means_left_out(field: Field) -> bool:
+    """Whether None stands for the default instance of a tagged struct, which is not sent."""
     never_null = field.nullable.lowest > field.nullable.highest
-    return never_null and not field.is_array and not isinstance(field.kind, Primitive)
+    return field.tag is not None and never_null and not field.is_array and not isinstance(field.kind, Primitive)
 
 
 def _literal(code: Code, value: Any) -> str:
@@ -264,7 +265,7 @@ def _differs(code: Code, field: Field, value: str) -> str:
     """An expression that tells whether `value` is not at the field's default."""
     default = field.default
     if default is None:
-        if not _none_means_left_out(field):
+        if not none_means_left_out(field):
             return f"{value} is not None"
         instance = code.bind(f"DEFAULT_{cast(type, field.kind).__name__}", cast(Callable[[], Any], field.kind)())
         return f"({value} is not None and {value} != {instance})"

@@ -26,7 +26,7 @@ from uuid import UUID
 
 import wire.messages
 import wire.stored
-from wire.schema import MISSING, Field, Message, Schema, Versions, schema_of
+from wire.schema import MISSING, Field, Schema, Versions, declared_in, schema_of
 from wire.types import Primitive
 
 NOT_DECLARED = {
@@ -78,10 +78,8 @@ def load_declarations() -> dict[str, type]:
     declared: dict[str, type] = {}
     for package in (wire.messages, wire.stored):
         for module in pkgutil.iter_modules(package.__path__):
-            for name, value in vars(importlib.import_module(f"{package.__name__}.{module.name}")).items():
-                is_declared = isinstance(value, type) and issubclass(value, Message) and value is not Message
-                if is_declared and schema_of(value).kind != "struct":
-                    declared[name] = value
+            for cls in declared_in(importlib.import_module(f"{package.__name__}.{module.name}")):
+                declared[cls.__name__] = cls
     return declared
 
 

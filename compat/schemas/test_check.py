@@ -16,7 +16,7 @@ AGREEING = """
   "apiKey": 1, "type": "request", "name": "FetchRequest", "validVersions": "4-18", "flexibleVersions": "12+",
   "fields": [
     { "name": "ClusterId", "type": "string", "versions": "12+", "nullableVersions": "12+", "default": "null",
-      "taggedVersions": "12+", "tag": 0, "ignorable": true, "about": "see https://example.org" },  // not a comment before
+      "taggedVersions": "12+", "tag": 0, "ignorable": true, "about": "see https://example.org" },  // a comment
     { "name": "ReplicaId", "type": "int32", "versions": "0-14", "default": "-1" },
     { "name": "ReplicaState", "type": "ReplicaState", "versions": "15+", "taggedVersions": "15+", "tag": 1, "fields": [
       { "name": "ReplicaId", "type": "int32", "versions": "15+", "default": "-1" },

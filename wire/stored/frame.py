@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from wire.codec import decode, encode
 from wire.errors import Malformed
-from wire.schema import Message, schema_of
+from wire.schema import declared_in, schema_of
 from wire.varint import Buffer, decode_uvarint, encode_uvarint
 
 M = TypeVar("M")
@@ -29,8 +29,7 @@ def record_types(module: ModuleType, suffix: str = "") -> dict[int, type]:
 
     Keys and values of coordinator topics share their numbers, so there `suffix` chooses: "Key" or "Value".
     """
-    declared = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, Message)]
-    numbers = {cls: schema_of(cls).record_type for cls in declared if cls.__name__.endswith(suffix)}
+    numbers = {cls: schema_of(cls).record_type for cls in declared_in(module) if cls.__name__.endswith(suffix)}
     return {number: cls for cls, number in numbers.items() if number is not None}
 
 
