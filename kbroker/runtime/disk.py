@@ -1,11 +1,12 @@
 """The real disk: `Disk` and `File` of `kbroker.runtime.ports` over system calls.
 
-Everything goes through `os.pread` and `os.pwrite`, which need no shared cursor and release the interpreter lock, so a file may be
-read by several threads at once.
+Everything goes through `os.pread` and `os.pwrite`, which need no shared cursor and release the interpreter lock, so a
+file may be read by several threads at once.
 """
 
 from __future__ import annotations
 
+import builtins
 import fcntl
 import os
 import resource
@@ -80,7 +81,7 @@ class RealDisk:
     def size(self, path: str) -> int:
         return os.stat(path).st_size
 
-    def list(self, path: str) -> list[str]:
+    def list(self, path: str) -> builtins.list[str]:
         return sorted(os.listdir(path))
 
     def make_directory(self, path: str) -> None:
@@ -112,7 +113,8 @@ class RealDisk:
     def lock(self, path: str) -> RealFile:
         descriptor = os.open(path, os.O_CLOEXEC | os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            # flock also holds off a second broker inside this process; the record lock is the one that Apache Kafka takes.
+            # flock also holds off a second broker inside this process; the record lock is the one that Apache Kafka
+            # takes.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -122,7 +124,9 @@ class RealDisk:
 
 
 def raise_descriptor_limit(wanted: int | None = None) -> int:
-    """Raise the soft limit of open files to the hard one, or to `wanted` if that is less; return the limit now in force."""
+    """Raise the soft limit of open files to the hard one, or to `wanted` if that is less; return the limit now in
+    force.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     goal = hard if wanted is None else min(wanted, hard)
     if soft < goal:

@@ -1,12 +1,14 @@
 """What kbroker needs of the world, as Protocols.
 
-A module that decides takes plain values; a module that does blocking I/O takes a `Disk`; an async shell takes an environment whose
-parts satisfy these Protocols. The real ones are `kbroker.runtime.disk` and `kbroker.runtime.env`; the simulated ones are in
-`kbroker.testing`. Everything that a disk can do wrong is an `OSError`, as the kernel would raise it.
+A module that decides takes plain values; a module that does blocking I/O takes a `Disk`; an async shell takes an
+environment whose parts satisfy these Protocols. The real ones are `kbroker.runtime.disk` and `kbroker.runtime.env`; the
+simulated ones are in `kbroker.testing`. Everything that a disk can do wrong is an `OSError`, as the kernel would raise
+it.
 """
 
 from __future__ import annotations
 
+import builtins
 from typing import Protocol, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -64,8 +66,8 @@ class File(Protocol):
 class Disk(Protocol):
     """The file system, blocking.
 
-    Promise  a completed `pwrite` survives the death of the process; only `sync` makes it survive the loss of power. A created,
-             renamed or unlinked name survives the loss of power only after `sync_directory` of its directory.
+    Promise  a completed `pwrite` survives the death of the process; only `sync` makes it survive the loss of power. A
+             created, renamed or unlinked name survives the loss of power only after `sync_directory` of its directory.
     Errors   OSError, of the subclass that the kernel's errno has (FileNotFoundError, FileExistsError, ...)
     """
 
@@ -77,7 +79,7 @@ class Disk(Protocol):
 
     def size(self, path: str) -> int: ...
 
-    def list(self, path: str) -> list[str]:
+    def list(self, path: str) -> builtins.list[str]:
         """The names in a directory, sorted."""
         ...
 
@@ -110,5 +112,7 @@ class Disk(Protocol):
         ...
 
     def lock(self, path: str) -> File:
-        """Create the file and lock it until it is closed or the process ends; BlockingIOError when another one holds it."""
+        """Create the file and lock it until it is closed or the process ends; BlockingIOError when another one holds
+        it.
+        """
         ...

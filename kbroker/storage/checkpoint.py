@@ -1,0 +1,84 @@
+"""Small files that are replaced as a whole, and the offset checkpoints of a log directory.
+
+A replaced file is the old one or the new one after a crash, never a mix: the new text goes to `<name>.tmp`, is synced,
+takes the name, and the directory is synced.
+
+Source  CheckpointFile, OffsetCheckpointFile of Apache Kafka 4.3.1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kbroker.runtime.ports import Buffer, Disk
+
+RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
+REPLICATION_OFFSET_CHECKPOINT: Final = "replication-offset-checkpoint"
+LOG_START_CHECKPOINT: Final = "log-start-offset-checkpoint"
+TEMPORARY_SUFFIX: Final = ".tmp"
+
+TopicPartition = tuple[str, int]
+
+
+def read_file(disk: Disk, path: str) -> bytes:
+    """All bytes of a small file; FileNotFoundError if there is none."""
+    file = disk.open(path, writable=False)
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.close()
+
+
+def write_atomically(disk: Disk, path: str, data: Buffer, *, sync: bool = True) -> None:
+    """Replace a file. Without `sync` a loss of power may leave it cut or empty, which its reader then has to notice."""
+    temporary = path + TEMPORARY_SUFFIX
+    file = disk.open(temporary, create=True)
+    try:
+        file.truncate(0)
+        file.pwrite(data, 0)
+        if sync:
+            file.sync()
+    finally:
+        file.close()
+    disk.rename(temporary, path)
+    if sync:
+        disk.sync_directory(path.rpartition("/")[0])
+
+
+def format_offsets(offsets: Mapping[TopicPartition, int]) -> str:
+    """The text of an offset checkpoint: version 0, the count, then `topic partition offset` lines."""
+    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
+    return "\n".join(["0", str(len(lines)), *lines]) + "\n"
+
+
+def parse_offsets(text: str) -> dict[TopicPartition, int]:
+    """The offsets of a checkpoint's text; ValueError if it is not one. An empty file says nothing, as in Kafka."""
+    lines = text.splitlines()
+    if not lines:
+        return {}
+    if lines[0] != "0":
+        raise ValueError(f"version {lines[0]!r}, expected 0")
+    if len(lines) < 2:
+        return {}
+    offsets: dict[TopicPartition, int] = {}
+    for line in lines[2:]:
+        topic, partition, offset = line.split(" ")
+        offsets[topic, int(partition)] = int(offset)
+    if len(lines) - 2 != int(lines[1]):
+        raise ValueError(f"{lines[1]} entries announced, {len(lines) - 2} found")
+    return offsets
+
+
+def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
+    """The checkpoint's offsets, or none without the file; ValueError if it is malformed (what then is decided by the
+    caller).
+    """
+    try:
+        data = read_file(disk, path)
+    except FileNotFoundError:
+        return {}
+    try:
+        return parse_offsets(data.decode())
+    except ValueError as error:
+        raise ValueError(f"{path} is malformed: {error}") from error

@@ -1,0 +1,632 @@
+"""The log of one partition: segments, what is known of its producers and epochs, and where it begins and ends.
+
+An append has three steps, because big writes leave the event loop for a thread: `plan_append` decides (offsets, epoch,
+duplicates, whether to roll) and changes nothing but the header fields of the batch; `write` does the I/O and changes
+nothing that a reader sees; `commit` makes the batch part of the log. Between plan and commit the caller lets nobody
+else append; reads go on meanwhile. A flush has the same three steps.
+
+What a crash leaves. Every completed write survives the death of the process. What `flush` covered survives the loss of
+power: data up to recovery_point, and the indexes of the segments that are closed. The active segment's indexes are
+rebuilt from its data.
+
+Error rules. A write that fails is cut back before anything else happens, so the log ends where it ended. A disk that
+says EIO, a cut that fails, or an fsync that fails even once makes the whole directory offline: after a failed fsync the
+kernel calls the lost pages clean, so a second fsync would lie. A full disk only refuses the append.
+
+Source  UnifiedLog, LocalLog of Apache Kafka 4.3.1
+"""
+
+from __future__ import annotations
+
+import errno
+import uuid
+from collections.abc import Callable
+from typing import Final
+
+from kbroker.runtime.ports import Buffer, Disk
+from kbroker.storage import loader, maintenance
+from kbroker.storage.batches import (
+    BASE_OFFSET,
+    CONTROL_BIT,
+    FRAME_SIZE,
+    HEADER,
+    LEADER_EPOCH,
+    LEADER_EPOCH_POSITION,
+    NO_PRODUCER_ID,
+    BatchHeader,
+    headers_in,
+)
+from kbroker.storage.checkpoint import write_atomically
+from kbroker.storage.files import FilePool
+from kbroker.storage.index import BLOCK_ENTRIES
+from kbroker.storage.leader_epoch import LeaderEpochs, format_epochs
+from kbroker.storage.log_config import LogConfig
+from kbroker.storage.plans import AppendPlan, DirectoryState, FlushPlan
+from kbroker.storage.producer_state import ProducerEntry, ProducerState, read_marker
+from kbroker.storage.reading import TAIL_BATCHES, LogSlice, RecentReads, Tail, read_segments
+from kbroker.storage.retention import RetentionPlan
+from kbroker.storage.segment import MAX_RELATIVE_OFFSET, SNAPSHOT_SUFFIX, Segment, file_name
+from kbroker.storage.segments import SegmentList
+from wire.errors import ErrorCode, KafkaError
+
+_SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_MAKE_HEADER: Final = BatchHeader._make
+
+
+def no_jitter(_bound: int) -> int:
+    return 0
+
+
+def ignore(_message: str) -> None:
+    """The report of a log that nobody listens to."""
+
+
+class Log:
+    """See the module's text; made by `Log.load`.
+
+    Units      offsets count records; *_ms is wall time
+    Invariant  log_start_offset <= log_end_offset, recovery_point <= log_end_offset
+    Invariant  local_log_start_offset is where the local segments begin, and never below log_start_offset
+    Note       persisted_recovery_point is what the checkpoint file says; whoever writes the file sets it
+    Errors     KafkaError KAFKA_STORAGE_ERROR from everything that touches the disk, with the OSError as its cause
+    """
+
+    def __init__(
+        self,
+        loaded: loader.LoadedLog,
+        *,
+        directory: str,
+        files: FilePool,
+        config: LogConfig,
+        topic: str,
+        partition: int,
+        topic_id: uuid.UUID | None,
+        state: DirectoryState,
+        jitter_ms: Callable[[int], int],
+        report: Callable[[str], None],
+    ) -> None:
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = topic_id
+        self.files = files
+        self.disk: Disk = files.disk
+        self.state = state
+        self.report = report
+        self._jitter_ms = jitter_ms
+        self.segments: SegmentList = loaded.segments
+        self.snapshots: list[int] = loaded.snapshots
+        self.leader_epochs: LeaderEpochs = loaded.leader_epochs
+        self.producers: ProducerState = loaded.producers
+        self.log_start_offset = loaded.log_start_offset
+        self.local_log_start_offset = max(loaded.log_start_offset, loaded.segments.first.base_offset)
+        self.log_end_offset = loaded.log_end_offset
+        self.recovery_point = min(loaded.recovery_point, loaded.log_end_offset)
+        self.persisted_recovery_point = loaded.recovery_point
+        self.doomed_files: list[tuple[int, str]] = []  # (due in monotonic ms, path)
+        self.last_flush_ms = 0
+        self.generation = 0  # raised by each truncation, so that a flush planned before does not count
+        self.needs_directory_sync = False
+        self.is_closed = False
+        self._recent_reads = RecentReads()
+        self._tail = Tail(self.segments.active, self.log_end_offset, self.segments.active.size)
+        self.config = config
+        self.reconfigure(config)
+
+    @classmethod
+    def load(
+        cls,
+        directory: str,
+        *,
+        disk: Disk,
+        config: LogConfig,
+        topic: str,
+        partition: int,
+        topic_id: uuid.UUID | None = None,
+        clean_shutdown: bool = False,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        timestamp_ms: int = 0,
+        files: FilePool | None = None,
+        state: DirectoryState | None = None,
+        jitter_ms: Callable[[int], int] = no_jitter,
+        report: Callable[[str], None] = ignore,
+    ) -> Log:
+        """Open the log in a directory that exists, empty or not; repair it first unless the last stop was clean.
+
+        `jitter_ms(bound)` draws a number in [0, bound); `report` is told of each repair, in one sentence.
+        Blocking: after an unclean stop it reads everything behind `recovery_point`.
+        """
+        files = FilePool(disk) if files is None else files
+        state = DirectoryState() if state is None else state
+        try:
+            loaded = loader.load(
+                directory,
+                files=files,
+                config=config,
+                clean_shutdown=clean_shutdown,
+                recovery_point=recovery_point,
+                log_start_offset=log_start_offset,
+                timestamp_ms=timestamp_ms,
+                report=report,
+            )
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE, *_SPACE_ERRORS):
+                state.fail(error)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot load {directory}: {error}") from error
+        return cls(
+            loaded,
+            directory=directory,
+            files=files,
+            config=config,
+            topic=topic,
+            partition=partition,
+            topic_id=topic_id,
+            state=state,
+            jitter_ms=jitter_ms,
+            report=report,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Log {self.topic}-{self.partition}, offsets {self.log_start_offset}-{self.log_end_offset}>"
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """Take changed settings; they count from the next append on."""
+        self.config = config
+        self._segment_bytes = config.segment_bytes
+        self._segment_ms = config.segment_ms
+        self._interval_bytes = config.index_interval_bytes
+        self._flush_messages = config.flush_messages
+        self._offset_entries = config.offset_index_entries
+        self._time_entries = config.time_index_entries
+
+    @property
+    def size(self) -> int:
+        """Bytes of all local segments."""
+        return self.segments.size
+
+    @property
+    def active_segment_base_offset(self) -> int:
+        return self._tail.segment.base_offset
+
+    @property
+    def unflushed_messages(self) -> int:
+        return self.log_end_offset - self.recovery_point
+
+    # --- append -------------------------------------------------------------------------------------------------------
+
+    def append(self, batches: Buffer, *, leader_epoch: int, timestamp_ms: int) -> AppendPlan:
+        """`plan_append`, `write` and `commit` in one; for small batches, and where nothing waits."""
+        plan = self.plan_append(batches, leader_epoch=leader_epoch, timestamp_ms=timestamp_ms)
+        self.write(plan)
+        self.commit(plan)
+        return plan
+
+    def append_as_follower(self, batches: Buffer, *, timestamp_ms: int) -> AppendPlan:
+        """Append batches that have their offsets and epochs from the leader."""
+        plan = self.plan_append_as_follower(batches, timestamp_ms=timestamp_ms)
+        self.write(plan)
+        self.commit(plan)
+        return plan
+
+    def plan_append(self, batches: Buffer, *, leader_epoch: int, timestamp_ms: int) -> AppendPlan:
+        """Decide about batches that a client sent: one or more, whole and already validated.
+
+        base_offset and partition_leader_epoch are written into `batches` if it is writable, else into a copy.
+        Errors  KAFKA_STORAGE_ERROR; INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE
+        """
+        if self.state.failure is not None:
+            raise self.offline_error()
+        if isinstance(batches, bytes) or (isinstance(batches, memoryview) and batches.readonly):
+            batches = bytearray(batches)
+        BASE_OFFSET.pack_into(batches, 0, self.log_end_offset)
+        LEADER_EPOCH.pack_into(batches, LEADER_EPOCH_POSITION, leader_epoch)
+        header = _MAKE_HEADER(HEADER.unpack_from(batches, 0))
+        size = len(batches)
+        if header.batch_length + FRAME_SIZE != size:
+            return self._plan_several(batches, leader_epoch=leader_epoch, timestamp_ms=timestamp_ms)
+        if header.producer_id != NO_PRODUCER_ID:
+            original = self.producers.check(header)
+            if original is not None:
+                return AppendPlan.of_duplicate(header, original, self._tail.segment)
+        return self._plan(batches, size, (header,), header.max_timestamp, timestamp_ms)
+
+    def _plan_several(self, batches: bytearray | memoryview, *, leader_epoch: int, timestamp_ms: int) -> AppendPlan:
+        """Offsets for batches one after the other; a duplicate among them stands for the whole append, as in Kafka."""
+        headers = []
+        offset, position = self.log_end_offset, 0
+        pending: dict[int, ProducerEntry] = {}
+        while position < len(batches):
+            BASE_OFFSET.pack_into(batches, position, offset)
+            LEADER_EPOCH.pack_into(batches, position + LEADER_EPOCH_POSITION, leader_epoch)
+            header = _MAKE_HEADER(HEADER.unpack_from(batches, position))
+            original = self.producers.check(header, pending)
+            if original is not None:
+                return AppendPlan.of_duplicate(header, original, self._tail.segment)
+            headers.append(header)
+            offset = header.next_offset
+            position += header.size
+        assert position == len(batches), "only whole batches are appended"
+        latest = max(header.max_timestamp for header in headers)
+        return self._plan(batches, len(batches), tuple(headers), latest, timestamp_ms)
+
+    def plan_append_as_follower(self, batches: Buffer, *, timestamp_ms: int) -> AppendPlan:
+        """Decide about batches from the leader: whole, with offsets that begin at or behind log_end_offset and ascend.
+
+        Errors  KAFKA_STORAGE_ERROR; CORRUPT_MESSAGE when offsets do not ascend (the leader's answer is then of no use)
+        """
+        if self.state.failure is not None:
+            raise self.offline_error()
+        headers = tuple(headers_in(batches))
+        expected = self.log_end_offset
+        for header in headers:
+            if header.base_offset < expected:
+                raise KafkaError(
+                    ErrorCode.CORRUPT_MESSAGE,
+                    f"{self!r}: a batch at offset {header.base_offset} cannot follow {expected}",
+                )
+            expected = header.next_offset
+        return self._plan(batches, len(batches), headers, max(header.max_timestamp for header in headers), timestamp_ms)
+
+    def _plan(
+        self, batches: Buffer, size: int, headers: tuple[BatchHeader, ...], latest: int, timestamp_ms: int
+    ) -> AppendPlan:
+        active = self._tail.segment
+        last = headers[-1]
+        next_offset = last.base_offset + last.last_offset_delta + 1
+        if active.size:
+            first = active.first_timestamp
+            waited_ms = latest - first if first >= 0 else timestamp_ms - active.created_ms
+            rolls = (
+                active.size > self._segment_bytes - size
+                or waited_ms > self._segment_ms - active.jitter_ms
+                or active.index_entries >= self._offset_entries
+                or active.time_entries >= self._time_entries
+                or next_offset - 1 - active.base_offset > MAX_RELATIVE_OFFSET
+            )
+        else:
+            rolls = next_offset - 1 - active.base_offset > MAX_RELATIVE_OFFSET
+        syncs = next_offset - self.recovery_point >= self._flush_messages
+        return AppendPlan(batches, headers, next_offset, active, rolls=rolls, syncs=syncs, wall_ms=timestamp_ms)
+
+    def write(self, plan: AppendPlan) -> None:
+        """Do the plan's I/O. Blocking; may run in a thread, as long as nobody else appends."""
+        if plan.is_duplicate:
+            return
+        try:
+            segment = plan.segment
+            if plan.rolls:
+                segment = plan.segment = self._prepare_roll(plan.first_offset, plan.wall_ms)
+            file = self.files.open(segment.log_path).file
+        except OSError as error:
+            raise self.storage_error(error, fatal=error.errno == errno.EIO) from error
+        try:
+            file.pwrite(plan.data, segment.size)
+        except OSError as error:
+            self._cut_back(plan, error)
+            raise self.storage_error(error, fatal=error.errno not in _SPACE_ERRORS) from error
+        if plan.syncs or segment.unwritten_entries >= BLOCK_ENTRIES:
+            try:
+                if plan.syncs:
+                    self._sync_files((*self.segments, segment), segment)
+                else:
+                    segment.write_indexes()
+            except OSError as error:
+                raise self.storage_error(error, fatal=plan.syncs or error.errno not in _SPACE_ERRORS) from error
+
+    def commit(self, plan: AppendPlan) -> None:
+        """Make what was written part of the log: offsets, indexes, epochs, producers."""
+        if plan.is_duplicate:
+            return
+        segment = plan.segment
+        tail = self._tail
+        if segment is not tail.segment:
+            tail = self._install(segment)
+        segment.has_unsynced_files = not plan.syncs
+        position, at = segment.size, 0
+        interval_bytes = self._interval_bytes
+        epochs = self.leader_epochs
+        for header in plan.headers:
+            segment.note_batch(header, position + at, interval_bytes)
+            if header.partition_leader_epoch > epochs.latest:
+                epochs.assign(header.partition_leader_epoch, header.base_offset)
+            if header.producer_id != NO_PRODUCER_ID:
+                marker = read_marker(plan.data, at) if header.attributes & CONTROL_BIT else None
+                self.producers.note(header, marker)
+            at += header.batch_length + FRAME_SIZE
+            tail.add(header.base_offset + header.last_offset_delta + 1, position + at)
+        self.producers.end_offset = self.log_end_offset = plan.next_offset
+        if plan.syncs:
+            self.recovery_point = plan.next_offset
+        if len(tail.ends) > 2 * TAIL_BATCHES:
+            self._tail = tail.shortened()
+
+    def _prepare_roll(self, base_offset: int, timestamp_ms: int) -> Segment:
+        """Finish the active segment's files and make the next segment's; blocking, and nothing that a reader sees
+        changes.
+        """
+        old = self._tail.segment
+        old.add_time_entry()
+        old.write_indexes()
+        if max(self.recovery_point, self.persisted_recovery_point) >= self.log_end_offset:
+            # Recovery will trust everything below a recovery point, so a closed segment below it must be durable as a
+            # whole: its indexes after a flush that came before the roll, and its data where the log was cut and grew
+            # again.
+            old.sync(with_indexes=True)
+            old.has_unsynced_files = False
+        else:
+            old.has_unsynced_files = True
+        self._write_snapshot(base_offset, sync=False)
+        jitter_bound = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        jitter_ms = self._jitter_ms(jitter_bound) if jitter_bound > 0 else 0
+        self.needs_directory_sync = True
+        return Segment.create(self.files, self.directory, base_offset, created_ms=timestamp_ms, jitter_ms=jitter_ms)
+
+    def _install(self, segment: Segment) -> Tail:
+        """Make a prepared segment the active one. An empty one before it, possible only in a log that skips offsets,
+        goes.
+        """
+        old = self._tail.segment
+        if not old.size:
+            maintenance.remove_files(self, old)
+            self.segments.remove([old])
+        self.segments.add(segment)
+        self._tail = tail = Tail(segment, self.log_end_offset, 0)
+        return tail
+
+    def _cut_back(self, plan: AppendPlan, error: OSError) -> None:
+        """After a failed write, make the file end where it ended before; if that fails too, nothing is certain any
+        more.
+        """
+        segment = plan.segment
+        try:
+            if plan.rolls:
+                maintenance.remove_files(self, segment)
+            else:
+                self.files.open(segment.log_path).file.truncate(segment.size)
+        except OSError:
+            self.state.fail(error)
+
+    # --- read ---------------------------------------------------------------------------------------------------------
+
+    def read(
+        self, offset: int, *, max_bytes: int, end_offset: int | None = None, at_least_one_batch: bool = True
+    ) -> LogSlice:
+        """Whole batches from the one that holds `offset`, at most `max_bytes` of them, none that reaches beyond
+        `end_offset`.
+
+        With `at_least_one_batch` the first batch comes even when it alone is larger. The answer ends with its segment.
+        It may be called in a thread: reading far behind the tail opens files and reads indexes.
+        Errors  OFFSET_OUT_OF_RANGE below local_log_start_offset or above log_end_offset
+        """
+        tail = self._tail
+        if tail.start_offset <= offset:
+            log_end_offset = tail.ends[-1] if tail.ends else tail.start_offset
+            if offset <= log_end_offset:
+                end = log_end_offset if end_offset is None else end_offset
+                try:
+                    return tail.read(offset, max_bytes, end, at_least_one_batch)
+                except OSError as error:
+                    raise self.storage_error(error, fatal=error.errno == errno.EIO) from error
+        elif offset >= self.local_log_start_offset:
+            try:
+                return read_segments(
+                    self.segments,
+                    tail,
+                    self._recent_reads,
+                    offset,
+                    max_bytes=max_bytes,
+                    end_offset=self.log_end_offset if end_offset is None else end_offset,
+                    at_least_one_batch=at_least_one_batch,
+                )
+            except OSError as error:
+                raise self.storage_error(error, fatal=error.errno == errno.EIO) from error
+        raise KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"{self.topic}-{self.partition} has offsets {self.local_log_start_offset} to {self.log_end_offset}, not {offset}",
+        )
+
+    def is_at_tail(self, offset: int) -> bool:
+        """Whether a read from there is served from memory, so that it may run in the event loop."""
+        return offset >= self._tail.start_offset
+
+    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
+        """(offset, timestamp, leader_epoch) of the first local record at least that late; None if there is none.
+        Blocking.
+        """
+        start_offset = self.local_log_start_offset
+        try:
+            for segment in self.segments.from_offset(start_offset):
+                segment.load_timestamps()
+                if segment.max_timestamp >= timestamp:
+                    found = segment.find_timestamp(timestamp, start_offset)
+                    if found is not None:
+                        return found
+        except OSError as error:
+            raise self.storage_error(error, fatal=error.errno == errno.EIO) from error
+        return None
+
+    def max_timestamp(self) -> tuple[int, int, int] | None:
+        """(offset, timestamp, leader_epoch) of the first record with the largest timestamp of the local log; None if
+        empty.
+        """
+        best: Segment | None = None
+        try:
+            for segment in self.segments:
+                segment.load_timestamps()
+                if best is None or segment.max_timestamp > best.max_timestamp:
+                    best = segment
+            return best.record_with_max_timestamp() if best is not None else None
+        except OSError as error:
+            raise self.storage_error(error, fatal=error.errno == errno.EIO) from error
+
+    def restart_reading(self, tail: Tail, recent_reads: RecentReads) -> None:
+        """Forget where batches lie, since the log was cut."""
+        self._tail, self._recent_reads = tail, recent_reads
+
+    # --- epochs and offsets -------------------------------------------------------------------------------------------
+
+    def assign_epoch(self, leader_epoch: int) -> None:
+        """Note that a leader epoch begins at the end of the log; what a new leader does before it appends. No I/O."""
+        self.leader_epochs.assign(leader_epoch, self.log_end_offset)
+
+    def raise_log_start_offset(self, offset: int) -> bool:
+        """Records below `offset` are gone for readers; their segments go with the next retention. False if that was so
+        before.
+        """
+        assert offset <= self.log_end_offset
+        if offset <= self.log_start_offset:
+            return False
+        self.log_start_offset = offset
+        self.local_log_start_offset = max(self.local_log_start_offset, offset)
+        self.leader_epochs.truncate_from_start(offset)
+        return True
+
+    def truncate_to(self, offset: int) -> bool:
+        """Drop every batch that reaches to or beyond `offset`; whether anything went. Blocking."""
+        return maintenance.truncate_to(self, offset)
+
+    def truncate_fully_and_start_at(self, offset: int, *, log_start_offset: int | None = None) -> None:
+        """Drop everything and go on from `offset`; log_start_offset may stay lower when a tier has what is between.
+        Blocking.
+        """
+        maintenance.truncate_fully_and_start_at(self, offset, log_start_offset=log_start_offset)
+
+    def plan_retention(
+        self, *, high_watermark: int, timestamp_ms: int, highest_offset_in_remote_storage: int | None = None
+    ) -> RetentionPlan:
+        """Which segments have to go now, by log_start_offset, size and time. May read a few index entries.
+
+        `highest_offset_in_remote_storage` is None for a log without a tier.
+        """
+        return maintenance.plan_retention(
+            self,
+            high_watermark=high_watermark,
+            timestamp_ms=timestamp_ms,
+            highest_offset_in_remote_storage=highest_offset_in_remote_storage,
+        )
+
+    def apply_retention(self, plan: RetentionPlan, *, now_ms: int, timestamp_ms: int, tiered: bool = False) -> None:
+        """Take the segments out and rename their files; `unlink_doomed` removes them after file.delete.delay.ms.
+        Blocking.
+
+        log_start_offset rises with it; of a `tiered` log only local_log_start_offset.
+        """
+        maintenance.apply_retention(self, plan, now_ms=now_ms, timestamp_ms=timestamp_ms, tiered=tiered)
+
+    def unlink_doomed(self, now_ms: int) -> int:
+        """Unlink the renamed files that are due; how many went. Blocking."""
+        return maintenance.unlink_doomed(self, now_ms)
+
+    # --- roll, flush, close -------------------------------------------------------------------------------------------
+
+    def roll(self, *, timestamp_ms: int) -> bool:
+        """Begin a new segment at log_end_offset, unless the active one is empty. Blocking."""
+        if not self._tail.segment.size:
+            return False
+        try:
+            self._install(self._prepare_roll(self.log_end_offset, timestamp_ms))
+        except OSError as error:
+            raise self.storage_error(error, fatal=error.errno not in _SPACE_ERRORS) from error
+        return True
+
+    def flush(self) -> None:
+        """Make everything that is in the log durable; `plan_flush`, `write_flush` and `commit_flush` in one. Blocking."""
+        plan = self.plan_flush()
+        if plan is not None:
+            self.write_flush(plan)
+            self.commit_flush(plan)
+
+    def plan_flush(self, *, below_active: bool = False) -> FlushPlan | None:
+        """What a flush has to do now, None if nothing; `below_active` leaves the active segment out, as after a roll."""
+        if self.state.failure is not None:
+            raise self.offline_error()
+        active = self._tail.segment
+        offset = active.base_offset if below_active else self.log_end_offset
+        segments = tuple(s for s in self.segments if s.has_unsynced_files and (s is not active or not below_active))
+        epochs = self.leader_epochs
+        if not segments and offset <= self.recovery_point and not epochs.is_dirty and not self.needs_directory_sync:
+            return None
+        text = format_epochs(epochs.entries) if epochs.is_dirty else None
+        epochs.is_dirty = False
+        return FlushPlan(offset, segments, active, text, generation=self.generation)
+
+    def write_flush(self, plan: FlushPlan) -> None:
+        """Sync files, epochs and names. Blocking; may run in a thread while the log is read and appended to."""
+        try:
+            self._sync_files(plan.segments, plan.active)
+            if plan.epochs is not None:
+                write_atomically(self.disk, maintenance.epoch_path(self), plan.epochs.encode())
+        except OSError as error:
+            self.leader_epochs.is_dirty = True
+            raise self.storage_error(error, fatal=error.errno not in _SPACE_ERRORS) from error
+
+    def commit_flush(self, plan: FlushPlan) -> None:
+        """Move recovery_point, unless the log was cut meanwhile."""
+        if plan.generation == self.generation:
+            self.recovery_point = max(self.recovery_point, plan.offset)
+
+    def _sync_files(self, segments: tuple[Segment, ...], active: Segment) -> None:
+        """Sync segments in order; whatever closes while this runs is marked for the next flush."""
+        for segment in segments:
+            if segment is active or segment.has_unsynced_files:
+                segment.has_unsynced_files = False
+                try:
+                    segment.sync(with_indexes=segment is not active)
+                except FileNotFoundError:
+                    pass  # deleted by retention meanwhile
+        if self.needs_directory_sync:
+            self.needs_directory_sync = False
+            self.disk.sync_directory(self.directory)
+
+    def close(self) -> None:
+        """Make the log durable and complete its files, so that the next load need not look into them. Blocking."""
+        if self.is_closed:
+            return
+        if self.state.failure is not None:
+            self.files.forget_directory(self.directory)
+            self.is_closed = True
+            return
+        active = self._tail.segment
+        changed = self.recovery_point < self.log_end_offset or any(s.has_unsynced_files for s in self.segments)
+        try:
+            if changed or active.unwritten_entries:
+                active.add_time_entry()
+                active.write_indexes()
+                for segment in self.segments:
+                    if segment is active or segment.has_unsynced_files:
+                        segment.sync(with_indexes=True)
+            self._write_snapshot(self.log_end_offset, sync=changed)
+            if self.leader_epochs.is_dirty:
+                # An epoch without batches can be lost with the power: the log does not need it to be right.
+                maintenance.write_epochs(self, sync=changed)
+            if changed or self.needs_directory_sync:
+                self.disk.sync_directory(self.directory)
+        except OSError as error:
+            raise self.storage_error(error, fatal=True) from error
+        self.recovery_point = self.log_end_offset
+        self.files.forget_directory(self.directory)
+        self.is_closed = True
+
+    def _write_snapshot(self, offset: int, *, sync: bool) -> None:
+        """Write down the producers as of `offset`, unless nothing came since the last snapshot."""
+        if offset <= self.producers.snapshot_offset:
+            return
+        path = f"{self.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
+        write_atomically(self.disk, path, self.producers.format_snapshot(), sync=sync)
+        self.producers.snapshot_offset = offset
+        if offset not in self.snapshots:
+            self.snapshots.append(offset)
+
+    # --- errors -------------------------------------------------------------------------------------------------------
+
+    def storage_error(self, error: OSError, *, fatal: bool) -> KafkaError:
+        if fatal:
+            self.state.fail(error)
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic}-{self.partition} in {self.directory}: {error}")
+
+    def offline_error(self) -> KafkaError:
+        return KafkaError(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"{self.topic}-{self.partition}: its log directory is offline: {self.state.failure}",
+        )

@@ -1,0 +1,216 @@
+"""What is done to a log beside appending and reading: truncation, retention, deletion of files.
+
+The order of steps is chosen so that a crash between any two leaves a log that the loader brings to the same end: epochs
+are cut before the data, so that they are never ahead of it; whole segments go before a part of one; those at the end go
+newest first and those at the start oldest first, so that what is left is always one piece; and of a segment's files the
+`.log` goes first, since the loader removes indexes without one.
+"""
+
+from __future__ import annotations
+
+import errno
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from kbroker.storage import loader
+from kbroker.storage.checkpoint import write_atomically
+from kbroker.storage.leader_epoch import format_epochs
+from kbroker.storage.reading import RecentReads, Tail
+from kbroker.storage.retention import RetentionPlan
+from kbroker.storage.retention import plan_retention as decide_retention
+from kbroker.storage.segment import DELETED_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, Segment, file_name
+
+if TYPE_CHECKING:
+    from kbroker.storage.log import Log
+
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def epoch_path(log: Log) -> str:
+    return f"{log.directory}/{loader.EPOCH_CHECKPOINT}"
+
+
+def write_epochs(log: Log, *, sync: bool) -> None:
+    log.leader_epochs.is_dirty = False
+    try:
+        write_atomically(log.disk, epoch_path(log), format_epochs(log.leader_epochs.entries).encode(), sync=sync)
+    except OSError:
+        log.leader_epochs.is_dirty = True
+        raise
+
+
+def remove_files(log: Log, segment: Segment) -> None:
+    """Unlink a segment's files at once; who reads from them can read on."""
+    for suffix in SEGMENT_SUFFIXES:
+        path = segment.path(suffix)
+        log.files.forget(path)
+        with suppress(FileNotFoundError):
+            log.disk.unlink(path)
+
+
+def remove_snapshots(log: Log, *, above: int) -> None:
+    for offset in [offset for offset in log.snapshots if offset > above]:
+        with suppress(FileNotFoundError):
+            log.disk.unlink(f"{log.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}")
+        log.snapshots.remove(offset)
+
+
+# --- truncation -------------------------------------------------------------------------------------------------------
+
+
+def truncate_to(log: Log, offset: int) -> bool:
+    """See `Log.truncate_to`."""
+    if offset >= log.log_end_offset:
+        # The epochs may still be ahead: a leader notes its epoch before the first batch, and another leader may have
+        # come.
+        log.leader_epochs.truncate_from_end(log.log_end_offset)
+        return False
+    if offset < log.segments.first.base_offset:
+        truncate_fully_and_start_at(log, offset)
+        return True
+    try:
+        _truncate_to(log, offset)
+    except OSError as error:
+        raise log.storage_error(error, fatal=True) from error
+    return True
+
+
+def _truncate_to(log: Log, offset: int) -> None:
+    log.generation += 1
+    log.leader_epochs.truncate_from_end(offset)
+    write_epochs(log, sync=True)
+    remaining = [segment for segment in log.segments if segment.base_offset <= offset]
+    for segment in reversed([segment for segment in log.segments if segment.base_offset > offset]):
+        remove_files(log, segment)
+    log.segments.replace(remaining)
+    log.disk.sync_directory(log.directory)
+    active = remaining[-1]
+    found = active.find(offset) if active.size else None
+    if found is not None:
+        # Synced at once: old batches that came back behind new ones after a loss of power would be taken for the log.
+        active.truncate(found[0], offset)
+        active.open().file.sync()
+    next_offset = active.resume(log.config.index_interval_bytes)
+    remove_snapshots(log, above=next_offset)
+    log.disk.sync_directory(log.directory)
+    _restart_at(log, next_offset)
+    loader.load_producers(
+        log.producers,
+        log.segments,
+        log.snapshots,
+        files=log.files,
+        directory=log.directory,
+        log_start_offset=log.log_start_offset,
+        log_end_offset=next_offset,
+        report=log.report,
+    )
+
+
+def truncate_fully_and_start_at(log: Log, offset: int, *, log_start_offset: int | None = None) -> None:
+    """See `Log.truncate_fully_and_start_at`."""
+    try:
+        log.generation += 1
+        log.leader_epochs.clear()
+        write_epochs(log, sync=True)
+        for segment in reversed(tuple(log.segments)):
+            remove_files(log, segment)
+        remove_snapshots(log, above=-1)
+        created_ms = log.segments.active.created_ms
+        log.segments.replace([Segment.create(log.files, log.directory, offset, created_ms=created_ms)])
+        log.disk.sync_directory(log.directory)
+    except OSError as error:
+        raise log.storage_error(error, fatal=True) from error
+    log.log_start_offset = offset if log_start_offset is None else log_start_offset
+    log.local_log_start_offset = offset
+    log.producers.clear(offset)
+    _restart_at(log, offset)
+    log.recovery_point = offset
+
+
+def _restart_at(log: Log, next_offset: int) -> None:
+    log.log_end_offset = next_offset
+    log.recovery_point = min(log.recovery_point, next_offset)
+    log.log_start_offset = min(log.log_start_offset, next_offset)
+    log.local_log_start_offset = min(log.local_log_start_offset, next_offset)
+    active = log.segments.active
+    log.restart_reading(Tail(active, next_offset, active.size), RecentReads())
+
+
+# --- retention --------------------------------------------------------------------------------------------------------
+
+
+def plan_retention(
+    log: Log, *, high_watermark: int, timestamp_ms: int, highest_offset_in_remote_storage: int | None
+) -> RetentionPlan:
+    """See `Log.plan_retention`."""
+    segments = tuple(log.segments)
+
+    def largest_timestamp(at: int) -> int:
+        segment = segments[at]
+        segment.load_timestamps()
+        if segment.max_timestamp >= 0:
+            return segment.max_timestamp
+        # Records without timestamps: the file's age has to do, as in Kafka.
+        return log.disk.modified_ms(segment.log_path)
+
+    try:
+        return decide_retention(
+            segments,
+            largest_timestamp=largest_timestamp,
+            config=log.config,
+            log_start_offset=log.log_start_offset,
+            log_end_offset=log.log_end_offset,
+            high_watermark=high_watermark,
+            timestamp_ms=timestamp_ms,
+            highest_offset_in_remote_storage=highest_offset_in_remote_storage,
+        )
+    except OSError as error:
+        raise log.storage_error(error, fatal=error.errno == errno.EIO) from error
+
+
+def apply_retention(log: Log, plan: RetentionPlan, *, now_ms: int, timestamp_ms: int, tiered: bool) -> None:
+    """See `Log.apply_retention`."""
+    if plan.rolls:
+        log.roll(timestamp_ms=timestamp_ms)
+    names = frozenset(plan.doomed)
+    doomed = [segment for segment in log.segments if segment.base_offset in names]
+    if not doomed:
+        return
+    assert doomed[-1] is not log.segments.active
+    assert doomed == list(log.segments)[: len(doomed)]
+    remaining = tuple(log.segments)[len(doomed) :]
+    # First the offsets, so that no reader looks for what is about to go.
+    start_offset = remaining[0].base_offset
+    log.local_log_start_offset = max(log.local_log_start_offset, start_offset)
+    if not tiered:
+        log.raise_log_start_offset(max(log.log_start_offset, start_offset))
+    log.segments.replace(remaining)
+    due_ms = now_ms + log.config.file_delete_delay_ms
+    try:
+        for segment in doomed:
+            for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX):
+                _doom(log, segment.path(suffix), due_ms)
+            if segment.base_offset in log.snapshots:
+                log.snapshots.remove(segment.base_offset)
+    except OSError as error:
+        raise log.storage_error(error, fatal=error.errno not in _NO_SPACE) from error
+
+
+def _doom(log: Log, path: str, due_ms: int) -> None:
+    log.files.forget(path)
+    with suppress(FileNotFoundError):
+        log.disk.rename(path, path + DELETED_SUFFIX)
+        log.doomed_files.append((due_ms, path + DELETED_SUFFIX))
+
+
+def unlink_doomed(log: Log, now_ms: int) -> int:
+    """See `Log.unlink_doomed`."""
+    due = [path for due_ms, path in log.doomed_files if due_ms <= now_ms]
+    log.doomed_files = [(due_ms, path) for due_ms, path in log.doomed_files if due_ms > now_ms]
+    try:
+        for path in due:
+            with suppress(FileNotFoundError):
+                log.disk.unlink(path)
+    except OSError as error:
+        raise log.storage_error(error, fatal=error.errno == errno.EIO) from error
+    return len(due)

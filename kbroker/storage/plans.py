@@ -1,0 +1,110 @@
+"""The decisions of a log, on their way from the event loop to the disk and back.
+
+A plan is made where the decision is taken, may be carried out in a thread, and is then committed in the loop again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kbroker.runtime.ports import Buffer
+from kbroker.storage.batches import BatchHeader
+from kbroker.storage.producer_state import ProducedBatch
+from kbroker.storage.segment import Segment
+
+
+class AppendPlan:
+    """What one append will do; made by `Log.plan_append`, given to `write` and `commit`.
+
+    Shape  data holds the batches with their final offsets and epoch; headers are theirs
+    Shape  first_offset..last_offset is what the records get; timestamp_ms is -1, or for a duplicate the original's
+           timestamp
+    Shape  a duplicate (is_duplicate) writes nothing, and its offsets are the original's
+    Note   rolls, syncs and size tell the caller whether to leave the loop for `write`
+    """
+
+    __slots__ = (
+        "data",
+        "first_offset",
+        "headers",
+        "is_duplicate",
+        "next_offset",
+        "rolls",
+        "segment",
+        "size",
+        "syncs",
+        "timestamp_ms",
+        "wall_ms",
+    )
+
+    def __init__(
+        self,
+        data: Buffer,
+        headers: Sequence[BatchHeader],
+        next_offset: int,
+        segment: Segment,
+        *,
+        rolls: bool,
+        syncs: bool,
+        wall_ms: int,
+    ) -> None:
+        self.data = data
+        self.size = len(data)
+        self.headers = headers
+        self.first_offset = headers[0].base_offset
+        self.next_offset = next_offset
+        self.segment = segment
+        self.rolls = rolls
+        self.syncs = syncs
+        self.is_duplicate = False
+        self.timestamp_ms = -1
+        self.wall_ms = wall_ms
+
+    @property
+    def last_offset(self) -> int:
+        return self.next_offset - 1
+
+    @classmethod
+    def of_duplicate(cls, header: BatchHeader, original: ProducedBatch, segment: Segment) -> AppendPlan:
+        plan = cls(b"", (header,), original.last_offset + 1, segment, rolls=False, syncs=False, wall_ms=-1)
+        plan.is_duplicate = True
+        plan.first_offset = original.first_offset
+        plan.timestamp_ms = original.timestamp_ms
+        return plan
+
+
+class FlushPlan:
+    """What one flush covers: everything below `offset`.
+
+    Shape  segments have something to sync, of `active` only the log; epochs is the text of the checkpoint, None if that
+           is current
+    Note   generation is the log's when the plan was made: a log that was cut since then does not count it
+    """
+
+    __slots__ = ("active", "epochs", "generation", "offset", "segments")
+
+    def __init__(
+        self, offset: int, segments: tuple[Segment, ...], active: Segment, epochs: str | None, *, generation: int
+    ) -> None:
+        self.offset = offset
+        self.segments = segments
+        self.active = active
+        self.epochs = epochs
+        self.generation = generation
+
+
+class DirectoryState:
+    """What all logs of one log directory share: whether it has failed."""
+
+    __slots__ = ("failure", "on_failure")
+
+    def __init__(self, on_failure: Callable[[OSError], None] | None = None) -> None:
+        self.failure: OSError | None = None
+        self.on_failure = on_failure
+
+    def fail(self, error: OSError) -> None:
+        """Take the directory offline for good; only a restart brings it back."""
+        if self.failure is None:
+            self.failure = error
+            if self.on_failure is not None:
+                self.on_failure(error)

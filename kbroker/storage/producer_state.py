@@ -1,0 +1,340 @@
+"""What a partition remembers of its producers, so that a batch sent twice is stored once.
+
+For each producer id: its epoch and its last five batches. A batch whose first and last sequence numbers equal those of
+a remembered one is a duplicate and answered with the original's offset; otherwise it must continue the sequence. Five
+is how many batches a producer may have in flight. What is in the state follows from the log alone, so it can always be
+rebuilt from a snapshot and the batches behind it.
+
+`check` decides about a batch that is to be appended and changes nothing; `note` takes a batch that is in the log.
+Transactions are tracked as far as the log shows them: where each open one begins, and which ended ones the
+high_watermark has not passed yet.
+
+Source  KIP-98; `<offset>.snapshot` files as Apache Kafka 4.3.1 writes them
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterable
+from struct import Struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from kbroker.runtime.ports import Buffer
+from kbroker.storage.batches import CONTROL_BIT, NO_PRODUCER_ID, TRANSACTIONAL_BIT, BatchHeader
+from wire.errors import ErrorCode, KafkaError, Malformed
+from wire.record_batch import RecordBatch
+
+REMEMBERED_BATCHES: Final = 5
+NO_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
+NO_OFFSET: Final = -1
+MAX_SEQUENCE: Final = 0x7FFF_FFFF
+
+SNAPSHOT_VERSION: Final = 1
+_SNAPSHOT_HEAD: Final = Struct(">hI")
+_SNAPSHOT_COUNT: Final = Struct(">i")
+_SHORTS: Final = Struct(">hh")
+_MARKER_VALUE: Final = Struct(">hi")
+_COMMIT: Final = 1
+_SNAPSHOT_ENTRY: Final = Struct(">qhiqiqiq")
+
+
+class ProducedBatch(NamedTuple):
+    """One remembered batch: its last sequence number and offset, how many follow its first, and its timestamp."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+
+    @property
+    def first_sequence(self) -> int:
+        return (self.last_sequence - self.offset_delta) & MAX_SEQUENCE
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class TransactionMarker(NamedTuple):
+    """The end of a transaction as a control batch in the log states it."""
+
+    is_commit: bool
+    coordinator_epoch: int
+
+
+class ProducerEntry:
+    """One producer of one partition; `batches` are the last five, oldest first."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "current_txn_first_offset",
+        "last_timestamp_ms",
+        "producer_epoch",
+        "producer_id",
+    )
+
+    def __init__(
+        self,
+        producer_id: int,
+        *,
+        producer_epoch: int = NO_EPOCH,
+        coordinator_epoch: int = -1,
+        last_timestamp_ms: int = -1,
+        current_txn_first_offset: int = NO_OFFSET,
+        batches: Iterable[ProducedBatch] = (),
+    ) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.coordinator_epoch = coordinator_epoch
+        self.last_timestamp_ms = last_timestamp_ms
+        self.current_txn_first_offset = current_txn_first_offset
+        self.batches: deque[ProducedBatch] = deque(batches, maxlen=REMEMBERED_BATCHES)
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def last_offset(self) -> int:
+        return self.batches[-1].last_offset if self.batches else NO_OFFSET
+
+    def copy(self) -> ProducerEntry:
+        return ProducerEntry(
+            self.producer_id,
+            producer_epoch=self.producer_epoch,
+            coordinator_epoch=self.coordinator_epoch,
+            last_timestamp_ms=self.last_timestamp_ms,
+            current_txn_first_offset=self.current_txn_first_offset,
+            batches=self.batches,
+        )
+
+    def check(self, header: BatchHeader) -> ProducedBatch | None:
+        """Whether a client's batch may be appended: the batch it repeats, None if it is new, or KafkaError.
+
+        Errors  INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE
+        """
+        epoch, first_sequence = header.producer_epoch, header.base_sequence
+        if epoch == self.producer_epoch and self.batches:
+            last_sequence = header.last_sequence
+            for batch in self.batches:
+                if batch.last_sequence == last_sequence and batch.first_sequence == first_sequence:
+                    return batch
+        if epoch < self.producer_epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {self.producer_id} has epoch {epoch}, {self.producer_epoch} has been seen",
+            )
+        if self.current_txn_first_offset >= 0 and not header.attributes & TRANSACTIONAL_BIT:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {self.producer_id} has an open transaction, the batch is in none",
+            )
+        if epoch > self.producer_epoch:
+            # An epoch begins at 0, unless nothing is known of the producer: its earlier batches may have been deleted.
+            if first_sequence != 0 and self.producer_epoch != NO_EPOCH:
+                raise KafkaError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"producer {self.producer_id} begins epoch {epoch} with sequence {first_sequence}",
+                )
+            return None
+        last = self.last_sequence
+        if first_sequence != (last + 1) & MAX_SEQUENCE:
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {self.producer_id} sends sequence {first_sequence} after {last}",
+            )
+        return None
+
+    def note(self, header: BatchHeader) -> None:
+        """Remember a data batch that is in the log."""
+        if header.producer_epoch != self.producer_epoch:
+            self.batches.clear()
+            self.producer_epoch = header.producer_epoch
+        delta = header.last_offset_delta
+        self.batches.append(
+            ProducedBatch(header.last_sequence, header.base_offset + delta, delta, header.max_timestamp)
+        )
+        self.last_timestamp_ms = header.max_timestamp
+
+
+class ProducerState:
+    """All producers of one partition.
+
+    Shape      producers maps producer_id to its entry; open_transactions maps the first offset of each to its
+               producer_id
+    Invariant  end_offset: every batch below it has been noted
+    """
+
+    __slots__ = ("end_offset", "open_transactions", "producers", "snapshot_offset", "unreplicated_transactions")
+
+    def __init__(self, end_offset: int = 0) -> None:
+        self.producers: dict[int, ProducerEntry] = {}
+        self.open_transactions: dict[int, int] = {}
+        self.unreplicated_transactions: dict[int, int] = {}
+        self.end_offset = end_offset
+        self.snapshot_offset = end_offset
+
+    def __len__(self) -> int:
+        return len(self.producers)
+
+    def check(self, header: BatchHeader, pending: dict[int, ProducerEntry] | None = None) -> ProducedBatch | None:
+        """As `ProducerEntry.check`; `pending` holds the entries as the batches before this one in the same append leave
+        them.
+        """
+        producer_id = header.producer_id
+        if producer_id == NO_PRODUCER_ID or header.attributes & CONTROL_BIT:
+            return None
+        entry = pending.get(producer_id) if pending is not None else None
+        if entry is None:
+            entry = self.producers.get(producer_id)
+        duplicate = None if entry is None else entry.check(header)
+        if pending is not None and duplicate is None:
+            after = ProducerEntry(producer_id) if entry is None else entry.copy()
+            after.note(header)
+            pending[producer_id] = after
+        return duplicate
+
+    def note(self, header: BatchHeader, marker: TransactionMarker | None = None) -> None:
+        """Take a batch that is in the log; `marker` is what a control batch of a producer says."""
+        producer_id = header.producer_id
+        self.end_offset = header.base_offset + header.last_offset_delta + 1
+        if producer_id == NO_PRODUCER_ID:
+            return
+        entry = self.producers.get(producer_id)
+        if entry is None:
+            entry = self.producers[producer_id] = ProducerEntry(producer_id)
+        if header.attributes & CONTROL_BIT:
+            if marker is not None:
+                self._end_transaction(entry, header, marker)
+            return
+        entry.note(header)
+        if header.attributes & TRANSACTIONAL_BIT and entry.current_txn_first_offset < 0:
+            entry.current_txn_first_offset = header.base_offset
+            self.open_transactions[header.base_offset] = producer_id
+
+    def _end_transaction(self, entry: ProducerEntry, header: BatchHeader, marker: TransactionMarker) -> None:
+        if header.producer_epoch != entry.producer_epoch:
+            entry.producer_epoch = header.producer_epoch
+            entry.batches.clear()
+        entry.coordinator_epoch = marker.coordinator_epoch
+        entry.last_timestamp_ms = header.max_timestamp
+        first_offset, entry.current_txn_first_offset = entry.current_txn_first_offset, NO_OFFSET
+        if first_offset >= 0:
+            self.open_transactions.pop(first_offset, None)
+            self.unreplicated_transactions[first_offset] = header.last_offset
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """Where the first transaction begins that is open, or whose end the high_watermark has not passed; None without
+        one.
+        """
+        if not self.open_transactions and not self.unreplicated_transactions:
+            return None
+        return min([*self.open_transactions, *self.unreplicated_transactions])
+
+    def on_high_watermark(self, high_watermark: int) -> None:
+        """Transactions whose marker lies below the high_watermark are stable now."""
+        if self.unreplicated_transactions:
+            self.unreplicated_transactions = {
+                first: last for first, last in self.unreplicated_transactions.items() if last >= high_watermark
+            }
+
+    def expire(self, timestamp_ms: int, expiration_ms: int) -> int:
+        """Forget producers without a batch for that long and without an open transaction; how many went."""
+        gone = [
+            producer_id
+            for producer_id, entry in self.producers.items()
+            if entry.current_txn_first_offset < 0 and timestamp_ms - entry.last_timestamp_ms >= expiration_ms
+        ]
+        for producer_id in gone:
+            del self.producers[producer_id]
+        return len(gone)
+
+    def restore(self, offset: int, entries: Iterable[ProducerEntry]) -> None:
+        """Start from a snapshot that was taken at that offset."""
+        self.clear(offset)
+        for entry in entries:
+            self.producers[entry.producer_id] = entry
+            if entry.current_txn_first_offset >= 0:
+                self.open_transactions[entry.current_txn_first_offset] = entry.producer_id
+
+    def clear(self, offset: int) -> None:
+        """Know nothing, of a log that now ends at that offset."""
+        self.producers.clear()
+        self.open_transactions.clear()
+        self.unreplicated_transactions.clear()
+        self.end_offset = offset
+        self.snapshot_offset = offset
+
+    def format_snapshot(self) -> bytes:
+        return format_snapshot(self.producers.values())
+
+
+def format_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
+    """The bytes of a snapshot file: version, CRC-32C of what follows, count, entries of 46 bytes."""
+    rows = bytearray()
+    count = 0
+    for entry in entries:
+        last = entry.batches[-1] if entry.batches else ProducedBatch(NO_SEQUENCE, NO_OFFSET, 0, -1)
+        rows += _SNAPSHOT_ENTRY.pack(
+            entry.producer_id,
+            entry.producer_epoch,
+            last.last_sequence,
+            last.last_offset,
+            last.offset_delta,
+            entry.last_timestamp_ms,
+            entry.coordinator_epoch,
+            entry.current_txn_first_offset,
+        )
+        count += 1
+    body = _SNAPSHOT_COUNT.pack(count) + rows
+    return _SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, crc32c(body)) + body
+
+
+def parse_snapshot(data: bytes) -> list[ProducerEntry]:
+    """The entries of a snapshot file's bytes; ValueError if it is damaged or of another version."""
+    try:
+        version, crc = _SNAPSHOT_HEAD.unpack_from(data)
+        (count,) = _SNAPSHOT_COUNT.unpack_from(data, _SNAPSHOT_HEAD.size)
+    except struct.error as error:
+        raise ValueError(f"producer snapshot of {len(data)} bytes is cut short") from error
+    if version != SNAPSHOT_VERSION:
+        raise ValueError(f"producer snapshot has version {version}, expected {SNAPSHOT_VERSION}")
+    if crc32c(memoryview(data)[_SNAPSHOT_HEAD.size :]) != crc:
+        raise ValueError("producer snapshot has a wrong CRC")
+    rows = memoryview(data)[_SNAPSHOT_HEAD.size + _SNAPSHOT_COUNT.size :]
+    if count < 0 or len(rows) != count * _SNAPSHOT_ENTRY.size:
+        raise ValueError(f"producer snapshot announces {count} producers in {len(rows)} bytes")
+    entries = []
+    for row in _SNAPSHOT_ENTRY.iter_unpack(rows):
+        producer_id, epoch, last_sequence, last_offset, delta, timestamp_ms, coordinator_epoch, txn_first_offset = row
+        batches = [ProducedBatch(last_sequence, last_offset, delta, timestamp_ms)] if last_offset >= 0 else []
+        entries.append(
+            ProducerEntry(
+                producer_id,
+                producer_epoch=epoch,
+                coordinator_epoch=coordinator_epoch,
+                last_timestamp_ms=timestamp_ms,
+                current_txn_first_offset=txn_first_offset,
+                batches=batches,
+            )
+        )
+    return entries
+
+
+def read_marker(data: Buffer, position: int) -> TransactionMarker | None:
+    """What a control batch of a producer says; None if it is none of those that end a transaction."""
+    try:
+        record = next(RecordBatch(data, position).records(), None)
+        if record is None or record.key is None or record.value is None:
+            return None
+        _, kind = _SHORTS.unpack_from(record.key)
+        _, coordinator_epoch = _MARKER_VALUE.unpack_from(record.value)
+    except (Malformed, struct.error):
+        return None
+    return TransactionMarker(kind == _COMMIT, coordinator_epoch) if kind in (0, _COMMIT) else None

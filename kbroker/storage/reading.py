@@ -1,0 +1,195 @@
+"""Finding the bytes that a fetch wants.
+
+A fetch gets a piece of one segment's file: whole batches, from the one that holds the wanted offset, as many as fit.
+Nobody reads the batches themselves here, only enough headers to end at a border.
+
+Three ways, by how often they are taken. A consumer at the tail is served from `Tail`, where the last few hundred
+batches of the active segment stand in two arrays. A consumer that reads on where its last fetch ended is found in a
+small table. Everybody else goes through the sparse index.
+
+Reads may run in threads beside the one writer. So a reader takes each thing once: the tail as one object, whose arrays
+only grow, the segments as one tuple, and the end of the log first of all.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from typing import Final
+
+from kbroker.storage.batches import header_at
+from kbroker.storage.files import FileRange
+from kbroker.storage.segment import Segment
+from kbroker.storage.segments import SegmentList
+
+TAIL_BATCHES: Final = 256
+REMEMBERED_READS: Final = 8
+
+
+class LogSlice:
+    """What a read found.
+
+    Shape  records is a range of whole batches, or None where there is nothing to read; size is its bytes, 0 without
+    Shape  segment_base_offset and position say where the first batch lies
+    Shape  next_offset is the offset behind the last batch, or -1 when it was not needed to find it
+    """
+
+    __slots__ = ("next_offset", "position", "records", "segment_base_offset", "size", "start_offset")
+
+    def __init__(
+        self,
+        records: FileRange | None,
+        start_offset: int,
+        *,
+        segment_base_offset: int,
+        position: int,
+        next_offset: int,
+    ) -> None:
+        self.records = records
+        self.size = records.size if records is not None else 0
+        self.start_offset = start_offset
+        self.segment_base_offset = segment_base_offset
+        self.position = position
+        self.next_offset = next_offset
+
+    def read(self) -> bytes:
+        return self.records.read() if self.records is not None else b""
+
+
+class Tail:
+    """Where the newest batches of the active segment lie.
+
+    Shape      batch i covers the offsets from ends[i-1] (start_offset for the first) up to ends[i], and lies between
+               positions[i] and positions[i+1]; so there is one position more than there are batches
+    Invariant  arrays only grow, positions before ends; what is dropped is dropped by making another Tail
+    """
+
+    __slots__ = ("ends", "positions", "segment", "start_offset")
+
+    def __init__(self, segment: Segment, start_offset: int, position: int) -> None:
+        self.segment = segment
+        self.start_offset = start_offset
+        self.ends = array("q")
+        self.positions = array("q", (position,))
+
+    def add(self, next_offset: int, end_position: int) -> None:
+        self.positions.append(end_position)
+        self.ends.append(next_offset)
+
+    def place_of(self, end_offset: int) -> int:
+        """Where in the file that which is below `end_offset` ends, which is not before start_offset."""
+        return self.positions[bisect_right(self.ends, end_offset)]
+
+    def shortened(self) -> Tail:
+        """One with the newer half of the batches."""
+        drop = len(self.ends) // 2
+        tail = Tail(self.segment, self.ends[drop - 1], self.positions[drop])
+        tail.ends = self.ends[drop:]
+        tail.positions = self.positions[drop:]
+        return tail
+
+    def read(self, offset: int, max_bytes: int, end_offset: int, at_least_one_batch: bool) -> LogSlice:
+        """The batches from `offset`, which is at or behind start_offset, that end at or before `end_offset`."""
+        ends, positions = self.ends, self.positions
+        first = bisect_right(ends, offset)
+        last = bisect_right(ends, end_offset) - 1
+        start = positions[first]
+        if last >= first:
+            stop = positions[last + 1]
+            if stop - start > max_bytes:
+                last = bisect_right(positions, start + max_bytes) - 2
+                if last < first:
+                    last = first if at_least_one_batch else first - 1
+                stop = positions[last + 1]
+            if stop > start:
+                segment = self.segment
+                records = FileRange(segment.files.open(segment.log_path), start, stop - start)
+                return LogSlice(
+                    records, offset, segment_base_offset=segment.base_offset, position=start, next_offset=ends[last]
+                )
+        return LogSlice(None, offset, segment_base_offset=self.segment.base_offset, position=start, next_offset=offset)
+
+
+class RecentReads:
+    """Where reads ended that may be continued: offset -> (segment, position), the last few of one log."""
+
+    __slots__ = ("_places",)
+
+    def __init__(self) -> None:
+        self._places: dict[int, tuple[Segment, int]] = {}
+
+    def note(self, next_offset: int, segment: Segment, position: int) -> None:
+        places = self._places
+        if len(places) >= REMEMBERED_READS:
+            for offset in tuple(places)[: REMEMBERED_READS // 2]:
+                places.pop(offset, None)
+        places[next_offset] = (segment, position)
+
+    def take(self, offset: int) -> tuple[Segment, int] | None:
+        return self._places.pop(offset, None)
+
+    def clear(self) -> None:
+        self._places.clear()
+
+
+def read_segments(
+    segments: SegmentList,
+    tail: Tail,
+    recent: RecentReads,
+    offset: int,
+    *,
+    max_bytes: int,
+    end_offset: int,
+    at_least_one_batch: bool,
+) -> LogSlice:
+    """The batches from `offset` on, found by the indexes; the end of the answer is a segment's end at the latest."""
+    place = recent.take(offset)
+    following = segments.from_offset(offset)
+    if place is None or place[0] not in following:
+        for segment in following:
+            found = segment.find(offset) if segment.size else None
+            if found is not None:
+                place = segment, found[0]
+                break
+        else:
+            # Nothing at or behind the offset: it is the end of the log.
+            return LogSlice(
+                None,
+                offset,
+                segment_base_offset=following[-1].base_offset,
+                position=following[-1].size,
+                next_offset=offset,
+            )
+    segment, start = place
+    if segment is tail.segment and end_offset >= tail.start_offset:
+        stop, next_offset = tail.place_of(end_offset), end_offset
+    else:
+        stop, next_offset = _end_of(segment, following, end_offset)
+    if stop - start > max_bytes:
+        stop, next_offset = _border_before(segment, start, start + max_bytes, stop, at_least_one_batch)
+    if stop <= start:
+        return LogSlice(None, offset, segment_base_offset=segment.base_offset, position=start, next_offset=offset)
+    if next_offset > offset:
+        recent.note(next_offset, segment, stop)
+    records = FileRange(segment.open(), start, stop - start)
+    return LogSlice(records, offset, segment_base_offset=segment.base_offset, position=start, next_offset=next_offset)
+
+
+def _end_of(segment: Segment, following: tuple[Segment, ...], end_offset: int) -> tuple[int, int]:
+    """Where what is below `end_offset` ends in a segment, and the offset behind it (-1 if that was not looked up)."""
+    at = following.index(segment)
+    if at + 1 < len(following) and following[at + 1].base_offset <= end_offset:
+        return segment.size, following[at + 1].base_offset
+    found = segment.find(end_offset)
+    if found is None:
+        return segment.size, -1
+    return found[0], end_offset
+
+
+def _border_before(segment: Segment, start: int, limit: int, stop: int, at_least_one_batch: bool) -> tuple[int, int]:
+    border, next_offset = segment.position_before(limit, start=start)
+    if border > start or not at_least_one_batch:
+        return border, next_offset
+    data = segment.open().file.pread(61, start)
+    header = header_at(data)
+    return min(start + header.size, stop), header.next_offset

@@ -1,0 +1,402 @@
+"""One segment of a log: a `.log` file of batches and its two sparse indexes.
+
+A segment that is not the last of its log is never written again, and of it only the names and sizes are in memory; its
+files are opened when somebody reads them. The last one, the active segment, is written by `Log`, which keeps its size,
+its largest timestamp and what is due for the indexes here.
+
+Every look-up checks itself: an index entry names the last offset of the batch at its position, and the header there
+must agree. An index that lies, or is missing or cut, is rebuilt from the log on the spot.
+
+Source  LogSegment of Apache Kafka 4.3.1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from kbroker.storage.batches import BatchHeader, header_at, scan_headers, scan_valid_batches
+from kbroker.storage.files import FilePool, OpenFile
+from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY, CorruptIndex, Index
+from wire.record_batch import RecordBatch
+
+MAX_RELATIVE_OFFSET: Final = 0x7FFF_FFFF
+UNKNOWN: Final = -2  # of a largest timestamp that was not looked up yet; -1 is Kafka's "none"
+UNKNOWN_SIZE: Final = -1
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+TXN_INDEX_SUFFIX: Final = ".txnindex"
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+DELETED_SUFFIX: Final = ".deleted"
+CLEANED_SUFFIX: Final = ".cleaned"
+SWAP_SUFFIX: Final = ".swap"
+SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+
+def file_name(offset: int, suffix: str) -> str:
+    """Offsets in file names have 20 digits, so that names sort as numbers do."""
+    return f"{offset:020d}{suffix}"
+
+
+class Segment:
+    """See the module's text.
+
+    Units      size and positions in bytes; *_timestamp in ms of wall time, -1 for none
+    Shape      max_timestamp_offset is the last offset of the batch with the largest timestamp
+    Invariant  base_offset <= every offset <= base_offset + 2^31-1
+    """
+
+    __slots__ = (
+        "_offset_index",
+        "_time_index",
+        "base_offset",
+        "created_ms",
+        "directory",
+        "files",
+        "first_timestamp",
+        "has_unsynced_files",
+        "index_entries",
+        "jitter_ms",
+        "last_index_position",
+        "log_path",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "size",
+        "time_entries",
+        "unwritten_entries",
+    )
+
+    def __init__(
+        self, files: FilePool, directory: str, base_offset: int, *, size: int = 0, created_ms: int = 0
+    ) -> None:
+        self.files = files
+        self.directory = directory
+        self.base_offset = base_offset
+        self.log_path = f"{directory}/{base_offset:020d}.log"
+        self.size = size
+        self.created_ms = created_ms
+        self.jitter_ms = 0
+        self.first_timestamp = UNKNOWN if size else -1
+        self.max_timestamp = UNKNOWN if size else -1
+        self.max_timestamp_offset = base_offset
+        self.last_index_position = 0
+        self.index_entries = self.time_entries = self.unwritten_entries = 0
+        self.has_unsynced_files = False
+        self._offset_index: Index | None = None
+        self._time_index: Index | None = None
+
+    @classmethod
+    def create(
+        cls, files: FilePool, directory: str, base_offset: int, *, created_ms: int, jitter_ms: int = 0
+    ) -> Segment:
+        """Make the files of an empty segment; what a failed attempt left under these names is emptied."""
+        segment = cls(files, directory, base_offset, created_ms=created_ms)
+        segment.jitter_ms = jitter_ms
+        segment.has_unsynced_files = True
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
+            opened = files.open(segment.path(suffix), create=True)
+            opened.block = None
+            opened.entries = -1
+            if opened.file.size():
+                opened.file.truncate(0)
+        segment._offset_index = Index(files, segment.path(INDEX_SUFFIX), OFFSET_ENTRY, written=0)
+        segment._time_index = Index(files, segment.path(TIME_INDEX_SUFFIX), TIME_ENTRY, written=0)
+        return segment
+
+    def path(self, suffix: str) -> str:
+        return f"{self.directory}/{self.base_offset:020d}{suffix}"
+
+    def move(self, directory: str) -> None:
+        """The directory was renamed."""
+        self.directory = directory
+        self.log_path = self.path(LOG_SUFFIX)
+        assert self._offset_index is None or not self._offset_index.unwritten_entries
+        self._offset_index = self._time_index = None
+
+    def open(self) -> OpenFile:
+        return self.files.open(self.log_path)
+
+    @property
+    def offset_index(self) -> Index:
+        index = self._offset_index
+        if index is None:
+            index = self._offset_index = Index(self.files, self.path(INDEX_SUFFIX), OFFSET_ENTRY)
+        return index
+
+    @property
+    def time_index(self) -> Index:
+        index = self._time_index
+        if index is None:
+            index = self._time_index = Index(self.files, self.path(TIME_INDEX_SUFFIX), TIME_ENTRY)
+        return index
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def note_batch(self, header: BatchHeader, position: int, interval_bytes: int) -> None:
+        """Take a batch that lies in the file at `position`: timestamps, and index entries where they are due."""
+        last_offset = header.base_offset + header.last_offset_delta
+        timestamp = header.max_timestamp
+        if position == 0:
+            self.first_timestamp = timestamp
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+            self.max_timestamp_offset = last_offset
+        if position - self.last_index_position > interval_bytes:
+            self.offset_index.append(last_offset - self.base_offset, position)
+            self.index_entries += 1
+            self.unwritten_entries += 1
+            self.add_time_entry()
+            self.last_index_position = position
+        self.size = position + header.batch_length + 12
+
+    def add_time_entry(self) -> None:
+        """Write the largest timestamp into the time index, unless it is there."""
+        if self.max_timestamp < 0:
+            return
+        last = self.time_index.last()
+        if last is None or self.max_timestamp > last[0]:
+            self.time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+            self.time_entries += 1
+            self.unwritten_entries += 1
+
+    def write_indexes(self) -> None:
+        """Bring the index files up to date; what a roll, a flush and a close do."""
+        if self._offset_index is not None:
+            self._offset_index.write_out()
+        if self._time_index is not None:
+            self._time_index.write_out()
+        self.unwritten_entries = 0
+
+    def sync(self, *, with_indexes: bool) -> None:
+        """Make what was written durable. The indexes of the active segment need it not: recovery rebuilds them."""
+        self.open().file.sync()
+        if with_indexes:
+            self.write_indexes()
+            self.offset_index.sync()
+            self.time_index.sync()
+
+    # --- looking up ---------------------------------------------------------------------------------------------------
+
+    def find(self, offset: int, *, end: int | None = None) -> tuple[int, BatchHeader] | None:
+        """(position, header) of the first batch that ends at or behind `offset`; None if there is none before `end`."""
+        stop = self.size if end is None else end
+        file = self.open().file
+        start = self._floor_position(offset)
+        for position, header in scan_headers(file, start, stop):
+            if header.base_offset + header.last_offset_delta >= offset:
+                return position, header
+        return None
+
+    def _floor_position(self, offset: int) -> int:
+        """A batch's start from which a scan for `offset` may begin, at most about an index interval before it."""
+        try:
+            entry = self.offset_index.floor(offset - self.base_offset)
+            if entry is None:
+                return 0
+            self._check_entry(entry)
+        except CorruptIndex:
+            self.rebuild_indexes()
+            entry = self.offset_index.floor(offset - self.base_offset)
+            return entry[1] if entry is not None else 0
+        except FileNotFoundError:
+            return 0
+        return entry[1]
+
+    def _check_entry(self, entry: tuple[int, int]) -> None:
+        relative_offset, position = entry
+        data = self.open().file.pread(61, position) if 0 <= position < self.size else b""
+        if (
+            len(data) < 61
+            or (header := header_at(data)).last_offset - self.base_offset != relative_offset
+            or header.magic != 2
+        ):
+            raise CorruptIndex(f"no batch that ends at offset {self.base_offset + relative_offset} lies at {position}")
+
+    def position_before(self, limit: int, *, start: int) -> tuple[int, int]:
+        """(position, next_offset or -1) of the last border between batches that is not behind `limit`; `start` is one."""
+        border, next_offset = start, -1
+        try:
+            entry = self.offset_index.floor(limit, field=1)
+            if entry is not None and entry[1] > start:
+                self._check_entry(entry)
+                border = entry[1]
+        except CorruptIndex:
+            self.rebuild_indexes()
+        except FileNotFoundError:
+            pass
+        for position, header in scan_headers(self.open().file, border, self.size):
+            if position + header.size > limit:
+                return position, header.base_offset if next_offset < 0 else next_offset
+            border, next_offset = position + header.size, header.next_offset
+        return border, next_offset
+
+    def next_offset(self) -> int:
+        """The offset behind the last batch, found by the index's last entry and a scan from there."""
+        last_header = self.last_batch()
+        return self.base_offset if last_header is None else last_header.next_offset
+
+    def last_batch(self) -> BatchHeader | None:
+        last = None
+        start = self._floor_position(self.base_offset + MAX_RELATIVE_OFFSET)
+        for _, header in scan_headers(self.open().file, start, self.size):
+            last = header
+        return last
+
+    def load_timestamps(self) -> None:
+        """Look up the largest timestamp of a segment that was closed properly: the last entry of its time index."""
+        if self.max_timestamp != UNKNOWN:
+            return
+        try:
+            entry = self.time_index.last()
+        except CorruptIndex:
+            self.rebuild_indexes()
+            return
+        except FileNotFoundError:
+            entry = None
+        if entry is None:
+            # Without an entry the segment has no timestamps, or a crash took the index: the log itself knows.
+            self.max_timestamp = -1
+            for _, header in scan_headers(self.open().file, 0, self.size):
+                if header.max_timestamp > self.max_timestamp:
+                    self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
+        else:
+            self.max_timestamp, self.max_timestamp_offset = entry[0], self.base_offset + entry[1]
+
+    def load_first_timestamp(self) -> None:
+        """Look up what time-based rolling counts from: the largest timestamp of the first batch."""
+        if self.first_timestamp == UNKNOWN:
+            data = self.open().file.pread(61, 0)
+            self.first_timestamp = header_at(data).max_timestamp if len(data) == 61 else -1
+
+    def find_timestamp(self, timestamp: int, start_offset: int) -> tuple[int, int, int] | None:
+        """(offset, timestamp, leader_epoch) of the first record from `start_offset` on that is at least that late."""
+        try:
+            entry = self.time_index.floor(timestamp)
+        except CorruptIndex:
+            self.rebuild_indexes()
+            entry = self.time_index.floor(timestamp)
+        except FileNotFoundError:
+            entry = None
+        from_offset = self.base_offset + (entry[1] if entry is not None else 0)
+        position = self._floor_position(max(from_offset, start_offset))
+        file = self.open().file
+        for position, header in scan_headers(file, position, self.size):
+            if header.max_timestamp < timestamp or header.last_offset < start_offset:
+                continue
+            for record in RecordBatch(file.pread(header.size, position)).records():
+                if record.timestamp >= timestamp and record.offset >= start_offset:
+                    return record.offset, record.timestamp, header.partition_leader_epoch
+        return None
+
+    def record_with_max_timestamp(self) -> tuple[int, int, int] | None:
+        """(offset, timestamp, leader_epoch) of the first record that has the segment's largest timestamp."""
+        self.load_timestamps()
+        if self.max_timestamp < 0:
+            return None
+        found = self.find(self.max_timestamp_offset)
+        if found is None or found[1].max_timestamp != self.max_timestamp:
+            # A damaged time index pointed elsewhere.
+            self.rebuild_indexes()
+            found = self.find(self.max_timestamp_offset)
+            if found is None:
+                return None
+        position, header = found
+        for record in RecordBatch(self.open().file.pread(header.size, position)).records():
+            if record.timestamp == header.max_timestamp:
+                return record.offset, record.timestamp, header.partition_leader_epoch
+        return None
+
+    # --- repair -------------------------------------------------------------------------------------------------------
+
+    def rebuild_indexes(self, interval_bytes: int = 4096) -> None:
+        """Write both indexes anew from the headers of the log."""
+        self._reset_indexes()
+        size = self.size
+        for position, header in scan_headers(self.open().file, 0, size, chunk_bytes=1 << 20):
+            self.note_batch(header, position, interval_bytes)
+        self.size = size
+        self._finish_rebuild()
+
+    def recover(self, interval_bytes: int, on_batch: Callable[[int, BatchHeader], None]) -> int:
+        """Cut the log at the first batch that is damaged and rebuild the indexes; returns how many bytes were cut.
+
+        `on_batch` is told of each good batch: its position and its header.
+        """
+        self._reset_indexes()
+        opened = self.open()
+        file_size = opened.file.size()
+        self.size = 0
+        limit = self.base_offset + MAX_RELATIVE_OFFSET
+        for position, header in scan_valid_batches(opened.file, file_size):
+            if header.base_offset < self.base_offset or header.last_offset > limit:
+                break
+            self.note_batch(header, position, interval_bytes)
+            on_batch(position, header)
+        cut = file_size - self.size
+        if cut:
+            opened.file.truncate(self.size)
+        self._finish_rebuild()
+        return cut
+
+    def truncate(self, position: int, offset: int) -> None:
+        """Cut the log at the start of a batch and the indexes below `offset`."""
+        self.open().file.truncate(position)
+        self.size = position
+        relative_offset = offset - self.base_offset
+        self.offset_index.truncate_below(relative_offset)
+        self.time_index.truncate_below(relative_offset, field=1)
+        self.has_unsynced_files = True
+
+    def resume(self, interval_bytes: int) -> int:
+        """Learn from the files what writing needs, since this is the active segment; returns the next offset.
+
+        Batches behind the last index entry are read again, so that the indexes go on as if the log had never been
+        closed.
+        """
+        if not self.size:
+            self.first_timestamp = self.max_timestamp = -1
+            self.max_timestamp_offset = self.base_offset
+            self.last_index_position = 0
+            self._offset_index = Index(self.files, self.path(INDEX_SUFFIX), OFFSET_ENTRY, written=0)
+            self._time_index = Index(self.files, self.path(TIME_INDEX_SUFFIX), TIME_ENTRY, written=0)
+            return self.base_offset
+        try:
+            time_entry = self.time_index.last()
+            entry = self.offset_index.last()
+            if entry is not None:
+                self._check_entry(entry)
+        except (CorruptIndex, FileNotFoundError):
+            self.rebuild_indexes(interval_bytes)
+            time_entry, entry = self.time_index.last(), self.offset_index.last()
+        self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
+        if time_entry is not None:
+            self.max_timestamp, self.max_timestamp_offset = time_entry[0], self.base_offset + time_entry[1]
+        self.last_index_position = entry[1] if entry is not None else 0
+        self.index_entries, self.time_entries = self.offset_index.entries, self.time_index.entries
+        self.first_timestamp = UNKNOWN
+        next_offset, end = self.base_offset, self.size
+        for position, header in scan_headers(self.open().file, self.last_index_position, end):
+            self.note_batch(header, position, interval_bytes)
+            next_offset = header.next_offset
+        if self.size != end:
+            raise CorruptIndex(f"{self.log_path} holds no batch at {self.size}")
+        self.load_first_timestamp()
+        return next_offset
+
+    def _reset_indexes(self) -> None:
+        self._offset_index = Index(self.files, self.path(INDEX_SUFFIX), OFFSET_ENTRY, written=0)
+        self._time_index = Index(self.files, self.path(TIME_INDEX_SUFFIX), TIME_ENTRY, written=0)
+        self._offset_index.truncate(0)
+        self._time_index.truncate(0)
+        self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
+        self.first_timestamp = -1
+        self.last_index_position = 0
+        self.index_entries = self.time_entries = self.unwritten_entries = 0
+
+    def _finish_rebuild(self) -> None:
+        self.add_time_entry()
+        self.write_indexes()
+        self.has_unsynced_files = True

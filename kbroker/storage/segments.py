@@ -1,0 +1,63 @@
+"""The segments of one log in the order of their offsets.
+
+Readers in other threads take one consistent view: every change makes a new tuple and puts it in place of the old one. A
+log has few segments and they change seldom, so the copies do not matter.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+
+from kbroker.storage.segment import Segment
+
+
+class SegmentList:
+    """Never empty once loaded; the last one is the active segment."""
+
+    __slots__ = ("_bases", "_segments")
+
+    def __init__(self, segments: Iterable[Segment] = ()) -> None:
+        self._segments: tuple[Segment, ...] = ()
+        self._bases: tuple[int, ...] = ()
+        self.replace(segments)
+
+    def replace(self, segments: Iterable[Segment]) -> None:
+        ordered = tuple(sorted(segments, key=lambda segment: segment.base_offset))
+        self._segments, self._bases = ordered, tuple(segment.base_offset for segment in ordered)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __bool__(self) -> bool:
+        return bool(self._segments)
+
+    @property
+    def first(self) -> Segment:
+        return self._segments[0]
+
+    @property
+    def active(self) -> Segment:
+        return self._segments[-1]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all `.log` files."""
+        return sum(segment.size for segment in self._segments)
+
+    def add(self, segment: Segment) -> None:
+        self.replace((*self._segments, segment))
+
+    def remove(self, gone: Iterable[Segment]) -> None:
+        """Take out segments by identity."""
+        names = {id(segment) for segment in gone}
+        self.replace(segment for segment in self._segments if id(segment) not in names)
+
+    def from_offset(self, offset: int) -> tuple[Segment, ...]:
+        """The segment in which `offset` lies, if there is one, and all behind it."""
+        segments = self._segments
+        bases = [segment.base_offset for segment in segments]
+        return segments[max(bisect_right(bases, offset) - 1, 0) :]
