@@ -109,11 +109,8 @@ class FrameBuffer:
         return memoryview(chunk)[start:end]
 
     def room(self) -> memoryview | None:
-        """Where to receive the next bytes of a large frame, never empty; None if no large frame is under way.
-
-        The view must be released or forgotten before the next call of a method.
-        """
-        if self._large is None:
+        """Where to receive the next bytes of a large frame, never empty; None if no large frame lacks any."""
+        if self._large is None or self._filled == self._large_size:
             return None
         if self._filled == len(self._large):
             self._grow()

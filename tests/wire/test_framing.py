@@ -1,0 +1,228 @@
+"""Frames are cut as they arrive, headers follow the versions, and nothing is allocated for a mere announcement."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wire.codec import decode, encode
+from wire.errors import ErrorCode, Malformed
+from wire.framing import (
+    GROWTH,
+    RECEIVE_BYTES,
+    FrameBuffer,
+    RequestHeader,
+    decode_request,
+    decode_request_header,
+    decode_response,
+    encode_request_frame,
+    encode_response_frame,
+)
+from wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from wire.types import ZERO_UUID
+
+MEGABYTE = 1 << 20
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+def receive(buffer: FrameBuffer, stream: bytes, sizes: list[int]) -> list[bytes]:
+    """The frames of a stream that is fed as a server does, in receives of the given sizes, the last one repeated."""
+    frames: list[bytes] = []
+    position = 0
+    sizes = sizes or [1]
+    while True:
+        while (frame := buffer.next_frame()) is not None:
+            frames.append(bytes(frame))
+        if position == len(stream):
+            return frames
+        size = sizes.pop(0) if len(sizes) > 1 else sizes[0]
+        room = buffer.room()
+        if room is None:
+            data = stream[position : position + min(size, RECEIVE_BYTES)]
+            buffer.feed(data)
+            position += len(data)
+        else:
+            assert len(room) > 0
+            data = stream[position : position + min(size, len(room))]
+            room[: len(data)] = data
+            del room
+            buffer.filled(len(data))
+            position += len(data)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    bodies=st.lists(st.sampled_from([1, 2, 100, 5_000, 33_000, 70_000, 300_000]), max_size=5),
+    sizes=st.lists(st.sampled_from([1, 3, 4, 5, 1_000, 40_000, 65_536, 200_000]), min_size=1, max_size=12),
+)
+def test_frames_come_out_whole_and_in_order_however_they_are_received(bodies: list[int], sizes: list[int]) -> None:
+    frames = [bytes([index + 1]) * size for index, size in enumerate(bodies)]
+    stream = b"".join(map(framed, frames))
+    buffer = FrameBuffer(MEGABYTE)
+    assert receive(buffer, stream, [*sizes, 65_536]) == frames
+    assert buffer.pending_bytes == 0
+
+
+def test_a_small_frame_is_a_view_over_the_bytes_received() -> None:
+    buffer = FrameBuffer(MEGABYTE)
+    received = framed(b"one") + framed(b"two")
+    buffer.feed(received)
+    one, two = buffer.next_frame(), buffer.next_frame()
+    assert one is not None
+    assert two is not None
+    assert (bytes(one), bytes(two)) == (b"one", b"two")
+    assert one.obj is received
+    assert two.obj is received
+    assert buffer.next_frame() is None
+
+
+def test_a_large_frame_is_a_writable_view_over_what_was_received_into() -> None:
+    buffer = FrameBuffer(MEGABYTE)
+    buffer.feed(struct.pack(">i", MEGABYTE) + bytes(60_000))
+    assert buffer.next_frame() is None
+    rooms = []
+    while (room := buffer.room()) is not None:
+        assert buffer.next_frame() is None
+        rooms.append(len(room))
+        buffer.filled(len(room))
+    frame = buffer.next_frame()
+    assert frame is not None
+    assert len(frame) == MEGABYTE
+    assert not frame.readonly
+    assert len(rooms) <= 4
+    assert buffer.room() is None
+
+
+@pytest.mark.parametrize("size", [-1, 0, 101, 2**31 - 1, -(2**31), *struct.unpack(">iii", b"GET SSH-\x16\x03\x01\x02")])
+def test_w1_w2_a_length_below_1_or_above_the_maximum_is_malformed(size: int) -> None:
+    buffer = FrameBuffer(100)
+    buffer.feed(struct.pack(">i", size) + b"GET / HTTP/1.1")
+    with pytest.raises(Malformed):
+        buffer.next_frame()
+
+
+def test_w1_memory_grows_with_the_bytes_received_and_not_with_the_length_announced() -> None:
+    buffer = FrameBuffer(100 * MEGABYTE)
+    tracemalloc.start()
+    try:
+        buffer.feed(struct.pack(">i", 100 * MEGABYTE))
+        received = 0
+        while received < MEGABYTE:
+            assert buffer.next_frame() is None
+            room = buffer.room()
+            assert room is not None
+            step = min(len(room), 10_000)
+            del room
+            buffer.filled(step)
+            received += step
+            current, peak = tracemalloc.get_traced_memory()
+            tracemalloc.reset_peak()
+            assert current <= RECEIVE_BYTES + GROWTH * received + 10_000
+            assert peak <= RECEIVE_BYTES + (GROWTH + 1) * received + 20_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("cut", [1, 3, 4, 7])
+def test_w2_a_cut_frame_is_pending_and_never_handed_out(cut: int) -> None:
+    buffer = FrameBuffer(100)
+    buffer.feed(framed(b"heart")[:cut])
+    assert buffer.next_frame() is None
+    assert buffer.pending_bytes == cut
+
+
+def test_request_headers_have_tags_from_the_first_flexible_version_on() -> None:
+    head = struct.pack(">hhih", 12, 3, 77, 4) + b"kcat"
+    header, body = decode_request_header(head + b"body")
+    assert header == RequestHeader(api_key=12, api_version=3, correlation_id=77, client_id="kcat")
+    assert bytes(body) == b"body"
+
+    head = struct.pack(">hhih", 12, 4, 77, -1) + b"\1\5\2xy"
+    header, body = decode_request_header(head + b"body")
+    assert header == RequestHeader(api_key=12, api_version=4, correlation_id=77, client_id="")
+    assert bytes(body) == b"body"
+
+
+def test_request_headers_of_a_version_beyond_the_highest_have_tags() -> None:
+    header, body = decode_request_header(struct.pack(">hhih", 18, 99, 5, 0) + b"\0unread")
+    assert header.api_version == 99
+    assert bytes(body) == b"unread"
+
+
+def test_request_headers_of_unknown_keys_are_read_without_tags() -> None:
+    header, body = decode_request_header(struct.pack(">hhih", 9_999, 0, 5, 0) + b"unread")
+    assert header.api_key == 9_999
+    assert bytes(body) == b"unread"
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_requests_come_back_from_their_frames(version: int) -> None:
+    request = HeartbeatRequest(group_id="g", generation_id=3, member_id="m")
+    frame = b"".join(map(bytes, encode_request_frame(request, version, correlation_id=9, client_id="größe")))  # type: ignore[arg-type]
+    buffer = FrameBuffer(1_000)
+    buffer.feed(frame)
+    received = buffer.next_frame()
+    assert received is not None
+    assert decode_request(received) == (RequestHeader(12, version, 9, "größe"), request)
+
+
+@pytest.mark.parametrize(("version", "tags"), [(3, b""), (4, b"\0")])
+def test_response_headers_have_tags_in_flexible_versions(version: int, tags: bytes) -> None:
+    response = HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+    (frame,) = encode_response_frame(7, response, version)
+    assert frame == framed(struct.pack(">i", 7) + tags + encode(response, version))
+    assert decode_response(HeartbeatResponse, version, bytes(frame)[4:]) == (7, response)
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_api_versions_responses_never_have_header_tags(version: int) -> None:
+    response = ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=[])
+    (frame,) = encode_response_frame(7, response, version)
+    assert frame == framed(struct.pack(">i", 7) + encode(response, version))
+    assert decode_response(ApiVersionsResponse, version, bytes(frame)[4:]) == (7, response)
+
+
+def test_an_api_versions_request_of_an_unknown_version_is_answered_by_a_v0_body() -> None:
+    refusal = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[], throttle_time_ms=0)
+    assert decode(ApiVersionsResponse, 0, encode(refusal, 0), exact=True) == refusal
+    assert decode(ApiVersionsRequest, 0, b"whatever a later version says") == ApiVersionsRequest()
+
+
+@dataclass
+class FileRange:
+    size: int
+
+
+@pytest.mark.parametrize("version", [4, 11, 12, 17])
+def test_opaque_records_stay_in_their_places(version: int) -> None:
+    def response(*records: object) -> FetchResponse:
+        partitions = [
+            PartitionData(partition_index=i, high_watermark=9, aborted_transactions=None, records=held)  # type: ignore[arg-type]
+            for i, held in enumerate(records)
+        ]
+        topic = FetchableTopicResponse(topic="t" if version < 13 else "", topic_id=ZERO_UUID, partitions=partitions)
+        return FetchResponse(responses=[topic])
+
+    big, small = FileRange(500), FileRange(3)
+    parts = encode_response_frame(1, response(big, b"inline", None, small), version)
+    assert [part for part in parts if not isinstance(part, bytes)] == [big, small]
+    content = b"".join(part if isinstance(part, bytes) else bytes(part.size) for part in parts)
+    assert [content] == encode_response_frame(1, response(bytes(500), b"inline", None, bytes(3)), version)
+    assert struct.unpack_from(">i", content) == (len(content) - 4,)
+
+
+def test_a_message_with_opaque_records_cannot_be_one_piece_of_bytes() -> None:
+    partition = PartitionData(partition_index=0, high_watermark=9, aborted_transactions=None, records=FileRange(5))
+    response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[partition])])
+    with pytest.raises(TypeError):
+        encode(response, 4)
