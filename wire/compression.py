@@ -45,6 +45,9 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
+_MOST_RATIO: Final = {Codec.NONE: 1, Codec.GZIP: 1032, Codec.SNAPPY: 22, Codec.LZ4: 255}
+
+
 class TooLarge(Malformed):
     """The block would decode to more than the caller allows."""
 
@@ -106,6 +109,19 @@ def decompress_pieces(codec: Codec, data: Bytes, *, max_bytes: int) -> Iterator[
             raise TooLarge(f"the {codec.name.lower()} block decodes to more than {max_bytes} bytes")
         if piece:
             yield piece
+
+
+def most_decoded(codec: Codec, data: Bytes, enough: int) -> int:
+    """A bound on the decoded size, found without decoding: from the format's greatest ratio, or block by block.
+
+    It is only as good as the format allows; above `enough` it may stop counting. Malformed data give any number.
+    """
+    if codec is Codec.ZSTD:
+        try:
+            return _zstd_bound(memoryview(data), enough)
+        except Malformed:
+            return 0
+    return len(data) * _MOST_RATIO[codec] + 64
 
 
 def _plain_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
@@ -177,7 +193,7 @@ def _snappy_block(block: memoryview, max_bytes: int) -> bytes:
         if byte < 0x80:
             break
     # Three bytes copy 64 at most, so a longer claim cannot be true and must not be allocated for.
-    if size > len(block) * 22 + 64:
+    if size > len(block) * _MOST_RATIO[Codec.SNAPPY] + 64:
         raise Malformed(f"a snappy block of {len(block)} bytes cannot hold {size}")
     if size > max_bytes or size > MAX_WORKING_BYTES:
         raise TooLarge(f"the snappy block decodes to {size} bytes")
@@ -231,11 +247,7 @@ def _zstd_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
     is_last = False
     try:
         while not is_last:
-            if len(data) - position < 3:
-                raise Malformed("the zstd frame ends early")
-            header = data[position] | data[position + 1] << 8 | data[position + 2] << 16
-            is_last, kind = bool(header & 1), header >> 1 & 3
-            position += 3 + (1 if kind == 1 else header >> 3)  # kind 1 repeats one byte
+            is_last, position = _zstd_block(data, position)
             if is_last and has_checksum:
                 position += 4
             if position > len(data):
@@ -254,6 +266,24 @@ def _zstd_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
         raise Malformed("the zstd frame ends early")
     if position != len(data):
         raise Malformed("bytes behind the zstd frame")
+
+
+def _zstd_block(data: memoryview, position: int) -> tuple[bool, int]:
+    """Whether the block at `position` is the last, and the position behind it. Source: RFC 8878 3.1.1.2."""
+    if len(data) - position < 3:
+        raise Malformed("the zstd frame ends early")
+    header = data[position] | data[position + 1] << 8 | data[position + 2] << 16
+    return bool(header & 1), position + 3 + (1 if header >> 1 & 3 == 1 else header >> 3)  # type 1 repeats one byte
+
+
+def _zstd_bound(data: memoryview, enough: int) -> int:
+    _, position = _zstd_header(data)
+    bound = 0
+    is_last = False
+    while not is_last and bound <= enough:
+        is_last, position = _zstd_block(data, position)
+        bound += _ZSTD_BLOCK_BYTES
+    return bound
 
 
 def _zstd_header(data: memoryview) -> tuple[int, int]:

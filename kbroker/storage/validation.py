@@ -1,0 +1,329 @@
+"""Whether a produced batch may be appended, and the batch as it will be stored.
+
+The rules are Kafka's, in Kafka's order, with Kafka's codes: exactly one whole batch of format 2, base offset 0, its
+size, its CRC, its header, then every record in it. Where Kafka would answer UNKNOWN_SERVER_ERROR (an unknown codec,
+a block that does not decode), which makes Java producers send duplicates, kbroker says what is wrong:
+UNSUPPORTED_COMPRESSION_TYPE or INVALID_RECORD. Stricter than Kafka: offset deltas that are not 0, 1, 2, ... are
+refused for uncompressed batches too (Kafka stores them and consumers see the odd offsets), so are keys and values
+that do not fit their record in a compressed batch, and a block that decodes to more than `max_decompressed_bytes`.
+
+Source: LogValidator, UnifiedLog.analyzeAndValidateRecords and ProduceRequest.validateRecords of Apache Kafka 4.3.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from kbroker.storage.log_config import LogConfig
+from wire.compression import MAX_WORKING_BYTES, Codec, compress, decompress, decompress_pieces, most_decoded
+from wire.errors import ErrorCode, KafkaError, Malformed
+from wire.record_batch import (
+    CODEC_MASK,
+    HEADER_SIZE,
+    MAX_DECOMPRESSED_BYTES,
+    NO_TIMESTAMP,
+    LegacyMagic,
+    RecordBatch,
+    set_max_timestamp,
+    wrap_payload,
+)
+from wire.record_walk import RecordWalk, shallow_records, walk_pieces
+
+MAX_RECORD_ERRORS: Final = 1000
+ZSTD_SINCE_VERSION: Final = 7
+CHEAP_RECORDS: Final = 8192
+CHEAP_COMPRESSED_RECORDS: Final = 1024
+CHEAP_DECODED_BYTES: Final = 1 << 20
+_MIN_INT64: Final = -1 << 63
+_MAX_INT64: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class RecordError:
+    """What is wrong with one record: its index in the batch and a sentence for the producer (Produce v8+)."""
+
+    batch_index: int
+    message: str
+
+
+class RecordsRefused(KafkaError):
+    """The batch is well-formed, but some of its records may not be in this topic. Its message is meant for the
+    producer.
+
+    `record_errors` holds the first MAX_RECORD_ERRORS of them (Kafka: all).
+    """
+
+    def __init__(self, code: ErrorCode, message: str, record_errors: list[RecordError]) -> None:
+        super().__init__(code, message)
+        self.record_errors = record_errors
+
+
+@dataclass(frozen=True, slots=True)
+class ProducedBatch:
+    """The one batch of a partition, ready to get its offsets and to be appended.
+
+    batch            view over `data`; base_offset is 0 and partition_leader_epoch what the producer sent
+    data             its bytes, writable: the request's own if these were writable and the batch needed no recompression
+    log_append_time  ms for the reply, -1 if the topic keeps the producer's timestamps
+    max_timestamp    ms; it belongs, as in Kafka, to the batch's last offset
+    """
+
+    batch: RecordBatch
+    data: memoryview
+    log_append_time: int
+    max_timestamp: int
+
+
+def validate_produced(
+    records: memoryview | bytes | bytearray | None,
+    *,
+    api_version: int,
+    config: LogConfig,
+    timestamp_ms: int,
+    partition: str = "",
+    max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
+) -> ProducedBatch:
+    """Check one partition's `records` of a Produce request of `api_version`; rewrite them as the topic's settings ask.
+
+    timestamp_ms is wall time; `partition` ("topic-0") is for messages. Raises KafkaError; RecordsRefused where
+    single records are to blame. Writes into `records` if that is writable, else copies them once. CPU only:
+    `is_cheap` says if it may run on the loop.
+    """
+    batch = _only_batch(records, api_version)
+    where = f" in topic partition {partition}" if partition else ""
+    _check_header(batch, config, where)
+    source = batch.codec
+    target = _target_codec(config, source)
+    walk = RecordWalk(batch.record_count)
+    decoded = None
+    try:
+        if source is Codec.NONE:
+            decoded = bytes(batch.payload)
+            walk.feed(decoded)
+        elif target is source:
+            walk_pieces(walk, decompress_pieces(source, batch.payload, max_bytes=max_decompressed_bytes))
+        else:
+            decoded = decompress(source, batch.payload, max_bytes=min(max_decompressed_bytes, MAX_WORKING_BYTES))
+            walk.feed(decoded)
+    except Malformed as error:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"{error}{where}") from None
+    latest = _check_records(batch, walk, config, timestamp_ms, where, max_bytes=max_decompressed_bytes)
+    if target is not source:
+        assert decoded is not None
+        batch = _recompressed(batch, decoded, target, config, where)
+    if batch.size > config.segment_bytes:
+        raise KafkaError(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"a batch of {batch.size} bytes is larger than a segment of {config.segment_bytes}{where}",
+        )
+    return _stamped(batch, config, latest, timestamp_ms)
+
+
+def _only_batch(records: memoryview | bytes | bytearray | None, api_version: int) -> RecordBatch:
+    """The batch that `records` hold; what Kafka checks while it parses the request."""
+    if records is None:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "the records are null")
+    batch = _next_batch(records, 0)
+    if batch is None:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "there is no complete record batch")
+    if batch.attributes & CODEC_MASK == Codec.ZSTD and api_version < ZSTD_SINCE_VERSION:
+        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce 7, this is {api_version}")
+    # As in Kafka, a batch that is cut off behind the first one is dropped; a whole second one is an error.
+    if batch.size != len(records) and _next_batch(records, batch.size) is not None:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "there is more than one record batch")
+    return batch
+
+
+def _next_batch(records: memoryview | bytes | bytearray, position: int) -> RecordBatch | None:
+    """The batch at `position`, None if it is cut off there. Raises KafkaError for what can be no batch."""
+    try:
+        batch = RecordBatch(records, position)
+    except LegacyMagic as error:
+        raise KafkaError(ErrorCode.INVALID_RECORD, str(error)) from None
+    except Malformed as error:
+        # Java's reader looks at the length as soon as it is there, then at the format.
+        left = len(records) - position
+        length = int.from_bytes(records[position + 8 : position + 12], "big", signed=True)
+        if left < 12 or (left < HEADER_SIZE and length >= 14 and length + 12 > left):
+            return None
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+    return batch if batch.is_whole else None
+
+
+def _check_header(batch: RecordBatch, config: LogConfig, where: str) -> None:
+    if batch.base_offset != 0:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"the base offset should be 0, but it is {batch.base_offset}{where}")
+    if batch.size > config.max_message_bytes:
+        raise _too_large(batch.size, config, where)
+    if not batch.crc_is_valid():
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the batch's CRC is wrong (stored {batch.crc}){where}")
+    if batch.attributes & CODEC_MASK > Codec.ZSTD:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression codec {batch.attributes & CODEC_MASK}{where}"
+        )
+    if not 0 < batch.record_count == batch.last_offset_delta + 1:
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD,
+            f"{batch.record_count} records with a last offset delta of {batch.last_offset_delta}{where}",
+        )
+    if batch.is_control:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"clients are not allowed to write control records{where}")
+    if batch.has_producer_id and batch.base_sequence < 0:
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD,
+            f"sequence number {batch.base_sequence} in a batch with producer id {batch.producer_id}{where}",
+        )
+
+
+def _too_large(size: int, config: LogConfig, where: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"a batch of {size} bytes is larger than max.message.bytes, {config.max_message_bytes}{where}",
+    )
+
+
+def _check_records(
+    batch: RecordBatch, walk: RecordWalk, config: LogConfig, timestamp_ms: int, where: str, *, max_bytes: int
+) -> int:
+    """The greatest timestamp of the records (ms, at least -1). Raises RecordsRefused if the topic does not take some
+    of them.
+
+    The walk's bounds decide in the common case; only if they are out of range are the records looked at one by one.
+    """
+    low, high = batch.base_timestamp + walk.min_delta, batch.base_timestamp + walk.max_delta
+    if low < _MIN_INT64 or high > _MAX_INT64:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"a timestamp is beyond 64 bits{where}")
+    earliest = timestamp_ms - config.message_timestamp_before_max_ms
+    newest = timestamp_ms + config.message_timestamp_after_max_ms
+    keys_missing = config.is_compacting and walk.has_null_key
+    if batch.is_log_append_time:
+        # Java reads max_timestamp as the timestamp of each record of such a batch.
+        times_wrong = (
+            config.is_log_append_time
+            or batch.max_timestamp == NO_TIMESTAMP
+            or not earliest <= min(low, batch.max_timestamp)
+            or not max(high, batch.max_timestamp) <= newest
+        )
+    else:
+        times_wrong = not config.is_log_append_time and not earliest <= low <= high <= newest
+    if keys_missing or times_wrong:
+        errors = _record_errors(batch, config, earliest, newest, where, max_bytes=max_bytes)
+        _raise_record_errors(errors)
+    return max(high, NO_TIMESTAMP)
+
+
+def _record_errors(
+    batch: RecordBatch, config: LogConfig, earliest: int, newest: int, where: str, *, max_bytes: int
+) -> Iterator[tuple[ErrorCode, RecordError]]:
+    """What is wrong with single records, in order, in Kafka's words."""
+    pieces = decompress_pieces(batch.codec, batch.payload, max_bytes=max_bytes)
+    for index, (delta, has_key) in enumerate(shallow_records(pieces, batch.record_count)):
+        sent = batch.base_timestamp + delta
+        timestamp = batch.max_timestamp if batch.is_log_append_time else sent
+        if config.is_compacting and not has_key:
+            message = f"Compacted topic cannot accept message without key{where}."
+            yield ErrorCode.INVALID_RECORD, RecordError(index, message)
+        elif batch.is_log_append_time and (config.is_log_append_time or timestamp == NO_TIMESTAMP):
+            message = "Invalid timestamp type in message. Producer should not set timestamp type to LogAppendTime."
+            yield ErrorCode.INVALID_TIMESTAMP, RecordError(index, message)
+        elif not config.is_log_append_time:
+            for time in {timestamp, sent} - {NO_TIMESTAMP}:
+                if not earliest <= time <= newest:
+                    message = (
+                        f"Timestamp {time} of message with offset {index} is out of range. "
+                        f"The timestamp should be within [{earliest}, {newest}]"
+                    )
+                    yield ErrorCode.INVALID_TIMESTAMP, RecordError(index, message)
+                    break
+
+
+def _raise_record_errors(errors: Iterator[tuple[ErrorCode, RecordError]]) -> None:
+    found: list[RecordError] = []
+    count = 0
+    code = ErrorCode.INVALID_RECORD
+    for error_code, error in errors:
+        count += 1
+        if error_code is ErrorCode.INVALID_TIMESTAMP:
+            code = error_code
+        if count <= MAX_RECORD_ERRORS:
+            found.append(error)
+    if code is ErrorCode.INVALID_TIMESTAMP:
+        raise RecordsRefused(code, "One or more records have been rejected due to invalid timestamp", found)
+    if found:
+        shown = ", ".join(f"RecordError(batchIndex={e.batch_index}, message='{e.message}')" for e in found[:3])
+        raise RecordsRefused(
+            code,
+            f"One or more records have been rejected due to {count} record errors in total, "
+            f"and only showing the first three errors at most: [{shown}]",
+            found,
+        )
+
+
+def _target_codec(config: LogConfig, source: Codec) -> Codec:
+    """The codec that the topic's `compression.type` asks for."""
+    name = config.compression_type
+    if name == "producer":
+        return source
+    return Codec.NONE if name == "uncompressed" else Codec[name.upper()]
+
+
+def _recompressed(batch: RecordBatch, decoded: bytes, target: Codec, config: LogConfig, where: str) -> RecordBatch:
+    """The batch with its records in `target`; everything else stays."""
+    levels = {
+        Codec.GZIP: config.compression_gzip_level,
+        Codec.LZ4: config.compression_lz4_level,
+        Codec.ZSTD: config.compression_zstd_level,
+    }
+    data = wrap_payload(
+        decoded if target is Codec.NONE else compress(target, decoded, levels.get(target)),
+        base_offset=batch.base_offset,
+        partition_leader_epoch=batch.partition_leader_epoch,
+        attributes=batch.attributes & ~CODEC_MASK | target,
+        last_offset_delta=batch.last_offset_delta,
+        base_timestamp=batch.base_timestamp,
+        max_timestamp=batch.max_timestamp,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+        record_count=batch.record_count,
+    )
+    if len(data) > config.max_message_bytes:
+        raise _too_large(len(data), config, where)
+    return RecordBatch(data)
+
+
+def _stamped(batch: RecordBatch, config: LogConfig, latest: int, timestamp_ms: int) -> ProducedBatch:
+    """The batch with the topic's timestamp type and a true max_timestamp; the CRC is computed anew if they change."""
+    data = batch.data
+    if data.readonly:
+        data = memoryview(bytearray(data))
+    append_time = config.is_log_append_time
+    max_timestamp = timestamp_ms if append_time else latest
+    if batch.max_timestamp != max_timestamp or batch.is_log_append_time != append_time:
+        set_max_timestamp(data, max_timestamp=max_timestamp, is_log_append_time=append_time)
+    return ProducedBatch(RecordBatch(data), data, timestamp_ms if append_time else NO_TIMESTAMP, max_timestamp)
+
+
+def is_cheap(records: memoryview | bytes | bytearray | None, config: LogConfig) -> bool:
+    """Whether validate_produced costs so little (see above) that it should run where it is called, not in a thread.
+
+    Looks at the header alone and at the block structure of a compressed batch; what is no batch is cheap to refuse.
+    """
+    try:
+        batch = RecordBatch(records or b"")
+    except Malformed:
+        return True
+    codec = batch.attributes & CODEC_MASK
+    if not batch.is_whole or batch.size > config.max_message_bytes or codec > Codec.ZSTD:
+        return True
+    source = Codec(codec)
+    if _target_codec(config, source) is not source:
+        return batch.record_count <= CHEAP_COMPRESSED_RECORDS and batch.size <= CHEAP_DECODED_BYTES >> 8
+    if source is Codec.NONE:
+        return batch.record_count <= CHEAP_RECORDS
+    return (
+        batch.record_count <= CHEAP_COMPRESSED_RECORDS
+        and most_decoded(source, batch.payload, CHEAP_DECODED_BYTES) <= CHEAP_DECODED_BYTES
+    )
