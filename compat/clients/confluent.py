@@ -14,9 +14,9 @@ null_headers = True
 
 
 def produce(
-    servers: str, topic: str, partition: int, records: Sequence[Sample], codec: str, *, idempotent: bool
+    servers: str, topic: str, partition: int, records: Sequence[Sample], codec: str, *, idempotent: bool, **more: Any
 ) -> None:
-    """See `Client`."""
+    """See `Client`; further settings of librdkafka's are taken too."""
     producer = Producer(
         {
             "bootstrap.servers": servers,
@@ -24,6 +24,7 @@ def produce(
             "enable.idempotence": idempotent,
             "acks": "all",
             "linger.ms": 5,
+            **more,
         }
     )
     offsets: list[int] = []

@@ -37,13 +37,20 @@ _INTERNAL_TOPICS = {
 class KafkaNode:
     """Apache Kafka as broker and controller in one process.
 
+    It is formatted with the metadata version that kbroker gives to a new directory (`release`), because features change
+    answers: with eligible leader replicas, for one, a cluster sets min.insync.replicas as a dynamic default.
     The data directory survives `kill` and `stop`; `start` may be called again and keeps the ports.
     """
 
     name = f"Apache Kafka {KAFKA_VERSION}"
 
     def __init__(
-        self, directory: Path, *, overrides: Mapping[str, str] | None = None, options: Sequence[str] = FOR_COMPARING
+        self,
+        directory: Path,
+        *,
+        overrides: Mapping[str, str] | None = None,
+        options: Sequence[str] = FOR_COMPARING,
+        release: str = "3.9",
     ) -> None:
         self.directory = directory
         self.log_directory: Path | None = directory / "data"
@@ -52,6 +59,7 @@ class KafkaNode:
         self._controller_port = free_port()
         self._overrides = dict(overrides or {})
         self._options = options
+        self._release = release
         self._log = directory / "log.txt"
 
     @property
@@ -86,7 +94,8 @@ class KafkaNode:
         if (self.log_directory / "meta.properties").exists():
             return
         self.directory.mkdir(parents=True, exist_ok=True)
-        done = run_tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self._properties()))
+        version = ["--release-version", self._release]
+        done = run_tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self._properties()), *version)
         if done.returncode != 0:
             raise StartFailed(f"cannot format: {done.stdout}{done.stderr}")
 
