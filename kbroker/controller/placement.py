@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from kbroker.metadata.image import UNASSIGNED_DIRECTORY, BrokerImage, Image, PartitionImage
+from kbroker.metadata.parts import partition_record
 from wire.errors import ErrorCode, KafkaError
 from wire.stored.metadata import PartitionRecord
 
@@ -89,25 +90,6 @@ def default_directory(broker: BrokerImage | None) -> UUID:
     if broker is not None and len(broker.log_dirs) == 1:
         return broker.log_dirs[0]
     return UNASSIGNED_DIRECTORY
-
-
-def partition_record(topic_id: UUID, index: int, partition: PartitionImage) -> PartitionRecord:
-    """The record that creates the partition as it is."""
-    return PartitionRecord(
-        partition_id=index,
-        topic_id=topic_id,
-        replicas=list(partition.replicas),
-        isr=list(partition.isr),
-        removing_replicas=list(partition.removing_replicas),
-        adding_replicas=list(partition.adding_replicas),
-        leader=partition.leader,
-        leader_recovery_state=partition.leader_recovery_state,
-        leader_epoch=partition.leader_epoch,
-        partition_epoch=partition.partition_epoch,
-        directories=list(partition.directories),
-        eligible_leader_replicas=list(partition.eligible_leader_replicas) or None,
-        last_known_elr=list(partition.last_known_elr) or None,
-    )
 
 
 def partition_records(topic_id: UUID, first: int, partitions: Iterable[PartitionImage]) -> list[PartitionRecord]:

@@ -1,4 +1,4 @@
-"""The parts of an image: topics, partitions, brokers, controllers, each immutable; and what a PartitionChange makes of one."""
+"""The parts of an image: topics, partitions, brokers, controllers; and what a PartitionChange makes of a partition."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from wire.stored.metadata import PartitionChangeRecord
+from wire.stored.metadata import PartitionChangeRecord, PartitionRecord
 
 NO_LEADER: Final = -1
 NO_LEADER_CHANGE: Final = -2
@@ -142,4 +142,23 @@ def changed_partition(before: PartitionImage, record: PartitionChangeRecord) -> 
         if record.eligible_leader_replicas is None
         else tuple(record.eligible_leader_replicas),
         before.last_known_elr if record.last_known_elr is None else tuple(record.last_known_elr),
+    )
+
+
+def partition_record(topic_id: UUID, index: int, partition: PartitionImage) -> PartitionRecord:
+    """The record that creates the partition as it is."""
+    return PartitionRecord(
+        partition_id=index,
+        topic_id=topic_id,
+        replicas=list(partition.replicas),
+        isr=list(partition.isr),
+        removing_replicas=list(partition.removing_replicas),
+        adding_replicas=list(partition.adding_replicas),
+        leader=partition.leader,
+        leader_recovery_state=partition.leader_recovery_state,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        directories=list(partition.directories),
+        eligible_leader_replicas=list(partition.eligible_leader_replicas) or None,
+        last_known_elr=list(partition.last_known_elr) or None,
     )

@@ -1,0 +1,50 @@
+"""``bootstrap.checkpoint``: what formatting leaves for the first start, in the root of the log directory.
+
+It has a snapshot's format and holds the records that open an empty metadata log: metadata.version, and whatever else a
+formatting tool was told to put there (SCRAM credentials, other features). Kafka's own tool writes the same file.
+
+Source: KIP-778, KIP-900; Kafka's BootstrapDirectory.
+"""
+
+from __future__ import annotations
+
+from kbroker.controller import snapshots
+from kbroker.controller.features import METADATA_VERSION, SUPPORTED_FEATURES
+from kbroker.metadata.errors import UnusableMetadata
+from kbroker.metadata.image import METADATA_VERSION_FEATURE, Record
+from kbroker.runtime.ports import Disk
+from wire.errors import Malformed
+from wire.stored.metadata import FeatureLevelRecord
+
+
+def bootstrap_records(disk: Disk, path: str | None) -> list[Record]:
+    """What formatting left for an empty log; without the file, the metadata.version of a new cluster."""
+    if path is None or not disk.exists(path):
+        return [FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION)]
+    try:
+        contents = snapshots.read_snapshot(disk, path).records
+    except Malformed as error:
+        raise UnusableMetadata(f"the bootstrap records cannot be read: {error}") from error
+    for record in contents:
+        if isinstance(record, FeatureLevelRecord):
+            lowest, highest = SUPPORTED_FEATURES.get(record.name, (0, 0))
+            if not lowest <= record.feature_level <= highest:
+                raise UnusableMetadata(
+                    f"{path} wants {record.name} at level {record.feature_level}; here {lowest} to {highest} are known"
+                )
+    return contents
+
+
+def write_bootstrap(root: str, *, disk: Disk, timestamp_ms: int, metadata_version: int = METADATA_VERSION) -> None:
+    """Write ``bootstrap.checkpoint`` as formatting does, unless it is there."""
+    path = f"{root}/{snapshots.BOOTSTRAP_FILE}"
+    if not disk.exists(path):
+        snapshots.write_snapshot(
+            disk,
+            path,
+            [FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=metadata_version)],
+            metadata_version=metadata_version,
+            epoch=0,
+            last_contained_log_timestamp=0,
+            timestamp_ms=timestamp_ms,
+        )

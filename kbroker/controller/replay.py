@@ -1,0 +1,144 @@
+"""Reading the metadata log back: every batch behind the snapshot, checked; and what damage means.
+
+One rule makes damage readable: **the writer syncs each batch before it writes the next one.** So at most one batch, the
+last, can be unfinished, and nobody was told that it happened. Damage at the very end is such a torn tail and is cut
+(C3, D1). Damage with a whole batch behind it, in a segment that is not the last, or after a clean stop, is a batch that
+was committed: the process stops (C4, K12).
+
+Blocking, through the disk.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from kbroker.metadata.errors import UnusableMetadata
+from kbroker.runtime.ports import Disk, File
+from wire.errors import Malformed
+from wire.record_batch import HEADER_SIZE, MAGIC, RecordBatch
+
+_WINDOW_BYTES: Final = 4 << 20
+_EPOCH_AND_MAGIC = struct.Struct(">ib")
+_EPOCH_POSITION: Final = 12
+_MAX_EPOCHS_SOUGHT: Final = 1_000
+
+
+class LogSegment(NamedTuple):
+    """One segment file of the metadata log."""
+
+    base_offset: int
+    path: str
+
+
+class LogEnd(NamedTuple):
+    """How far the log is whole. torn_at is the path and position of what has to be cut, None when nothing has."""
+
+    end_offset: int
+    epoch: int
+    timestamp_ms: int
+    torn_at: tuple[str, int] | None
+
+
+class Replay:
+    """Iterate over the whole batches of a log with offsets from start_offset on; afterwards `end` says where they end.
+
+    Raises UnusableMetadata for damage that is not a torn tail. highest_epoch is the newest that this voter knows
+    (quorum-state).
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        segments: Sequence[LogSegment],
+        *,
+        start_offset: int,
+        highest_epoch: int,
+        clean_shutdown: bool,
+    ) -> None:
+        self._disk = disk
+        self._segments = _needed(segments, start_offset)
+        self._start_offset = start_offset
+        self._highest_epoch = highest_epoch
+        self._clean_shutdown = clean_shutdown
+        first = self._segments[0].base_offset if self._segments else start_offset
+        self.end = LogEnd(first, 0, -1, None)
+
+    def __iter__(self) -> Iterator[RecordBatch]:
+        for position, segment in enumerate(self._segments):
+            if segment.base_offset != self.end.end_offset:
+                raise UnusableMetadata(f"{segment.path} does not follow offset {self.end.end_offset}")
+            file = self._disk.open(segment.path, writable=False)
+            try:
+                yield from self._batches(file, is_last=position == len(self._segments) - 1)
+            finally:
+                file.close()
+
+    def _batches(self, file: File, *, is_last: bool) -> Iterator[RecordBatch]:
+        size = file.size()
+        window, start = b"", 0
+        position = 0
+        while position < size:
+            batch = _batch_at(window, position - start)
+            if batch is None or not batch.is_whole:
+                # The window ends inside of this batch: read on from its beginning, as far as it says that it reaches.
+                needed = max(_WINDOW_BYTES, HEADER_SIZE if batch is None else batch.size)
+                window, start = file.pread(min(needed, size - position), position), position
+                batch = _batch_at(window, 0)
+            if batch is None or not batch.is_whole or not self._is_next(batch):
+                self._judge_damage(file, position, size, is_last=is_last)
+                return
+            self.end = LogEnd(batch.next_offset, batch.partition_leader_epoch, batch.max_timestamp, None)
+            if batch.next_offset > self._start_offset:
+                yield batch
+            position += batch.size
+
+    def _is_next(self, batch: RecordBatch) -> bool:
+        return batch.base_offset == self.end.end_offset and batch.crc_is_valid()
+
+    def _judge_damage(self, file: File, position: int, size: int, *, is_last: bool) -> None:
+        where = f"{file.path} is damaged at byte {position}, offset {self.end.end_offset}"
+        if not is_last:
+            raise UnusableMetadata(f"{where}, and it is not the last segment: a committed batch is lost")
+        if self._clean_shutdown:
+            raise UnusableMetadata(f"{where}, though it was closed cleanly: a committed batch is lost")
+        if self._whole_batch_behind(file.pread(size - position, position)):
+            raise UnusableMetadata(f"{where}, with whole batches behind it: a committed batch is lost")
+        self.end = self.end._replace(torn_at=(file.path, position))
+
+    def _whole_batch_behind(self, data: bytes) -> bool:
+        """Whether a batch that could come later lies anywhere behind the first byte.
+
+        Its epoch is one that this voter has known, so that those bytes, with the magic, find every candidate; the CRC
+        decides.
+        """
+        latest = max(self._highest_epoch, self.end.epoch)
+        for epoch in range(max(self.end.epoch, latest - _MAX_EPOCHS_SOUGHT), latest + 1):
+            pattern = _EPOCH_AND_MAGIC.pack(epoch, MAGIC)
+            found = data.find(pattern, _EPOCH_POSITION + 1)
+            while found >= 0:
+                batch = _batch_at(data, found - _EPOCH_POSITION)
+                if (
+                    batch is not None
+                    and batch.base_offset > self.end.end_offset
+                    and batch.is_whole
+                    and batch.crc_is_valid()
+                ):
+                    return True
+                found = data.find(pattern, found + 1)
+        return False
+
+
+def _needed(segments: Sequence[LogSegment], start_offset: int) -> list[LogSegment]:
+    """The segments from the one that holds start_offset on."""
+    later = [segment for segment in segments if segment.base_offset > start_offset]
+    earlier = [segment for segment in segments if segment.base_offset <= start_offset]
+    return [*earlier[-1:], *later]
+
+
+def _batch_at(data: bytes, position: int) -> RecordBatch | None:
+    try:
+        return RecordBatch(data, position)
+    except Malformed:
+        return None

@@ -1,0 +1,135 @@
+"""Snapshot files of the metadata log: ``<20-digit end offset>-<10-digit epoch>.checkpoint``.
+
+The end offset is exclusive: the file holds the state made by every record below it, the last of which had that epoch.
+Its batches are a header control record, the records with offsets from 0 on, and a footer; without the footer the file
+counts as absent (C5). It is written as ``.checkpoint.part``, synced, renamed, and the directory synced, so that a name
+without ``.part`` is whole unless the disk damaged it.
+
+``bootstrap.checkpoint`` in the root of the log directory has the same format; formatting writes it, and an empty log
+begins with its records.
+
+Source: KIP-630; Kafka's Snapshots, RecordsSnapshotWriter, BootstrapDirectory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kbroker.controller import records
+from kbroker.metadata.image import Record
+from kbroker.runtime.ports import Disk
+from kbroker.storage.checkpoint import read_file
+from wire.errors import Malformed
+from wire.record_batch import RecordBatch
+
+BOOTSTRAP_FILE = "bootstrap.checkpoint"
+SUFFIX = ".checkpoint"
+PART_SUFFIX = ".checkpoint.part"
+DELETED_SUFFIX = ".checkpoint.deleted"
+
+_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+_BATCH_BYTES = 1 << 20
+
+
+class SnapshotId(NamedTuple):
+    """A snapshot's end offset (exclusive) and the epoch of its last record. Ordered as the log is."""
+
+    end_offset: int
+    epoch: int
+
+    @property
+    def file_name(self) -> str:
+        """The file's name."""
+        return f"{self.end_offset:020d}-{self.epoch:010d}{SUFFIX}"
+
+
+class Snapshot(NamedTuple):
+    """What a whole snapshot file holds."""
+
+    records: list[Record]
+    last_contained_log_timestamp: int
+
+
+def snapshot_ids(names: Iterable[str]) -> list[SnapshotId]:
+    """The snapshots among a directory's names, oldest first. The one of a dynamic quorum's formatting (0-0) is none."""
+    found = [SnapshotId(int(match[1]), int(match[2])) for name in names if (match := _NAME.fullmatch(name))]
+    return sorted(snapshot for snapshot in found if snapshot.end_offset > 0)
+
+
+def write_snapshot(
+    disk: Disk,
+    path: str,
+    contents: Iterable[Record],
+    *,
+    metadata_version: int,
+    epoch: int,
+    last_contained_log_timestamp: int,
+    timestamp_ms: int,
+) -> int:
+    """Write a snapshot file whole and durably, or not at all; returns its size in bytes. Blocking. OSError."""
+    part = path.removesuffix(SUFFIX) + PART_SUFFIX
+    file = disk.open(part, create=True)
+    try:
+        file.truncate(0)
+        data = records.snapshot_header_batch(
+            last_contained_log_timestamp=last_contained_log_timestamp, epoch=epoch, timestamp_ms=timestamp_ms
+        )
+        file.pwrite(data, 0)
+        position, offset = len(data), 1
+        for values in _in_batches(contents, metadata_version):
+            data = records.data_batch(values, base_offset=offset, epoch=epoch, timestamp_ms=timestamp_ms)
+            file.pwrite(data, position)
+            position, offset = position + len(data), offset + len(values)
+        data = records.snapshot_footer_batch(base_offset=offset, epoch=epoch, timestamp_ms=timestamp_ms)
+        file.pwrite(data, position)
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(part, path)
+    disk.sync_directory(path.rpartition("/")[0])
+    return position + len(data)
+
+
+def _in_batches(contents: Iterable[Record], metadata_version: int) -> Iterable[list[bytes]]:
+    values: list[bytes] = []
+    size = 0
+    for record in contents:
+        value = records.encode_value(record, metadata_version)
+        if values and size + len(value) > _BATCH_BYTES:
+            yield values
+            values, size = [], 0
+        values.append(value)
+        size += len(value) + records.RECORD_OVERHEAD_BYTES
+    if values:
+        yield values
+
+
+def read_snapshot(disk: Disk, path: str) -> Snapshot:
+    """Read a snapshot file. Raises Malformed when it is damaged or not whole, UnusableMetadata for an unknown record.
+    Blocking.
+    """
+    data = read_file(disk, path)
+    found: list[Record] = []
+    timestamp = 0
+    whole = opened = False
+    position = 0
+    while position < len(data):
+        batch = RecordBatch(data, position)
+        if whole or not batch.is_whole or not batch.crc_is_valid():
+            raise Malformed(f"{path} is damaged at byte {position}")
+        kind = records.control_type(batch)
+        if kind == records.SNAPSHOT_HEADER and not opened:
+            opened = True
+            timestamp = records.last_contained_log_timestamp(batch)
+        elif not opened:
+            raise Malformed(f"{path} does not begin with a snapshot header")
+        elif kind == records.SNAPSHOT_FOOTER:
+            whole = True
+        else:
+            found += records.batch_records(batch)
+        position += batch.size
+    if not whole:
+        raise Malformed(f"{path} has no footer")
+    return Snapshot(found, timestamp)
