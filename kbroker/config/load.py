@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
-from kbroker.config.catalogue import BROKER, TOPIC, broker_setting, unknown
+from kbroker.config.catalogue import BROKER, DYNAMIC_ONLY, TOPIC, broker_setting, unknown
 from kbroker.config.environment import from_environment
 from kbroker.config.fetch import FetchSettings
 from kbroker.config.limits import LimitSettings
@@ -191,10 +191,12 @@ class Settings:
             value = self.value(name)
             if value is None:
                 continue
+            if declaration.name == "retention.ms" and isinstance(value, int) and value < 0:
+                return -1
             if factor == 1:
                 return value
             assert isinstance(value, int)
-            return value * factor if value >= 0 else -1
+            return value * factor
         return declaration.default
 
 
@@ -233,10 +235,10 @@ def _unify_spellings(static: dict[str, str]) -> None:
 def _check_static(name: str, text: str) -> Iterator[Remark]:
     """Raise on what cannot stand in a file; yield what should be said of it."""
     declaration = broker_setting(name)
-    if declaration is None or (
-        name not in BROKER and declaration.dynamic is not Dynamic.READ_ONLY and declaration.internal
-    ):
+    if declaration is None:
         raise unknown(name, BROKER)
+    if name in DYNAMIC_ONLY:
+        raise ConfigError(f"{name} can only be set while the broker runs")
     # What the embedded profile itself would set may be written down without a word.
     if text.strip() != PROFILES["embedded"].get(name):
         yield from remarks(name, declaration, text)

@@ -12,6 +12,7 @@ from kbroker.config.settings import (
     MINUTE,
     SECOND,
     Dynamic,
+    Effect,
     Setting,
     harmless,
     refused,
@@ -227,6 +228,8 @@ class LogSettings:
         kind=Kind.LONG,
         at_least=-2,
         dynamic=CLUSTER_WIDE,
+        effect=Effect.HARMLESS,
+        why="Tiered storage is not implemented yet.",
         doc="The time for local segments of a tiered topic; -2 is that of the whole log.",
     )
     log_local_retention_bytes: int = setting(
@@ -234,6 +237,8 @@ class LogSettings:
         kind=Kind.LONG,
         at_least=-2,
         dynamic=CLUSTER_WIDE,
+        effect=Effect.HARMLESS,
+        why="Tiered storage is not implemented yet.",
         doc="The size for local segments of a tiered topic; -2 is that of the whole log.",
     )
 

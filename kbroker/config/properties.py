@@ -57,9 +57,8 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
         if not continues:
             lines.append((start, "".join(parts)))
             parts = []
-    if parts and (last := "".join(parts)):
-        lines.append((start, last))
-    return lines
+    lines.append((start, "".join(parts)))
+    return [(number, line) for number, line in lines if line]
 
 
 def _split(line: str) -> tuple[str, str]:

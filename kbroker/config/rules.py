@@ -111,8 +111,11 @@ def _declaration(resource_type: int, key: str) -> Setting | None:
 
 def _check_topic_setting(name: str, text: str) -> None:
     if (declaration := TOPIC.get(name)) is None:
-        hint = str(unknown(name, TOPIC)).partition("; ")[2]
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}" + (f"; {hint}" if hint else ""))
+        # Kafka's words, which some tools look for, then ours.
+        hint = str(unknown(name, TOPIC)).partition("; did you mean ")[2]
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}" + (f"; did you mean {hint}" if hint else "")
+        )
     try:
         value = declaration.parse(text)
     except ConfigError as error:

@@ -12,8 +12,13 @@ from kbroker.config.log import (
     TIMESTAMP_TYPES,
     no_compaction,
 )
-from kbroker.config.settings import DAY, GB, HOUR, KB, MAX_INT64, MB, MINUTE, Setting, setting, settings
+from kbroker.config.settings import DAY, GB, HOUR, KB, MAX_INT64, MB, MINUTE, Effect, Setting, setting, settings
 from kbroker.config.values import Kind
+
+NO_COMPACTION = "Compaction is not implemented yet, and a compacting policy is refused."
+NO_TIER = "Tiered storage is not implemented yet."
+NO_FOLLOWERS = "This broker has no followers whose reading could be throttled yet."
+NO_PREALLOCATION = "Segments grow as they are written; preallocation only ever saved time on some file systems."
 
 _REPLICAS = re.compile(r"([0-9]+:[0-9]+)(,[0-9]+:[0-9]+)*", re.ASCII)
 
@@ -72,6 +77,8 @@ class TopicSettings:
         kind=Kind.LONG,
         at_least=0,
         synonyms=(("log.cleaner.delete.retention.ms", 1),),
+        effect=Effect.HARMLESS,
+        why=NO_COMPACTION,
         doc="How long a tombstone stays in a compacted topic.",
     )
     file_delete_delay_ms: int = setting(
@@ -98,6 +105,8 @@ class TopicSettings:
     follower_replication_throttled_replicas: tuple[str, ...] = setting(
         default=(),
         check=_throttled("follower.replication.throttled.replicas"),
+        effect=Effect.HARMLESS,
+        why=NO_FOLLOWERS,
         doc="Replicas whose fetching is throttled during a reassignment.",
     )
     index_interval_bytes: int = setting(
@@ -109,6 +118,8 @@ class TopicSettings:
     leader_replication_throttled_replicas: tuple[str, ...] = setting(
         default=(),
         check=_throttled("leader.replication.throttled.replicas"),
+        effect=Effect.HARMLESS,
+        why=NO_FOLLOWERS,
         doc="Replicas whose being fetched from is throttled during a reassignment.",
     )
     local_retention_bytes: int = setting(
@@ -116,6 +127,8 @@ class TopicSettings:
         kind=Kind.LONG,
         at_least=-2,
         synonyms=(("log.local.retention.bytes", 1),),
+        effect=Effect.HARMLESS,
+        why=NO_TIER,
         doc="The size for local segments of a tiered topic; -2 is retention.bytes.",
     )
     local_retention_ms: int = setting(
@@ -123,6 +136,8 @@ class TopicSettings:
         kind=Kind.LONG,
         at_least=-2,
         synonyms=(("log.local.retention.ms", 1),),
+        effect=Effect.HARMLESS,
+        why=NO_TIER,
         doc="The time for local segments of a tiered topic; -2 is retention.ms.",
     )
     max_compaction_lag_ms: int = setting(
@@ -130,6 +145,8 @@ class TopicSettings:
         kind=Kind.LONG,
         at_least=1,
         synonyms=(("log.cleaner.max.compaction.lag.ms", 1),),
+        effect=Effect.HARMLESS,
+        why=NO_COMPACTION,
         doc="The longest that a record stays out of compaction.",
     )
     max_message_bytes: int = setting(
@@ -163,6 +180,8 @@ class TopicSettings:
         at_least=0,
         at_most=1,
         synonyms=(("log.cleaner.min.cleanable.ratio", 1),),
+        effect=Effect.HARMLESS,
+        why=NO_COMPACTION,
         doc="The share of uncompacted bytes at which a log is compacted.",
     )
     min_compaction_lag_ms: int = setting(
@@ -170,6 +189,8 @@ class TopicSettings:
         kind=Kind.LONG,
         at_least=0,
         synonyms=(("log.cleaner.min.compaction.lag.ms", 1),),
+        effect=Effect.HARMLESS,
+        why=NO_COMPACTION,
         doc="The shortest that a record stays out of compaction.",
     )
     min_insync_replicas: int = setting(
@@ -181,14 +202,21 @@ class TopicSettings:
     preallocate: bool = setting(
         default=False,
         synonyms=(("log.preallocate", 1),),
-        doc="Whether segment files are made at full size; accepted, and never done here.",
+        effect=Effect.HARMLESS,
+        why=NO_PREALLOCATION,
+        doc="Whether segment files are made at full size.",
     )
     remote_log_copy_disable: bool = setting(
-        default=False, doc="Whether a tiered topic stops to copy segments to the tier."
+        default=False,
+        effect=Effect.HARMLESS,
+        why=NO_TIER,
+        doc="Whether a tiered topic stops to copy segments to the tier.",
     )
-    remote_log_delete_on_disable: bool = setting(default=False, doc="Whether leaving the tier deletes what is in it.")
+    remote_log_delete_on_disable: bool = setting(
+        default=False, effect=Effect.HARMLESS, why=NO_TIER, doc="Whether leaving the tier deletes what is in it."
+    )
     remote_storage_enable: bool = setting(
-        default=False, doc="Whether the topic is tiered; refused until the tier is implemented."
+        default=False, effect=Effect.REFUSED, why=NO_TIER, doc="Whether the topic is tiered."
     )
     retention_bytes: int = setting(
         default=-1,

@@ -1,0 +1,141 @@
+"""docs/configuration.md, from the declarations: `python -m kbroker.config.document > docs/configuration.md`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+
+from kbroker.config import topic
+from kbroker.config.catalogue import BROKER_AREAS, declared
+from kbroker.config.profiles import PROFILES
+from kbroker.config.settings import Effect, Setting
+from kbroker.config.values import to_text
+
+_INTRODUCTION = """\
+# Settings
+
+Written by `python -m kbroker.config.document`; do not edit.
+
+kbroker takes Apache Kafka's settings under Kafka's names, and a few of its own that begin with `kbroker.`. A value
+comes from the strongest place that has it:
+
+1. dynamic settings of this broker, then those of all brokers (`kafka-configs --alter`)
+2. flags: `--override key=value`, `--data-dir`, `--listen`
+3. the environment, in the container image only: `KAFKA_LOG_RETENTION_MS` is `log.retention.ms` (one underscore is a
+   dot, two are an underscore, three a dash)
+4. the file given by `--config`, in Java's properties format
+5. the profile given by `--profile`
+6. the default
+
+A topic's own settings stand above those of the broker that the tables name beside them.
+
+Every key of Apache Kafka 4.3.1 is known, and one of three things happens to it:
+
+- **enforced**: it does what it does in Kafka.
+- **no effect**: it is accepted, because ignoring it cannot hurt, and the log says so once at the start.
+- **refused**: ignoring it could hurt, so the broker does not start with any value but the default.
+
+A key that nobody knows is an error that names the nearest one. In the column "while running", cluster-wide settings may
+be changed for all brokers or for one, per-broker settings for one only; a topic's settings may all be changed.
+"""
+
+_DIFFERENCES = """\
+## Where the answers differ from Kafka's
+
+DescribeConfigs is held to what Apache Kafka 4.3.1 answers, for every key, source and synonym, but for these:
+
+- `node.id`, `process.roles` and `controller.listener.names` have defaults here and none in Kafka, and `log.dir` has
+  another default, because no clean-up job empties it.
+- `listeners` and `listener.security.protocol.map` are read-only: listeners are opened once.
+- `segment.bytes` and `log.segment.bytes` may be smaller than Kafka's minimum of 1 MiB.
+- `cleanup.policy` with `compact` is refused: compaction is not implemented yet.
+- IncrementalAlterConfigs refuses a broker key that nobody knows; Kafka stores it.
+- Once any broker setting was changed while running, Kafka shows static values of other keys as if they were not set;
+  kbroker goes on to show what is set.
+"""
+
+
+def document() -> str:
+    """The whole page."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield _INTRODUCTION
+    yield "## Profiles"
+    yield ""
+    yield from _profiles()
+    yield from _section(topic, "topic")
+    for area in BROKER_AREAS:
+        yield from _section(area, area.__name__.rpartition(".")[2])
+    yield _DIFFERENCES.rstrip("\n")
+
+
+def _profiles() -> Iterator[str]:
+    keys = sorted({key for profile in PROFILES.values() for key in profile})
+    yield f"| key | {' | '.join(PROFILES)} |"
+    yield f"|---|{'---|' * len(PROFILES)}"
+    for key in keys:
+        yield f"| `{key}` | {' | '.join(profile.get(key, '') for profile in PROFILES.values())} |"
+    yield ""
+
+
+def _section(area: ModuleType, title: str) -> Iterator[str]:
+    assert area.__doc__ is not None
+    shown = [one for one in declared(area) if not one.internal]
+    enforced = [one for one in shown if one.effect is Effect.ENFORCED]
+    yield f"## {title.capitalize()}"
+    yield ""
+    yield area.__doc__.partition("\n")[0]
+    yield ""
+    if enforced:
+        last = "while running" if area is not topic else "broker's settings, strongest first"
+        yield f"| key | type | default | allowed | {last} | |"
+        yield "|---|---|---|---|---|---|"
+        for one in enforced:
+            yield _row(one, _fallbacks(one) if area is topic else one.dynamic.value)
+        yield ""
+    for effect in (Effect.REFUSED, Effect.HARMLESS):
+        yield from _without_effect(effect, [one for one in shown if one.effect is effect])
+
+
+def _without_effect(effect: Effect, known: Iterable[Setting]) -> Iterator[str]:
+    by_reason: dict[str, list[Setting]] = {}
+    for one in known:
+        by_reason.setdefault(one.why, []).append(one)
+    for why, those in by_reason.items():
+        yield f"**{effect.value.capitalize()}.** {why}"
+        yield ""
+        yield "| key | type | default |"
+        yield "|---|---|---|"
+        for one in those:
+            yield f"| `{one.name}` | {one.kind.name.lower()} | {_default(one)} |"
+        yield ""
+
+
+def _row(one: Setting, last: str) -> str:
+    return f"| `{one.name}` | {one.kind.name.lower()} | {_default(one)} | {_allowed(one)} | {last} | {one.doc} |"
+
+
+def _default(one: Setting) -> str:
+    text = one.default_text
+    return "none" if text is None else f"`{text}`" if text else "empty"
+
+
+def _allowed(one: Setting) -> str:
+    if one.one_of:
+        return ", ".join(one.one_of)
+    low, high = (to_text(bound) for bound in (one.at_least, one.at_most))
+    also = f" or {one.also}" if one.also is not None else ""
+    if low is not None and high is not None:
+        return f"{low} to {high}{also}"
+    return f"from {low}" if low is not None else f"to {high}" if high is not None else ""
+
+
+def _fallbacks(one: Setting) -> str:
+    return ", ".join(f"`{name}`" for name, _ in one.synonyms)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(document())

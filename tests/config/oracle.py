@@ -1,0 +1,42 @@
+"""What Apache Kafka 4.3.1 and Java 17 answered, as the tests here read it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from kbroker.config import Settings
+from kbroker.config.describe import ConfigEntry
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+def recorded(name: str) -> Any:
+    """One fixture."""
+    return json.loads((FIXTURES / name).read_text())
+
+
+def described(state: str) -> dict[str, list[Any]]:
+    """What DescribeConfigs answered, by key, as rows like `row` makes them."""
+    return {entry[0]: entry for entry in recorded("describe_configs_4.3.1.json")["described"][state]}
+
+
+def row(entry: ConfigEntry) -> list[Any]:
+    """Our entry in the form of the fixture."""
+    return [
+        entry.name,
+        entry.value,
+        entry.source.name,
+        entry.read_only,
+        entry.is_sensitive,
+        entry.config_type.name,
+        [[synonym.name, synonym.value, synonym.source.name] for synonym in entry.synonyms],
+    ]
+
+
+def the_recorded_node() -> Settings:
+    """Settings as the recorded node had them, but for a key of nobody's, which kbroker does not take."""
+    node = recorded("describe_configs_4.3.1.json")["node"]
+    lines = [f"{key}={value}" for key, value in node.items() if key != "some.unknown.key"]
+    return Settings.load("\n".join(lines).encode(), profile="kafka")

@@ -1,0 +1,124 @@
+"""Our declarations held against Kafka's own definitions: every key, type, default and bound."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import kbroker.config
+from kbroker.config import topic
+from kbroker.config.catalogue import BROKER, BROKER_AREAS, TOPIC, declared
+from kbroker.config.load import Settings
+from kbroker.config.settings import Dynamic, Effect, Setting
+from kbroker.config.values import Kind
+from tests.config.oracle import described, recorded
+
+DEFINITIONS = recorded("definitions_4.3.1.json")
+DECLARED: dict[str, dict[str, Setting]] = {"broker": BROKER, "topic": TOPIC}
+KEYS = [(scope, name) for scope, keys in DEFINITIONS.items() for name in keys]
+
+OTHER_DEFAULTS = {
+    ("broker", "node.id"): "1",
+    ("broker", "process.roles"): "broker,controller",
+    ("broker", "controller.listener.names"): "",
+    ("broker", "log.dir"): "/var/lib/kbroker",
+}
+OTHER_BOUNDS = {
+    # Smaller than Kafka's 1 MiB works, with a warning.
+    ("broker", "log.segment.bytes"),
+    ("topic", "segment.bytes"),
+    # Zero can be meant only with exceptions, which are not implemented, and as a rate it would let nobody in.
+    ("broker", "max.connection.creation.rate"),
+}
+
+
+@pytest.mark.parametrize(("scope", "name"), KEYS)
+def test_a_key_has_kafkas_type_default_and_bounds(scope: str, name: str) -> None:
+    kind, default, validator, internal = DEFINITIONS[scope][name]
+    ours = DECLARED[scope][name]
+    assert ours.kind.name == kind
+    assert ours.internal == internal
+    if (scope, name) in OTHER_DEFAULTS:
+        assert ours.default_text == OTHER_DEFAULTS[scope, name] != default
+    else:
+        assert ours.default_text == default
+    if (scope, name) in OTHER_BOUNDS:
+        assert _validator(ours) != validator
+    elif validator is not None and re.fullmatch(r"\[-?\d.*", validator) and "or" not in validator:
+        assert _validator(ours) == validator
+    elif validator is not None and validator.startswith("[") and ours.one_of:
+        assert set(ours.one_of) == {one.strip() for one in validator[1:-1].split(",")}
+
+
+def _validator(one: Setting) -> str:
+    """Our bounds in Kafka's notation."""
+    high = "" if one.at_most is None else f",{_plain(one.at_most)}"
+    return f"[{_plain(one.at_least)},...{high}]"
+
+
+def _plain(bound: Any) -> str:
+    return str(int(bound)) if bound == int(bound) else str(bound)
+
+
+def test_no_key_is_declared_that_kafka_does_not_have_but_kbrokers_own() -> None:
+    assert {name for name in BROKER if name not in DEFINITIONS["broker"]} == {
+        name for name in BROKER if name.startswith("kbroker.")
+    }
+    assert set(TOPIC) == set(DEFINITIONS["topic"])
+
+
+def test_what_may_change_while_running_is_what_may_in_kafka() -> None:
+    theirs = {name for name, entry in described("broker 1").items() if not entry[3]}
+    ours = {name for name, one in BROKER.items() if one.dynamic is not Dynamic.READ_ONLY}
+    assert theirs - ours == {"listeners", "listener.security.protocol.map"}
+    assert not ours - theirs
+
+
+@pytest.mark.parametrize("one", [*BROKER.values(), *TOPIC.values()], ids=lambda one: one.name)
+def test_a_default_passes_its_own_checks(one: Setting) -> None:
+    if one.default is not None:
+        one.validate(one.default)
+
+
+@pytest.mark.parametrize("one", [*BROKER.values(), *TOPIC.values()], ids=lambda one: one.name)
+def test_a_key_says_what_it_does_or_why_it_does_nothing(one: Setting) -> None:
+    text = one.doc if one.effect is Effect.ENFORCED else one.why
+    assert text.endswith(".")
+    assert text[0].isupper() or text.startswith(("kbroker", "SO_"))
+
+
+def test_every_area_is_known_and_no_key_is_declared_twice() -> None:
+    areas = {_stem(area) for area in (*BROKER_AREAS, topic)}
+    on_disk = {
+        path.stem
+        for path in Path(kbroker.config.__path__[0]).glob("*.py")
+        if "\nKNOWN: tuple" in path.read_text() or "\n@settings\n" in path.read_text()
+    }
+    assert areas == on_disk
+    names = [one.name for area in BROKER_AREAS for one in declared(area)]
+    assert len(names) == len(set(names))
+
+
+def test_every_class_of_settings_is_an_attribute_of_settings() -> None:
+    classes = {
+        value.__name__
+        for area in BROKER_AREAS
+        for value in vars(area).values()
+        if isinstance(value, type) and hasattr(value, "SETTINGS")
+    }
+    assert classes == {type(value).__name__ for value in vars(Settings.load()).values() if hasattr(value, "SETTINGS")}
+
+
+def _stem(area: ModuleType) -> str:
+    return area.__name__.rpartition(".")[2]
+
+
+def test_a_sensitive_value_is_never_shown_in_a_warning() -> None:
+    loaded = Settings.load(b"ssl.key.password=swordfish\nrsm.config.secret=swordfish")
+    assert loaded.warnings
+    assert all("swordfish" not in line for line in loaded.warnings)
+    assert BROKER["ssl.key.password"].kind is Kind.PASSWORD

@@ -1,0 +1,40 @@
+"""`KAFKA_*` variables as the apache/kafka image maps them."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.config import Settings
+from kbroker.config.environment import from_environment, setting_name
+
+
+@pytest.mark.parametrize(
+    ("variable", "name"),
+    [
+        ("KAFKA_LOG_RETENTION_MS", "log.retention.ms"),
+        ("KAFKA_A__B", "a_b"),
+        ("KAFKA_A___B", "a-b"),
+        ("KAFKA_A_B__C___D", "a.b_c-d"),
+    ],
+)
+def test_underscores_stand_for_dots_underscores_and_dashes(variable: str, name: str) -> None:
+    assert setting_name(variable) == name
+
+
+def test_variables_that_are_no_settings_are_left_alone_and_unknown_ones_warned_of() -> None:
+    found, warnings = from_environment(
+        {
+            "PATH": "/bin",
+            "KAFKA_HEAP_OPTS": "-Xmx1g",
+            "KAFKA_LOG4J_ROOT_LOGLEVEL": "INFO",
+            "KAFKA_NUM_PARTITIONS": "3",
+            "KAFKA_NUM_PARTITION": "4",
+        }
+    )
+    assert found == {"num.partitions": "3"}
+    assert warnings == ["KAFKA_NUM_PARTITION is ignored: Unknown setting num.partition; did you mean num.partitions?"]
+
+
+def test_the_environment_counts_only_where_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_NUM_PARTITIONS", "9")
+    assert Settings.load().log.num_partitions == 1

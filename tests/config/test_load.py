@@ -1,0 +1,171 @@
+"""Where a setting comes from, and what is said of one that cannot be used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from kbroker.config import ConfigError, Settings
+from kbroker.config.profiles import PROFILES
+
+STOCK_FILE = b"""\
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=localhost:9093
+listeners=PLAINTEXT://:9092,CONTROLLER://:9093
+inter.broker.listener.name=PLAINTEXT
+advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT
+num.network.threads=3
+num.io.threads=8
+socket.request.max.bytes=104857600
+log.dirs=/var/lib/kafka/data
+num.partitions=1
+offsets.topic.replication.factor=1
+transaction.state.log.min.isr=1
+log.segment.bytes=1073741824
+"""
+
+
+def test_the_strongest_layer_that_has_a_key_gives_its_value() -> None:
+    def partitions(**layers: object) -> int:
+        return Settings.load(**layers).log.num_partitions  # type: ignore[arg-type]
+
+    defaults, file = {"num.partitions": "2"}, b"num.partitions=3"
+    environment, overrides = {"KAFKA_NUM_PARTITIONS": "4"}, ["num.partitions=5"]
+    assert partitions() == 1
+    assert partitions(defaults=defaults) == 2
+    assert partitions(defaults=defaults, file=file) == 3
+    assert partitions(defaults=defaults, file=file, environment=environment) == 4
+    assert partitions(defaults=defaults, file=file, environment=environment, overrides=overrides) == 5
+
+
+def test_dynamic_settings_stand_above_static_ones_and_the_brokers_above_the_clusters() -> None:
+    static = Settings.load(b"message.max.bytes=1000")
+    assert static.with_dynamic({"message.max.bytes": "2000"}, {}).log.message_max_bytes == 2000
+    both = static.with_dynamic({"message.max.bytes": "2000"}, {"message.max.bytes": "3000"})
+    assert both.log.message_max_bytes == 3000
+    assert both.with_dynamic({}, {}) == static
+
+
+def test_a_stored_dynamic_setting_that_cannot_be_used_is_left_out_with_a_warning() -> None:
+    settings = Settings.load().with_dynamic(
+        {"message.max.bytes": "x", "sasl.enabled.mechanisms": "PLAIN", "node.id": "7", "nobodys": "1"},
+        {"log.cleanup.policy": "compact"},
+    )
+    assert settings.log == Settings.load().log
+    assert settings.node_id == 1
+    assert len(settings.warnings) == 5
+
+
+def test_the_file_that_kafka_ships_works_without_a_word() -> None:
+    settings = Settings.load(STOCK_FILE)
+    assert settings.warnings == ()
+    assert [str(one) for one in settings.listeners.bound] == ["PLAINTEXT://:9092"]
+    assert [str(one) for one in settings.listeners.advertised] == ["PLAINTEXT://localhost:9092"]
+    assert settings.data_directory == "/var/lib/kafka/data"
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("log.retenton.ms", "log.retention.ms"),
+        ("num.partition", "num.partitions"),
+        ("kbroker.max.open.file", "kbroker.max.open.files"),
+    ],
+)
+def test_a_misspelt_key_is_an_error_that_names_the_nearest(key: str, nearest: str) -> None:
+    with pytest.raises(ConfigError, match=f"Unknown setting {key}; did you mean {nearest}"):
+        Settings.load(f"{key}=1".encode())
+    with pytest.raises(ConfigError, match=f"did you mean {nearest}"):
+        Settings.load(overrides=[f"{key}=1"])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("num.partitions=0", "Invalid value 0 for configuration num.partitions: Value must be at least 1"),
+        ("num.partitions=many", "Invalid value many for configuration num.partitions: Not a number of type INT"),
+        ("log.cleanup.policy=compact", "compaction is not implemented yet"),
+        ("log.dirs=/a,/b", "exactly one log directory"),
+        ("log.dirs=", "exactly one log directory"),
+        ("process.roles=broker", "one of these roles are not implemented yet"),
+        ("authorizer.class.name=x", "authorizer.class.name=x cannot be used: Authorization is not implemented yet"),
+        ("remote.log.storage.system.enable=true", "cannot be used: Tiered storage is not implemented yet"),
+        ("controller.quorum.voters=1@a:1,2@b:1", "2@b:1 is not this node"),
+        ("controller.quorum.bootstrap.servers=a:1", "a:1 is not this node's own controller listener"),
+        ("zookeeper.connect=localhost", "was removed in Apache Kafka 4.0"),
+        ("leader.replication.throttled.rate=1", "can only be set while the broker runs"),
+        ("listener.name.plaintext.max.connections=1", "for one listener are not implemented yet"),
+        ("node.id=1\nbroker.id=2", "node.id=1 and broker.id=2 are the same setting"),
+        ("max.connections.per.ip=0", "it can be zero only with max.connections.per.ip.overrides"),
+        ("log.retention.minutes=0", "must be unlimited"),
+        ("log.roll.ms=0", "Value must be at least 1"),
+        ("log.roll.jitter.ms=-1", "Value must be at least 0"),
+        ("socket.send.buffer.bytes=0", "must be positive, or -1"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_refused_with_a_reason(line: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Settings.load(line.encode())
+    assert message in str(caught.value)
+
+
+def test_an_override_without_a_value_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'num\.partitions' is not of the form key=value"):
+        Settings.load(overrides=["num.partitions"])
+
+
+def test_keys_without_effect_are_said_aloud_once_and_together() -> None:
+    settings = Settings.load(b"num.io.threads=16\nnum.network.threads=5\nbackground.threads=10\nqueued.max.requests=7")
+    assert len(settings.warnings) == 2
+    assert settings.warnings[0].startswith("num.io.threads=16, num.network.threads=5 without effect: One event loop")
+
+
+def test_a_small_segment_works_with_a_warning() -> None:
+    settings = Settings.load(b"log.segment.bytes=107370")
+    assert settings.log.log_segment_bytes == 107370
+    assert settings.warnings == (
+        "log.segment.bytes=107370 below Kafka's minimum of 1048576: many small files cost time",
+    )
+
+
+def test_broker_id_and_node_id_are_one_setting() -> None:
+    assert Settings.load(b"broker.id=7").node_id == 7
+    assert Settings.load(b"node.id=7").server.broker_id == 7
+
+
+def test_a_data_directory_in_the_file_is_stronger_than_the_callers_default_under_either_name() -> None:
+    defaults = {"log.dirs": "/home/me/kbroker"}
+    assert Settings.load(defaults=defaults).data_directory == "/home/me/kbroker"
+    assert Settings.load(b"log.dir=/srv/a", defaults=defaults).data_directory == "/srv/a"
+    assert Settings.load(b"log.dir=/srv/a\nlog.dirs=/srv/b", defaults=defaults).data_directory == "/srv/b"
+
+
+def test_a_profile_is_below_the_file_and_says_nothing() -> None:
+    settings = Settings.load(b"offsets.topic.num.partitions=5", profile="test")
+    assert settings.value("offsets.topic.num.partitions") == 5
+    assert settings.value("transaction.state.log.num.partitions") == 1
+    assert Settings.load(profile="test").warnings == ()
+    assert Settings.load(profile="kafka").value("offsets.topic.replication.factor") == 3
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_profile_consists_of_good_settings(profile: str) -> None:
+    for key, text in PROFILES[profile].items():
+        assert Settings.load(overrides=[f"{key}={text}"]).value(key) is not None
+
+
+def test_an_unknown_profile_is_an_error_that_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="Unknown profile embeded; did you mean embedded"):
+        Settings.load(profile="embeded")
+
+
+def test_importing_the_settings_needs_nothing_but_a_few_modules() -> None:
+    """What makes an import slow is what it pulls in; times alone would depend on the machine."""
+    code = "import sys; before = set(sys.modules); import kbroker.config; print(*sorted(set(sys.modules) - before))"
+    names = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"difflib", "trio", "construct", "kbroker.storage", "json", "logging"} & set(names)
