@@ -49,7 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="kbroker", description="A broker that stock Kafka clients talk to without knowing.")
+    parser = argparse.ArgumentParser(
+        prog="kbroker", description="A broker that stock Kafka clients talk to without knowing."
+    )
     parser.add_argument("--version", action="version", version=f"kbroker {__version__}")
     commands: Commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     stems = [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]

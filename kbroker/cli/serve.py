@@ -21,15 +21,27 @@ def add_parser(commands: Commands) -> None:
     """Declare the command and its flags."""
     parser = commands.add_parser("serve", help="run a broker")
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings in Kafka's properties format")
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help=f"where the data lives (default {default_data_dir()})")
     parser.add_argument(
-        "--listen", metavar="HOST:PORT", help=f"address to listen on; port 0 takes a free one (default {DEFAULT_LISTEN})"
+        "--data-dir", type=Path, metavar="DIR", help=f"where the data lives (default {default_data_dir()})"
     )
     parser.add_argument(
-        "--override", action="append", default=[], metavar="KEY=VALUE", help="one setting, stronger than the file; repeatable"
+        "--listen",
+        metavar="HOST:PORT",
+        help=f"address to listen on; port 0 takes a free one (default {DEFAULT_LISTEN})",
     )
-    parser.add_argument("--profile", choices=["embedded", "test"], default="embedded", help="the defaults below all settings")
-    parser.add_argument("--log-format", choices=["text", "json"], default="text", help="how the log on stderr is written")
+    parser.add_argument(
+        "--override",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="one setting, stronger than the file; repeatable",
+    )
+    parser.add_argument(
+        "--profile", choices=["embedded", "test"], default="embedded", help="the defaults below all settings"
+    )
+    parser.add_argument(
+        "--log-format", choices=["text", "json"], default="text", help="how the log on stderr is written"
+    )
     parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
     parser.set_defaults(run=serve)
 

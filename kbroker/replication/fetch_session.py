@@ -97,7 +97,9 @@ class FetchContext:
     _expected_epoch: int = 0
     _sessions: FetchSessions | None = field(default=None, repr=False)
 
-    def select(self, told: list[Told], *, is_follower: bool, uses_topic_ids: bool, now_ms: int) -> tuple[int, list[int]]:
+    def select(
+        self, told: list[Told], *, is_follower: bool, uses_topic_ids: bool, now_ms: int
+    ) -> tuple[int, list[int]]:
         """What to answer: (session id, indexes into `partitions` that are part of the answer).
 
         told is parallel to `partitions`. A full request is answered whole and may be granted a session here; an

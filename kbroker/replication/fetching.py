@@ -108,7 +108,7 @@ class FetchRound:
         return (
             answer.size > 0
             and answer.partition is not None
-            and answer.asked.fetch_offset < answer.partition.log.active_base_offset
+            and answer.asked.fetch_offset < answer.partition.log.active_segment_base_offset
         )
 
     def _read_one(self, answer: PartitionAnswer, *, max_bytes: int, first: bool) -> None:

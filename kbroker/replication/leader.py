@@ -70,7 +70,9 @@ class LeaderProgress:
             return False
         reached = self.log_end_offset
         if len(self.isr) > 1:
-            reached = min(reached, *(self.fetched.get(replica, -1) for replica in self.isr if replica != self.broker_id))
+            reached = min(
+                reached, *(self.fetched.get(replica, -1) for replica in self.isr if replica != self.broker_id)
+            )
         if reached <= self.high_watermark:
             return False
         self.high_watermark = reached

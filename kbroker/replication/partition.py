@@ -65,7 +65,6 @@ class Partition:
     __slots__ = (
         "broker_id",
         "index",
-        "is_offline",
         "isr",
         "key",
         "leader",
@@ -91,7 +90,6 @@ class Partition:
         self.isr: frozenset[int] = frozenset()
         self.replicas: tuple[int, ...] = ()
         self.progress: LeaderProgress | None = None
-        self.is_offline = False
 
     def __repr__(self) -> str:
         return f"<Partition {self.topic}-{self.index} leader_epoch={self.leader_epoch}>"
@@ -113,7 +111,7 @@ class Partition:
             return self.progress.on_isr_change(self.isr)
         # A new leadership: its epoch is noted before anything is appended in it, empty epochs included.
         end = self.log.log_end_offset
-        self.log.assign_epoch_start(image.leader_epoch, end)
+        self.log.assign_epoch(image.leader_epoch)
         known = self.progress.high_watermark if self.progress is not None else checkpointed_high_watermark
         self.progress = LeaderProgress(
             broker_id=self.broker_id,
@@ -138,7 +136,9 @@ class Partition:
         Errors  KAFKA_STORAGE_ERROR, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER
         """
         if self.is_offline:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {self.topic}-{self.index} is offline")
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {self.topic}-{self.index} is offline"
+            )
         if current_leader_epoch != NO_EPOCH and current_leader_epoch != self.leader_epoch:
             code = (
                 ErrorCode.FENCED_LEADER_EPOCH
@@ -161,7 +161,7 @@ class Partition:
     def last_stable_offset(self) -> int:
         """The offset below which every transaction is decided."""
         high_watermark = self.leading().high_watermark
-        unstable = self.log.first_unstable_offset
+        unstable = self.log.producers.first_unstable_offset
         return high_watermark if unstable is None else min(unstable, high_watermark)
 
     def readable_end(self, *, replica_id: int, read_committed: bool) -> int:
@@ -197,7 +197,9 @@ class Partition:
         progress = self.leading(current_leader_epoch)
         log = self.log
         if replica_id >= 0 and (replica_id not in self.replicas or replica_id == self.broker_id):
-            code = ErrorCode.NOT_LEADER_OR_FOLLOWER if current_leader_epoch == NO_EPOCH else ErrorCode.UNKNOWN_LEADER_EPOCH
+            code = (
+                ErrorCode.NOT_LEADER_OR_FOLLOWER if current_leader_epoch == NO_EPOCH else ErrorCode.UNKNOWN_LEADER_EPOCH
+            )
             raise KafkaError(code, f"{replica_id=} is no follower of {self.topic}-{self.index}")
         end = self.readable_end(replica_id=replica_id, read_committed=read_committed)
         found = PartitionRead(

@@ -36,7 +36,9 @@ def begin(
     )
 
 
-def answer(context: FetchContext, told: list[Told], *, follower: bool = False, now_ms: int = 0) -> tuple[int, list[str]]:
+def answer(
+    context: FetchContext, told: list[Told], *, follower: bool = False, now_ms: int = 0
+) -> tuple[int, list[str]]:
     session_id, selected = context.select(told, is_follower=follower, uses_topic_ids=False, now_ms=now_ms)
     return session_id, [str(context.partitions[index].name) for index in selected]
 
@@ -99,9 +101,7 @@ def test_the_epoch_wraps_to_one() -> None:
 def test_partitions_are_added_changed_and_forgotten() -> None:
     cache = sessions()
     session_id = open_session(cache, "a", "b")
-    context = begin(
-        cache, [asked("c"), asked("a", offset=7)], session_id=session_id, epoch=1, forgotten=(("b", 0),)
-    )
+    context = begin(cache, [asked("c"), asked("a", offset=7)], session_id=session_id, epoch=1, forgotten=(("b", 0),))
     assert [(partition.name, partition.fetch_offset) for partition in context.partitions] == [("a", 7), ("c", 0)]
 
 
@@ -119,7 +119,11 @@ def test_a_partition_with_records_moves_to_the_end_of_the_order() -> None:
     session_id = open_session(cache, "a", "b", "c")
     context = begin(cache, [], session_id=session_id, epoch=1)
     assert answer(context, [told(size=10), told(), told()]) == (session_id, ["a"])
-    assert [partition.name for partition in begin(cache, [], session_id=session_id, epoch=2).partitions] == ["b", "c", "a"]
+    assert [partition.name for partition in begin(cache, [], session_id=session_id, epoch=2).partitions] == [
+        "b",
+        "c",
+        "a",
+    ]
 
 
 def test_the_answer_after_an_error_is_told_again() -> None:

@@ -80,7 +80,9 @@ def test_the_high_watermark_never_falls_and_never_passes_the_log_end(script: lis
             case ("append", int(count)):
                 rose = leader.on_append(leader.log_end_offset + count)
             case ("fetch", int(replica), int(offset)):
-                rose = leader.on_follower_fetch(replica, leader_epoch=5, fetch_offset=min(offset, leader.log_end_offset))
+                rose = leader.on_follower_fetch(
+                    replica, leader_epoch=5, fetch_offset=min(offset, leader.log_end_offset)
+                )
             case ("isr", members):
                 rose = leader.on_isr_change(frozenset({1, *members}))  # type: ignore[misc]
         assert rose == (leader.high_watermark > before)

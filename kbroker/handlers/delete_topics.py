@@ -1,0 +1,27 @@
+"""DeleteTopics: remove topics, by name or by id."""
+
+from __future__ import annotations
+
+from kbroker.broker import Broker
+from kbroker.handlers import Context, handles
+from wire.errors import ErrorCode
+from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
+from wire.types import ZERO_UUID
+
+
+def _refused(request: DeleteTopicsRequest, code: ErrorCode) -> DeleteTopicsResponse:
+    named = [
+        DeletableTopicResult(name=name, topic_id=ZERO_UUID, error_code=code, error_message=None)
+        for name in request.topic_names
+    ]
+    stated = [
+        DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=code, error_message=None)
+        for topic in request.topics
+    ]
+    return DeleteTopicsResponse(responses=named + stated)
+
+
+@handles(DeleteTopicsRequest, versions="1-6", on_error=_refused)
+async def delete_topics(request: DeleteTopicsRequest, broker: Broker, context: Context) -> DeleteTopicsResponse:
+    """Have the controller decide; the reply leaves when this broker no longer serves what was removed."""
+    return await broker.controller.delete_topics(request, version=context.api_version)

@@ -1,0 +1,79 @@
+"""ListOffsets: the offset for a timestamp, or for one of the named ends of a partition."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from kbroker.broker import Broker
+from kbroker.handlers import Context, handles
+from kbroker.replication.offset_lookup import OffsetAsked, look_up
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+READ_COMMITTED = 1
+
+
+def _refused(request: ListOffsetsRequest, code: ErrorCode) -> ListOffsetsResponse:
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ListOffsetsPartitionResponse(partition_index=partition.partition_index, error_code=code)
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+@handles(ListOffsetsRequest, versions="1-11", on_error=_refused)
+async def list_offsets(request: ListOffsetsRequest, broker: Broker, context: Context) -> ListOffsetsResponse:
+    """Answer every partition by itself; one that is named twice is an INVALID_REQUEST each time."""
+    named = Counter(
+        (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
+    )
+
+    async def answer(name: str, asked: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+        if named[name, asked.partition_index] > 1:
+            return ListOffsetsPartitionResponse(
+                partition_index=asked.partition_index, error_code=ErrorCode.INVALID_REQUEST
+            )
+        try:
+            partition = broker.find(name, asked.partition_index)
+            question = OffsetAsked(
+                timestamp=asked.timestamp,
+                version=context.api_version,
+                replica_id=request.replica_id,
+                read_committed=request.isolation_level == READ_COMMITTED,
+                current_leader_epoch=asked.current_leader_epoch,
+            )
+            # A search by timestamp reads the disk, perhaps a cold part of it.
+            if question.reads_the_log:
+                found = await broker.env.run_blocking(look_up, partition, question)
+            else:
+                found = look_up(partition, question)
+        except KafkaError as error:
+            return ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=error.code)
+        return ListOffsetsPartitionResponse(
+            partition_index=asked.partition_index,
+            timestamp=found.timestamp,
+            offset=found.offset,
+            leader_epoch=found.leader_epoch,
+        )
+
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name, partitions=[await answer(topic.name, partition) for partition in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )

@@ -1,0 +1,35 @@
+"""Metadata: the brokers, and the topics with their leaders; unknown topics may be created on the way."""
+
+from __future__ import annotations
+
+from kbroker.broker import Broker
+from kbroker.handlers import Context, handles
+from kbroker.metadata.answers import answer_metadata
+from wire.errors import ErrorCode
+from wire.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
+from wire.types import ZERO_UUID
+
+
+def _refused(request: MetadataRequest, code: ErrorCode) -> MetadataResponse:
+    return MetadataResponse(
+        brokers=[],
+        topics=[
+            MetadataResponseTopic(error_code=code, name=topic.name or "", topic_id=ZERO_UUID, partitions=[])
+            for topic in request.topics or ()
+        ],
+    )
+
+
+@handles(MetadataRequest, versions="0-12", on_error=_refused)
+async def metadata(request: MetadataRequest, broker: Broker, context: Context) -> MetadataResponse:
+    """Answer from the image. A topic that is created is answered as unknown this time: clients ask again."""
+    answer = answer_metadata(
+        broker.image,
+        request,
+        version=context.api_version,
+        viewpoint=broker.viewpoint(context.listener),
+        may_create=broker.may_create,
+    )
+    if answer.to_create:
+        await broker.create_automatically(answer.to_create)
+    return answer.response

@@ -1,0 +1,56 @@
+"""OffsetForLeaderEpoch: where a leader epoch ended, for those who have to find out what they share with this log."""
+
+from __future__ import annotations
+
+from kbroker.broker import Broker
+from kbroker.handlers import Context, handles
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+
+def _refused(request: OffsetForLeaderEpochRequest, code: ErrorCode) -> OffsetForLeaderEpochResponse:
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[
+                    EpochEndOffset(partition=partition.partition, error_code=code) for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+@handles(OffsetForLeaderEpochRequest, versions="2-4", on_error=_refused)
+async def offset_for_leader_epoch(
+    request: OffsetForLeaderEpochRequest, broker: Broker, context: Context
+) -> OffsetForLeaderEpochResponse:
+    """Answer from the epochs of the log; -1 where they do not say."""
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[_answer(broker, topic.topic, partition) for partition in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _answer(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+    try:
+        partition = broker.find(topic, asked.partition)
+        partition.leading(asked.current_leader_epoch)
+    except KafkaError as error:
+        return EpochEndOffset(partition=asked.partition, error_code=error.code)
+    found = partition.end_of_epoch(asked.leader_epoch)
+    if found is None:
+        return EpochEndOffset(partition=asked.partition)
+    return EpochEndOffset(partition=asked.partition, leader_epoch=found.leader_epoch, end_offset=found.end_offset)

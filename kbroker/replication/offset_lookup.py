@@ -1,0 +1,108 @@
+"""The offset for a timestamp, or for one of the ends that ListOffsets names by a negative timestamp.
+
+    -1  latest             high_watermark, or last_stable_offset for read_committed; log_end_offset for a replica
+    -2  earliest           log_start_offset, the tier included
+    -3  max timestamp      the first record with the greatest timestamp
+    -4  earliest local     local_log_start_offset
+    -5  latest tiered      highest offset in the tier; -1 while nothing is there
+    -6  earliest pending   the first offset that the tier has yet to get; -1 for a topic without a tier
+
+Except for -1, -2 and -4 an offset at or beyond what the asker may read is "not found", which is -1 without an error.
+
+Source: KIP-79, KIP-734, KIP-405, KIP-1005, KIP-1023, and the answers of Apache Kafka 4.3.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kbroker.replication.partition import NO_EPOCH, Partition
+from wire.errors import ErrorCode, KafkaError
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+
+FIRST_VERSION = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE = 5
+
+
+class OffsetFound(NamedTuple):
+    """An answer; -1 in all three is "no such record"."""
+
+    offset: int = -1
+    timestamp: int = -1
+    leader_epoch: int = NO_EPOCH
+
+
+NOT_FOUND = OffsetFound()
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAsked:
+    """One question: timestamp in ms of wall time or one of the names above, the request's version, and who asks."""
+
+    timestamp: int
+    version: int
+    replica_id: int = -1
+    read_committed: bool = False
+    current_leader_epoch: int = NO_EPOCH
+
+    @property
+    def reads_the_log(self) -> bool:
+        """Whether the answer needs a look into the files."""
+        return self.timestamp >= 0 or self.timestamp == MAX_TIMESTAMP
+
+
+def look_up(partition: Partition, asked: OffsetAsked) -> OffsetFound:
+    """Answer one question.
+
+    Errors  those of Partition.leading, UNSUPPORTED_VERSION (a name that the version lacks), OFFSET_NOT_AVAILABLE and
+            LEADER_NOT_AVAILABLE (a new leader has not reached its own epoch yet)
+    """
+    if asked.timestamp < 0 and asked.version < FIRST_VERSION.get(asked.timestamp, asked.version + 1):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {asked.timestamp} in version {asked.version}")
+    progress = partition.leading(asked.current_leader_epoch)
+    log = partition.log
+    end = partition.readable_end(replica_id=asked.replica_id, read_committed=asked.read_committed)
+    behind = asked.replica_id < 0 and progress.high_watermark < progress.epoch_start_offset
+    if asked.timestamp == LATEST:
+        if behind:
+            raise _not_available(asked)
+        return OffsetFound(end, -1, partition.leader_epoch)
+    if asked.timestamp == EARLIEST:
+        return _with_epoch_of(partition, log.log_start_offset)
+    if asked.timestamp == EARLIEST_LOCAL:
+        return _with_epoch_of(partition, log.local_log_start_offset)
+    if asked.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return NOT_FOUND
+    found = log.max_timestamp() if asked.timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(asked.timestamp)
+    if found is None:
+        return NOT_FOUND
+    offset, timestamp, leader_epoch = found
+    if offset >= end:
+        if behind:
+            raise _not_available(asked)
+        return NOT_FOUND
+    return OffsetFound(offset, timestamp, leader_epoch)
+
+
+def _with_epoch_of(partition: Partition, offset: int) -> OffsetFound:
+    return OffsetFound(offset, -1, partition.log.leader_epochs.epoch_for_offset(offset))
+
+
+def _not_available(asked: OffsetAsked) -> KafkaError:
+    can_say_so = asked.version >= FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE
+    code = ErrorCode.OFFSET_NOT_AVAILABLE if can_say_so else ErrorCode.LEADER_NOT_AVAILABLE
+    return KafkaError(code, "the leader has not reached its own epoch yet")
