@@ -6,9 +6,9 @@ values and no mock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from kbroker.metadata.image import Image
@@ -31,14 +31,23 @@ class TooManyRecords(KafkaError):
         super().__init__(ErrorCode.POLICY_VIOLATION, message)
 
 
-class DescribedConfig(NamedTuple):
+class DescribedConfig(Protocol):
     """One line of a topic's effective configuration, as CreateTopics v5+ returns it."""
 
-    name: str
-    value: str | None
-    read_only: bool
-    source: int
-    is_sensitive: bool
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def value(self) -> str | None: ...
+
+    @property
+    def read_only(self) -> bool: ...
+
+    @property
+    def source(self) -> int: ...
+
+    @property
+    def is_sensitive(self) -> bool: ...
 
 
 class ConfigRules(Protocol):
@@ -56,7 +65,7 @@ class ConfigRules(Protocol):
     def default(self, resource_type: int, key: str) -> str | None:
         """The value that an APPEND or SUBTRACT starts from when the resource has no override."""
 
-    def describe_topic(self, configs: Mapping[str, str], image: Image) -> list[DescribedConfig]:
+    def describe_topic(self, configs: Mapping[str, str], image: Image) -> Sequence[DescribedConfig]:
         """The effective settings of a topic with these overrides, sorted by name."""
 
 

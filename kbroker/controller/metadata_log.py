@@ -62,7 +62,7 @@ Report = Callable[[str], None]
 class MetadataLogConfig:
     """The settings metadata.log.* and metadata.max.retention.*.
 
-    Units  bytes and milliseconds, as the names say
+    Units  bytes and milliseconds, as the names say; a negative retention is none, a snapshot interval of 0 is never
     """
 
     segment_bytes: int = 1 << 30
@@ -254,7 +254,8 @@ class MetadataLog:
             return False
         if self._bytes_since_snapshot >= self._config.max_record_bytes_between_snapshots:
             return True
-        return now_ms - self._last_snapshot_ms >= self._config.max_snapshot_interval_ms
+        interval_ms = self._config.max_snapshot_interval_ms
+        return interval_ms > 0 and now_ms - self._last_snapshot_ms >= interval_ms
 
     def note_snapshot(self, *, now_ms: int) -> None:
         """A snapshot of everything appended so far begins to be written."""
@@ -288,8 +289,10 @@ class MetadataLog:
         total = self._log.size + sum(sizes.values())
         while len(self._snapshots) > 1:
             oldest = self._snapshots[0]
-            too_old = timestamp_ms - self._disk.modified_ms(paths[oldest]) > self._config.max_retention_ms
-            if total <= self._config.max_retention_bytes and not too_old:
+            age_ms = timestamp_ms - self._disk.modified_ms(paths[oldest])
+            too_old = 0 <= self._config.max_retention_ms < age_ms
+            too_large = 0 <= self._config.max_retention_bytes < total
+            if not too_old and not too_large:
                 break
             # First out of the list of what exists: a crash between the two steps leaves a name that loading removes.
             doomed = paths[oldest].removesuffix(snapshots.SUFFIX) + snapshots.DELETED_SUFFIX
