@@ -98,7 +98,7 @@ def broker_setting(name: str) -> Setting | None:
         return one
     if name.startswith(PLUGIN_PREFIXES):
         return Setting(kind=Kind.UNKNOWN, name=name, effect=Effect.HARMLESS, why=_NO_PLUGIN)
-    if name.startswith(LISTENER_PREFIX) and (base := _base_of_listener_key(name)) is not None:
+    if (base := base_of_listener_key(name)) is not None:
         if base.effect is Effect.ENFORCED:
             return Setting(
                 kind=base.kind, name=name, dynamic=base.dynamic, effect=Effect.REFUSED, why=_NO_LISTENER_SETTINGS
@@ -107,8 +107,10 @@ def broker_setting(name: str) -> Setting | None:
     return None
 
 
-def _base_of_listener_key(name: str) -> Setting | None:
-    """`listener.name.<listener>.[<mechanism>.]<key>` speaks of `<key>`."""
+def base_of_listener_key(name: str) -> Setting | None:
+    """`listener.name.<listener>.[<mechanism>.]<key>` speaks of `<key>`; None for any other name."""
+    if not name.startswith(LISTENER_PREFIX):
+        return None
     key = name[len(LISTENER_PREFIX) :].partition(".")[2]
     return BROKER.get(key) or BROKER.get(key.partition(".")[2])
 

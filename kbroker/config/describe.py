@@ -13,7 +13,7 @@ from enum import IntEnum
 from itertools import dropwhile
 from typing import NamedTuple
 
-from kbroker.config.catalogue import BROKER, TOPIC, broker_setting
+from kbroker.config.catalogue import BROKER, LISTENER_PREFIX, TOPIC, base_of_listener_key, broker_setting
 from kbroker.config.load import Settings
 from kbroker.config.settings import Dynamic, Setting
 from kbroker.config.values import Kind, to_text
@@ -115,7 +115,7 @@ def describe_broker(
                 declaration,
                 value,
                 _synonyms(settings, _alternatives(name), described=name, hidden=declaration.sensitive),
-                read_only=declaration.dynamic is Dynamic.READ_ONLY,
+                read_only=_is_read_only(declaration),
                 include_synonyms=include_synonyms,
                 include_documentation=include_documentation,
             )
@@ -142,7 +142,7 @@ def describe_cluster_defaults(
                 declaration,
                 value,
                 [Synonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)],
-                read_only=declaration.dynamic is Dynamic.READ_ONLY,
+                read_only=_is_read_only(declaration),
                 include_synonyms=include_synonyms,
                 include_documentation=include_documentation,
             )
@@ -207,4 +207,11 @@ _GROUPS = _same_with_other_units()
 
 
 def _alternatives(name: str) -> list[str]:
+    if (base := base_of_listener_key(name)) is not None:
+        return [name, base.name]
     return _GROUPS.get(name, [name])
+
+
+def _is_read_only(declaration: Setting) -> bool:
+    """Kafka takes a key behind a listener's prefix while it runs, and yet calls it read-only."""
+    return declaration.dynamic is Dynamic.READ_ONLY or declaration.name.startswith(LISTENER_PREFIX)

@@ -28,8 +28,6 @@ from kbroker.config.values import ConfigError, Value, to_text
 
 L = TypeVar("L")
 
-NO_DYNAMIC: Mapping[str, str] = {}
-
 
 @dataclass(frozen=True)
 class Layers:

@@ -51,7 +51,7 @@ class Setting:
     """One key as it was declared.
 
     Shape   synonyms are the broker keys that a topic key falls back to, with the factor that makes its unit of theirs,
-            strongest first; equals are other spellings of the key
+            strongest first
     Units   in the key's name (`.ms`, `.bytes`), as Kafka's
     """
 
@@ -68,7 +68,6 @@ class Setting:
         "kind",
         "name",
         "one_of",
-        "required",
         "synonyms",
         "warn_below",
         "why",
@@ -92,7 +91,6 @@ class Setting:
         why: str = "",
         synonyms: tuple[tuple[str, int], ...] = (),
         internal: bool = False,
-        required: bool = False,
     ) -> None:
         self.name = name
         self.kind = kind if kind is not None else _KINDS[type(default)]
@@ -109,7 +107,6 @@ class Setting:
         self.why = why
         self.synonyms = synonyms
         self.internal = internal
-        self.required = required
 
     def __repr__(self) -> str:
         return f"Setting({self.name}, {self.kind.name}, default={self.default!r}, {self.effect.value})"

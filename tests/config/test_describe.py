@@ -48,6 +48,7 @@ BROKER = {
     "producer.id.expiration.ms": "5",
     "unclean.leader.election.enable": "true",
     "sasl.jaas.config": "secret",
+    "listener.name.plaintext.ssl.keystore.location": "/x",
 }
 TUNED = {
     "retention.ms": "+5",
@@ -64,13 +65,11 @@ TUNED = {
 NOT_COMPARED = {
     "some.unknown.key",
     "nosuch.key",
-    "retention.ms of a broker",
     "log.cleanup.policy",
     "cleanup.policy",
     "cordoned.log.dirs",
     "max.connections.per.ip.overrides",
     "listener.name.plaintext.max.connections",
-    "listener.name.plaintext.ssl.keystore.location",
 }
 
 
