@@ -99,20 +99,20 @@ class MetadataLog:
         config: MetadataLogConfig,
         quorum_epoch: int,
         snapshot_ids: list[SnapshotId],
-        report: Report,
+        bytes_since_snapshot: int,
+        last_timestamp_ms: int,
     ) -> None:
         self._log = log
         self._disk = log.disk
         self._directory = log.directory
         self._node_id = node_id
         self._config = config
-        self._report = report
         self._snapshots = snapshot_ids
-        self._bytes_since_snapshot = log.size
+        self._bytes_since_snapshot = bytes_since_snapshot
         self._last_snapshot_ms: int | None = None
         self.epoch = quorum_epoch
         self.end_offset = log.log_end_offset
-        self.last_timestamp_ms = -1
+        self.last_timestamp_ms = last_timestamp_ms
 
     # -- loading
 
@@ -173,9 +173,9 @@ class MetadataLog:
             config=config,
             quorum_epoch=max(quorum_epoch, epoch),
             snapshot_ids=snapshot_ids,
-            report=report,
+            bytes_since_snapshot=replay.size,
+            last_timestamp_ms=end.timestamp_ms,
         )
-        metadata_log.last_timestamp_ms = end.timestamp_ms
         return metadata_log, builder.build(offset=log.log_end_offset - 1, epoch=epoch)
 
     def begin_epoch(self, image: Image, *, timestamp_ms: int, bootstrap: str | None = None) -> Image:

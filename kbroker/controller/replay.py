@@ -64,6 +64,7 @@ class Replay:
         self._clean_shutdown = clean_shutdown
         first = self._segments[0].base_offset if self._segments else start_offset
         self.end = LogEnd(first, 0, -1, None)
+        self.size = 0  # bytes of the batches that were given out
 
     def __iter__(self) -> Iterator[RecordBatch]:
         for position, segment in enumerate(self._segments):
@@ -91,6 +92,7 @@ class Replay:
                 return
             self.end = LogEnd(batch.next_offset, batch.partition_leader_epoch, batch.max_timestamp, None)
             if batch.next_offset > self._start_offset:
+                self.size += batch.size
                 yield batch
             position += batch.size
 

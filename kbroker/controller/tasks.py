@@ -112,7 +112,7 @@ class ControllerClient:
     # -- for ever
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Take decisions and write snapshots until cancelled. Raises UnusableMetadata when the log cannot be written."""
+        """Take decisions and write snapshots until cancelled. UnusableMetadata when the log cannot be written."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write_snapshots)
             nursery.start_soon(self._write_decisions)
