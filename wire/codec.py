@@ -52,37 +52,30 @@ def encode(message: object, version: int) -> bytes:
     NotInVersion if it holds a value that the version cannot express and that is not ignorable; struct.error for a
     number out of range.
     """
-    return _join(_parts(message, version))
+    return _join(_build(message, version, []))
 
 
 def encode_parts(message: object, version: int) -> list[bytes | Opaque]:
     """The encoding in pieces: bytes, and in their places the Opaques, to be sent as they are."""
-    parts = _parts(message, version)
-    try:
-        return [_join(parts)]
-    except TypeError:
-        return _join_around_opaques(parts)
+    opaques: list[int] = []
+    parts = _build(message, version, opaques)
+    joined: list[bytes | Opaque] = []
+    start = 0
+    for index in opaques:
+        if start < index:
+            joined.append(_join(parts[start:index]))
+        joined.append(parts[index])
+        start = index + 1
+    if start < len(parts) or not joined:
+        joined.append(_join(parts[start:] if start else parts))
+    return joined
 
 
-def _parts(message: object, version: int) -> list[Any]:
-    cls = type(message)
+def _build(message: object, version: int, opaques: list[int]) -> list[Any]:
+    cls = message.__class__
     build = _builders.get((cls, version))
     if build is None:
         build = _builders[cls, version] = compile_builder(construct_for(cls, version))
     parts: list[Any] = []
-    build(message, parts.append)
+    build(message, parts, opaques)
     return parts
-
-
-def _join_around_opaques(parts: list[Any]) -> list[bytes | Opaque]:
-    joined: list[bytes | Opaque] = []
-    start = 0
-    for index, part in enumerate(parts):
-        if not isinstance(part, bytes | bytearray | memoryview):
-            if start < index:
-                joined.append(_join(parts[start:index]))
-            joined.append(part)
-            start = index + 1
-    if start < len(parts):
-        joined.append(_join(parts[start:]))
-    return joined

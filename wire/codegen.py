@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 from construct import CodeGen
 
@@ -21,6 +21,13 @@ from wire.varint import SHORT, Buffer, decode_uvarint, encode_uvarint, finish_uv
 
 MAX_STRING = 0x7FFF
 """The longest string in bytes, in every version (the length was once an int16)."""
+
+
+SHORT_ARRAY = 8
+"""Arrays of fixed-size elements with fewer elements have a ready-made layout (replicas, in-sync replicas, ...)."""
+
+BUFFERS = frozenset({bytes, bytearray, memoryview})
+"""What records are if they are in memory; anything else is an Opaque."""
 
 
 class NotInVersion(ValueError):
@@ -33,10 +40,6 @@ def malformed(what: str) -> None:
 
 def not_in_version(cls: str, name: str, version: int) -> None:
     raise NotInVersion(f"version {version} of {cls} has no {name}, which is not at its default")
-
-
-def records_size(value: Any) -> int:
-    return len(value) if isinstance(value, bytes | bytearray | memoryview) else cast(int, value.size)
 
 
 def compact_string_head(size: int) -> bytes:
@@ -148,6 +151,18 @@ def _unpacker(layout: str) -> Callable[..., tuple[Any, ...]]:
 
 
 @cache
+def array_unpackers(layout: str) -> tuple[Callable[..., tuple[Any, ...]], ...]:
+    """How to unpack short arrays of fixed-size elements, by the number of elements."""
+    return tuple(_unpacker(f"{count}{layout}") for count in range(SHORT_ARRAY))
+
+
+@cache
+def array_packers(layout: str) -> tuple[Callable[..., bytes], ...]:
+    """How to pack short arrays of fixed-size elements, by the number of elements."""
+    return tuple(_packer(f"{count}{layout}") for count in range(SHORT_ARRAY))
+
+
+@cache
 def _packer(layout: str) -> Callable[..., bytes]:
     return struct.Struct(">" + layout).pack
 
@@ -156,7 +171,7 @@ _HELPERS: dict[str, object] = {
     "EMPTY": b"", "NULL_STRUCT": b"\xff", "SHORT": SHORT, "ZERO": b"\0",
     "compact_string_head": compact_string_head, "decode_uvarint": decode_uvarint, "encode_uvarint": encode_uvarint,
     "finish_uvarint": finish_uvarint, "join": b"".join, "malformed": malformed, "new": object.__new__,
-    "not_in_version": not_in_version, "pack": struct.pack, "records_size": records_size, "skip_tags": skip_tags,
+    "not_in_version": not_in_version, "pack": struct.pack, "skip_tags": skip_tags, "BUFFERS": BUFFERS,
     "unpack_from": struct.unpack_from, "uuid_from_bytes": uuid_from_bytes,
 }  # fmt: skip
 

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from construct import Construct
 
-from wire.codegen import MAX_STRING, BuildCode, ParseCode
+from wire.codegen import MAX_STRING, SHORT_ARRAY, BuildCode, ParseCode, array_packers, array_unpackers
 from wire.errors import Malformed
 from wire.types import uuid_from_bytes
 from wire.varint import decode_uvarint, encode_uvarint
@@ -222,6 +222,9 @@ class _Blob(_Counted):
         if self.nullable:
             code.depth -= 1
         self._emit_build_head(code, count)
+        self._emit_append(code, data)
+
+    def _emit_append(self, code: BuildCode, data: str) -> None:
         code.line(f"append({data})")
 
 
@@ -266,13 +269,17 @@ class RecordsBlob(_Blob):
     """Record batches: parsed into a memoryview over the input; an Opaque is built into itself, in its place."""
 
     slice_code = "memoryview(data)[pos:{end}]"
-    size_code = "records_size({data})"
+    size_code = "len({data}) if {data}.__class__ in BUFFERS else {data}.size"
 
     def __init__(self, *, compact: bool, nullable: bool) -> None:
         super().__init__("i", compact=compact, nullable=nullable)
 
     def _from_bytes(self, data: bytes) -> memoryview:
         return memoryview(data)
+
+    def _emit_append(self, code: BuildCode, data: str) -> None:
+        code.line(f"if {data}.__class__ not in BUFFERS: opaques.append(len(parts))")
+        code.line(f"append({data})")
 
 
 class Array(_Counted):
@@ -300,7 +307,12 @@ class Array(_Counted):
             with code.block(f"if {least} > size - pos:"):
                 code.line(f"malformed('%d elements in %d bytes' % ({count}, size - pos))")
             if isinstance(element, Fixed):
-                code.line(f"{target} = list(unpack_from('>%d{element.layout}' % {count}, data, pos))")
+                layout = element.layout
+                unpackers = code.bind(f"unpackers_{layout}", array_unpackers(layout))
+                with code.block(f"if {count} < {SHORT_ARRAY}:"):
+                    code.line(f"{target} = list({unpackers}[{count}](data, pos))")
+                with code.block("else:"):
+                    code.line(f"{target} = list(unpack_from('>%d{layout}' % {count}, data, pos))")
                 code.line(f"pos += {least}")
                 return
             items, item, append = code.temporary("items"), code.temporary("item"), code.temporary("append")
@@ -322,7 +334,12 @@ class Array(_Counted):
             code.aside(f"{count} = len({items})")
         self._emit_build_head(code, count)
         if isinstance(element, Fixed):
-            code.line(f"append(pack('>%d{element.layout}' % max({count}, 0), *{items}))")
+            layout = element.layout
+            packers = code.bind(f"packers_{layout}", array_packers(layout))
+            with code.block(f"if {count} < {SHORT_ARRAY}:"):
+                code.line(f"if {count} > 0: append({packers}[{count}](*{items}))")
+            with code.block("else:"):
+                code.line(f"append(pack('>%d{layout}' % {count}, *{items}))")
             return
         with code.block(f"for {item} in {items}:"):
             element.emit_build(code, item)

@@ -10,9 +10,11 @@ A server reads so, and needs no other state for a connection:
     else:
         buffer.feed(receive(RECEIVE_BYTES))
 
-Small frames are views over the bytes as received, so one frame in one receive costs no copy. A frame that is larger
-than what a receive brought gets a buffer of its own, which grows with the bytes that did arrive (at most GROWTH times
-those) and not with the length that was announced; it is handed out as a view over that buffer.
+Small frames are views over the bytes as received, so one frame in one receive costs no copy. A large frame of which
+something has arrived gets a buffer of its own, which grows with the bytes that arrive and not with the length that was
+announced (it has room for as much again, between RECEIVE_BYTES and MAX_ROOM_BYTES); it is handed out as a view over
+that buffer. The buffer is resized in its place: a fresh one for each step costs 1 ms a MiB in page faults, this one
+0.05 ms.
 
 The request header is v2 where the body is flexible, else v1; its client_id has an int16 length in both. The response
 header is v1 where the body is flexible, else v0, and always v0 for ApiVersions, whose sender may not know the version
@@ -29,7 +31,7 @@ from typing import NamedTuple, TypeVar
 from wire.codec import decode, decode_prefix, encode_parts
 from wire.codegen import skip_tags
 from wire.errors import Malformed
-from wire.schema import request_class, schema_of
+from wire.schema import NEVER_FLEXIBLE, first_flexible, request_class, schema_of
 from wire.types import Opaque
 from wire.varint import Buffer, decode_uvarint
 
@@ -38,8 +40,11 @@ M = TypeVar("M")
 RECEIVE_BYTES = 64 * 1024
 """How much a caller should ask for in one receive."""
 
-GROWTH = 4
+MAX_ROOM_BYTES = 256 * 1024
+"""How much room() has at most."""
 
+_LARGE_BYTES = RECEIVE_BYTES // 4
+_ZEROES = memoryview(bytes(MAX_ROOM_BYTES))
 _API_VERSIONS = 18
 _length = struct.Struct(">i")
 _request_head = struct.Struct(">hhih")
@@ -62,7 +67,7 @@ class FrameBuffer:
     Errors     Malformed for a length below 1 or above max_frame_bytes; the buffer is of no use afterwards
     """
 
-    __slots__ = ("_chunk", "_filled", "_large", "_large_size", "_position", "max_frame_bytes")
+    __slots__ = ("_chunk", "_filled", "_large", "_large_size", "_position", "_room", "max_frame_bytes")
 
     def __init__(self, max_frame_bytes: int) -> None:
         self.max_frame_bytes = max_frame_bytes
@@ -71,6 +76,7 @@ class FrameBuffer:
         self._large: bytearray | None = None  # the body of the large frame under way
         self._large_size = 0
         self._filled = 0
+        self._room = memoryview(b"")
 
     @property
     def pending_bytes(self) -> int:
@@ -102,38 +108,34 @@ class FrameBuffer:
             raise Malformed(f"a frame of {size} bytes, where 1 to {self.max_frame_bytes} are possible")
         end = start + size
         if end > len(chunk):
-            if size > RECEIVE_BYTES // 2:
-                self._begin_large(memoryview(chunk)[start:], size)
+            if size > RECEIVE_BYTES and len(chunk) - start >= _LARGE_BYTES:
+                self._large = bytearray(memoryview(chunk)[start:])
+                self._large_size = size
+                self._filled = len(self._large)
+                self._chunk, self._position = b"", 0
             return None
         self._position = end
         return memoryview(chunk)[start:end]
 
     def room(self) -> memoryview | None:
-        """Where to receive the next bytes of a large frame, never empty; None if no large frame lacks any."""
-        if self._large is None or self._filled == self._large_size:
+        """Where to receive the next bytes of a large frame, never empty; None if no large frame lacks any.
+
+        The view is valid until the next call of room().
+        """
+        large, filled = self._large, self._filled
+        if large is None or filled == self._large_size:
             return None
-        if self._filled == len(self._large):
-            self._grow()
-        return memoryview(self._large)[self._filled :]
+        self._room.release()
+        lacking = self._large_size - len(large)
+        if lacking and len(large) - filled < RECEIVE_BYTES:
+            large += _ZEROES[: min(lacking, max(RECEIVE_BYTES, min(filled, MAX_ROOM_BYTES)))]
+        self._room = memoryview(large)[filled:]
+        return self._room
 
     def filled(self, count: int) -> None:
         """Note that `count` bytes were received into room()."""
         assert self._large is not None
         self._filled += count
-
-    def _begin_large(self, begun: memoryview, size: int) -> None:
-        self._large_size = size
-        self._filled = len(begun)
-        self._large = bytearray(min(size, max(RECEIVE_BYTES, GROWTH * len(begun))))
-        self._large[: len(begun)] = begun
-        self._chunk, self._position = b"", 0
-
-    def _grow(self) -> None:
-        # A new bytearray is zero pages until they are received into, where resizing the old one would write them.
-        assert self._large is not None
-        grown = bytearray(min(self._large_size, GROWTH * self._filled))
-        grown[: self._filled] = self._large
-        self._large = grown
 
 
 def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
@@ -153,8 +155,7 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
             client_id = str(frame[10:position], "utf-8")
         elif length < -1:
             raise Malformed(f"a client id of {length} bytes")
-        cls = request_class(api_key)
-        if cls is not None and api_version in schema_of(cls).flexible:
+        if api_version >= first_flexible.get(api_key, NEVER_FLEXIBLE):
             count, position = decode_uvarint(frame, position)
             if count:
                 position = skip_tags(frame, position, len(frame), count)
@@ -172,17 +173,18 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, object]:
     return header, decode(cls, header.api_version, body)
 
 
-def _has_header_tags(cls: type, version: int) -> bool:
-    schema = schema_of(cls)
-    return version in schema.flexible and schema.api_key != _API_VERSIONS
+def _response_tags(cls: type, version: int) -> bytes:
+    """The tag buffer of a response's header: without tags, or absent."""
+    api_key = schema_of(cls).api_key
+    assert api_key is not None
+    return b"\0" if version >= first_flexible[api_key] and api_key != _API_VERSIONS else b""
 
 
 def encode_response_frame(correlation_id: int, message: object, version: int) -> list[bytes | Opaque]:
     """The frame of a response, in pieces to be sent one behind the other; Opaques stand in their places."""
     parts = encode_parts(message, version)
-    tags = b"\0" if _has_header_tags(type(message), version) else b""
-    size = 4 + len(tags) + _size(parts)
-    return _behind(_response_head.pack(size, correlation_id) + tags, parts)
+    tags = _response_tags(type(message), version)
+    return _behind(_response_head.pack(4 + len(tags) + _size(parts), correlation_id) + tags, parts)
 
 
 def encode_request_frame(message: object, version: int, *, correlation_id: int, client_id: str) -> list[bytes | Opaque]:
@@ -201,7 +203,7 @@ def decode_response(cls: type[M], version: int, frame: Buffer) -> tuple[int, M]:
     position = 4
     try:
         (correlation_id,) = _length.unpack_from(frame)
-        if _has_header_tags(cls, version):
+        if _response_tags(cls, version):
             count, position = decode_uvarint(frame, position)
             position = skip_tags(frame, position, len(frame), count)
     except (struct.error, IndexError) as error:
@@ -210,11 +212,14 @@ def decode_response(cls: type[M], version: int, frame: Buffer) -> tuple[int, M]:
 
 
 def _size(parts: list[bytes | Opaque]) -> int:
-    return sum(len(part) if isinstance(part, bytes) else part.size for part in parts)
+    size = 0
+    for part in parts:
+        size += len(part) if isinstance(part, bytes) else part.size
+    return size
 
 
 def _behind(head: bytes, parts: list[bytes | Opaque]) -> list[bytes | Opaque]:
-    if parts and isinstance(parts[0], bytes):
+    if isinstance(parts[0], bytes):
         parts[0] = head + parts[0]
         return parts
     return [head, *parts]

@@ -258,6 +258,10 @@ class Api(NamedTuple):
     response: type
 
 
+NEVER_FLEXIBLE = _HIGHEST + 1
+first_flexible: dict[int, int] = {}
+"""By api key, for loaded modules, the first flexible version: from there on request headers have tags."""
+
 _requests: dict[int, type] = {}
 _responses: dict[int, type] = {}
 
@@ -281,6 +285,7 @@ def message(
         )  # fmt: skip
         declared = _declare(cls, schema)
         (_requests if is_request else _responses)[api_key] = declared
+        first_flexible[api_key] = schema.flexible.lowest if schema.flexible.highest >= 0 else NEVER_FLEXIBLE
         return declared
 
     return declare

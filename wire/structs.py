@@ -35,8 +35,8 @@ from wire.varint import Buffer, encode_uvarint
 Parser = Callable[[Buffer, int, int], tuple[Any, int]]
 """(data, position, size) -> (message, position behind it)"""
 
-Builder = Callable[[Any, Callable[[Any], None]], None]
-"""(message, append): appends the parts of the encoding"""
+Builder = Callable[[Any, list[Any], list[int]], None]
+"""(message, parts, opaques): appends the parts of the encoding, and the indexes of those that are Opaques"""
 
 _LAYOUTS = {
     "bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint16": "H", "uint32": "I", "float64": "d",
@@ -321,6 +321,7 @@ def compile_builder(construct: Body) -> Builder:
     """Generate the function that builds what `construct` builds; its source is at `.source`."""
     generator = CodeGen()
     code = BuildCode(generator)
+    code.line("append = parts.append")
     construct.emit_build(code, "value")
-    code.function("build(value, append)")
+    code.function("build(value, parts, opaques)")
     return cast(Builder, compile_function(generator, "build", f"builder of {construct.name_and_version}"))

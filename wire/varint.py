@@ -18,6 +18,10 @@ def encode_uvarint(value: int) -> bytes:
     assert value >= 0, f"{value} has no unsigned varint"
     if value < 128:
         return SHORT[value]
+    if value < 1 << 14:
+        return bytes((value & 127 | 128, value >> 7))
+    if value < 1 << 21:
+        return bytes((value & 127 | 128, value >> 7 & 127 | 128, value >> 14))
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
