@@ -1,7 +1,7 @@
 """What one partition's log is told about itself.
 
-`kbroker.config` builds a `LogConfig` from the topic's settings, the broker's and the defaults; here are Kafka's names with `.`
-as `_`, Kafka's units and Kafka's defaults (4.3.1), so that a log can be made without a broker.
+`kbroker.config` builds a `LogConfig` from the topic's settings, the broker's and the defaults; here are Kafka's names
+with `.` as `_`, Kafka's units and Kafka's defaults (4.3.1), so that a log can be made without a broker.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ MAX_INT64: Final = (1 << 63) - 1
 class LogConfig:
     """Settings of one log; immutable, so a change is a new object given to the log.
 
-    Units   `_bytes` and `_ms` as the names say; -1 in a retention means "no limit", -2 in a local one "as the whole log's"
+    Units   `_bytes` and `_ms` as the names say; -1 in a retention means "no limit", -2 in a local one "as the whole
+            log's"
     Source  TopicConfig and LogConfig of Apache Kafka 4.3.1
     """
 
