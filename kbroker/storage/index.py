@@ -143,7 +143,7 @@ class Index:
         self._tail = bytearray()
 
     def sync(self) -> None:
-        self._files.open(self._path, create=True).file.sync()
+        self._files.open(self._path).file.sync()
 
     def truncate(self, entries: int) -> None:
         """Keep the first `entries` entries; also cuts what Kafka allocated behind them."""
@@ -190,7 +190,7 @@ class Index:
         return key, value
 
     def _file_entries(self) -> int:
-        """How many entries the file holds; counted when first asked for, and again when the file was closed meanwhile."""
+        """How many entries the file holds; counted at first use, and again if the file was closed meanwhile."""
         if self._written >= 0:
             return self._written
         try:

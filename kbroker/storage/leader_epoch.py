@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Final
 
 UNDEFINED_EPOCH: Final = -1
@@ -134,7 +135,7 @@ def parse_epochs(text: str) -> list[tuple[int, int]]:
         entries.append((int(words[0]), int(words[1])))
     if len(entries) != int(lines[1]):
         raise ValueError(f"{lines[1]} entries announced, {len(entries)} found")
-    for (epoch, start), (next_epoch, next_start) in zip(entries, entries[1:], strict=False):
+    for (epoch, start), (next_epoch, next_start) in pairwise(entries):
         if next_epoch <= epoch or next_start <= start:
             raise ValueError(f"entry {next_epoch} {next_start} does not follow {epoch} {start}")
     return entries

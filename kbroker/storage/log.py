@@ -21,6 +21,7 @@ from __future__ import annotations
 import errno
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from kbroker.runtime.ports import Buffer, Disk
@@ -215,7 +216,7 @@ class Log:
         base_offset and partition_leader_epoch are written into `batches` if it is writable, else into a copy.
         Errors  KAFKA_STORAGE_ERROR; INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE
         """
-        if self.state.failure is not None:
+        if self.state.refuses_appends:
             raise self.offline_error()
         if isinstance(batches, bytes) or (isinstance(batches, memoryview) and batches.readonly):
             batches = bytearray(batches)
@@ -423,7 +424,7 @@ class Log:
                 raise self.storage_error(error, fatal=error.errno == errno.EIO) from error
         raise KafkaError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{self.topic}-{self.partition} has offsets {self.local_log_start_offset} to {self.log_end_offset}, not {offset}",
+            f"{self!r} has local offsets from {self.local_log_start_offset}, not {offset}",
         )
 
     def is_at_tail(self, offset: int) -> bool:
@@ -492,6 +493,14 @@ class Log:
         """
         maintenance.truncate_fully_and_start_at(self, offset, log_start_offset=log_start_offset)
 
+    @property
+    def may_need_retention(self) -> bool:
+        """Whether there is anything that could be deleted; spares an empty or idle log the look at its files."""
+        config = self.config
+        return self.log_end_offset > self.segments.first.base_offset and (
+            len(self.segments) > 1 or (config.is_deleting and max(config.retention_ms, config.retention_bytes) >= 0)
+        )
+
     def plan_retention(
         self, *, high_watermark: int, timestamp_ms: int, highest_offset_in_remote_storage: int | None = None
     ) -> RetentionPlan:
@@ -531,14 +540,14 @@ class Log:
         return True
 
     def flush(self) -> None:
-        """Make everything that is in the log durable; `plan_flush`, `write_flush` and `commit_flush` in one. Blocking."""
+        """Make everything in the log durable: `plan_flush`, `write_flush` and `commit_flush` in one. Blocking."""
         plan = self.plan_flush()
         if plan is not None:
             self.write_flush(plan)
             self.commit_flush(plan)
 
     def plan_flush(self, *, below_active: bool = False) -> FlushPlan | None:
-        """What a flush has to do now, None if nothing; `below_active` leaves the active segment out, as after a roll."""
+        """What a flush has to do now, None if nothing; `below_active` leaves the active segment out."""
         if self.state.failure is not None:
             raise self.offline_error()
         active = self._tail.segment
@@ -571,10 +580,8 @@ class Log:
         for segment in segments:
             if segment is active or segment.has_unsynced_files:
                 segment.has_unsynced_files = False
-                try:
+                with suppress(FileNotFoundError):  # retention may have deleted it meanwhile
                     segment.sync(with_indexes=segment is not active)
-                except FileNotFoundError:
-                    pass  # deleted by retention meanwhile
         if self.needs_directory_sync:
             self.needs_directory_sync = False
             self.disk.sync_directory(self.directory)
@@ -626,7 +633,6 @@ class Log:
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic}-{self.partition} in {self.directory}: {error}")
 
     def offline_error(self) -> KafkaError:
-        return KafkaError(
-            ErrorCode.KAFKA_STORAGE_ERROR,
-            f"{self.topic}-{self.partition}: its log directory is offline: {self.state.failure}",
-        )
+        failure = self.state.failure
+        reason = "has too little space left" if failure is None else f"is offline: {failure}"
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic}-{self.partition}: its log directory {reason}")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from kbroker.runtime.ports import Buffer
 from kbroker.storage.batches import BatchHeader
-from kbroker.storage.producer_state import ProducedBatch
+from kbroker.storage.producer_state import RememberedBatch
 from kbroker.storage.segment import Segment
 
 
@@ -65,7 +65,7 @@ class AppendPlan:
         return self.next_offset - 1
 
     @classmethod
-    def of_duplicate(cls, header: BatchHeader, original: ProducedBatch, segment: Segment) -> AppendPlan:
+    def of_duplicate(cls, header: BatchHeader, original: RememberedBatch, segment: Segment) -> AppendPlan:
         plan = cls(b"", (header,), original.last_offset + 1, segment, rolls=False, syncs=False, wall_ms=-1)
         plan.is_duplicate = True
         plan.first_offset = original.first_offset
@@ -94,17 +94,32 @@ class FlushPlan:
 
 
 class DirectoryState:
-    """What all logs of one log directory share: whether it has failed."""
+    """What all logs of one log directory share: whether it has failed or is nearly full.
 
-    __slots__ = ("failure", "on_failure")
+    Note  refuses_appends is what an append looks at: either of the two
+    """
+
+    __slots__ = ("_is_short_of_space", "_on_failure", "failure", "refuses_appends")
 
     def __init__(self, on_failure: Callable[[OSError], None] | None = None) -> None:
         self.failure: OSError | None = None
-        self.on_failure = on_failure
+        self.refuses_appends = False
+        self._is_short_of_space = False
+        self._on_failure = on_failure
+
+    @property
+    def is_short_of_space(self) -> bool:
+        return self._is_short_of_space
+
+    @is_short_of_space.setter
+    def is_short_of_space(self, value: bool) -> None:
+        self._is_short_of_space = value
+        self.refuses_appends = value or self.failure is not None
 
     def fail(self, error: OSError) -> None:
         """Take the directory offline for good; only a restart brings it back."""
         if self.failure is None:
             self.failure = error
-            if self.on_failure is not None:
-                self.on_failure(error)
+            self.refuses_appends = True
+            if self._on_failure is not None:
+                self._on_failure(error)

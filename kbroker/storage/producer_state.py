@@ -42,7 +42,7 @@ _COMMIT: Final = 1
 _SNAPSHOT_ENTRY: Final = Struct(">qhiqiqiq")
 
 
-class ProducedBatch(NamedTuple):
+class RememberedBatch(NamedTuple):
     """One remembered batch: its last sequence number and offset, how many follow its first, and its timestamp."""
 
     last_sequence: int
@@ -86,14 +86,14 @@ class ProducerEntry:
         coordinator_epoch: int = -1,
         last_timestamp_ms: int = -1,
         current_txn_first_offset: int = NO_OFFSET,
-        batches: Iterable[ProducedBatch] = (),
+        batches: Iterable[RememberedBatch] = (),
     ) -> None:
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.coordinator_epoch = coordinator_epoch
         self.last_timestamp_ms = last_timestamp_ms
         self.current_txn_first_offset = current_txn_first_offset
-        self.batches: deque[ProducedBatch] = deque(batches, maxlen=REMEMBERED_BATCHES)
+        self.batches: deque[RememberedBatch] = deque(batches, maxlen=REMEMBERED_BATCHES)
 
     @property
     def last_sequence(self) -> int:
@@ -113,7 +113,7 @@ class ProducerEntry:
             batches=self.batches,
         )
 
-    def check(self, header: BatchHeader) -> ProducedBatch | None:
+    def check(self, header: BatchHeader) -> RememberedBatch | None:
         """Whether a client's batch may be appended: the batch it repeats, None if it is new, or KafkaError.
 
         Errors  INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE
@@ -157,7 +157,7 @@ class ProducerEntry:
             self.producer_epoch = header.producer_epoch
         delta = header.last_offset_delta
         self.batches.append(
-            ProducedBatch(header.last_sequence, header.base_offset + delta, delta, header.max_timestamp)
+            RememberedBatch(header.last_sequence, header.base_offset + delta, delta, header.max_timestamp)
         )
         self.last_timestamp_ms = header.max_timestamp
 
@@ -182,7 +182,7 @@ class ProducerState:
     def __len__(self) -> int:
         return len(self.producers)
 
-    def check(self, header: BatchHeader, pending: dict[int, ProducerEntry] | None = None) -> ProducedBatch | None:
+    def check(self, header: BatchHeader, pending: dict[int, ProducerEntry] | None = None) -> RememberedBatch | None:
         """As `ProducerEntry.check`; `pending` holds the entries as the batches before this one in the same append leave
         them.
         """
@@ -280,7 +280,7 @@ def format_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
     rows = bytearray()
     count = 0
     for entry in entries:
-        last = entry.batches[-1] if entry.batches else ProducedBatch(NO_SEQUENCE, NO_OFFSET, 0, -1)
+        last = entry.batches[-1] if entry.batches else RememberedBatch(NO_SEQUENCE, NO_OFFSET, 0, -1)
         rows += _SNAPSHOT_ENTRY.pack(
             entry.producer_id,
             entry.producer_epoch,
@@ -313,7 +313,7 @@ def parse_snapshot(data: bytes) -> list[ProducerEntry]:
     entries = []
     for row in _SNAPSHOT_ENTRY.iter_unpack(rows):
         producer_id, epoch, last_sequence, last_offset, delta, timestamp_ms, coordinator_epoch, txn_first_offset = row
-        batches = [ProducedBatch(last_sequence, last_offset, delta, timestamp_ms)] if last_offset >= 0 else []
+        batches = [RememberedBatch(last_sequence, last_offset, delta, timestamp_ms)] if last_offset >= 0 else []
         entries.append(
             ProducerEntry(
                 producer_id,

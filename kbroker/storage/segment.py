@@ -216,7 +216,7 @@ class Segment:
             raise CorruptIndex(f"no batch that ends at offset {self.base_offset + relative_offset} lies at {position}")
 
     def position_before(self, limit: int, *, start: int) -> tuple[int, int]:
-        """(position, next_offset or -1) of the last border between batches that is not behind `limit`; `start` is one."""
+        """(position, offset behind it or -1) of the last border between batches not behind `limit`; `start` is one."""
         border, next_offset = start, -1
         try:
             entry = self.offset_index.floor(limit, field=1)
@@ -281,9 +281,9 @@ class Segment:
         except FileNotFoundError:
             entry = None
         from_offset = self.base_offset + (entry[1] if entry is not None else 0)
-        position = self._floor_position(max(from_offset, start_offset))
         file = self.open().file
-        for position, header in scan_headers(file, position, self.size):
+        start = self._floor_position(max(from_offset, start_offset))
+        for position, header in scan_headers(file, start, self.size):
             if header.max_timestamp < timestamp or header.last_offset < start_offset:
                 continue
             for record in RecordBatch(file.pread(header.size, position)).records():

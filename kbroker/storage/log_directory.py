@@ -1,0 +1,418 @@
+"""One log directory: its identity, its lock, its checkpoints, and a directory for each partition.
+
+    meta.properties                      whose directory this is
+    .lock                                held while a broker runs on it
+    .kafka_cleanshutdown                 written last when a broker stops, removed first when one starts
+    recovery-point-offset-checkpoint     below it a log is durable
+    log-start-offset-checkpoint          for logs whose start lies inside their first segment
+    replication-offset-checkpoint        the high_watermarks
+    <topic>-<partition>/                 a log, with partition.metadata (the topic's id) and leader-epoch-checkpoint
+    <topic>-<partition>.<32 hex>-delete/ one that is being deleted
+
+Everything here blocks. A malformed checkpoint is no reason to refuse the directory: the recovery point and the log
+start then count as 0, which means a longer recovery, and the high_watermarks as unknown, so that they rise from the
+start again.
+
+Source  LogManager, MetaProperties, PartitionMetadataFile, CleanShutdownFileHandler of Apache Kafka 4.3.1
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from kbroker.runtime.ports import Disk, File
+from kbroker.storage.checkpoint import (
+    LOG_START_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_OFFSET_CHECKPOINT,
+    TopicPartition,
+    format_offsets,
+    read_file,
+    read_offsets,
+    write_atomically,
+)
+from kbroker.storage.files import DEFAULT_LIMIT, FilePool
+from kbroker.storage.log import Log, ignore, no_jitter
+from kbroker.storage.log_config import LogConfig
+from kbroker.storage.plans import DirectoryState
+from wire.errors import ErrorCode, KafkaError
+from wire.types import uuid_from_text, uuid_to_text
+
+META_PROPERTIES: Final = "meta.properties"
+LOCK: Final = ".lock"
+CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+PARTITION_METADATA: Final = "partition.metadata"
+MAX_NAME_BYTES: Final = 255
+_DELETED: Final = re.compile(r"\S+-\d+\.[0-9a-f]{32}-delete|\S+\.[0-9a-f]{32}-delete")
+_PARTITION: Final = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryIdentity:
+    """What `meta.properties` says."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: uuid.UUID
+
+
+def format_identity(identity: DirectoryIdentity) -> str:
+    return (
+        f"version=1\ncluster.id={identity.cluster_id}\nnode.id={identity.node_id}\n"
+        f"directory.id={uuid_to_text(identity.directory_id)}\n"
+    )
+
+
+def parse_identity(text: str) -> DirectoryIdentity:
+    """The identity in the text of `meta.properties`, of us or of Apache Kafka; ValueError if it is not one."""
+    values = {}
+    for line in text.splitlines():
+        if line.strip() and not line.startswith(("#", "!")):
+            key, _, value = line.partition("=")
+            values[key.strip()] = value.strip()
+    try:
+        if values["version"] != "1":
+            raise ValueError(f"version {values['version']}, expected 1")
+        return DirectoryIdentity(values["cluster.id"], int(values["node.id"]), uuid_from_text(values["directory.id"]))
+    except KeyError as error:
+        raise ValueError(f"no {error.args[0]}") from error
+
+
+def format_partition_metadata(topic_id: uuid.UUID) -> str:
+    return f"version: 0\ntopic_id: {uuid_to_text(topic_id)}"
+
+
+def parse_partition_metadata(text: str) -> uuid.UUID:
+    """The topic's id in the text of `partition.metadata`; ValueError if it is not one."""
+    values = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    if values.get("version") != "0":
+        raise ValueError(f"version {values.get('version')}, expected 0")
+    return uuid_from_text(values.get("topic_id", ""))
+
+
+def deleted_name(topic: str, partition: int, unique_id: uuid.UUID) -> str:
+    """The name of a partition's directory that is being deleted; the topic's is cut where a file name would be too
+    long.
+    """
+    suffix = f"-{partition}.{unique_id.hex}-delete"
+    return topic[: MAX_NAME_BYTES - len(suffix)] + suffix
+
+
+class LogDirectory:
+    """See the module's text; made by `LogDirectory.open`.
+
+    Shape  logs maps (topic, partition) to the logs that are open; high_watermarks and log_starts are what the
+           checkpoints said
+    Note   was_clean: the last broker here stopped properly; previous_broker_epoch is what it left in the marker, -1 if
+           nothing
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        files: FilePool,
+        lock: File,
+        identity: DirectoryIdentity,
+        state: DirectoryState,
+        report: Callable[[str], None],
+        jitter_ms: Callable[[int], int],
+    ) -> None:
+        self.path = path
+        self.files = files
+        self.disk = files.disk
+        self.identity = identity
+        self.state = state
+        self.logs: dict[TopicPartition, Log] = {}
+        self.was_clean = False
+        self.previous_broker_epoch = -1
+        self.recovery_points: dict[TopicPartition, int] = {}
+        self.log_starts: dict[TopicPartition, int] = {}
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        self._doomed: list[tuple[int, str]] = []
+        self._lock = lock
+        self._report = report
+        self._jitter_ms = jitter_ms
+
+    @classmethod
+    def open(
+        cls,
+        path: str,
+        *,
+        disk: Disk,
+        node_id: int,
+        cluster_id: str | None = None,
+        new_uuid: Callable[[], uuid.UUID],
+        open_files_limit: int = DEFAULT_LIMIT,
+        on_failure: Callable[[OSError], None] | None = None,
+        report: Callable[[str], None] = ignore,
+        jitter_ms: Callable[[int], int] = no_jitter,
+    ) -> LogDirectory:
+        """Take the directory for this node, formatting it if it is new. The clean-shutdown marker is consumed.
+
+        `cluster_id` None accepts the one that is there, and draws one for a new directory.
+        Errors  KafkaError: KAFKA_STORAGE_ERROR when another broker runs here or the disk fails,
+                INCONSISTENT_CLUSTER_ID, INVALID_CONFIG when it belongs to another node or meta.properties cannot be
+                read
+        """
+        try:
+            if not disk.exists(path):
+                disk.make_directory(path)
+            lock = disk.lock(f"{path}/{LOCK}")
+        except BlockingIOError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"another broker is running on {path}") from error
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot use {path}: {error}") from error
+        try:
+            identity = cls._identify(disk, path, node_id=node_id, cluster_id=cluster_id, new_uuid=new_uuid)
+            directory = cls(
+                path,
+                files=FilePool(disk, open_files_limit),
+                lock=lock,
+                identity=identity,
+                state=DirectoryState(on_failure),
+                report=report,
+                jitter_ms=jitter_ms,
+            )
+            directory._read_checkpoints()
+            directory._take_clean_shutdown()
+            directory._doomed = [(0, name) for name in disk.list(path) if _DELETED.fullmatch(name)]
+        except OSError as error:
+            lock.close()
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot use {path}: {error}") from error
+        except KafkaError:
+            lock.close()
+            raise
+        return directory
+
+    @staticmethod
+    def _identify(
+        disk: Disk, path: str, *, node_id: int, cluster_id: str | None, new_uuid: Callable[[], uuid.UUID]
+    ) -> DirectoryIdentity:
+        file_path = f"{path}/{META_PROPERTIES}"
+        try:
+            identity = parse_identity(read_file(disk, file_path).decode())
+        except FileNotFoundError:
+            identity = DirectoryIdentity(cluster_id or uuid_to_text(new_uuid()), node_id, new_uuid())
+            write_atomically(disk, file_path, format_identity(identity).encode())
+        except ValueError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{file_path} cannot be read: {error}") from error
+        if identity.node_id != node_id:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG, f"{path} belongs to node {identity.node_id}, this is node {node_id}"
+            )
+        if cluster_id is not None and identity.cluster_id != cluster_id:
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_CLUSTER_ID, f"{path} is of cluster {identity.cluster_id}, not of {cluster_id}"
+            )
+        return identity
+
+    def _take_clean_shutdown(self) -> None:
+        """Read and remove the marker: from here on a death is an unclean stop, whatever the broker does next."""
+        path = f"{self.path}/{CLEAN_SHUTDOWN}"
+        try:
+            text = read_file(self.disk, path)
+        except FileNotFoundError:
+            return
+        self.was_clean = True
+        with suppress(ValueError, KeyError, TypeError):
+            self.previous_broker_epoch = int(json.loads(text)["brokerEpoch"])
+        self.disk.unlink(path)
+        self.disk.sync_directory(self.path)
+
+    def _read_checkpoints(self) -> None:
+        def read(name: str, consequence: str) -> dict[TopicPartition, int]:
+            try:
+                return read_offsets(self.disk, f"{self.path}/{name}")
+            except ValueError as error:
+                self._report(f"{error}; {consequence}")
+                return {}
+
+        self.recovery_points = read(RECOVERY_POINT_CHECKPOINT, "every log is recovered from its start")
+        self.log_starts = read(LOG_START_CHECKPOINT, "every log starts with its first segment")
+        self.high_watermarks = read(REPLICATION_OFFSET_CHECKPOINT, "every high_watermark rises from the start")
+
+    # --- partitions ---
+
+    def log_path(self, topic: str, partition: int) -> str:
+        return f"{self.path}/{topic}-{partition}"
+
+    def stored_partitions(self) -> list[TopicPartition]:
+        """The partitions that have a directory here, open or not."""
+        found = []
+        for name in self.disk.list(self.path):
+            match = _PARTITION.fullmatch(name)
+            if match is not None:
+                found.append((match[1], int(match[2])))
+        return found
+
+    def stored_topic_id(self, topic: str, partition: int) -> uuid.UUID | None:
+        """The id of the topic whose partition is stored here; None if that is not written down."""
+        path = f"{self.log_path(topic, partition)}/{PARTITION_METADATA}"
+        try:
+            return parse_partition_metadata(read_file(self.disk, path).decode())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            self._report(f"{path} is not used: {error}")
+            return None
+
+    def open_log(self, topic: str, partition: int, *, topic_id: uuid.UUID, config: LogConfig, timestamp_ms: int) -> Log:
+        """The log of a partition: the one that is stored, repaired if need be, or a new one.
+
+        Errors  KAFKA_STORAGE_ERROR; INCONSISTENT_TOPIC_ID if what is stored is of another topic of that name
+        """
+        key = topic, partition
+        found = self.logs.get(key)
+        if found is not None:
+            return found
+        path = self.log_path(topic, partition)
+        try:
+            is_new = not self.disk.exists(path)
+            stored_id = topic_id if is_new else self.stored_topic_id(topic, partition)
+            if is_new:
+                self.disk.make_directory(path)
+                self.disk.sync_directory(self.path)
+            if is_new or stored_id is None:
+                metadata = format_partition_metadata(topic_id).encode()
+                write_atomically(self.disk, f"{path}/{PARTITION_METADATA}", metadata, sync=not is_new)
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot make {path}: {error}") from error
+        if stored_id not in (None, topic_id):
+            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{path} is of topic {stored_id}, not of {topic_id}")
+        log = Log.load(
+            path,
+            disk=self.disk,
+            config=config,
+            topic=topic,
+            partition=partition,
+            topic_id=topic_id,
+            clean_shutdown=self.was_clean or is_new,
+            recovery_point=0 if is_new else self.recovery_points.get(key, 0),
+            log_start_offset=0 if is_new else self.log_starts.get(key, 0),
+            timestamp_ms=timestamp_ms,
+            files=self.files,
+            state=self.state,
+            jitter_ms=self._jitter_ms,
+            report=self._report,
+        )
+        self.logs[key] = log
+        return log
+
+    def delete_log(
+        self, topic: str, partition: int, *, unique_id: uuid.UUID, now_ms: int, delay_ms: int = 60_000
+    ) -> None:
+        """Take a partition away: its directory gets the deleted name at once and goes after `delay_ms`
+        (`remove_doomed`).
+        """
+        log = self.logs.pop((topic, partition), None)
+        if log is not None:
+            log.is_closed = True
+        for offsets in (self.recovery_points, self.log_starts, self.high_watermarks):
+            offsets.pop((topic, partition), None)
+        path = self.log_path(topic, partition)
+        name = deleted_name(topic, partition, unique_id)
+        self.files.forget_directory(path)
+        try:
+            self.disk.rename(path, f"{self.path}/{name}")
+            self.disk.sync_directory(self.path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self.state.fail(error)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot delete {path}: {error}") from error
+        self._doomed.append((now_ms + delay_ms, name))
+
+    def remove_doomed(self, now_ms: int) -> int:
+        """Remove the directories whose delay is over; how many went."""
+        due = [name for due_ms, name in self._doomed if due_ms <= now_ms]
+        self._doomed = [(due_ms, name) for due_ms, name in self._doomed if due_ms > now_ms]
+        for name in due:
+            path = f"{self.path}/{name}"
+            try:
+                for file_name in self.disk.list(path):
+                    self.disk.unlink(f"{path}/{file_name}")
+                self.disk.remove_directory(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot remove {path}: {error}") from error
+        return len(due)
+
+    # --- checkpoints ---
+
+    def write_recovery_points(self) -> None:
+        """Write down what is durable of each log; what was true before it is written stays true."""
+        points = {key: log.recovery_point for key, log in self.logs.items()}
+        self._write_offsets(RECOVERY_POINT_CHECKPOINT, {**self._absent(self.recovery_points), **points})
+        for key, log in self.logs.items():
+            log.persisted_recovery_point = points.get(key, log.persisted_recovery_point)
+
+    def write_log_starts(self) -> None:
+        """Write down the log_start_offsets that the names of the segments do not say."""
+        starts = {
+            key: log.log_start_offset
+            for key, log in self.logs.items()
+            if log.log_start_offset != log.segments.first.base_offset
+        }
+        self._write_offsets(LOG_START_CHECKPOINT, {**self._absent(self.log_starts), **starts})
+
+    def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Write down how far each partition is committed."""
+        self._write_offsets(REPLICATION_OFFSET_CHECKPOINT, {**self._absent(self.high_watermarks), **high_watermarks})
+
+    def _absent(self, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """What the last broker wrote of partitions that are not open yet: still needed if this one dies now."""
+        return {key: offset for key, offset in offsets.items() if key not in self.logs}
+
+    def _write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        if self.state.failure is not None:
+            return
+        try:
+            write_atomically(self.disk, f"{self.path}/{name}", format_offsets(offsets).encode())
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot write {self.path}/{name}: {error}") from error
+
+    def close(self, *, broker_epoch: int = -1, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
+        """Close every log, write the checkpoints, and only when all of that is durable say that the stop was clean."""
+        try:
+            if self.state.failure is None:
+                for log in tuple(self.logs.values()):
+                    log.close()
+                self.write_recovery_points()
+                self.write_log_starts()
+                if high_watermarks is not None:
+                    self.write_high_watermarks(high_watermarks)
+                marker = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+                write_atomically(self.disk, f"{self.path}/{CLEAN_SHUTDOWN}", marker.encode())
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot close {self.path}: {error}") from error
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of files and lock without a word, as a process does that dies."""
+        self.logs.clear()
+        self.files.close()
+        self._lock.close()
+
+    def check_space(self, floor_bytes: int) -> int:
+        """Refuse appends by clients while less than `floor_bytes` are free, so that reading and deleting go on; the
+        free bytes.
+        """
+        try:
+            free = self.disk.free_bytes(self.path)
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot look at {self.path}: {error}") from error
+        self.state.is_short_of_space = free < floor_bytes
+        return free
+
+    def open_logs(self) -> Iterable[Log]:
+        """The open logs, safe against changes while one waits between two of them."""
+        return tuple(self.logs.values())

@@ -1,0 +1,156 @@
+"""What is done for ever for the logs of one directory: flush, retention, checkpoints, removal of what was deleted, free
+space.
+
+Loops only; each step is a method of `Log` or `LogDirectory`. Disk work leaves the event loop. A step that changes
+segments holds the partition's lock, which an append that has left the loop holds too.
+
+A loop survives a KafkaError, since one log's trouble is not the others': it is told to `report`, and the directory's
+state says whether the broker can go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol, TypeVar, TypeVarTuple
+
+from kbroker.runtime.ports import Clock
+from kbroker.storage.checkpoint import TopicPartition
+from kbroker.storage.log import Log
+from kbroker.storage.log_directory import LogDirectory
+from wire.errors import KafkaError
+
+Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
+
+
+class TaskEnv(Clock, Protocol):
+    """What the loops need of the world."""
+
+    async def sleep_ms(self, delay_ms: int) -> None: ...
+
+    async def run_blocking(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result: ...
+
+
+class Partitions(Protocol):
+    """What the loops need of those who own the logs."""
+
+    def high_watermark(self, log: Log) -> int:
+        """Up to where the log is committed: nothing at or above it may be deleted."""
+        ...
+
+    def high_watermarks(self) -> Mapping[TopicPartition, int]: ...
+
+    def locked(self, log: Log) -> AbstractAsyncContextManager[object]:
+        """Hold off appends, truncations and the like that take more than one step."""
+        ...
+
+
+async def flush_logs(env: TaskEnv, directory: LogDirectory, *, interval_ms: int, report: Callable[[str], None]) -> None:
+    """Sync what a roll has closed, and logs that were last synced flush.ms ago."""
+    while True:
+        await env.sleep_ms(interval_ms)
+        for log in directory.open_logs():
+            if log.is_closed or directory.state.failure is not None:
+                continue
+            due = env.now_ms() - log.last_flush_ms >= log.config.flush_ms
+            try:
+                plan = log.plan_flush(below_active=not due)
+                if plan is not None:
+                    await env.run_blocking(log.write_flush, plan)
+                    log.commit_flush(plan)
+                if due:
+                    log.last_flush_ms = env.now_ms()
+            except KafkaError as error:
+                report(error.message)
+
+
+async def apply_retention(
+    env: TaskEnv,
+    directory: LogDirectory,
+    partitions: Partitions,
+    *,
+    interval_ms: int,
+    report: Callable[[str], None],
+) -> None:
+    """Delete segments by log_start_offset, size and time, and forget producers that were silent for long."""
+    while True:
+        await env.sleep_ms(interval_ms)
+        for log in directory.open_logs():
+            if log.is_closed or directory.state.failure is not None:
+                continue
+            try:
+                await _apply_retention_once(env, partitions, log)
+            except KafkaError as error:
+                report(error.message)
+
+
+async def _apply_retention_once(env: TaskEnv, partitions: Partitions, log: Log) -> None:
+    timestamp_ms = env.timestamp_ms()
+    log.producers.expire(timestamp_ms, log.config.producer_id_expiration_ms)
+    if not log.may_need_retention:
+        return
+    async with partitions.locked(log):
+        high_watermark = partitions.high_watermark(log)
+        plan = await env.run_blocking(
+            lambda: log.plan_retention(high_watermark=high_watermark, timestamp_ms=timestamp_ms)
+        )
+        if plan:
+            now_ms = env.now_ms()
+            await env.run_blocking(lambda: log.apply_retention(plan, now_ms=now_ms, timestamp_ms=timestamp_ms))
+
+
+async def remove_deleted(
+    env: TaskEnv, directory: LogDirectory, *, interval_ms: int, report: Callable[[str], None]
+) -> None:
+    """Unlink segments and partitions whose deletion delay is over."""
+    while True:
+        await env.sleep_ms(interval_ms)
+        if directory.state.failure is not None:
+            continue
+        now_ms = env.now_ms()
+        try:
+            for log in directory.open_logs():
+                if log.doomed_files:
+                    await env.run_blocking(log.unlink_doomed, now_ms)
+            await env.run_blocking(directory.remove_doomed, now_ms)
+        except KafkaError as error:
+            report(error.message)
+
+
+async def write_checkpoints(
+    env: TaskEnv,
+    directory: LogDirectory,
+    write: Iterable[Callable[[], None]],
+    *,
+    interval_ms: int,
+    report: Callable[[str], None],
+) -> None:
+    """Write the directory's checkpoints, each by one of `write`."""
+    steps = tuple(write)
+    while True:
+        await env.sleep_ms(interval_ms)
+        for step in steps:
+            if directory.state.failure is not None:
+                continue
+            try:
+                await env.run_blocking(step)
+            except KafkaError as error:
+                report(error.message)
+
+
+async def watch_space(
+    env: TaskEnv, directory: LogDirectory, *, floor_bytes: int, interval_ms: int, report: Callable[[str], None]
+) -> None:
+    """Refuse appends while the disk is nearly full, and say so when that begins and ends."""
+    while True:
+        was_short = directory.state.is_short_of_space
+        try:
+            free = await env.run_blocking(directory.check_space, floor_bytes)
+        except KafkaError as error:
+            report(error.message)
+        else:
+            if directory.state.is_short_of_space != was_short:
+                verb = "takes records again" if was_short else "takes no more records"
+                report(f"{directory.path} {verb}: {free} bytes are free")
+        await env.sleep_ms(interval_ms)
