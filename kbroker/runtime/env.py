@@ -15,6 +15,7 @@ import trio
 
 from kbroker.runtime import net
 from kbroker.runtime.disk import RealDisk
+from kbroker.runtime.net_ports import DEFAULT_BUFFERS, Buffers
 from kbroker.runtime.ports import Disk
 
 Result = TypeVar("Result")
@@ -45,11 +46,13 @@ class RealEnv:
             if made.int >> 122 != 62:
                 return made
 
-    async def listen(self, host: str, port: int, *, backlog: int) -> net.SocketListener:
-        return await net.listen(host, port, backlog=backlog)
+    async def listen(
+        self, host: str, port: int, *, backlog: int, buffers: Buffers = DEFAULT_BUFFERS
+    ) -> net.SocketListener:
+        return await net.listen(host, port, backlog=backlog, buffers=buffers, run_blocking=self.run_blocking)
 
     async def connect(self, host: str, port: int) -> net.SocketStream:
-        return await net.connect(host, port)
+        return await net.connect(host, port, run_blocking=self.run_blocking)
 
     async def sleep_ms(self, delay_ms: int) -> None:
         await trio.sleep(delay_ms / 1000)

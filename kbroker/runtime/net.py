@@ -22,34 +22,46 @@ import errno
 import os
 import select
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
 
 import trio
 
-from kbroker.runtime.net_ports import FileBytes, Part
+from kbroker.runtime.net_ports import Buffers, FileBytes, Part
 from kbroker.runtime.ports import Buffer
 
 # Parts up to this size are joined into one system call; beyond it the copy costs more than a call.
 _JOIN_BYTES = 64 * 1024
+# A range of a file up to this size is read and joined with what is around it: two calls and two copies instead of four
+# calls (send, two probes, sendfile).
+_COPY_BYTES = 32 * 1024
 _SENDFILE_BYTES = 1024 * 1024
 # The kernel reads ahead in steps of this size by default, and evicts what it read together.
 _PROBE_STEP_BYTES = 128 * 1024
 
+_NOT_READ_AT_ONCE = frozenset({errno.EAGAIN, errno.EOPNOTSUPP})
 _GONE = frozenset(
     {errno.ECONNRESET, errno.EPIPE, errno.ETIMEDOUT, errno.ENOTCONN, errno.ECONNABORTED, errno.EHOSTUNREACH}
 )
 
 
+# A function that calls another one off the event loop: `Env.run_blocking`.
+RunBlocking: TypeAlias = Callable[..., Awaitable[Any]]
+
+
 class SocketStream:
     """A connected socket; see `kbroker.runtime.net_ports.Stream`."""
 
-    __slots__ = ("_peers", "_socket", "peer_host", "peer_port", "received_bytes", "sent_bytes")
+    __slots__ = ("_peers", "_run_blocking", "_socket", "peer_host", "peer_port", "received_bytes", "sent_bytes")
 
-    def __init__(self, connected: socket.socket, peers: ClosedPeers | None = None) -> None:
+    def __init__(
+        self, connected: socket.socket, *, run_blocking: RunBlocking, peers: ClosedPeers | None = None
+    ) -> None:
         connected.setblocking(False)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connected
         self._peers = peers
+        self._run_blocking = run_blocking
         try:
             self.peer_host, self.peer_port = connected.getpeername()[:2]
         except OSError:  # reset before we came to accept it: the first receive will say so
@@ -92,28 +104,24 @@ class SocketStream:
         return sent
 
     async def send(self, parts: Sequence[Part]) -> None:
-        if len(parts) == 1:
-            only = parts[0]
-            if isinstance(only, bytes | bytearray | memoryview):
-                await self._send_bytes(only, 0)
-                return
-        last = len(parts) - 1
         small: list[Buffer] = []
         small_size = 0
+        last = len(parts) - 1
         for index, part in enumerate(parts):
-            if isinstance(part, bytes | bytearray | memoryview) and small_size + len(part) <= _JOIN_BYTES:
-                small.append(part)
-                small_size += len(part)
+            data = part if isinstance(part, bytes | bytearray | memoryview) else await self._read_if_small(part)
+            if data is not None and small_size + len(data) <= _JOIN_BYTES:
+                small.append(data)
+                small_size += len(data)
                 continue
             if small:
-                await self._send_bytes(small[0] if len(small) == 1 else b"".join(small), socket.MSG_MORE)
+                await self._send_bytes(_join(small), socket.MSG_MORE)
                 small, small_size = [], 0
-            if isinstance(part, bytes | bytearray | memoryview):
-                await self._send_bytes(part, 0 if index == last else socket.MSG_MORE)
-            else:
+            if data is not None:
+                await self._send_bytes(data, 0 if index == last else socket.MSG_MORE)
+            elif not isinstance(part, bytes | bytearray | memoryview):
                 await self._send_file(part)
         if small:
-            await self._send_bytes(small[0] if len(small) == 1 else b"".join(small), 0)
+            await self._send_bytes(_join(small), 0)
 
     async def _send_bytes(self, data: Buffer, flags: int) -> None:
         rest: Buffer = data
@@ -130,28 +138,47 @@ class SocketStream:
                 return
             rest = memoryview(rest)[sent:]
 
+    async def _read_if_small(self, part: FileBytes) -> Buffer | None:
+        """The bytes of a range that is cheaper to copy than to send by a call of its own; None for larger ones."""
+        if part.size > _COPY_BYTES:
+            return None
+        data = bytearray(part.size)
+        try:
+            if os.preadv(part.file.fileno(), [data], part.position, os.RWF_NOWAIT) == part.size:
+                return data
+        except OSError as error:
+            if error.errno not in _NOT_READ_AT_ONCE:
+                raise
+        read: bytes = await self._run_blocking(part.file.pread, part.size, part.position)
+        if len(read) < part.size:
+            raise _file_ended(part)
+        return read
+
     async def _send_file(self, part: FileBytes) -> None:
         position = part.position
         end = position + part.size
         if not _is_cached(part.file.fileno(), position, end):
-            await trio.to_thread.run_sync(_read_through, part)
+            await self._run_blocking(_read_through, part)
         out = self._socket.fileno()
-        while position < end:
+        while True:
             try:
-                # The descriptor is asked for each time: a cache of open files may have closed and opened it while we
-                # waited.
+                # The descriptor is asked for each time: a cache of open files may have opened the file anew meanwhile.
                 sent = os.sendfile(out, part.file.fileno(), position, min(end - position, _SENDFILE_BYTES))
             except BlockingIOError:
                 await trio.lowlevel.wait_writable(self._socket)
+                out = self._socket.fileno()
                 continue
             except OSError as error:
                 if error.errno in _GONE:
                     raise _broken(error) from error
                 raise
             if sent == 0:
-                raise OSError(errno.EIO, "the file ends before the range that is sent", part.file.path)
+                raise _file_ended(part)
             position += sent
             self.sent_bytes += sent
+            if position == end:
+                return
+            await trio.lowlevel.checkpoint()
 
     def watch(self, on_peer_closed: Callable[[], object]) -> None:
         if self._peers is not None:
@@ -166,6 +193,14 @@ class SocketStream:
             trio.lowlevel.notify_closing(self._socket)
             self.unwatch()
             self._socket.close()
+
+
+def _join(small: list[Buffer]) -> Buffer:
+    return small[0] if len(small) == 1 else b"".join(small)
+
+
+def _file_ended(part: FileBytes) -> OSError:
+    return OSError(errno.EIO, "the file ends before the range that is sent", part.file.path)
 
 
 def _broken(error: OSError) -> trio.BrokenResourceError | trio.ClosedResourceError:
@@ -185,7 +220,7 @@ def _is_cached(descriptor: int, position: int, end: int) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        if error.errno == errno.EOPNOTSUPP:  # a file system that cannot tell (some overlays and network ones)
+        if error.errno == errno.EOPNOTSUPP:  # a file system that cannot tell: hope, as sendfile alone would
             return True
         raise
     return True
@@ -241,9 +276,10 @@ class ClosedPeers:
 class SocketListener:
     """A listening socket; see `kbroker.runtime.net_ports.Listener`."""
 
-    def __init__(self, listening: socket.socket) -> None:
+    def __init__(self, listening: socket.socket, *, run_blocking: RunBlocking) -> None:
         listening.setblocking(False)
         self._socket = listening
+        self._run_blocking = run_blocking
         self._peers = ClosedPeers()
         self.host, self.port = listening.getsockname()[:2]
 
@@ -256,7 +292,7 @@ class SocketListener:
             except (ConnectionAbortedError, ConnectionResetError, InterruptedError):
                 continue  # the client gave up before we came
             else:
-                return SocketStream(connected, self._peers)
+                return SocketStream(connected, run_blocking=self._run_blocking, peers=self._peers)
 
     async def notice_closed_peers(self) -> None:
         await self._peers.notice()
@@ -267,10 +303,9 @@ class SocketListener:
             self._socket.close()
 
 
-async def listen(host: str, port: int, *, backlog: int) -> SocketListener:
+async def listen(host: str, port: int, *, backlog: int, buffers: Buffers, run_blocking: RunBlocking) -> SocketListener:
     """Bind and listen; see `kbroker.runtime.net_ports.Env.listen`."""
-    flags = socket.AI_PASSIVE
-    found = await trio.socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=flags)
+    found = await trio.socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     if not host:
         # "Every address" is one socket where the system has IPv6: it serves IPv4 as well.
         found.sort(key=lambda entry: entry[0] != socket.AF_INET6)
@@ -280,15 +315,20 @@ async def listen(host: str, port: int, *, backlog: int) -> SocketListener:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1 if host else 0)
+        # Accepted sockets inherit both sizes. A size that is set is fixed; the system adapts one that is not.
+        if buffers.send_bytes != -1:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffers.send_bytes)
+        if buffers.receive_bytes != -1:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffers.receive_bytes)
         listening.bind(address)
         listening.listen(backlog)
     except OSError:
         listening.close()
         raise
-    return SocketListener(listening)
+    return SocketListener(listening, run_blocking=run_blocking)
 
 
-async def connect(host: str, port: int) -> SocketStream:
+async def connect(host: str, port: int, *, run_blocking: RunBlocking) -> SocketStream:
     """Connect to the first address of `host` that answers; see `kbroker.runtime.net_ports.Env.connect`."""
     failure: OSError | None = None
     for family, kind, protocol, _name, address in await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
@@ -303,7 +343,7 @@ async def connect(host: str, port: int) -> SocketStream:
             connecting.close()
             raise
         else:
-            return SocketStream(connecting)
+            return SocketStream(connecting, run_blocking=run_blocking)
     raise failure or OSError(errno.EHOSTUNREACH, f"{host} has no address")
 
 

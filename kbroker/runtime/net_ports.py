@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random  # noqa: TID251 - the type of what an environment gives
-from typing import Protocol, TypeAlias, TypeVar, TypeVarTuple, runtime_checkable
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar, TypeVarTuple, runtime_checkable
 from uuid import UUID
 
 from kbroker.runtime.ports import Buffer, Clock, Disk, File
@@ -41,6 +41,22 @@ class FileBytes(Protocol):
 
 
 Part: TypeAlias = Buffer | FileBytes
+
+
+class Buffers(NamedTuple):
+    """How much the network holds for each connection, in bytes; -1 leaves it to the system, which adapts it."""
+
+    send_bytes: int
+    receive_bytes: int
+
+
+DEFAULT_BUFFERS = Buffers(send_bytes=256 * 1024, receive_bytes=-1)
+"""What was measured to be best for 1 MiB fetches and 900 KiB produces over loopback.
+
+A send buffer that the system adapts grows beyond the processor's cache (3.3 GB/s of fetches at 0.29 CPU s/GB, with 256
+KiB 5.5 GB/s at 0.18); a receive buffer of Kafka's 100 KiB wakes the server for every 64 KiB (0.75 CPU s/GB of produces,
+adapted 0.2).
+"""
 
 
 class Stream(Protocol):
@@ -124,7 +140,7 @@ class Env(Clock, Protocol):
         """A random UUID (version 4) whose base64 text does not begin with a dash, as Kafka's."""
         ...
 
-    async def listen(self, host: str, port: int, *, backlog: int) -> Listener:
+    async def listen(self, host: str, port: int, *, backlog: int, buffers: Buffers = DEFAULT_BUFFERS) -> Listener:
         """Bind and listen; port 0 takes a free one, "" as host every address. OSError if that is impossible."""
         ...
 

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import trio
 
+from kbroker.runtime.net_ports import DEFAULT_BUFFERS, Buffers
 from kbroker.runtime.ports import Disk
 from kbroker.testing.net import MemoryListener, MemoryNetwork, MemoryStream
 
@@ -43,7 +44,8 @@ class MemoryEnv:
     def new_uuid(self) -> UUID:
         return UUID(int=self.random.getrandbits(127), version=4)
 
-    async def listen(self, host: str, port: int, *, backlog: int) -> MemoryListener:
+    async def listen(self, host: str, port: int, *, backlog: int, buffers: Buffers = DEFAULT_BUFFERS) -> MemoryListener:
+        assert buffers == DEFAULT_BUFFERS, "a pipe has one size"
         return await self.network.listen(host, port, backlog=backlog)
 
     async def connect(self, host: str, port: int) -> MemoryStream:
