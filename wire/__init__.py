@@ -11,6 +11,7 @@ messages/      requests and responses, a file an API, each in every version of A
 stored/        the records of the metadata log and of internal topics, and their frames
 schema.py      how they are declared; types.py: the wire types of the annotations
 codec.py       encode() and decode(); the parser of a (class, version) is generated at its first use
+constructs.py, structs.py, codegen.py    behind codec.py: the constructs of the wire types, and the code they write
 framing.py     FrameBuffer cuts a stream into frames; request and response headers
 record_batch.py, compression.py   record batches as views over bytes; the codecs
 errors.py      ErrorCode, KafkaError, and Malformed for bytes that do not decode

@@ -49,6 +49,7 @@ _API_VERSIONS = 18
 _length = struct.Struct(">i")
 _request_head = struct.Struct(">hhih")
 _response_head = struct.Struct(">ii")
+_new = tuple.__new__  # a NamedTuple's own constructor costs twice as much
 
 
 class RequestHeader(NamedTuple):
@@ -86,10 +87,7 @@ class FrameBuffer:
     def feed(self, data: bytes) -> None:
         """Take what was received; only between frames or in a small one, i.e. when room() is None."""
         assert self._large is None, "a large frame is under way: use room() and filled()"
-        if self._position == len(self._chunk):
-            self._chunk = data
-        else:
-            self._chunk = self._chunk[self._position :] + data
+        self._chunk = self._chunk[self._position :] + data if self._chunk else data
         self._position = 0
 
     def next_frame(self) -> memoryview | None:
@@ -98,6 +96,7 @@ class FrameBuffer:
             if self._filled < self._large_size:
                 return None
             frame, self._large = memoryview(self._large), None
+            self._room.release()  # or it would keep the buffer alive until the next large frame
             return frame
         chunk = self._chunk
         start = self._position + 4
@@ -114,7 +113,10 @@ class FrameBuffer:
                 self._filled = len(self._large)
                 self._chunk, self._position = b"", 0
             return None
-        self._position = end
+        if end == len(chunk):
+            self._chunk, self._position = b"", 0
+        else:
+            self._position = end
         return memoryview(chunk)[start:end]
 
     def room(self) -> memoryview | None:
@@ -156,12 +158,14 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
         elif length < -1:
             raise Malformed(f"a client id of {length} bytes")
         if api_version >= first_flexible.get(api_key, NEVER_FLEXIBLE):
-            count, position = decode_uvarint(frame, position)
-            if count:
+            if frame[position]:
+                count, position = decode_uvarint(frame, position)
                 position = skip_tags(frame, position, len(frame), count)
+            else:  # nobody sends tags yet
+                position += 1
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise Malformed(f"a request header that is cut or wrong: {error}") from error
-    return RequestHeader(api_key, api_version, correlation_id, client_id), memoryview(frame)[position:]
+    return _new(RequestHeader, (api_key, api_version, correlation_id, client_id)), memoryview(frame)[position:]
 
 
 def decode_request(frame: Buffer) -> tuple[RequestHeader, object]:

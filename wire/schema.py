@@ -26,6 +26,7 @@ import re
 import types
 import typing
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
 from wire.types import Primitive
@@ -40,16 +41,17 @@ class Versions(NamedTuple):
     lowest: int
     highest: int
 
-    @classmethod
-    def parse(cls, text: str) -> Versions:
+    @staticmethod
+    @cache
+    def parse(text: str) -> Versions:
         """Read Kafka's notation: "3+", "0-14", "2" or "none"."""
         if text == "none":
-            return cls(0, -1)
+            return Versions(0, -1)
         match = re.fullmatch(r"(\d+)(?:(\+)|-(\d+))?", text)
         if match is None:
             raise ValueError(f"{text!r} is not a range of versions")
         lowest = int(match[1])
-        return cls(lowest, _HIGHEST if match[2] else int(match[3] or lowest))
+        return Versions(lowest, _HIGHEST if match[2] else int(match[3] or lowest))
 
     def __contains__(self, version: object) -> bool:
         return isinstance(version, int) and self.lowest <= version <= self.highest

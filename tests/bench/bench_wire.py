@@ -11,6 +11,7 @@ import sys
 import timeit
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -59,20 +60,20 @@ def show(what: str, cost: float, target: float | None = None) -> None:
 
 def produce_request(version: int) -> ProduceRequest:
     name = {"name": "orders"} if version < 13 else {"topic_id": TOPIC_ID}
-    topic = TopicProduceData(partition_data=[PartitionProduceData(index=0, records=bytes(180))], **name)  # type: ignore[arg-type]
+    topic = TopicProduceData(partition_data=[PartitionProduceData(index=0, records=bytes(180))], **name)
     return ProduceRequest(transactional_id=None, acks=-1, timeout_ms=30_000, topic_data=[topic])
 
 
 def produce_response(version: int) -> ProduceResponse:
     partition = PartitionProduceResponse(index=0, base_offset=5, log_append_time_ms=-1, log_start_offset=0)
     name = {"name": "orders"} if version < 13 else {"topic_id": TOPIC_ID}
-    return ProduceResponse(responses=[TopicProduceResponse(partition_responses=[partition], **name)])  # type: ignore[arg-type]
+    return ProduceResponse(responses=[TopicProduceResponse(partition_responses=[partition], **name)])
 
 
 def fetch_request(version: int) -> FetchRequest:
     name = {"topic": "orders"} if version < 13 else {"topic_id": TOPIC_ID}
     partitions = [FetchPartition(partition=i, fetch_offset=100, partition_max_bytes=1 << 20) for i in range(4)]
-    return FetchRequest(max_wait_ms=500, min_bytes=1, topics=[FetchTopic(partitions=partitions, **name)])  # type: ignore[arg-type]
+    return FetchRequest(max_wait_ms=500, min_bytes=1, topics=[FetchTopic(partitions=partitions, **name)])
 
 
 def fetch_response(version: int, records: Any) -> FetchResponse:
@@ -80,7 +81,7 @@ def fetch_response(version: int, records: Any) -> FetchResponse:
     partitions = [
         PartitionData(partition_index=i, high_watermark=9, aborted_transactions=None, records=records) for i in range(4)
     ]
-    return FetchResponse(responses=[FetchableTopicResponse(partitions=partitions, **name)])  # type: ignore[arg-type]
+    return FetchResponse(responses=[FetchableTopicResponse(partitions=partitions, **name)])
 
 
 def metadata_response(topics: int) -> MetadataResponse:
@@ -102,14 +103,14 @@ def bench_codec() -> None:
         data = memoryview(encode(produce_request(version), version))
         show(
             f"decode Produce v{version}, one partition",
-            microseconds(lambda v=version, d=data: decode(ProduceRequest, v, d)),  # type: ignore[misc]
+            microseconds(partial(decode, ProduceRequest, version, data)),
             target,
         )
     for version, target in ((3, None), (7, 5.0), (9, 5.0), (13, None)):
         response = produce_response(version)
         show(
             f"encode Produce response v{version}",
-            microseconds(lambda v=version, r=response: encode(r, v)),  # type: ignore[misc]
+            microseconds(partial(encode, response, version)),
             target,
         )
     show("make a Produce response", microseconds(lambda: produce_response(7)))
@@ -117,14 +118,14 @@ def bench_codec() -> None:
         data = memoryview(encode(fetch_request(version), version))
         show(
             f"decode Fetch v{version}, four partitions",
-            microseconds(lambda v=version, d=data: decode(FetchRequest, v, d)),  # type: ignore[misc]
+            microseconds(partial(decode, FetchRequest, version, data)),
             target,
         )
     for version in (4, 11, 12, 17):
         held = fetch_response(version, FileRange(1 << 20))
         show(
             f"encode Fetch response v{version}, four partitions of file ranges",
-            microseconds(lambda v=version, r=held: encode_parts(r, v)),  # type: ignore[misc]
+            microseconds(partial(encode_parts, held, version)),
         )
     hundred = metadata_response(100)
     show("encode Metadata response v12, 100 topics of 6 partitions", microseconds(lambda: encode(hundred, 12), 100))
@@ -170,18 +171,16 @@ def bench_frames() -> None:
 def bench_start() -> None:
     for cls, version in ((ProduceRequest, 9), (FetchRequest, 17), (FetchResponse, 17), (MetadataResponse, 12)):
         construct = construct_for(cls, version)
-        show(f"compile the parser of {cls.__name__} v{version}", microseconds(lambda c=construct: compile_parser(c), 5))  # type: ignore[misc]
-        show(
-            f"compile the builder of {cls.__name__} v{version}", microseconds(lambda c=construct: compile_builder(c), 5)
-        )  # type: ignore[misc]
-    for what, code in (
+        show(f"compile the parser of {cls.__name__} v{version}", microseconds(partial(compile_parser, construct), 5))
+        show(f"compile the builder of {cls.__name__} v{version}", microseconds(partial(compile_builder, construct), 5))
+    for what, code in (  # each in a process of its own
         ("python alone", "pass"),
         ("import construct", "import construct"),
         ("import wire.framing", "import wire.framing"),
         ("import every message", "import wire.framing, wire.messages; wire.messages.load_all()"),
     ):
-        command = [sys.executable, "-c", code]
-        show(f"start: {what}", microseconds(lambda c=command: subprocess.run(c, check=True), 3))  # type: ignore[misc]
+        run = partial(subprocess.run, [sys.executable, "-c", code], check=True)
+        show(f"start: {what}", microseconds(run, 3))
 
 
 if __name__ == "__main__":

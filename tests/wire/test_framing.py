@@ -243,3 +243,15 @@ def test_a_message_with_opaque_records_cannot_be_one_piece_of_bytes() -> None:
     response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[partition])])
     with pytest.raises(TypeError):
         encode(response, 4)
+
+
+def test_a_buffer_keeps_no_frame_alive_that_it_handed_out() -> None:
+    buffer = FrameBuffer(4 * MEGABYTE)
+    tracemalloc.start()
+    try:
+        for frame in (bytes(60_000), bytes(2 * MEGABYTE)):
+            assert receive(buffer, framed(frame), [RECEIVE_BYTES]) == [frame]
+            del frame
+        assert tracemalloc.get_traced_memory()[0] < 10_000
+    finally:
+        tracemalloc.stop()

@@ -41,7 +41,7 @@ def test_w4_nothing_but_malformed_comes_of_bad_bytes(seed: int) -> None:
         for number in range(ROUNDS):
             data = chance.randbytes(chance.randrange(60)) if number % 4 == 0 else mutate(good, chance)
             try:
-                message = decode(cls, version, data)
+                message: object = decode(cls, version, data)
             except Malformed:
                 refused += 1
                 if number % 4 == 1:

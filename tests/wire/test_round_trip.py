@@ -15,7 +15,7 @@ from wire.structs import construct_for
 
 PAIRS = class_versions()
 EXAMPLES = settings(
-    max_examples=12, deadline=None, database=None, derandomize=True,
+    max_examples=8, deadline=None, database=None, derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )  # fmt: skip
 
