@@ -1,0 +1,303 @@
+"""What the broker says about the cluster, held to what Apache Kafka 4.3.1 answered."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from kbroker.metadata.answers import (
+    Viewpoint,
+    answer_describe_cluster,
+    answer_describe_topic_partitions,
+    answer_metadata,
+)
+from kbroker.metadata.image import Image
+from kbroker.metadata.names import topic_name_fault
+from wire.codec import encode
+from wire.messages.describe_cluster import DescribeClusterRequest
+from wire.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    TopicRequest,
+)
+from wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from wire.stored import metadata as stored
+from wire.types import ZERO_UUID
+
+ALPHA, OMEGA, UNKNOWN = UUID(int=7000), UUID(int=7001), UUID(int=7002)
+VIEW = Viewpoint("cluster", 1, "PLAINTEXT")
+
+
+def broker(broker_id: int, *, fenced: bool = False, listener: str = "PLAINTEXT") -> stored.RegisterBrokerRecord:
+    return stored.RegisterBrokerRecord(
+        broker_id=broker_id,
+        incarnation_id=UUID(int=3),
+        broker_epoch=5,
+        end_points=[stored.BrokerEndpoint(name=listener, host=f"h{broker_id}", port=9092, security_protocol=0)],
+        features=[],
+        rack=f"rack{broker_id}",
+        fenced=fenced,
+    )
+
+
+def partition(topic_id: UUID, index: int, replicas: list[int], leader: int) -> stored.PartitionRecord:
+    return stored.PartitionRecord(
+        partition_id=index,
+        topic_id=topic_id,
+        replicas=replicas,
+        isr=replicas,
+        removing_replicas=[],
+        adding_replicas=[],
+        leader=leader,
+        leader_epoch=6,
+        partition_epoch=6,
+    )
+
+
+def image_of(*extra: Any) -> Image:
+    """Brokers 1 (seen) and 2 (fenced); alpha with two partitions led by 1, omega led by nobody."""
+    records = [
+        broker(1),
+        broker(2, fenced=True),
+        stored.TopicRecord(name="alpha", topic_id=ALPHA),
+        partition(ALPHA, 0, [1], 1),
+        partition(ALPHA, 1, [1, 2], 1),
+        stored.TopicRecord(name="omega", topic_id=OMEGA),
+        partition(OMEGA, 0, [2], -1),
+        *extra,
+    ]
+    return Image().apply(records, offset=len(records) - 1, epoch=1)
+
+
+IMAGE = image_of()
+
+
+def named(*names: str) -> list[MetadataRequestTopic]:
+    return [MetadataRequestTopic(name=name) for name in names]
+
+
+def ask(
+    topics: list[MetadataRequestTopic] | None, version: int = 12, image: Image = IMAGE, **fields: Any
+) -> tuple[MetadataResponse, list[str]]:
+    request = MetadataRequest(topics=topics, **fields)
+    answer = answer_metadata(
+        image, request, version=version, viewpoint=VIEW, may_create=lambda name: topic_name_fault(name) is None
+    )
+    encode(answer.response, version)  # whatever is answered can be sent in that version
+    return answer.response, answer.to_create
+
+
+def brief(response: MetadataResponse) -> list[tuple[str | None, int, int]]:
+    return [(topic.name, topic.error_code, len(topic.partitions)) for topic in response.topics]
+
+
+@pytest.mark.parametrize(
+    ("version", "topics", "names"),
+    [
+        (0, [], ["alpha", "omega"]),  # trap 13: empty is all in version 0 and none later; null is all
+        (1, [], []),
+        (1, None, ["alpha", "omega"]),
+        (12, [], []),
+        (12, None, ["alpha", "omega"]),
+    ],
+)
+def test_trap_13_no_topics_means_all_or_none_by_version(
+    version: int, topics: list[MetadataRequestTopic] | None, names: list[str]
+) -> None:
+    assert [topic.name for topic in ask(topics, version)[0].topics] == names
+
+
+def test_traps_14_15_16_brokers_are_the_unfenced_ones_and_one_of_them_is_the_controller() -> None:
+    response, _ = ask([])
+    assert [(one.node_id, one.host, one.port, one.rack) for one in response.brokers] == [(1, "h1", 9092, "rack1")]
+    assert response.controller_id == 1
+    assert response.cluster_id == "cluster"
+
+
+def test_trap_14_a_broker_without_the_clients_listener_is_not_shown() -> None:
+    response, _ = ask(named("beta"), image=image_of(broker(3, listener="INTERNAL")))
+    assert [one.node_id for one in response.brokers] == [1]
+
+
+def test_trap_15_another_broker_is_the_controller_when_clients_cannot_see_this_one() -> None:
+    image = Image().apply([broker(1, fenced=True), broker(4)], offset=1, epoch=1)
+    assert ask([], image=image)[0].controller_id == 4
+    assert ask([], image=Image())[0].controller_id == -1
+
+
+def test_trap_17_an_unknown_topic_is_answered_with_3_while_it_is_created() -> None:
+    response, to_create = ask(named("new", "bad name", "alpha", "new"))
+    assert brief(response) == [("new", 3, 0), ("bad name", 17, 0), ("alpha", 0, 2)]
+    assert to_create == ["new"]
+
+
+def test_trap_17_nothing_is_created_when_the_client_says_so_or_asks_for_all() -> None:
+    assert ask(named("new"), allow_auto_topic_creation=False)[1] == []
+    assert ask(None)[1] == []
+
+
+def test_trap_19_topics_are_found_by_id_and_unknown_ids_have_a_code_of_their_own() -> None:
+    topics = [MetadataRequestTopic(name=None, topic_id=topic_id) for topic_id in (ALPHA, UNKNOWN)]
+    response, to_create = ask([*topics, *named("ignored")])
+    assert brief(response) == [(None, 100, 0), ("alpha", 0, 2)]
+    assert response.topics[0].topic_id == UNKNOWN
+    assert to_create == []
+
+
+@pytest.mark.parametrize("version", [10, 11])
+@pytest.mark.parametrize("topic", [{"name": None, "topic_id": ALPHA}, {"name": "alpha", "topic_id": ALPHA}])
+def test_ids_before_version_12_are_an_invalid_request(version: int, topic: dict[str, Any]) -> None:
+    response, _ = ask([MetadataRequestTopic(**topic)], version)
+    assert [(one.name, one.topic_id, one.error_code) for one in response.topics] == [(topic["name"] or "", ALPHA, 42)]
+    assert response.brokers == []
+
+
+def test_neither_name_nor_id_is_an_invalid_request() -> None:
+    response, _ = ask([MetadataRequestTopic(name=None)])
+    assert [(one.name, one.error_code) for one in response.topics] == [("", 42)]
+
+
+def test_trap_20_leader_epochs_are_the_images() -> None:
+    assert [one.leader_epoch for one in ask(named("alpha"))[0].topics[0].partitions] == [6, 6]
+
+
+def test_trap_21_offline_replicas_and_a_missing_leader_are_said() -> None:
+    response, _ = ask(named("alpha", "omega"))
+    alpha, omega = response.topics
+    assert [(one.error_code, one.leader_id, one.offline_replicas) for one in alpha.partitions] == [
+        (0, 1, []),
+        (0, 1, [2]),
+    ]
+    assert [(one.error_code, one.leader_id, one.replica_nodes) for one in omega.partitions] == [(5, -1, [2])]
+
+
+def test_a_leader_without_the_listener_has_another_code_from_version_6_on() -> None:
+    topic = UUID(int=7003)
+    image = image_of(
+        broker(3, listener="INTERNAL"), stored.TopicRecord(name="t", topic_id=topic), partition(topic, 0, [3], 3)
+    )
+    assert [ask(named("t"), version, image)[0].topics[0].partitions[0].error_code for version in (5, 6)] == [5, 72]
+
+
+def test_version_0_hides_dead_replicas_and_says_so() -> None:
+    (alpha,) = ask(named("alpha"), 0)[0].topics
+    assert [(one.error_code, one.replica_nodes) for one in alpha.partitions] == [(0, [1]), (9, [1])]
+
+
+@pytest.mark.parametrize("version", [8, 10, 12])
+def test_trap_21_authorized_operations_come_when_asked_for_and_are_all_of_them(version: int) -> None:
+    response, _ = ask(
+        named("alpha", "nope"),
+        version,
+        include_topic_authorized_operations=True,
+        include_cluster_authorized_operations=version <= 10,
+    )
+    assert [topic.topic_authorized_operations for topic in response.topics] == [3576, 3576]
+    assert response.cluster_authorized_operations == (8096 if version <= 10 else -(2**31))
+    silent, _ = ask(named("alpha"), version)
+    assert silent.topics[0].topic_authorized_operations == silent.cluster_authorized_operations == -(2**31)
+
+
+def test_internal_topics_are_marked_even_when_unknown() -> None:
+    assert [topic.is_internal for topic in ask(named("__consumer_offsets", "alpha"))[0].topics] == [True, False]
+
+
+def describe(version: int = 2, **fields: Any) -> Any:
+    request = DescribeClusterRequest(include_cluster_authorized_operations=fields.pop("operations", False), **fields)
+    response = answer_describe_cluster(IMAGE, request, version=version, viewpoint=VIEW)
+    encode(response, version)
+    return response
+
+
+def test_describe_cluster_shows_fenced_brokers_when_asked() -> None:
+    assert [(one.broker_id, one.is_fenced) for one in describe().brokers] == [(1, False)]
+    assert [(one.broker_id, one.is_fenced) for one in describe(include_fenced_brokers=True).brokers] == [
+        (1, False),
+        (2, True),
+    ]
+    assert describe().controller_id == 1
+
+
+def test_describe_cluster_operations_come_when_asked_for() -> None:
+    assert describe(0).cluster_authorized_operations == -(2**31)
+    assert describe(0, operations=True).cluster_authorized_operations == 8096
+
+
+@pytest.mark.parametrize(("endpoint_type", "code"), [(2, 114), (9, 115)])
+def test_describe_cluster_knows_the_brokers_endpoints_only(endpoint_type: int, code: int) -> None:
+    response = describe(endpoint_type=endpoint_type)
+    assert (response.error_code, response.brokers, response.cluster_id) == (code, [], "")
+
+
+def page(
+    *names: str, limit: int = 2000, cursor: Cursor | None = None, partition_limit: int = 2000
+) -> DescribeTopicPartitionsResponse:
+    request = DescribeTopicPartitionsRequest(
+        topics=[TopicRequest(name=name) for name in names], response_partition_limit=limit, cursor=cursor
+    )
+    response = answer_describe_topic_partitions(IMAGE, request, listener="PLAINTEXT", partition_limit=partition_limit)
+    encode(response, 0)
+    return response
+
+
+def shown(response: DescribeTopicPartitionsResponse) -> list[tuple[str | None, int, list[int]]]:
+    return [
+        (topic.name, topic.error_code, [one.partition_index for one in topic.partitions]) for topic in response.topics
+    ]
+
+
+def test_trap_22_topics_are_described_in_order_with_all_operations() -> None:
+    response = page()
+    assert shown(response) == [("alpha", 0, [0, 1]), ("omega", 0, [0])]
+    assert response.next_cursor is None
+    assert {topic.topic_authorized_operations for topic in response.topics} == {3576}
+    assert response.topics[0].partitions[0].eligible_leader_replicas == []
+
+
+def test_named_topics_are_sorted_and_unknown_ones_have_their_codes() -> None:
+    assert shown(page("omega", "bad name", "nope")) == [("bad name", 17, []), ("nope", 3, []), ("omega", 0, [0])]
+
+
+@pytest.mark.parametrize(
+    ("limit", "partition_limit", "expected", "cursor"),
+    [
+        (1, 2000, [("alpha", 0, [0])], Cursor(topic_name="alpha", partition_index=1)),
+        (2000, 1, [("alpha", 0, [0])], Cursor(topic_name="alpha", partition_index=1)),
+        (0, 2000, [("alpha", 0, [0])], Cursor(topic_name="alpha", partition_index=1)),
+        (2, 2000, [("alpha", 0, [0, 1])], Cursor(topic_name="omega", partition_index=0)),
+        (3, 2000, [("alpha", 0, [0, 1]), ("omega", 0, [0])], None),
+    ],
+)
+def test_w11_a_page_ends_at_the_smaller_limit(
+    limit: int, partition_limit: int, expected: list[tuple[str, int, list[int]]], cursor: Cursor | None
+) -> None:
+    response = page(limit=limit, partition_limit=partition_limit)
+    assert shown(response) == expected
+    assert response.next_cursor == cursor
+
+
+def test_pages_together_are_the_whole() -> None:
+    seen: list[tuple[str | None, int]] = []
+    cursor = None
+    for _ in range(3):
+        response = page(limit=1, cursor=cursor)
+        seen += [(topic.name, one.partition_index) for topic in response.topics for one in topic.partitions]
+        cursor = response.next_cursor
+    assert cursor is None
+    assert seen == [("alpha", 0), ("alpha", 1), ("omega", 0)]
+
+
+def test_a_cursor_beyond_the_end_of_its_topic_gives_an_empty_topic() -> None:
+    assert shown(page("alpha", cursor=Cursor(topic_name="alpha", partition_index=99))) == [("alpha", 0, [])]
+
+
+@pytest.mark.parametrize(
+    "cursor", [Cursor(topic_name="alpha", partition_index=-1), Cursor(topic_name="beta", partition_index=0)]
+)
+def test_a_cursor_that_cannot_be_is_an_invalid_request(cursor: Cursor) -> None:
+    response = page("alpha", cursor=cursor)
+    assert shown(response) == [("alpha", 42, [])]
+    assert response.topics[0].topic_id == ZERO_UUID
