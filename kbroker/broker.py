@@ -9,9 +9,9 @@ Source: decisions 1, 3, 11 and 14 of ARCHITECTURE.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import AsyncIterator, Collection
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeVar
 from uuid import UUID
 
 import trio
@@ -21,6 +21,7 @@ from kbroker.config.describe import ConfigEntry, describe_broker, describe_clust
 from kbroker.controller.auto_creation import auto_creation_request, may_create
 from kbroker.controller.tasks import ControllerClient
 from kbroker.metadata.answers import Viewpoint
+from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Endpoint, Image
 from kbroker.metadata.names import topic_name_fault
 from kbroker.replication.fetch_session import FetchedPartition, FetchSessions
@@ -29,6 +30,8 @@ from kbroker.replication.replicas import Replicas
 from kbroker.runtime.log import logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
+from kbroker.storage.checkpoint import TopicPartition
+from kbroker.storage.log import Log
 from kbroker.storage.validation import ProducedBatch, is_cheap, validate_produced
 from wire.errors import ErrorCode, KafkaError
 from wire.types import ZERO_UUID
@@ -38,8 +41,6 @@ INLINE_WRITE_BYTES = 128 * 1024
 
 HIGH_WATERMARK = -1
 MAX_SESSION_ID = 2**31 - 1
-
-Answer = TypeVar("Answer")
 
 log = logger(__name__)
 
@@ -111,7 +112,19 @@ class Broker:
             settings.fetch.max_incremental_fetch_session_cache_slots,
             lambda: env.random.randint(1, MAX_SESSION_ID),
         )
-        self._appending: dict[Hashable, trio.Lock] = {}
+        self._changing: dict[TopicPartition, trio.Lock] = {}
+
+    async def on_image(self, image: Image, delta: Delta) -> None:
+        """Follow the metadata: make, serve and give up partitions, and take over changed settings."""
+        replicas = self.replicas
+        made = await self.env.run_blocking(replicas.prepare, image, delta) if replicas.adds_any(delta) else []
+        changed = replicas.apply(image, delta, made)
+        self.settings = replicas.settings
+        self.purgatory.wake_many(partition.key for partition in changed)
+        gone = [partition for partition in changed if replicas.partitions.get(partition.key) is not partition]
+        for partition in gone:
+            async with self._holding(partition.key):
+                await self.env.run_blocking(replicas.remove_files, partition)
 
     # Metadata
 
@@ -197,6 +210,8 @@ class Broker:
         partition = self.replicas.partitions.get((topic, index))
         if partition is not None:
             return partition
+        if (topic, index) in self.replicas.failed:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {topic}-{index} could not be opened")
         if self.image.partition(topic, index) is not None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{index} is not on this broker")
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {topic}-{index}")
@@ -249,7 +264,7 @@ class Broker:
         batch = validate() if is_cheap(records, config) else await self.env.run_blocking(validate)
         if batch.batch.is_transactional:
             raise KafkaError(ErrorCode.INVALID_TXN_STATE, "no transaction is open: transactions are not implemented")
-        if len(batch.data) <= INLINE_WRITE_BYTES and partition.key not in self._appending:
+        if len(batch.data) <= INLINE_WRITE_BYTES and partition.key not in self._changing:
             return self._append_inline(partition, batch, timestamp_ms)
         return await self._append_in_line(partition, batch, timestamp_ms)
 
@@ -263,32 +278,45 @@ class Broker:
 
     async def _append_in_line(self, partition: Partition, batch: ProducedBatch, timestamp_ms: int) -> Appended:
         """Append with the write off the loop, after the appends that are under way."""
-        lock = self._appending.setdefault(partition.key, trio.Lock())
-        try:
-            async with lock:
-                partition.leading()  # while this one stood in line the leadership may have moved
-                partition_log = partition.log
-                plan = partition_log.plan_append(batch.data, leader_epoch=partition.leader_epoch, timestamp_ms=timestamp_ms)
-                await self.env.run_blocking(partition_log.write, plan)
-                partition_log.commit(plan)
-                progress = partition.progress
-                if progress is not None and progress.on_append(partition_log.log_end_offset):
-                    partition_log.producers.on_high_watermark(progress.high_watermark)
-        finally:
-            if not lock.locked() and not lock.statistics().tasks_waiting:
-                self._appending.pop(partition.key, None)
+        async with self._holding(partition.key):
+            partition.leading()  # while this one stood in line the leadership may have moved
+            partition_log, epoch = partition.log, partition.leader_epoch
+            plan = partition_log.plan_append(batch.data, leader_epoch=epoch, timestamp_ms=timestamp_ms)
+            await self.env.run_blocking(partition_log.write, plan)
+            partition_log.commit(plan)
+            progress = partition.progress
+            if progress is not None and progress.on_append(partition_log.log_end_offset):
+                partition_log.producers.on_high_watermark(progress.high_watermark)
         self.purgatory.wake(partition.key)
         return _appended(partition, plan.first_offset, plan.next_offset, batch, plan.timestamp_ms)
 
-    async def exclusively(self, partition: Partition, change: Callable[[], Answer]) -> Answer:
-        """Run a change of a partition's log, off the loop and between appends."""
-        lock = self._appending.setdefault(partition.key, trio.Lock())
+    @asynccontextmanager
+    async def _holding(self, key: TopicPartition) -> AsyncIterator[None]:
+        """Hold off whatever changes this partition's log; whoever asks meanwhile stands in line."""
+        lock = self._changing.setdefault(key, trio.Lock())
         try:
             async with lock:
-                return await self.env.run_blocking(change)
+                yield
         finally:
-            if not lock.locked() and not lock.statistics().tasks_waiting:
-                self._appending.pop(partition.key, None)
+            if not lock.locked():
+                self._changing.pop(key, None)
+
+    # For those who look after the logs (kbroker.storage.tasks)
+
+    def locked(self, held: Log) -> AbstractAsyncContextManager[None]:
+        """Hold off appends to a log."""
+        return self._holding((held.topic, held.partition))
+
+    def high_watermark(self, held: Log) -> int:
+        """Up to where a log is committed; its start for one that this broker does not lead any more."""
+        partition = self.replicas.partitions.get((held.topic, held.partition))
+        if partition is None or partition.progress is None:
+            return held.log_start_offset
+        return partition.progress.high_watermark
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """The same for all that this broker leads."""
+        return self.replicas.high_watermarks()
 
     async def delete_records(self, topic: str, index: int, offset: int) -> int:
         """Raise a partition's log_start_offset to `offset`, or to its high watermark for -1; the new low watermark.
@@ -304,8 +332,8 @@ class Broker:
         if not 0 <= target <= progress.high_watermark:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset=} is not within 0..{progress.high_watermark}")
         if target > partition_log.log_start_offset:
-            await self.exclusively(partition, lambda: partition_log.raise_log_start_offset(target))
-            await self.env.run_blocking(self.replicas.checkpoint_log_start_offsets)
+            partition_log.raise_log_start_offset(target)
+            await self.env.run_blocking(self.replicas.directory.write_log_starts)
             self.purgatory.wake(partition.key)
         return partition_log.log_start_offset
 

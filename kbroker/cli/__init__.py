@@ -14,12 +14,11 @@ import pkgutil
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from kbroker import __version__
 
-if TYPE_CHECKING:
-    Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2

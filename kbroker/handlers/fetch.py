@@ -58,7 +58,7 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
         return FetchResponse(
             error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=request.session_id, responses=[]
         )
-    answered = [_partition_data(answer, broker, context, request) for answer in this_round.answers]
+    answered = [_partition_data(answer, context, request) for answer in this_round.answers]
     session_id, selected = session.select(
         [_told(answer, data) for answer, data in zip(this_round.answers, answered, strict=True)],
         is_follower=replica_id >= 0,
@@ -101,7 +101,7 @@ def _forgotten(request: FetchRequest, *, by_id: bool) -> list[Hashable]:
     ]
 
 
-def _partition_data(answer: PartitionAnswer, broker: Broker, context: Context, request: FetchRequest) -> PartitionData:
+def _partition_data(answer: PartitionAnswer, context: Context, request: FetchRequest) -> PartitionData:
     asked, read = answer.asked, answer.read
     if read is None:
         # Records are empty, not null: several clients index into them without a look at the error.

@@ -17,6 +17,7 @@ from wire.messages.list_offsets import (
 )
 
 READ_COMMITTED = 1
+FIRST_VERSION_WITH_LEADER_EPOCH = 4
 
 
 def _refused(request: ListOffsetsRequest, code: ErrorCode) -> ListOffsetsResponse:
@@ -66,7 +67,7 @@ async def list_offsets(request: ListOffsetsRequest, broker: Broker, context: Con
             partition_index=asked.partition_index,
             timestamp=found.timestamp,
             offset=found.offset,
-            leader_epoch=found.leader_epoch,
+            leader_epoch=found.leader_epoch if context.api_version >= FIRST_VERSION_WITH_LEADER_EPOCH else -1,
         )
 
     return ListOffsetsResponse(

@@ -40,6 +40,7 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
         answers = []
         for data in topic.partition_data:
             try:
+                assert data.records is None or isinstance(data.records, memoryview), "what was decoded is a view"
                 appended = await broker.append(
                     topic.name, data.index, data.records, version=context.api_version, all_in_sync=request.acks == -1
                 )

@@ -11,14 +11,14 @@ Source: KIP-101, KIP-320, KIP-392, KIP-405, KIP-966.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.metadata.image import PartitionImage
 from kbroker.replication.leader import LeaderProgress
-from kbroker.storage.log import Log, LogSlice
+from kbroker.storage.log import Log
+from kbroker.storage.reading import LogSlice
 from wire.errors import ErrorCode, KafkaError
 
 NO_EPOCH = -1
@@ -82,7 +82,7 @@ class Partition:
         self.topic = topic
         self.topic_id = topic_id
         self.index = index
-        self.key: Hashable = (topic, index)
+        self.key = (topic, index)
         self.log = log
         self.leader = -1
         self.leader_epoch = NO_EPOCH
@@ -125,6 +125,13 @@ class Partition:
         )
         return True
 
+    def set_min_insync_replicas(self, count: int) -> bool:
+        """Take over a changed min.insync.replicas; True if the high watermark rose."""
+        if self.progress is None or self.progress.min_insync_replicas == count:
+            return False
+        self.progress.min_insync_replicas = count
+        return self.progress.on_isr_change(self.isr)
+
     @property
     def is_leader(self) -> bool:
         """Whether this broker leads the partition."""
@@ -135,11 +142,11 @@ class Partition:
 
         Errors  KAFKA_STORAGE_ERROR, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER
         """
-        if self.is_offline:
+        if self.log.state.failure is not None:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {self.topic}-{self.index} is offline"
             )
-        if current_leader_epoch != NO_EPOCH and current_leader_epoch != self.leader_epoch:
+        if current_leader_epoch not in (NO_EPOCH, self.leader_epoch):
             code = (
                 ErrorCode.FENCED_LEADER_EPOCH
                 if current_leader_epoch < self.leader_epoch

@@ -1,0 +1,317 @@
+"""One node: settings, data directory, controller, broker and listeners, in one tree of nurseries.
+
+Start-up in order: settings, the directory's lock, the addresses (bound before anything is touched, so that a taken port
+changes nothing), the metadata log, the logs of the partitions, the registration as a broker; only then are connections
+accepted and is the node called ready. Stopping is the same backwards, and ends with the clean-shutdown marker, which
+says that the logs need no repair.
+
+A second signal, or a disk that fails under the metadata log, ends the process at once: what was acknowledged is on the
+disk, and recovery does the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from kbroker import handlers
+from kbroker.broker import Broker
+from kbroker.config import ConfigError, Settings
+from kbroker.config.rules import ConfigRules
+from kbroker.controller.context import ControllerSettings
+from kbroker.controller.metadata_log import MetadataLogConfig
+from kbroker.controller.tasks import ControllerClient, open_controller
+from kbroker.metadata.errors import UnusableMetadata
+from kbroker.metadata.image import Endpoint
+from kbroker.replication.replicas import Replicas
+from kbroker.runtime import log as logs
+from kbroker.runtime.disk import raise_descriptor_limit
+from kbroker.runtime.env import RealEnv
+from kbroker.runtime.log import logger
+from kbroker.runtime.metrics import Metrics
+from kbroker.runtime.net_ports import Env, Listener
+from kbroker.server.dispatch import Dispatcher
+from kbroker.server.tcp import Limits, Server
+from kbroker.storage.log_directory import LogDirectory
+from kbroker.storage.tasks import apply_retention, flush_logs, remove_deleted, write_checkpoints
+from wire.errors import KafkaError
+
+STOP_GRACE_MS = 2_000
+FLUSH_INTERVAL_MS = 1_000
+REMOVAL_INTERVAL_MS = 10_000
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+
+OnReady = Callable[[str, int], None]
+
+log = logger(__name__)
+
+
+class NodeFailed(Exception):
+    """The node cannot start or go on; the message is for whoever started it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundListener:
+    """An address that is listened on, and what clients are told of it."""
+
+    name: str
+    listener: Listener
+    advertised_host: str
+    advertised_port: int
+
+
+def run_node(
+    *,
+    config_file: Path | None,
+    overrides: Sequence[str],
+    profile: str,
+    default_log_dir: str,
+    default_listener: str,
+    log_format: str,
+    log_level: str,
+    on_ready: OnReady,
+) -> int:
+    """Run a node until a signal ends it; the exit code.
+
+    Errors  NodeFailed
+    """
+    logs.configure(as_json=log_format == "json", level=log_level.upper())
+    try:
+        settings = Settings.load(
+            config_file.read_bytes() if config_file is not None else None,
+            file_name=str(config_file),
+            overrides=overrides,
+            profile=profile,
+            defaults={"log.dirs": default_log_dir, "listeners": default_listener},
+        )
+    except (ConfigError, OSError) as error:
+        raise NodeFailed(str(error)) from error
+    for warning in settings.warnings:
+        log.warning(warning)
+    raise_descriptor_limit()
+    Path(settings.data_directory).parent.mkdir(parents=True, exist_ok=True)
+    trio.run(_run_until_signal, RealEnv(), settings, on_ready)
+    return 0
+
+
+async def _run_until_signal(env: Env, settings: Settings, on_ready: OnReady) -> None:
+    node = Node(env, settings)
+    failure: NodeFailed | None = None
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_stop_on_signal, node, signals)
+            try:
+                await node.run(on_ready=on_ready)
+            except NodeFailed as error:
+                failure = error
+            nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+async def _stop_on_signal(node: Node, signals: AsyncIterator[int]) -> None:
+    first = True
+    async for number in signals:
+        if not first:
+            log.warning("stopping at once", signal=signal.Signals(number).name)
+            os._exit(EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_TERMINATED)
+        first = False
+        log.info("stopping", signal=signal.Signals(number).name)
+        node.stop()
+
+
+class Node:
+    """One node of a cluster, which so far is the whole of it: `run` it, `stop` it from another task."""
+
+    def __init__(self, env: Env, settings: Settings) -> None:
+        self.env = env
+        self.settings = settings
+        self.metrics = Metrics()
+        self._stop = trio.Event()
+
+    def stop(self) -> None:
+        """Have `run` stop in order; harmless when repeated."""
+        self._stop.set()
+
+    async def run(self, *, on_ready: OnReady) -> None:
+        """Serve until `stop`. on_ready(host, port) is called with the first listener's address when it answers.
+
+        Errors  NodeFailed
+        """
+        env = self.env
+        try:
+            directory = await env.run_blocking(self._open_directory)
+        except KafkaError as error:
+            raise NodeFailed(error.message) from error
+        bound: list[BoundListener] = []
+        failures: list[Exception] = []
+        try:
+            bound = await self._bind()
+            await self._run(directory, bound, on_ready)
+        except* (UnusableMetadata, KafkaError, OSError) as group:
+            failures = _leaves(group)
+        finally:
+            for one in bound:
+                one.listener.close()
+            directory.abandon()
+        if failures:
+            raise NodeFailed("; ".join(str(failure) for failure in failures)) from failures[0]
+
+    def _open_directory(self) -> LogDirectory:
+        settings, env = self.settings, self.env
+        return LogDirectory.open(
+            settings.data_directory,
+            disk=env.disk,
+            node_id=settings.node_id,
+            new_uuid=env.new_uuid,
+            open_files_limit=settings.limits.kbroker_max_open_files,
+            on_failure=self._on_directory_failure,
+            report=log.warning,
+            jitter_ms=lambda bound: env.random.randrange(bound) if bound > 0 else 0,
+        )
+
+    def _on_directory_failure(self, error: OSError) -> None:
+        log.error(
+            "the data directory has failed; its partitions are offline until a restart",
+            directory=self.settings.data_directory,
+            error=error,
+        )
+
+    async def _run(self, directory: LogDirectory, bound: list[BoundListener], on_ready: OnReady) -> None:
+        env, settings = self.env, self.settings
+        cluster_id = directory.identity.cluster_id
+        controller = await open_controller(
+            env,
+            directory.path,
+            settings=_controller_settings(settings, cluster_id),
+            rules=ConfigRules(settings),
+            config=_metadata_log_config(settings),
+            clean_shutdown=directory.was_clean,
+        )
+        replicas = Replicas(
+            env=env, directory=directory, broker_id=settings.node_id, settings=settings, image=controller.image
+        )
+        await env.run_blocking(replicas.load)
+        broker = Broker(
+            env=env, settings=replicas.settings, cluster_id=cluster_id, replicas=replicas, controller=controller
+        )
+        controller.add_listener(broker.on_image)
+        dispatcher = Dispatcher(handlers.discover(), broker, metrics=self.metrics)
+        server = Server(env, dispatcher, metrics=self.metrics, limits=_limits(settings))
+        async with trio.open_nursery() as nursery:
+            await nursery.start(controller.run)
+            broker_epoch = await self._register(controller, directory, bound)
+            self._look_after_logs(nursery, directory, broker)
+            await nursery.start(server.run)
+            for one in bound:
+                server.add(one.listener, name=one.name)
+            on_ready(bound[0].listener.host, bound[0].listener.port)
+            await self._stop.wait()
+            await server.stop(grace_ms=STOP_GRACE_MS)
+            await controller.shut_down_broker()
+            nursery.cancel_scope.cancel()
+        await controller.close()
+        await env.run_blocking(partial(replicas.close, broker_epoch=broker_epoch))
+        log.info("stopped")
+
+    def _look_after_logs(self, nursery: trio.Nursery, directory: LogDirectory, broker: Broker) -> None:
+        env, settings, report = self.env, self.settings, log.warning
+        start = nursery.start_soon
+        start(partial(flush_logs, env, directory, interval_ms=FLUSH_INTERVAL_MS, report=report))
+        start(
+            partial(
+                apply_retention,
+                env,
+                directory,
+                broker,
+                interval_ms=settings.log.log_retention_check_interval_ms,
+                report=report,
+            )
+        )
+        start(partial(remove_deleted, env, directory, interval_ms=REMOVAL_INTERVAL_MS, report=report))
+        replication = settings.replication
+        for write, interval_ms in (
+            (directory.write_recovery_points, settings.log.log_flush_offset_checkpoint_interval_ms),
+            (directory.write_log_starts, settings.log.log_flush_start_offset_checkpoint_interval_ms),
+            (broker.replicas.write_high_watermarks, replication.replica_high_watermark_checkpoint_interval_ms),
+        ):
+            start(partial(write_checkpoints, env, directory, [write], interval_ms=interval_ms, report=report))
+
+    async def _bind(self) -> list[BoundListener]:
+        advertised = {one.name: one for one in self.settings.listeners.advertised}
+        bound = []
+        for one in self.settings.listeners.bound:
+            try:
+                listener = await self.env.listen(
+                    one.host or "", one.port, backlog=self.settings.server.socket_listen_backlog_size
+                )
+            except OSError as error:
+                raise NodeFailed(f"cannot listen on {one}: {error}") from error
+            told = advertised.get(one.name, one)
+            bound.append(
+                BoundListener(one.name, listener, told.host or listener.host or "localhost", told.port or listener.port)
+            )
+        return bound
+
+    async def _register(
+        self, controller: ControllerClient, directory: LogDirectory, bound: list[BoundListener]
+    ) -> int:
+        epoch = await controller.register_broker(
+            incarnation_id=self.env.new_uuid(),
+            endpoints=[Endpoint(one.name, one.advertised_host, one.advertised_port) for one in bound],
+            log_dirs=[directory.identity.directory_id],
+            rack=self.settings.server.broker_rack,
+        )
+        await controller.unfence_broker()
+        return epoch
+
+
+def _leaves(group: BaseExceptionGroup[Exception]) -> list[Exception]:
+    found: list[Exception] = []
+    for error in group.exceptions:
+        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found
+
+
+def _controller_settings(settings: Settings, cluster_id: str) -> ControllerSettings:
+    return ControllerSettings(
+        cluster_id=cluster_id,
+        node_id=settings.node_id,
+        num_partitions=settings.log.num_partitions,
+        default_replication_factor=settings.log.default_replication_factor,
+        delete_topic_enable=settings.log.delete_topic_enable,
+        auto_create_topics_enable=settings.log.auto_create_topics_enable,
+        unclean_leader_election_enable=settings.log.unclean_leader_election_enable,
+    )
+
+
+def _metadata_log_config(settings: Settings) -> MetadataLogConfig:
+    metadata = settings.metadata
+    return MetadataLogConfig(
+        segment_bytes=metadata.metadata_log_segment_bytes,
+        segment_ms=metadata.metadata_log_segment_ms,
+        max_record_bytes_between_snapshots=metadata.metadata_log_max_record_bytes_between_snapshots,
+        max_snapshot_interval_ms=metadata.metadata_log_max_snapshot_interval_ms,
+        max_retention_bytes=metadata.metadata_max_retention_bytes,
+        max_retention_ms=metadata.metadata_max_retention_ms,
+    )
+
+
+def _limits(settings: Settings) -> Limits:
+    server, limits = settings.server, settings.limits
+    return Limits(
+        socket_request_max_bytes=server.socket_request_max_bytes,
+        max_connections=server.max_connections,
+        max_connections_per_ip=server.max_connections_per_ip,
+        connections_max_idle_ms=server.connections_max_idle_ms,
+        frame_grace_ms=limits.kbroker_frame_grace_ms,
+        send_grace_ms=limits.kbroker_send_grace_ms,
+        progress_bytes_per_s=limits.kbroker_progress_bytes_per_second,
+    )
