@@ -255,3 +255,13 @@ def test_a_buffer_keeps_no_frame_alive_that_it_handed_out() -> None:
         assert tracemalloc.get_traced_memory()[0] < 10_000
     finally:
         tracemalloc.stop()
+
+
+def test_w2_a_cut_large_frame_is_pending_too() -> None:
+    buffer = FrameBuffer(MEGABYTE)
+    buffer.feed(struct.pack(">i", MEGABYTE) + bytes(20_000))
+    assert buffer.next_frame() is None
+    assert buffer.room() is not None
+    assert buffer.pending_bytes == 20_004
+    buffer.filled(10)
+    assert buffer.pending_bytes == 20_014
