@@ -19,19 +19,9 @@ from typing import Final
 from wire.compression import MAX_WORKING_BYTES
 from wire.errors import Malformed
 from wire.record_batch import read_varint
+from wire.record_columns import AT_LEAST, AT_ONCE, Proof, prove_alike
 
-_AT_ONCE: Final = 1024  # records in one step of _walk_alike
-_AT_LEAST: Final = 24  # with fewer its set-up costs more than it saves
-_WINDOW: Final = 16  # bytes: the record before's last one and more than the header fields of the widest shape take
-_FAILURES: Final = 2  # after so many in one batch, its records are not alike
-_ZEROS: Final = bytes(_AT_ONCE)
-_ODD: Final = bytes(range(1, 256, 2))
-_WIDE: Final = bytes(range(128, 256))
-_LANES: Final = ((1 << 16 * _AT_ONCE) - 1) // 0xFFFF  # a 1 in each lane of 16 bits
-_LOW: Final = 0x7F * _LANES
-_HIGH: Final = 0x3F80 * _LANES
-_TWO_BYTES_MASK: Final = 0x8081 * _LANES  # continuation bits and the sign
-_TWO_BYTES: Final = 0x0080 * _LANES
+_MAX_FAILURES: Final = 2  # after so many in one batch its records are taken not to be alike
 
 
 class BadRecord(Malformed):
@@ -69,8 +59,16 @@ class RecordWalk:
         position = 0
         while self.index < count:
             before = self.index
-            position = self._walk_each(data, position, min(count, before + _AT_ONCE))
-            if self.index < count and self.index - before < _AT_ONCE:
+            if count - before >= AT_LEAST and self.failures < _MAX_FAILURES:
+                proof = prove_alike(data, position, before, count - before)
+                if proof is not None:
+                    position = self._note(proof)
+                    if proof.total >= AT_LEAST:
+                        continue
+                self.failures += 1
+            before = self.index
+            position = self._walk_each(data, position, min(count, before + AT_ONCE))
+            if self.index < min(count, before + AT_ONCE):
                 break
         if is_last:
             if self.index < count:
@@ -169,6 +167,13 @@ class RecordWalk:
         self.index = stop
         return p
 
+    def _note(self, proof: Proof) -> int:
+        self.index += proof.total
+        self._note_delta(proof.min_delta)
+        self._note_delta(proof.max_delta)
+        self.has_null_key |= proof.has_null_key
+        return proof.position
+
     def _note_delta(self, delta: int) -> None:
         self.max_delta = max(self.max_delta, delta)
         self.min_delta = min(self.min_delta, delta)
@@ -200,14 +205,20 @@ def _walk_headers(d: bytes, p: int, end: int, index: int) -> int:
     if count & 1 or count > end - p:
         raise BadRecord(index, "an impossible number of headers")
     for _ in range(count >> 1):
-        size, p = _wide(d, p)
-        if size & 1:
+        b = d[p]
+        p += 1
+        if b > 0x7F:
+            b, p = _wide(d, p - 1)
+        if b & 1:
             raise BadRecord(index, "a header without a name")
-        p += size >> 1
-        size, p = _wide(d, p)
-        if not size & 1:
-            p += size >> 1
-        elif size != 1:
+        p += b >> 1
+        b = d[p]
+        p += 1
+        if b > 0x7F:
+            b, p = _wide(d, p - 1)
+        if not b & 1:
+            p += b >> 1
+        elif b != 1:
             raise BadRecord(index, "a negative header length")
     return p
 
