@@ -1,0 +1,99 @@
+"""The table of a run, for a terminal and for docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from compat.bench.rows import ROWS, Figures
+
+HEAD = ("what", "unit", "Apache Kafka 4.3.1", "kbroker", "ratio", "goal", "reached")
+
+
+def medians(rounds: Sequence[Figures]) -> Figures:
+    """The median of each figure over the rounds."""
+    keys = {key for figures in rounds for key in figures}
+    return {key: statistics.median(figures[key] for figures in rounds if key in figures) for key in keys}
+
+
+def spelt(value: float | None) -> str:
+    """A figure with three digits or so."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def table(theirs: Figures, ours: Figures) -> list[tuple[str, ...]]:
+    """The rows as text; a figure that was not measured is a dash."""
+    lines = []
+    for row in ROWS:
+        their, our = theirs.get(row.key), ours.get(row.key)
+        ratio = f"{our / their:.2f}" if their and our else "-"
+        reached = "-"
+        if our is not None and (their is not None or row.goal[-1] != "x"):
+            reached = "yes" if row.reached(our, their or 0.0, ours) else "NO"
+        lines.append((row.title, row.unit, spelt(their), spelt(our), ratio, row.goal, reached))
+    return lines
+
+
+def plain(lines: Sequence[tuple[str, ...]]) -> str:
+    """For a terminal."""
+    widths = [max(len(line[column]) for line in (HEAD, *lines)) for column in range(len(HEAD))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in (HEAD, *lines)
+    )
+
+
+def machine() -> str:
+    """The processor and the interpreter, without any name of the machine."""
+    model = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    return f"{os.cpu_count()} cores ({model[0] if model else platform.machine()}), CPython {platform.python_version()}"
+
+
+def markdown(
+    lines: Sequence[tuple[str, ...]], spread: Mapping[str, Mapping[str, tuple[float, float]]], rounds: int
+) -> str:
+    """The page for docs/."""
+    rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    ranges = "\n".join(
+        f"| {row.title} | {row.unit} | "
+        + " | ".join(
+            f"{spelt(low)} - {spelt(high)}"
+            for low, high in (spread[side].get(row.key, (0.0, 0.0)) for side in ("kafka", "kbroker"))
+        )
+        + " |"
+        for row in ROWS
+    )
+    return f"""<!-- Written by `python -m compat.bench`; do not edit. -->
+# Benchmarks: kbroker beside Apache Kafka 4.3.1
+
+Both brokers ran on one machine in one run: {machine()}; Kafka on a heap of 1 GiB with the options of its own start
+script. Each was warmed with 20,000 requests; then they were measured in turn, {rounds} rounds, with the same bytes by the
+same clients in processes of their own. A figure is the median of the rounds.
+
+| {" | ".join(HEAD)} |
+|{"---|" * len(HEAD)}
+{rows}
+
+What the rows mean:
+
+- Produce is version 7 over one plaintext loopback connection, from frames that were encoded beforehand. A batch of
+  16 or 900 KiB holds records of 1,000 bytes, one of 1 KiB holds one record. Nothing is compressed.
+- Fetch is version 11 without a session, one request in flight, each for up to 1 MiB of one of four partitions that hold
+  64 MB each. The broker's CPU is user and system time of its process.
+- End to end is one record from `produce` of confluent-kafka's producer (`linger.ms=0`, `acks=all`) to `poll` of its
+  consumer in the same process.
+- ProducerPerformance is Kafka's own tool with its defaults (idempotent, `acks=all`).
+- Starts are on a formatted directory, each broker alone on the machine; memory is looked at two seconds later.
+
+The lowest and the highest round:
+
+| what | unit | Apache Kafka 4.3.1 | kbroker |
+|---|---|---|---|
+{ranges}
+"""

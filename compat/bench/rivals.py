@@ -1,0 +1,111 @@
+"""The two brokers of a run, with what can be asked of their processes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from compat.brokers import KbrokerProcess, address_of, answers
+from compat.kafka import KafkaNode
+from compat.kafka.node import AS_INSTALLED
+from compat.kafka.tools import run_tool
+from compat.oracle.conftest import await_leaders
+from compat.oracle.raw import connected
+from compat.oracle.schema import encode_request
+
+# What kafka-run-class.sh and kafka-producer-perf-test.sh give to the tool.
+PERFORMANCE_TOOL = ("-Xmx512M", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+_TICKS = os.sysconf("SC_CLK_TCK")
+_topics = itertools.count()
+
+
+class Rival:
+    """One broker: started, asked, stopped."""
+
+    def __init__(self, broker: KbrokerProcess | KafkaNode) -> None:
+        self.broker = broker
+        self.name = broker.name
+
+    @property
+    def servers(self) -> str:
+        """Its bootstrap servers."""
+        return self.broker.bootstrap_servers
+
+    def timed_start(self) -> float:
+        """Start it. Seconds from the start of the process to the first answer to ApiVersions."""
+        began = time.perf_counter()
+        self.broker.start()
+        while not answers(address_of(self.servers)):
+            time.sleep(0.001)
+        return time.perf_counter() - began
+
+    def resident_mib(self) -> float:
+        """The process's resident memory."""
+        status = Path(f"/proc/{self.broker.pid}/status").read_text()
+        return int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) / 1024
+
+    def cpu_seconds(self) -> float:
+        """User and system time of all its threads until now."""
+        fields = Path(f"/proc/{self.broker.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+    def topic(self, stem: str, *, partitions: int = 1) -> str:
+        """Create a topic and wait for its leaders."""
+        name = f"{stem}-{next(_topics)}"
+        wanted = {"Name": name, "NumPartitions": partitions, "ReplicationFactor": 1}
+        with connected(self.servers) as connection:
+            connection.socket.settimeout(120)
+            connection.send(_create(wanted))
+            connection.answer(timeout_s=120)
+        await_leaders(self.servers, name, partitions)
+        return name
+
+    def delete(self, *topics: str) -> None:
+        """Delete topics, so that the disk does not fill up."""
+        with connected(self.servers) as connection:
+            connection.call("DeleteTopics", 4, {"TopicNames": list(topics), "TimeoutMs": 30_000})
+
+    def measure(self, name: str, topic: str, **arguments: float) -> dict[str, float]:
+        """Run one measure of `worker` in a process of its own."""
+        job = json.dumps({"measure": name, "servers": self.servers, "topic": topic, **arguments})
+        done = subprocess.run(
+            [sys.executable, "-m", "compat.bench.worker", job], capture_output=True, text=True, timeout=600, check=False
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"{name} on {self.name} failed:\n{done.stderr[-2000:]}\n{self.broker.log_tail()}")
+        result: dict[str, float] = json.loads(done.stdout)
+        return result
+
+    def producer_performance(self, topic: str, *, records: int) -> float:
+        """Records a second of Kafka's ProducerPerformance with records of 1 KiB."""
+        done = run_tool(
+            "org.apache.kafka.tools.ProducerPerformance",
+            *("--bootstrap-server", self.servers, "--topic", topic, "--num-records", str(records)),
+            *("--record-size", "1024", "--throughput", "-1"),
+            timeout_s=600,
+            options=PERFORMANCE_TOOL,
+        )
+        found = re.findall(rf"^{records} records sent, ([\d.]+) records/sec", done.stdout, re.MULTILINE)
+        if done.returncode != 0 or not found:
+            raise RuntimeError(f"ProducerPerformance on {self.name} failed:\n{done.stdout}{done.stderr}")
+        return float(found[-1])
+
+
+def _create(topic: dict[str, object]) -> bytes:
+    return encode_request("CreateTopics", 5, {"Topics": [topic], "timeoutMs": 120_000})
+
+
+def rivals(directory: Path, *, which: set[str]) -> list[Rival]:
+    """Those of {"kafka", "kbroker"} that are wanted; not started."""
+    result = []
+    if "kafka" in which:
+        result.append(Rival(KafkaNode(directory / "kafka", options=AS_INSTALLED, release="4.3")))
+    if "kbroker" in which:
+        result.append(Rival(KbrokerProcess(directory / "kbroker")))
+    return result

@@ -1,0 +1,196 @@
+"""The rows of the table: how each figure is measured, and what it should be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from compat.bench.rivals import Rival, rivals
+from compat.bench.worker import PRODUCE_VERSION, batch_of_size
+from compat.oracle.raw import connected
+
+KIB = 1 << 10
+Figures = dict[str, float]
+PARTITIONS = 2000
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much a round does."""
+
+    latency: int
+    batches: tuple[int, int, int]
+    fetch_gigabytes: float
+    end_to_end: int
+    performance_records: int
+
+
+FULL = Size(
+    latency=10_000, batches=(300, 6_000, 15_000), fetch_gigabytes=4, end_to_end=2_000, performance_records=400_000
+)
+QUICK = Size(latency=1_000, batches=(30, 500, 1_000), fetch_gigabytes=0.5, end_to_end=200, performance_records=30_000)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure. `goal` says it in words; `reached` judges kbroker's figure beside Kafka's and all of kbroker's."""
+
+    key: str
+    title: str
+    unit: str
+    goal: str
+    reached: Callable[[float, float, Figures], bool]
+
+
+def at_most_times(factor: float) -> Callable[[float, float, Figures], bool]:
+    return lambda ours, theirs, _: ours <= factor * theirs
+
+
+def at_least_times(factor: float) -> Callable[[float, float, Figures], bool]:
+    return lambda ours, theirs, _: ours >= factor * theirs
+
+
+def at_most(bound: float) -> Callable[[float, float, Figures], bool]:
+    return lambda ours, _, __: ours <= bound
+
+
+ROWS = [
+    Row("p50", "Produce of one 100 B record, acks=all, one in flight: p50", "us", "<= 0.65 x", at_most_times(0.65)),
+    Row("p99", "the same: p99", "us", "<= 1 x", at_most_times(1)),
+    Row("900k", "Produce of 900 KiB batches, 5 in flight, one connection", "MB/s", ">= 1.2 x", at_least_times(1.2)),
+    Row("16k", "Produce of 16 KiB batches", "MB/s", ">= 1.5 x", at_least_times(1.5)),
+    Row("1k", "Produce of 1 KiB batches", "MB/s", ">= 1.2 x", at_least_times(1.2)),
+    Row("fetch", "Fetch from the page cache, 1 MiB a partition", "MB/s", ">= 1.3 x", at_least_times(1.3)),
+    Row("fetch-cpu", "the same: CPU of the broker", "s/GB", "<= 0.3", at_most(0.3)),
+    Row("end-to-end", "end to end with librdkafka, one record: p50", "us", "<= 1 x", at_most_times(1)),
+    Row("performance", "ProducerPerformance, 1 KiB records", "records/s", ">= 1 x", at_least_times(1)),
+    Row("start", "start to the first answer to ApiVersions", "s", "<= 0.5", at_most(0.5)),
+    Row("resident", "resident, idle", "MiB", "<= 60", at_most(60)),
+    Row("partitions", "start with 2,000 partitions until all of them answer", "s", "<= 3", at_most(3)),
+    Row(
+        "idle",
+        "Produce beside 500 idle connections: p50",
+        "us",
+        "<= 1.3 x one connection",
+        lambda ours, _, figures: ours <= 1.3 * figures.get("p50", ours),
+    ),
+]
+
+
+def warm_up(rival: Rival, size: Size) -> None:
+    """Let a just-in-time compiler do its work; 20,000 requests are what Kafka needs."""
+    topic = rival.topic("warm")
+    rival.measure("latency", topic, count=20_000 if size is FULL else 2_000)
+    rival.measure("throughput", topic, batch_bytes=16 * KIB, count=size.batches[1])
+    rival.measure("throughput", topic, batch_bytes=900 * KIB, count=size.batches[0])
+    rival.delete(topic)
+
+
+def produce_latency(rival: Rival, size: Size) -> Figures:
+    topic = rival.topic("latency")
+    found = rival.measure("latency", topic, count=size.latency)
+    rival.delete(topic)
+    return {"p50": found["p50_us"], "p99": found["p99_us"]}
+
+
+def produce_throughput(rival: Rival, size: Size) -> Figures:
+    figures = {}
+    for key, kib, count in zip(("900k", "16k", "1k"), (900, 16, 1), size.batches, strict=True):
+        topic = rival.topic(f"throughput-{key}")
+        figures[key] = rival.measure("throughput", topic, batch_bytes=kib * KIB, count=count)["mb_s"]
+        rival.delete(topic)
+    return figures
+
+
+def fetch_from_cache(rival: Rival, size: Size) -> Figures:
+    topic = rival.topic("fetch", partitions=4)
+    rival.measure("fill", topic, partitions=4, megabytes=64)
+    rival.measure("fetch", topic, partitions=4, gigabytes=size.fetch_gigabytes / 4)
+    before = rival.cpu_seconds()
+    found = rival.measure("fetch", topic, partitions=4, gigabytes=size.fetch_gigabytes)
+    spent = rival.cpu_seconds() - before
+    rival.delete(topic)
+    return {"fetch": found["mb_s"], "fetch-cpu": spent / (found["bytes"] / 1e9)}
+
+
+def end_to_end(rival: Rival, size: Size) -> Figures:
+    topic = rival.topic("end-to-end")
+    found = rival.measure("end_to_end", topic, count=size.end_to_end)
+    rival.delete(topic)
+    return {"end-to-end": found["p50_us"]}
+
+
+def producer_performance(rival: Rival, size: Size) -> Figures:
+    topic = rival.topic("performance")
+    figure = rival.producer_performance(topic, records=size.performance_records)
+    rival.delete(topic)
+    return {"performance": figure}
+
+
+def idle_connections(rival: Rival, size: Size) -> Figures:
+    topic = rival.topic("idle")
+    found = rival.measure("latency", topic, count=size.latency, idle_connections=500)
+    rival.delete(topic)
+    return {"idle": found["p50_us"]}
+
+
+# What runs in rounds, on brokers that are up and warm, one after the other.
+ROUND: dict[str, Callable[[Rival, Size], Figures]] = {
+    "latency": produce_latency,
+    "throughput": produce_throughput,
+    "fetch": fetch_from_cache,
+    "end-to-end": end_to_end,
+    "performance": producer_performance,
+    "idle": idle_connections,
+}
+
+
+def start_and_memory(directory: Path, which: set[str], *, rounds: int) -> dict[str, list[Figures]]:
+    """Start each broker, alone on the machine, on a formatted and empty directory; then look at its memory."""
+    found: dict[str, list[Figures]] = {}
+    for rival in rivals(directory, which=which):
+        rival.timed_start()
+        rival.broker.stop()
+        for _ in range(rounds):
+            took = rival.timed_start()
+            time.sleep(2)
+            found.setdefault(rival.name, []).append({"start": took, "resident": rival.resident_mib()})
+            rival.broker.stop()
+    return found
+
+
+def many_partitions(directory: Path, which: set[str], *, rounds: int) -> dict[str, list[Figures]]:
+    """Start each broker with 2,000 partitions of one record, until ListOffsets finds the record in each of them."""
+    found: dict[str, list[Figures]] = {}
+    for rival in rivals(directory, which=which):
+        rival.timed_start()
+        topic = rival.topic("many", partitions=PARTITIONS)
+        _one_record_each(rival, topic)
+        rival.broker.stop()
+        for _ in range(rounds):
+            began = time.perf_counter()
+            rival.timed_start()
+            while not _all_answer(rival, topic):
+                time.sleep(0.01)
+            found.setdefault(rival.name, []).append({"partitions": time.perf_counter() - began})
+            rival.broker.stop()
+    return found
+
+
+def _one_record_each(rival: Rival, topic: str) -> None:
+    parts = [{"Index": index, "Records": batch_of_size(200)} for index in range(PARTITIONS)]
+    message = {"Acks": -1, "TimeoutMs": 60_000, "TopicData": [{"Name": topic, "PartitionData": parts}]}
+    with connected(rival.servers) as connection:
+        answer = connection.call("Produce", PRODUCE_VERSION, message)
+    codes = {part["ErrorCode"] for part in answer["Responses"][0]["PartitionResponses"]}
+    assert codes == {0}, codes
+
+
+def _all_answer(rival: Rival, topic: str) -> bool:
+    asked = [{"PartitionIndex": index, "Timestamp": -1} for index in range(PARTITIONS)]
+    with connected(rival.servers) as connection:
+        answer = connection.call("ListOffsets", 1, {"ReplicaId": -1, "Topics": [{"Name": topic, "Partitions": asked}]})
+    parts: Sequence[dict[str, int]] = answer["Topics"][0]["Partitions"]
+    return all(part["ErrorCode"] == 0 and part["Offset"] == 1 for part in parts)

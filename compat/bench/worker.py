@@ -1,0 +1,212 @@
+"""The clients that measure, each in a process of its own: `python -m compat.bench.worker '{"measure": ...}'`.
+
+They are as light as a client can be: frames are encoded once, before the clock starts, and replies are only checked for
+the place of their error code. What is slow here is slow for both brokers.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import socket
+import statistics
+import struct
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from compat.oracle.batches import Batch, Item
+from compat.oracle.raw import RawConnection
+from compat.oracle.schema import decode_response, encode_request
+
+# The version of each request is one that every broker serves and most clients send.
+PRODUCE_VERSION, FETCH_VERSION = 7, 11
+RECORD_BYTES = 1000
+IN_FLIGHT = 5
+
+
+def produce_frame(topic: str, batch: bytes) -> bytes:
+    """A Produce of one batch with acks=all."""
+    partition = {"Index": 0, "Records": batch}
+    message = {"Acks": -1, "TimeoutMs": 30_000, "TopicData": [{"Name": topic, "PartitionData": [partition]}]}
+    return encode_request("Produce", PRODUCE_VERSION, message)
+
+
+def batch_of_size(size: int) -> bytes:
+    """A batch of about `size` bytes of records of 1,000 bytes; below that, of one record."""
+    count = max(size // 1024, 1)
+    value = bytes(range(256)) * 4
+    return Batch([Item(value[: min(RECORD_BYTES, size - 100)]) for _ in range(count)]).encode()
+
+
+def fetch_frame(topic: str, partition: int, offset: int, limit: int) -> bytes:
+    """A Fetch of one partition without a session."""
+    wanted = {"Partition": partition, "FetchOffset": offset, "PartitionMaxBytes": limit}
+    topics = [{"Topic": topic, "Partitions": [wanted]}]
+    message = {"ReplicaId": -1, "MaxWaitMs": 500, "MinBytes": 1, "SessionEpoch": -1, "Topics": topics}
+    return encode_request("Fetch", FETCH_VERSION, message)
+
+
+def receive(connection: socket.socket) -> bytes:
+    """One small reply, whole."""
+    data = connection.recv(65536)
+    while len(data) < 4 or len(data) < 4 + struct.unpack_from(">i", data)[0]:
+        more = connection.recv(65536)
+        assert more, "the broker has closed the connection"
+        data += more
+    return data
+
+
+def check_produced(reply: bytes) -> None:
+    """The error code of the one partition is 0."""
+    answer = decode_response("Produce", PRODUCE_VERSION, reply[4:])
+    assert answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, answer
+
+
+def percentiles(times_ns: Sequence[int]) -> dict[str, float]:
+    """p50, p99 and the mean, in microseconds."""
+    ordered = sorted(times_ns)
+    return {
+        "p50_us": statistics.median(ordered) / 1000,
+        "p99_us": ordered[int(len(ordered) * 0.99)] / 1000,
+        "mean_us": statistics.fmean(ordered) / 1000,
+    }
+
+
+def latency(servers: str, topic: str, *, count: int, idle_connections: int = 0) -> dict[str, float]:
+    """Produce one record of 100 bytes, one in flight, `count` times; beside so many idle connections."""
+    idle = [RawConnection(servers, timeout_s=30) for _ in range(idle_connections)]
+    for each in idle:
+        each.call("ApiVersions", 0, {})
+    connection = RawConnection(servers, timeout_s=30).socket
+    frame = produce_frame(topic, Batch([Item(b"x" * 100)]).encode())
+    times = []
+    for _ in range(count):
+        began = time.perf_counter_ns()
+        connection.sendall(frame)
+        reply = receive(connection)
+        times.append(time.perf_counter_ns() - began)
+    check_produced(reply)
+    for each in idle:
+        each.close()
+    return percentiles(times)
+
+
+def throughput(servers: str, topic: str, *, batch_bytes: int, count: int) -> dict[str, float]:
+    """Produce `count` batches with five in flight on one connection."""
+    connection = RawConnection(servers, timeout_s=60).socket
+    batch = batch_of_size(batch_bytes)
+    frame = produce_frame(topic, batch)
+    pending = b""
+    sent = received = 0
+    began = time.perf_counter()
+    while received < count:
+        while sent < count and sent - received < IN_FLIGHT:
+            connection.sendall(frame)
+            sent += 1
+        pending += connection.recv(65536)
+        while len(pending) >= 4 and len(pending) >= 4 + struct.unpack_from(">i", pending)[0]:
+            size = 4 + struct.unpack_from(">i", pending)[0]
+            reply, pending = pending[:size], pending[size:]
+            received += 1
+    took = time.perf_counter() - began
+    check_produced(reply)
+    return {"mb_s": count * len(batch) / took / 1e6}
+
+
+def fill(servers: str, topic: str, *, partitions: int, megabytes: int) -> dict[str, float]:
+    """Fill each partition with batches of 16 KiB."""
+    connection = RawConnection(servers, timeout_s=60)
+    batch = batch_of_size(16 << 10)
+    for partition in range(partitions):
+        part = {"Index": partition, "Records": batch}
+        message = {"Acks": -1, "TimeoutMs": 30_000, "TopicData": [{"Name": topic, "PartitionData": [part]}]}
+        frame = encode_request("Produce", PRODUCE_VERSION, message)
+        for _ in range(megabytes * 1_000_000 // len(batch)):
+            connection.socket.sendall(frame)
+            reply = receive(connection.socket)
+        check_produced(reply)
+    return {}
+
+
+def fetch(servers: str, topic: str, *, partitions: int, gigabytes: float) -> dict[str, float]:
+    """Fetch 1 MiB of a partition at a time, all partitions from beginning to end, again and again.
+
+    `bytes` counts the first pass too, which finds the offsets.
+    """
+    connection = RawConnection(servers, timeout_s=60).socket
+    frames, found = [], 0
+    for partition in range(partitions):
+        offset = 0
+        while True:
+            frame = fetch_frame(topic, partition, offset, 1 << 20)
+            connection.sendall(frame)
+            reply = receive(connection)
+            part = decode_response("Fetch", FETCH_VERSION, reply[4:])["Responses"][0]["Partitions"][0]
+            records = part["Records"]
+            found += len(reply)
+            if len(records) < 900_000:
+                break
+            frames.append(frame)
+            offset += sum(struct.unpack_from(">i", records, at + 23)[0] + 1 for at in _batch_starts(records))
+    buffer = memoryview(bytearray(4 << 20))
+    got, place = 0, 0
+    began = time.perf_counter()
+    while got < gigabytes * 1e9:
+        connection.sendall(frames[place % len(frames)])
+        place += 1
+        size = connection.recv_into(buffer)
+        wanted = 4 + struct.unpack_from(">i", buffer)[0]
+        while size < wanted:
+            size += connection.recv_into(buffer[size:])
+        got += size
+    return {"mb_s": got / (time.perf_counter() - began) / 1e6, "bytes": found + got}
+
+
+def _batch_starts(records: bytes) -> list[int]:
+    starts, position = [], 0
+    while position + 61 <= len(records):
+        starts.append(position)
+        position += 12 + struct.unpack_from(">i", records, position + 8)[0]
+    return starts
+
+
+def end_to_end(servers: str, topic: str, *, count: int) -> dict[str, float]:
+    """One record by librdkafka's producer until its consumer has it."""
+    from confluent_kafka import Consumer, Producer, TopicPartition  # noqa: PLC0415
+
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 0, "acks": "all"})
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False})
+    producer.produce(topic, b"first")
+    assert producer.flush(30) == 0
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    assert consumer.poll(30) is not None
+    times = []
+    for _ in range(count):
+        began = time.perf_counter_ns()
+        producer.produce(topic, b"x" * 100)
+        message = consumer.poll(10)
+        times.append(time.perf_counter_ns() - began)
+        assert message is not None
+        assert message.error() is None, message.error()
+        producer.poll(0)
+    producer.flush(10)
+    consumer.close()
+    return percentiles(times)
+
+
+MEASURES: dict[str, Callable[..., dict[str, float]]] = {
+    each.__name__: each for each in (latency, throughput, fill, fetch, end_to_end)
+}
+
+
+def main() -> None:
+    """Run one measure and print its figures as JSON."""
+    job: dict[str, Any] = json.loads(sys.argv[1])
+    gc.disable()
+    print(json.dumps(MEASURES[job.pop("measure")](**job)))
+
+
+if __name__ == "__main__":
+    main()

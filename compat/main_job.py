@@ -1,0 +1,220 @@
+"""The main job on real input: `python -m compat.main_job`.
+
+A log file of this machine, each line behind its number so that every record is one of a kind, and repeated to at least
+100,000 lines, goes in through kcat with zstd and an idempotent producer over six partitions. In the middle the broker is
+killed with `kill -9` and started again on the same directory and port. It all comes out through kafka-python: complete,
+in order in every partition, and nothing twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+
+from compat.brokers import KbrokerProcess
+from compat.kafka import KafkaNode
+from compat.kafka.libraries import executable
+from compat.oracle.raw import connected
+
+TOPIC, PARTITIONS, LEAST_LINES = "main-job", 6, 100_000
+# The package manager's first; then whatever large text there is.
+CANDIDATES = (
+    "/var/log/dpkg.log",
+    "/var/log/apt/term.log",
+    "/var/log/apt/history.log",
+    "/var/log/dnf.log",
+    "/var/log/syslog",
+)
+Broker = KbrokerProcess | KafkaNode
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was sent and what came back, and where the kill fell."""
+
+    source: str
+    lines: int
+    kills: int
+    written_before_kill: int
+    duplicates: int
+    missing: int
+    out_of_order: int
+    foreign: int
+    seconds: float
+
+    @property
+    def good(self) -> bool:
+        """Complete, in order, once each, and really interrupted."""
+        lost = self.duplicates + self.missing + self.out_of_order + self.foreign
+        return lost == 0 and self.kills > 0 and 0 < self.written_before_kill < self.lines
+
+
+def source_file() -> Path:
+    """A real log of this machine, or the largest text of the standard library's sources."""
+    for candidate in map(Path, CANDIDATES):
+        if candidate.is_file() and candidate.stat().st_size > 10_000:
+            return candidate
+    return max(Path(subprocess.__file__).parent.glob("*.py"), key=lambda file: file.stat().st_size)
+
+
+def input_lines(source: Path, count: int) -> list[bytes]:
+    """At least `count` numbered lines; `key|value`, where the key chooses the partition."""
+    real = [line for line in source.read_bytes().replace(b"|", b"/").splitlines() if line.strip()]
+    whole = -(-count // len(real)) * len(real)
+    return [
+        b"%d|%08d %s" % (number % 97, number, line)
+        for number, line in zip(range(whole), itertools.cycle(real), strict=False)
+    ]
+
+
+def feed(pipe: Iterable[bytes], kcat: subprocess.Popen[bytes], pause_at: dict[int, threading.Event]) -> None:
+    """Give the lines to kcat; at some of them wait until somebody sets the event."""
+    assert kcat.stdin is not None
+    for number, line in enumerate(pipe):
+        if number in pause_at:
+            kcat.stdin.flush()
+            pause_at[number].wait()
+        kcat.stdin.write(line + b"\n")
+    kcat.stdin.close()
+
+
+def written(servers: str) -> int:
+    """How many records are in the topic, asked as quickly as can be."""
+    asked = [{"PartitionIndex": index, "Timestamp": -1} for index in range(PARTITIONS)]
+    with connected(servers) as connection:
+        answer = connection.call("ListOffsets", 1, {"ReplicaId": -1, "Topics": [{"Name": TOPIC, "Partitions": asked}]})
+    return sum(max(part["Offset"], 0) for part in answer["Topics"][0]["Partitions"])
+
+
+def wait_until_written(servers: str, count: int, *, timeout_s: float = 60) -> int:
+    """Wait until more than `count` records are in the topic. How many they are."""
+    deadline = time.monotonic() + timeout_s
+    while (now := written(servers)) <= count:
+        assert time.monotonic() < deadline, f"only {now} of more than {count} records came within {timeout_s} s"
+        time.sleep(0.002)
+    return now
+
+
+def read_all(servers: str) -> dict[int, list[tuple[bytes, bytes]]]:
+    """Every record of every partition, in the order of the log, by an assigned kafka-python consumer."""
+    consumer = KafkaConsumer(bootstrap_servers=servers, group_id=None, enable_auto_commit=False)
+    partitions = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
+    ends = consumer.end_offsets(partitions)
+    consumer.assign(partitions)
+    consumer.seek_to_beginning(*partitions)
+    found: dict[int, list[tuple[bytes, bytes]]] = {index: [] for index in range(PARTITIONS)}
+    while any(len(found[each.partition]) < end for each, end in ends.items()):
+        batch = consumer.poll(timeout_ms=10_000)
+        assert batch, f"nothing more comes: { ({key: len(part) for key, part in found.items()}) } of {ends}"
+        for each, records in batch.items():
+            found[each.partition] += [(record.key, record.value) for record in records]
+    consumer.close()
+    return found
+
+
+def run(broker: Broker, *, count: int = LEAST_LINES, kills: int = 1) -> Result:
+    """Do the job on a broker that is not started yet."""
+    began = time.perf_counter()
+    source = source_file()
+    lines = input_lines(source, count)
+    broker.start()
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    admin.create_topics({TOPIC: {"num_partitions": PARTITIONS, "replication_factor": 1}}, wait_for_metadata=True)
+    admin.close()
+    producer = subprocess.Popen(
+        [
+            executable("kcat", hint="install kcat 1.7.1"),
+            *("-b", broker.bootstrap_servers, "-P", "-t", TOPIC, "-E", "-K", "|", "-z", "zstd"),
+            *("-X", "enable.idempotence=true", "-X", "batch.num.messages=500", "-X", "linger.ms=5"),
+            *("-X", "reconnect.backoff.ms=50", "-X", "reconnect.backoff.max.ms=500"),
+        ],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    gates = {len(lines) * (number + 1) // (kills + 1): threading.Event() for number in range(kills)}
+    feeder = threading.Thread(target=feed, args=(lines, producer, gates))
+    feeder.start()
+    before = 0
+    for place, gate in gates.items():
+        settled = wait_until_written(broker.bootstrap_servers, place - 2_000)
+        gate.set()
+        # In full flight: some of what follows is acknowledged, some is on the wire, some in kcat's queue.
+        before = wait_until_written(broker.bootstrap_servers, settled + 500)
+        broker.kill()
+        broker.start()
+    feeder.join()
+    errors = producer.communicate(timeout=120)[1].decode(errors="replace")
+    assert producer.returncode == 0, f"kcat ended with {producer.returncode}: {errors[-2000:]}"
+    found = read_all(broker.bootstrap_servers)
+    broker.stop()
+    return judge(source, lines, found, kills=kills, written=before, seconds=time.perf_counter() - began)
+
+
+def judge(
+    source: Path,
+    lines: list[bytes],
+    found: dict[int, list[tuple[bytes, bytes]]],
+    *,
+    kills: int,
+    written: int,
+    seconds: float,
+) -> Result:
+    """Compare what came out with what went in."""
+    sent = Counter(lines)
+    got = Counter(key + b"|" + value for part in found.values() for key, value in part)
+    disorder = 0
+    for part in found.values():
+        numbers = [int(value[:8]) for _, value in part]
+        disorder += sum(later <= earlier for earlier, later in itertools.pairwise(numbers))
+    homes: dict[bytes, set[int]] = {}
+    for index, part in found.items():
+        for key, _ in part:
+            homes.setdefault(key, set()).add(index)
+    assert all(len(home) == 1 for home in homes.values()), "a key in two partitions"
+    assert sum(bool(part) for part in found.values()) == PARTITIONS
+    return Result(
+        source=source.name,
+        lines=len(lines),
+        kills=kills,
+        written_before_kill=written,
+        duplicates=sum(max(times - 1, 0) for times in got.values()),
+        missing=sum((sent - got).values()),
+        out_of_order=disorder,
+        foreign=sum(times for line, times in got.items() if line not in sent),
+        seconds=seconds,
+    )
+
+
+def main() -> int:
+    """Run once and say what came of it."""
+    parser = argparse.ArgumentParser(prog="python -m compat.main_job", description=__doc__)
+    parser.add_argument("--broker", choices=["kbroker", "kafka"], default="kbroker")
+    parser.add_argument("--lines", type=int, default=LEAST_LINES)
+    parser.add_argument("--kills", type=int, default=1)
+    options = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="kbroker-main-job-"))
+    broker: Broker = KafkaNode(directory) if options.broker == "kafka" else KbrokerProcess(directory)
+    try:
+        result = run(broker, count=options.lines, kills=options.kills)
+    finally:
+        if broker.process is not None:
+            broker.kill()
+        shutil.rmtree(directory, ignore_errors=True)
+    print(result)
+    return 0 if result.good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
