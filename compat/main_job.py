@@ -1,6 +1,6 @@
 """The main job on real input: `python -m compat.main_job`.
 
-A log file of this machine, each line behind its number so that every record is one of a kind, and repeated to at least
+A log file of this machine, each line behind its number so that every record is one of a kind, repeated to at least
 100,000 lines, goes in through kcat with zstd and an idempotent producer over six partitions. In the middle the broker is
 killed with `kill -9` and started again on the same directory and port. It all comes out through kafka-python: complete,
 in order in every partition, and nothing twice.
@@ -133,6 +133,7 @@ def run(broker: Broker, *, count: int = LEAST_LINES, kills: int = 1) -> Result:
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
     admin.create_topics({TOPIC: {"num_partitions": PARTITIONS, "replication_factor": 1}}, wait_for_metadata=True)
     admin.close()
+    complaints = tempfile.TemporaryFile()
     producer = subprocess.Popen(
         [
             executable("kcat", hint="install kcat 1.7.1"),
@@ -141,7 +142,7 @@ def run(broker: Broker, *, count: int = LEAST_LINES, kills: int = 1) -> Result:
             *("-X", "reconnect.backoff.ms=50", "-X", "reconnect.backoff.max.ms=500"),
         ],
         stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=complaints,
     )
     gates = {len(lines) * (number + 1) // (kills + 1): threading.Event() for number in range(kills)}
     feeder = threading.Thread(target=feed, args=(lines, producer, gates))
@@ -155,8 +156,11 @@ def run(broker: Broker, *, count: int = LEAST_LINES, kills: int = 1) -> Result:
         broker.kill()
         broker.start()
     feeder.join()
-    errors = producer.communicate(timeout=120)[1].decode(errors="replace")
-    assert producer.returncode == 0, f"kcat ended with {producer.returncode}: {errors[-2000:]}"
+    producer.wait(120)
+    complaints.seek(0)
+    said = complaints.read()[-2000:].decode(errors="replace")
+    complaints.close()
+    assert producer.returncode == 0, f"kcat ended with {producer.returncode}: {said}"
     found = read_all(broker.bootstrap_servers)
     broker.stop()
     return judge(source, lines, found, kills=kills, written=before, seconds=time.perf_counter() - began)
