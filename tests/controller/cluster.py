@@ -1,0 +1,159 @@
+"""A controller with its image, driven by decisions; what the tests of decisions share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
+
+from kbroker.controller.context import ControllerSettings
+from kbroker.controller.controller import Controller
+from kbroker.metadata.image import Image
+from kbroker.runtime.outcome import Outcome
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from wire.messages.broker_registration import BrokerFeatureRange, BrokerListener, BrokerRegistrationRequest
+from wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from wire.stored.metadata import FeatureLevelRecord
+
+R = TypeVar("R")
+
+CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
+SETTINGS = ControllerSettings(cluster_id=CLUSTER_ID, num_partitions=3)
+
+
+class Described(NamedTuple):
+    name: str
+    value: str | None
+    read_only: bool = False
+    source: int = 5
+    is_sensitive: bool = False
+
+
+class Rules:
+    """Three known keys: retention.ms (a number), cleanup.policy (a list), log.retention.ms (of brokers)."""
+
+    def validate_topic(self, configs: Mapping[str, str], previous: Mapping[str, str]) -> None:
+        for key, value in configs.items():
+            if key not in {"retention.ms", "cleanup.policy"}:
+                raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {key}")
+            if key == "retention.ms" and not value.removeprefix("-").isdigit():
+                raise KafkaError(ErrorCode.INVALID_CONFIG, f"Invalid value {value} for configuration {key}")
+
+    def validate_broker(self, configs: Mapping[str, str], previous: Mapping[str, str], *, per_broker: bool) -> None:
+        for key in configs:
+            if key != "log.retention.ms":
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown broker config name: {key}")
+
+    def is_list(self, resource_type: int, key: str) -> bool:
+        return key == "cleanup.policy"
+
+    def default(self, resource_type: int, key: str) -> str | None:
+        return {"cleanup.policy": "delete"}.get(key)
+
+    def describe_topic(self, configs: Mapping[str, str], image: Image) -> list[Described]:
+        retention = Described("retention.ms", configs.get("retention.ms", "604800000"), source=1)
+        return [retention, Described("secret", "hidden", is_sensitive=True)]
+
+
+def topic(
+    name: str,
+    partitions: int = -1,
+    replication_factor: int = -1,
+    *,
+    assignments: Mapping[int, list[int]] | list[tuple[int, list[int]]] = (),  # type: ignore[assignment]
+    configs: Mapping[str, str | None] | None = None,
+) -> CreatableTopic:
+    pairs = assignments.items() if isinstance(assignments, Mapping) else assignments
+    return CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replication_factor,
+        assignments=[CreatableReplicaAssignment(partition_index=index, broker_ids=ids) for index, ids in pairs],
+        configs=[CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()],
+    )
+
+
+class Cluster:
+    """Brokers and one controller without a log: offsets are those that the records would get."""
+
+    def __init__(self, brokers: int = 1, **settings: Any) -> None:
+        self.now_ms = 0
+        self._ids = 0
+        self.controller = Controller(
+            Image(),
+            settings=replace(SETTINGS, **settings),
+            rules=Rules(),
+            new_uuid=self.new_uuid,
+            now_ms=self.now_ms,
+        )
+        self.decided: list[Any] = []
+        self.commit(Outcome([FeatureLevelRecord(name="metadata.version", feature_level=21)], None))
+        for broker_id in range(1, brokers + 1):
+            self.start(broker_id)
+
+    def new_uuid(self) -> UUID:
+        self._ids += 1
+        return UUID(int=(0x1234_0000 << 96) + self._ids)
+
+    @property
+    def image(self) -> Image:
+        return self.controller.image
+
+    def commit(self, outcome: Outcome[R]) -> R:
+        """Replay the records as a log would give them back."""
+        self.decided += outcome.records
+        if outcome.records:
+            self.controller.replay(outcome.records, offset=self.image.offset + len(outcome.records), epoch=1)
+        return outcome.response
+
+    def registration(self, broker_id: int, incarnation: int = 1) -> BrokerRegistrationRequest:
+        return BrokerRegistrationRequest(
+            broker_id=broker_id,
+            cluster_id=CLUSTER_ID,
+            incarnation_id=UUID(int=1_000_000 * broker_id + incarnation),
+            listeners=[
+                BrokerListener(name="PLAINTEXT", host=f"host{broker_id}", port=9000 + broker_id, security_protocol=0)
+            ],
+            features=[
+                BrokerFeatureRange(name="metadata.version", min_supported_version=7, max_supported_version=21),
+            ],
+            rack=None,
+            log_dirs=[UUID(int=5_000 + broker_id)],
+        )
+
+    def start(self, broker_id: int, incarnation: int = 1, *, replaces_dead: bool = True) -> None:
+        """Register and unfence."""
+        request = self.registration(broker_id, incarnation)
+        self.commit(self.controller.register_broker(request, self.now_ms, replaces_dead=replaces_dead))
+        self.heartbeat(broker_id)
+
+    def heartbeat(
+        self, broker_id: int, *, offset: int | None = None, fence: bool = False, shut_down: bool = False
+    ) -> BrokerHeartbeatResponse:
+        request = BrokerHeartbeatRequest(
+            broker_id=broker_id,
+            broker_epoch=self.image.brokers[broker_id].epoch,
+            current_metadata_offset=self.image.offset if offset is None else offset,
+            want_fence=fence,
+            want_shut_down=shut_down,
+        )
+        return self.commit(self.controller.broker_heartbeat(request, self.now_ms))
+
+    def create(self, *topics: CreatableTopic, validate_only: bool = False) -> CreateTopicsResponse:
+        request = CreateTopicsRequest(topics=list(topics), validate_only=validate_only)
+        return self.commit(self.controller.create_topics(request))
+
+    def fails(self, *topics: CreatableTopic) -> tuple[int, str | None]:
+        """The code and text of the one topic that is refused; nothing may have changed."""
+        before = self.image
+        (result,) = self.create(*topics).topics
+        assert self.image is before
+        return result.error_code, result.error_message

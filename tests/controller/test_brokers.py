@@ -1,0 +1,278 @@
+"""A broker's life: registration, fencing, controlled shutdown, and who leads its partitions meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from kbroker.controller.brokers import BrokerSessions
+from tests.controller.cluster import Cluster, topic
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.broker_registration import BrokerFeatureRange
+from wire.messages.controller_registration import ControllerRegistrationRequest
+from wire.stored.metadata import (
+    BrokerRegistrationChangeRecord,
+    PartitionChangeRecord,
+    RegisterBrokerRecord,
+)
+
+
+def epochs(cluster: Cluster, name: str = "a", index: int = 0) -> tuple[int, int, int]:
+    partition = cluster.image.partition(name, index)
+    assert partition is not None
+    return partition.leader, partition.leader_epoch, partition.partition_epoch
+
+
+def kinds(records: list[Any]) -> list[tuple[str, Any]]:
+    """Each record's class and what matters of it here."""
+    found: list[tuple[str, Any]] = []
+    for record in records:
+        if isinstance(record, PartitionChangeRecord):
+            found.append(("leader", record.leader))
+        elif isinstance(record, BrokerRegistrationChangeRecord):
+            found.append(("change", (record.fenced, record.in_controlled_shutdown)))
+        else:
+            found.append((type(record).__name__, getattr(record, "fenced", None)))
+    return found
+
+
+def test_a_clean_restart_of_the_single_broker_writes_what_kafka_writes() -> None:
+    """Records and epochs as in the metadata log of Apache Kafka 4.3.1 after SIGTERM and a start."""
+    cluster = Cluster()
+    cluster.create(topic("a", 2, 1))
+    assert epochs(cluster) == (1, 0, 0)
+    mark = len(cluster.decided)
+    assert not cluster.heartbeat(1, shut_down=True).should_shut_down
+    assert kinds(cluster.decided[mark:]) == [("change", (0, 1)), ("leader", -1), ("leader", -1)]
+    assert epochs(cluster) == (-1, 1, 1)
+    mark = len(cluster.decided)
+    assert cluster.heartbeat(1, shut_down=True).should_shut_down
+    assert kinds(cluster.decided[mark:]) == [("change", (1, 0))]
+    mark = len(cluster.decided)
+    cluster.start(1, incarnation=2)
+    assert kinds(cluster.decided[mark:]) == [
+        ("RegisterBrokerRecord", True),
+        ("change", (-1, 0)),
+        ("leader", 1),
+        ("leader", 1),
+    ]
+    assert epochs(cluster) == (1, 2, 2)
+
+
+def test_a_restart_after_kill_raises_the_leader_epoch_by_two_as_kafkas_does() -> None:
+    """Kafka writes the same records nine seconds later, when the dead incarnation's session has run out."""
+    cluster = Cluster()
+    cluster.create(topic("a", 1, 1))
+    mark = len(cluster.decided)
+    cluster.start(1, incarnation=2, replaces_dead=True)
+    assert kinds(cluster.decided[mark:]) == [
+        ("leader", -1),
+        ("change", (1, 0)),
+        ("RegisterBrokerRecord", True),
+        ("change", (-1, 0)),
+        ("leader", 1),
+    ]
+    assert epochs(cluster) == (1, 2, 2)
+    assert cluster.image.partition("a", 0).isr == (1,)  # type: ignore[union-attr]
+
+
+def test_the_broker_epoch_is_the_offset_of_its_registration() -> None:
+    cluster = Cluster()
+    cluster.create(topic("a", 3, 1))
+    first = cluster.image.end_offset
+    cluster.commit(cluster.controller.register_broker(cluster.registration(1, 2), 0, replaces_dead=True))
+    offset = cluster.image.brokers[1].epoch
+    assert isinstance(cluster.decided[offset], RegisterBrokerRecord)
+    assert offset == first + 4, "three leaders and the fence come before it"
+
+
+def test_the_same_incarnation_registers_again_with_the_same_epoch() -> None:
+    cluster = Cluster()
+    before = cluster.image.brokers[1]
+    response = cluster.commit(cluster.controller.register_broker(cluster.registration(1), 0))
+    assert response.broker_epoch == before.epoch
+    assert cluster.image.brokers[1] == before
+
+
+def test_d12_another_incarnation_is_refused_while_the_first_is_alive() -> None:
+    cluster = Cluster()
+    with pytest.raises(KafkaError) as caught:
+        cluster.controller.register_broker(cluster.registration(1, 2), 8_999)
+    assert caught.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    cluster.commit(cluster.controller.register_broker(cluster.registration(1, 2), 9_000))
+    assert cluster.image.brokers[1].incarnation_id == UUID(int=1_000_002)
+
+
+def test_an_incarnation_that_never_said_anything_can_be_replaced() -> None:
+    cluster = Cluster()
+    cluster.commit(cluster.controller.register_broker(cluster.registration(2, 1), 0))
+    cluster.commit(cluster.controller.register_broker(cluster.registration(2, 2), 1))
+    assert cluster.image.brokers[2].incarnation_id == UUID(int=2_000_002)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"cluster_id": "another"}, ErrorCode.INCONSISTENT_CLUSTER_ID),
+        ({"is_migrating_zk_broker": True}, ErrorCode.BROKER_ID_NOT_REGISTERED),
+        ({"log_dirs": []}, ErrorCode.INVALID_REGISTRATION),
+        ({"log_dirs": [UUID(int=99)]}, ErrorCode.INVALID_REGISTRATION),
+        ({"log_dirs": [UUID(int=6000), UUID(int=6000)]}, ErrorCode.INVALID_REGISTRATION),
+        ({"log_dirs": [UUID(int=5001)]}, ErrorCode.INVALID_REGISTRATION),  # broker 1 has it
+        ({"features": []}, ErrorCode.UNSUPPORTED_VERSION),
+        (
+            {
+                "features": [
+                    BrokerFeatureRange(name="metadata.version", min_supported_version=7, max_supported_version=20)
+                ]
+            },
+            ErrorCode.UNSUPPORTED_VERSION,
+        ),
+    ],
+)
+def test_d12_a_registration_that_cannot_be_is_refused(fields: dict[str, Any], code: ErrorCode) -> None:
+    cluster = Cluster()
+    request = cluster.registration(2)
+    for name, value in fields.items():
+        setattr(request, name, value)
+    with pytest.raises(KafkaError) as caught:
+        cluster.controller.register_broker(request, 0)
+    assert caught.value.code is code
+
+
+def test_c7_a_heartbeat_with_a_stale_epoch_or_of_nobody_is_refused() -> None:
+    cluster = Cluster()
+    cluster.start(1, incarnation=2)
+    stale = cluster.image.brokers[1].epoch - 1
+    for broker_id, epoch in ((1, stale), (7, 0)):
+        request = cluster.controller
+        with pytest.raises(KafkaError) as caught:
+            request.broker_heartbeat(_heartbeat(broker_id, epoch), 0)
+        assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH
+
+
+def _heartbeat(broker_id: int, epoch: int) -> Any:
+    from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
+
+    return BrokerHeartbeatRequest(
+        broker_id=broker_id, broker_epoch=epoch, current_metadata_offset=0, want_fence=False, want_shut_down=False
+    )
+
+
+def test_a_broker_is_unfenced_once_it_has_replayed_its_registration() -> None:
+    cluster = Cluster()
+    cluster.commit(cluster.controller.register_broker(cluster.registration(2), 0))
+    epoch = cluster.image.brokers[2].epoch
+    behind = cluster.heartbeat(2, offset=epoch - 1)
+    assert (behind.is_caught_up, behind.is_fenced) == (False, True)
+    caught_up = cluster.heartbeat(2, offset=epoch)
+    assert (caught_up.is_caught_up, caught_up.is_fenced) == (True, False)
+
+
+def test_fencing_moves_leaders_and_shrinks_the_isr() -> None:
+    cluster = Cluster(brokers=3)
+    cluster.create(topic("a", 3, 2))
+    cluster.heartbeat(1, fence=True)
+    partitions = cluster.image.topics_by_name["a"].partitions
+    assert [(one.leader, one.isr, one.leader_epoch, one.partition_epoch) for one in partitions.values()] == [
+        (2, (2,), 1, 1),  # was led by 1
+        (2, (2, 3), 0, 0),  # is not on 1
+        (3, (3,), 0, 1),  # only shrank
+    ]
+    cluster.heartbeat(1)
+    assert [one.isr for one in cluster.image.topics_by_name["a"].partitions.values()] == [(2,), (2, 3), (3,)]
+
+
+def test_the_last_member_of_an_isr_stays_in_it_without_leading() -> None:
+    cluster = Cluster(brokers=2)
+    cluster.create(topic("a", assignments={0: [1, 2]}))
+    cluster.heartbeat(2, fence=True)
+    cluster.heartbeat(1, fence=True)
+    assert (epochs(cluster)[0], cluster.image.partition("a", 0).isr) == (-1, (1,))  # type: ignore[union-attr]
+    cluster.heartbeat(2)
+    assert epochs(cluster)[0] == -1, "2 does not have everything"
+    cluster.heartbeat(1)
+    assert epochs(cluster)[0] == 1
+
+
+def test_r9_an_unclean_election_happens_only_where_it_is_allowed_and_says_so() -> None:
+    cluster = Cluster(brokers=2, unclean_leader_election_enable=True)
+    cluster.create(topic("a", assignments={0: [1, 2]}))
+    cluster.heartbeat(2, fence=True)
+    cluster.heartbeat(1, fence=True)
+    cluster.heartbeat(2)
+    partition = cluster.image.partition("a", 0)
+    assert partition is not None
+    assert (partition.leader, partition.isr, partition.leader_recovery_state) == (2, (2,), 1)
+
+
+def test_a_controlled_shutdown_ends_when_the_others_know_the_new_leaders() -> None:
+    cluster = Cluster(brokers=2)
+    cluster.create(topic("a", assignments={0: [1, 2]}))
+    assert not cluster.heartbeat(1, shut_down=True).should_shut_down
+    moved = cluster.image.offset
+    assert epochs(cluster)[0] == 2
+    cluster.heartbeat(2, offset=moved - 1)
+    assert not cluster.heartbeat(1, shut_down=True).should_shut_down
+    cluster.heartbeat(2, offset=moved)
+    assert cluster.heartbeat(1, shut_down=True).should_shut_down
+    assert cluster.image.brokers[1].fenced
+
+
+def test_a_broker_that_leads_nothing_may_stop_at_once() -> None:
+    cluster = Cluster()
+    assert cluster.heartbeat(1, shut_down=True).should_shut_down
+    assert cluster.heartbeat(1, shut_down=True).should_shut_down, "a fenced broker may always stop"
+
+
+def test_silent_brokers_are_fenced_one_at_a_time_and_the_longest_silent_first() -> None:
+    cluster = Cluster(brokers=3)
+    for broker_id, at in ((1, 2_000), (2, 1_000), (3, 9_500)):
+        cluster.now_ms = at
+        cluster.heartbeat(broker_id)
+    assert cluster.controller.next_deadline_ms() == 10_000
+    assert cluster.commit(cluster.controller.fence_silent_broker(9_999)) is None
+    assert cluster.commit(cluster.controller.fence_silent_broker(11_000)) == 2
+    assert cluster.commit(cluster.controller.fence_silent_broker(11_000)) == 1
+    assert cluster.commit(cluster.controller.fence_silent_broker(11_000)) is None
+    assert [broker.fenced for broker in cluster.image.brokers.values()] == [True, True, False]
+
+
+def test_a_new_controller_gives_every_unfenced_broker_a_whole_session() -> None:
+    image = Cluster(brokers=1).image
+    sessions = BrokerSessions(9_000)
+    sessions.restore(image, 50_000)
+    assert sessions.is_live(1, 58_999)
+    assert not sessions.is_live(1, 59_000)
+
+
+def test_an_unregistered_broker_is_gone_and_its_partitions_move() -> None:
+    cluster = Cluster(brokers=2)
+    cluster.create(topic("a", assignments={0: [1, 2]}))
+    cluster.commit(cluster.controller.unregister_broker(1))
+    assert list(cluster.image.brokers) == [2]
+    assert epochs(cluster)[0] == 2
+    with pytest.raises(KafkaError) as caught:
+        cluster.controller.unregister_broker(1)
+    assert caught.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+def test_a_replica_in_a_directory_that_is_offline_cannot_lead() -> None:
+    cluster = Cluster()
+    cluster.create(topic("a", 1, 1))
+    request = cluster.registration(1, 2)
+    request.log_dirs = [UUID(int=6001)]  # the directory that held the replica is not there any more
+    cluster.commit(cluster.controller.register_broker(request, 0, replaces_dead=True))
+    cluster.heartbeat(1)
+    assert epochs(cluster)[0] == -1
+
+
+def test_a_controller_is_registered_with_what_it_says() -> None:
+    cluster = Cluster()
+    request = ControllerRegistrationRequest(
+        controller_id=3, incarnation_id=UUID(int=4), zk_migration_ready=False, listeners=[], features=[]
+    )
+    cluster.commit(cluster.controller.register_controller(request))
+    assert cluster.image.controllers[3].incarnation_id == UUID(int=4)

@@ -1,0 +1,188 @@
+"""IncrementalAlterConfigs and AlterConfigs: all of a resource or nothing of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.controller.configs import Operation, check_own_broker
+from tests.controller.cluster import Cluster, topic
+from wire.errors import KafkaError
+from wire.messages import alter_configs as legacy
+from wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from wire.stored.metadata import ConfigRecord
+
+TOPIC, BROKER = 2, 4
+Change = tuple[str, int, str | None]
+
+
+def resource(resource_type: int, name: str, *changes: Change) -> AlterConfigsResource:
+    return AlterConfigsResource(
+        resource_type=resource_type,
+        resource_name=name,
+        configs=[AlterableConfig(name=key, config_operation=what, value=value) for key, what, value in changes],
+    )
+
+
+def alter(
+    cluster: Cluster, *resources: AlterConfigsResource, validate_only: bool = False
+) -> list[tuple[int, str | None]]:
+    request = IncrementalAlterConfigsRequest(resources=list(resources), validate_only=validate_only)
+    response = cluster.commit(cluster.controller.incremental_alter_configs(request))
+    assert [(one.resource_type, one.resource_name) for one in response.responses] == [
+        (one.resource_type, one.resource_name) for one in resources
+    ]
+    return [(one.error_code, one.error_message) for one in response.responses]
+
+
+def cluster_with_topic() -> Cluster:
+    cluster = Cluster()
+    cluster.create(topic("a", configs={"retention.ms": "5"}))
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ([("retention.ms", Operation.SET, "7")], {"retention.ms": "7"}),
+        ([("retention.ms", Operation.DELETE, None)], {}),
+        ([("retention.ms", Operation.DELETE, "ignored")], {}),
+        ([("cleanup.policy", Operation.APPEND, "compact")], {"retention.ms": "5", "cleanup.policy": "delete,compact"}),
+        ([("cleanup.policy", Operation.APPEND, "delete")], {"retention.ms": "5", "cleanup.policy": "delete"}),
+        ([("cleanup.policy", Operation.SUBTRACT, "delete")], {"retention.ms": "5", "cleanup.policy": ""}),
+        ([("cleanup.policy", Operation.SUBTRACT, "other")], {"retention.ms": "5", "cleanup.policy": "delete"}),
+        (
+            [("retention.ms", Operation.SET, "7"), ("cleanup.policy", Operation.SET, "compact")],
+            {"retention.ms": "7", "cleanup.policy": "compact"},
+        ),
+    ],
+)
+def test_each_operation_does_what_kafka_does(changes: list[Change], expected: dict[str, str]) -> None:
+    cluster = cluster_with_topic()
+    assert alter(cluster, resource(TOPIC, "a", *changes)) == [(0, None)]
+    assert cluster.image.topic_configs("a") == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "text"),
+    [
+        (resource(TOPIC, "nope", ("retention.ms", 0, "1")), 3, "The topic 'nope' does not exist."),
+        (resource(TOPIC, "", ("retention.ms", 0, "1")), 42, "Default topic resources are not allowed."),
+        (resource(TOPIC, "a b", ("retention.ms", 0, "1")), 17, "Topic name is invalid"),
+        (resource(TOPIC, "a", ("nonsense", 0, "1")), 40, "Unknown topic config name: nonsense"),
+        (resource(TOPIC, "a", ("retention.ms", 0, "x")), 40, "Invalid value x"),
+        (resource(TOPIC, "a", ("retention.ms", 0, None)), 42, "Null value not supported for : retention.ms"),
+        (resource(TOPIC, "a", ("retention.ms", 2, "1")), 40, "Can't APPEND to key retention.ms"),
+        (resource(TOPIC, "a", ("retention.ms", 9, "1")), 42, "Unknown operations type 9"),
+        (
+            resource(TOPIC, "a", ("retention.ms", 0, "1"), ("retention.ms", 0, "2")),
+            42,
+            "Error due to duplicate config keys",
+        ),
+        (resource(BROKER, "x", ("log.retention.ms", 0, "1")), 42, "Node id must be an integer, but it is: x"),
+        (resource(BROKER, "9", ("log.retention.ms", 0, "1")), 102, "No node with id 9 found."),
+        (resource(BROKER, "", ("nonsense", 0, "1")), 42, "Unknown broker config name: nonsense"),
+        (resource(8, "1", ("kafka", 0, "INFO")), 42, "Unknown resource type 8"),
+        (resource(99, "1", ("kafka", 0, "INFO")), 42, "Unknown resource type 99"),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused(asked: AlterConfigsResource, code: int, text: str) -> None:
+    cluster = cluster_with_topic()
+    before = cluster.image
+    ((refused, message),) = alter(cluster, asked)
+    assert refused == code
+    assert message is not None
+    assert text in message
+    assert cluster.image is before
+
+
+def test_one_bad_key_leaves_the_whole_resource_as_it_was_and_others_go_on() -> None:
+    cluster = cluster_with_topic()
+    codes = alter(
+        cluster,
+        resource(TOPIC, "a", ("retention.ms", 0, "7"), ("nonsense", 0, "1")),
+        resource(BROKER, "1", ("log.retention.ms", 0, "8")),
+        resource(BROKER, "", ("log.retention.ms", 0, "9")),
+    )
+    assert [code for code, _ in codes] == [40, 0, 0]
+    assert cluster.image.topic_configs("a") == {"retention.ms": "5"}
+    assert cluster.image.broker_configs(1) == {"log.retention.ms": "8"}
+    assert cluster.image.broker_configs(None) == {"log.retention.ms": "9"}
+
+
+def test_a_resource_that_is_named_twice_fails_in_both_places() -> None:
+    cluster = cluster_with_topic()
+    same = resource(TOPIC, "a", ("retention.ms", 0, "7"))
+    assert alter(cluster, same, same) == [(42, "Each resource must appear at most once.")] * 2
+
+
+def test_a_broker_records_an_unchanged_value_and_a_topic_does_not() -> None:
+    cluster = cluster_with_topic()
+    alter(cluster, resource(BROKER, "1", ("log.retention.ms", 0, "8")))
+    before = len(cluster.decided)
+    alter(cluster, resource(TOPIC, "a", ("retention.ms", 0, "5")))
+    assert len(cluster.decided) == before
+    alter(cluster, resource(BROKER, "1", ("log.retention.ms", 0, "8")))
+    assert cluster.decided[before:] == [
+        ConfigRecord(resource_type=4, resource_name="1", name="log.retention.ms", value="8")
+    ]
+
+
+def test_validate_only_answers_alike_and_changes_nothing() -> None:
+    cluster = cluster_with_topic()
+    before = cluster.image
+    assert alter(cluster, resource(TOPIC, "a", ("retention.ms", 0, "7")), validate_only=True) == [(0, None)]
+    assert alter(cluster, resource(TOPIC, "a", ("retention.ms", 0, "x")), validate_only=True)[0][0] == 40
+    assert cluster.image is before
+
+
+def test_w11_too_many_changes_at_once_are_refused_as_a_whole() -> None:
+    cluster = Cluster(max_records_per_decision=5)
+    cluster.create(topic("a"))
+    cluster.create(topic("b"))
+    before = cluster.image
+    two: list[Change] = [("retention.ms", 0, "7"), ("cleanup.policy", 0, "compact")]
+    resources = [resource(TOPIC, name, *two) for name in "ab"]
+    broker = resource(BROKER, "1", ("log.retention.ms", 0, "8"))
+    default = resource(BROKER, "", ("log.retention.ms", 0, "8"))
+    assert [code for code, _ in alter(cluster, *resources, broker, default)] == [44] * 4
+    assert cluster.image is before
+    assert [code for code, _ in alter(cluster, *resources, broker)] == [0] * 3
+
+
+def test_the_older_form_replaces_all_overrides() -> None:
+    cluster = Cluster()
+    cluster.create(topic("a", configs={"retention.ms": "5", "cleanup.policy": "compact"}))
+
+    def replace(configs: dict[str, str | None]) -> int:
+        request = legacy.AlterConfigsRequest(
+            resources=[
+                legacy.AlterConfigsResource(
+                    resource_type=TOPIC,
+                    resource_name="a",
+                    configs=[legacy.AlterableConfig(name=key, value=value) for key, value in configs.items()],
+                )
+            ],
+            validate_only=False,
+        )
+        (result,) = cluster.commit(cluster.controller.alter_configs(request)).responses
+        return result.error_code
+
+    assert replace({"retention.ms": "9"}) == 0
+    assert cluster.image.topic_configs("a") == {"retention.ms": "9"}
+    assert replace({"nonsense": "9"}) == 40
+    assert replace({"retention.ms": None}) == 42
+    assert cluster.image.topic_configs("a") == {"retention.ms": "9"}
+    assert replace({}) == 0
+    assert cluster.image.topic_configs("a") == {}
+
+
+def test_a_broker_takes_changes_of_its_own_settings_only() -> None:
+    check_own_broker(1, BROKER, "1")
+    check_own_broker(1, BROKER, "")
+    check_own_broker(1, TOPIC, "2")
+    with pytest.raises(KafkaError, match="Unexpected broker id, expected 1, but received 2"):
+        check_own_broker(1, BROKER, "2")

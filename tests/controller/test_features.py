@@ -1,0 +1,153 @@
+"""Producer-id blocks, feature levels, and the versions that records are written in."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from kbroker.controller.producer_ids import ProducerIdBlock
+from kbroker.controller.records import decode_value, encode_value, record_version
+from kbroker.metadata.errors import UnusableMetadata
+from tests.controller.cluster import Cluster
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from wire.stored import metadata as stored
+
+
+def allocate(cluster: Cluster, block: ProducerIdBlock) -> None:
+    epoch = cluster.image.brokers[1].epoch
+    request = AllocateProducerIdsRequest(broker_id=1, broker_epoch=epoch)
+    block.refill(cluster.commit(cluster.controller.allocate_producer_ids(request)))
+
+
+def test_trap_25_no_producer_id_comes_twice_even_across_restarts() -> None:
+    cluster = Cluster()
+    seen: list[int] = []
+    for _ in range(3):
+        block = ProducerIdBlock()  # a restart forgets what was left
+        for _ in range(1_500):
+            taken = block.take()
+            if taken is None:
+                allocate(cluster, block)
+                taken = block.take()
+            assert taken is not None
+            seen.append(taken)
+    assert len(set(seen)) == len(seen) == 4_500
+    assert max(seen) < cluster.image.next_producer_id == 6_000
+
+
+def test_c7_a_stale_broker_gets_no_block() -> None:
+    with pytest.raises(KafkaError) as caught:
+        Cluster().controller.allocate_producer_ids(AllocateProducerIdsRequest(broker_id=1, broker_epoch=0))
+    assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH
+
+
+def test_producer_ids_end_before_int64_does() -> None:
+    cluster = Cluster()
+    epoch = cluster.image.brokers[1].epoch
+    record = stored.ProducerIdsRecord(broker_id=1, broker_epoch=epoch, next_producer_id=2**63 - 1000)
+    cluster.controller.replay([record], offset=cluster.image.offset + 1, epoch=1)
+    with pytest.raises(KafkaError):
+        cluster.controller.allocate_producer_ids(AllocateProducerIdsRequest(broker_id=1, broker_epoch=epoch))
+
+
+def update(cluster: Cluster, level: int, upgrade_type: int = 1, feature: str = "metadata.version") -> int:
+    request = UpdateFeaturesRequest(
+        feature_updates=[FeatureUpdateKey(feature=feature, max_version_level=level, upgrade_type=upgrade_type)]
+    )
+    return cluster.commit(cluster.controller.update_features(request)).error_code
+
+
+@pytest.mark.parametrize(
+    ("level", "upgrade_type", "feature", "code"),
+    [
+        (21, 1, "metadata.version", 0),
+        (22, 1, "metadata.version", 95),
+        (20, 1, "metadata.version", 95),
+        (20, 2, "metadata.version", 95),
+        (6, 3, "metadata.version", 95),
+        (-1, 1, "metadata.version", 95),
+        (21, 9, "metadata.version", 95),
+        (1, 1, "group.version", 95),
+        (0, 1, "kraft.version", 0),
+        (1, 1, "kraft.version", 95),
+    ],
+)
+def test_features_rise_to_what_is_implemented_and_never_fall(
+    level: int, upgrade_type: int, feature: str, code: int
+) -> None:
+    cluster = Cluster()
+    before = cluster.image
+    assert update(cluster, level, upgrade_type, feature) == code
+    assert cluster.image is before, "nothing here changes a level"
+
+
+def test_an_older_cluster_can_be_raised() -> None:
+    cluster = Cluster()
+    record = stored.FeatureLevelRecord(name="metadata.version", feature_level=20)
+    cluster.controller.replay([record], offset=cluster.image.offset + 1, epoch=1)
+    assert update(cluster, 21) == 0
+    assert cluster.image.metadata_version == 21
+
+
+PARTITION = stored.PartitionRecord(
+    partition_id=0,
+    topic_id=UUID(int=1),
+    replicas=[1],
+    isr=[1],
+    removing_replicas=[],
+    adding_replicas=[],
+    leader=1,
+    leader_epoch=0,
+    partition_epoch=0,
+)
+CHANGE = stored.PartitionChangeRecord(partition_id=0, topic_id=UUID(int=1), leader=1)
+REGISTER = stored.RegisterBrokerRecord(
+    broker_id=1, incarnation_id=UUID(int=1), broker_epoch=1, end_points=[], features=[], rack=None
+)
+
+
+@pytest.mark.parametrize(
+    ("record", "level", "version"),
+    [
+        (PARTITION, 16, 0),
+        (PARTITION, 17, 1),
+        (PARTITION, 21, 1),
+        (PARTITION, 23, 2),
+        (CHANGE, 16, 0),
+        (CHANGE, 21, 1),
+        (CHANGE, 30, 2),
+        (REGISTER, 7, 1),
+        (REGISTER, 8, 2),
+        (REGISTER, 17, 3),
+        (REGISTER, 21, 3),
+        (REGISTER, 30, 4),
+        (stored.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=1, fenced=1), 21, 0),
+        (stored.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=1, in_controlled_shutdown=1), 21, 1),
+        (stored.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=1, log_dirs=[UUID(int=1)]), 21, 2),
+        (stored.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=1, cordoned_log_dirs=[]), 30, 3),
+        (stored.TopicRecord(name="a", topic_id=UUID(int=1)), 21, 0),
+    ],
+)
+def test_records_are_written_in_the_version_of_the_metadata_level(record: object, level: int, version: int) -> None:
+    assert record_version(record, level) == version
+    assert decode_value(encode_value(record, level)) == record
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        b"",
+        b"\x00\x02\x00",  # frame version 0
+        b"\x01\x1d\x00\x00",  # record type 29 does not exist
+        b"\x01\x02\x01\x00",  # TopicRecord has no version 1
+        encode_value(CHANGE, 21)[:-1],
+        encode_value(CHANGE, 21) + b"\x00",
+    ],
+)
+def test_c4_a_record_that_is_not_understood_stops_the_reader(value: bytes | None) -> None:
+    with pytest.raises(UnusableMetadata):
+        decode_value(value)

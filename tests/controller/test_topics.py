@@ -1,0 +1,283 @@
+"""CreateTopics and DeleteTopics: every refusal with Kafka's code and words, and the records of every success."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbroker.controller.auto_creation import auto_creation_request, may_create
+from kbroker.controller.context import ControllerSettings, InternalTopic
+from kbroker.controller.placement import place_replicas
+from tests.controller.cluster import Cluster, topic
+from wire.messages.create_topics import CreatableTopic
+from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicState
+from wire.stored.metadata import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from wire.types import ZERO_UUID
+
+EXISTS, INVALID_NAME, PARTITIONS, FACTOR, ASSIGNMENT, CONFIG, REQUEST, POLICY = 36, 17, 37, 38, 39, 40, 42, 44
+
+
+def test_a_topic_is_created_with_its_configs_before_its_partitions() -> None:
+    cluster = Cluster()
+    (result,) = cluster.create(topic("a", 2, 1, configs={"retention.ms": "5"})).topics
+    topic_record, config, *partitions = cluster.decided[-4:]
+    assert topic_record == TopicRecord(name="a", topic_id=result.topic_id)
+    assert config == ConfigRecord(resource_type=2, resource_name="a", name="retention.ms", value="5")
+    assert partitions == [
+        PartitionRecord(
+            partition_id=index,
+            topic_id=result.topic_id,
+            replicas=[1],
+            isr=[1],
+            removing_replicas=[],
+            adding_replicas=[],
+            leader=1,
+            leader_epoch=0,
+            partition_epoch=0,
+            directories=[UUID(int=5001)],
+        )
+        for index in (0, 1)
+    ]
+
+
+def test_trap_18_the_answer_has_id_counts_and_the_effective_configs() -> None:
+    (result,) = Cluster().create(topic("a", configs={"retention.ms": "5"})).topics
+    assert (result.error_code, result.error_message) == (0, None)
+    assert result.topic_id != ZERO_UUID
+    assert (result.num_partitions, result.replication_factor) == (3, 1)  # the broker's defaults
+    assert result.configs is not None
+    assert [(one.name, one.value, one.is_sensitive) for one in result.configs] == [
+        ("retention.ms", "5", False),
+        ("secret", None, True),
+    ]
+
+
+def test_validate_only_answers_alike_and_creates_nothing() -> None:
+    cluster = Cluster()
+    before = cluster.image
+    (result,) = cluster.create(topic("a", 2, 1), validate_only=True).topics
+    assert (result.error_code, result.num_partitions) == (0, 2)
+    assert cluster.image is before
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "text"),
+    [
+        (topic("there"), EXISTS, "Topic 'there' already exists."),
+        (topic(""), INVALID_NAME, "Topic name is invalid: the empty string is not allowed"),
+        (topic(".."), INVALID_NAME, "Topic name is invalid: '..' is not allowed"),
+        (topic("x" * 250), INVALID_NAME, "longer than the max allowed length 249"),
+        (topic("../x"), INVALID_NAME, "contains one or more characters other than ASCII alphanumerics"),
+        (topic("is_there"), INVALID_NAME, "Topic 'is_there' collides with existing topic: is.there"),
+        (topic("n", 0, 1), PARTITIONS, "Number of partitions was set to an invalid non-positive value."),
+        (topic("n", -2, 1), PARTITIONS, "Number of partitions was set to an invalid non-positive value."),
+        (topic("n", 1, 0), FACTOR, "Replication factor must be larger than 0, or -1 to use the default value."),
+        (topic("n", 1, -5), FACTOR, "Replication factor must be larger than 0, or -1 to use the default value."),
+        (
+            topic("n", 1, 2),
+            FACTOR,
+            (
+                "Unable to replicate the partition 2 time(s): The target replication factor of 2 cannot be reached "
+                "because only 1 broker(s) are registered or some brokers have all their log directories cordoned."
+            ),
+        ),
+        (topic("n", 1, -1, assignments={0: [1]}), REQUEST, "but numPartitions was not set to -1."),
+        (topic("n", -1, 1, assignments={0: [1]}), REQUEST, "but replication factor was not set to -1."),
+        (topic("n", assignments={0: [9]}), ASSIGNMENT, "includes broker 9, but no such broker is registered."),
+        (topic("n", assignments={0: [1, 1]}), ASSIGNMENT, "includes the broker 1 more than once."),
+        (topic("n", assignments={0: []}), ASSIGNMENT, "includes an empty replica list."),
+        (topic("n", assignments={0: [1], 2: [1]}), ASSIGNMENT, "should be a consecutive 0-based integer sequence"),
+        (
+            topic("n", assignments=[(0, [1]), (0, [1])]),
+            ASSIGNMENT,
+            "multiple manual partition assignments for partition 0",
+        ),
+        (topic("n", configs={"nonsense": "1"}), CONFIG, "Unknown topic config name: nonsense"),
+        (topic("n", configs={"retention.ms": "abc"}), CONFIG, "Invalid value abc for configuration retention.ms"),
+        (
+            topic("n", configs={"retention.ms": None}),
+            CONFIG,
+            "Null value not supported for topic configs: retention.ms",
+        ),
+        (topic("__cluster_metadata"), REQUEST, "Creation of internal topic __cluster_metadata is prohibited."),
+        (topic("n", 10_001, 1), POLICY, "Excessively large number of partitions per request."),
+        (topic("n", 2**31 - 1, 1), POLICY, "Excessively large number of partitions per request."),
+        (topic("n", 10_000, 1), POLICY, "Unable to perform excessively large batch operation."),
+    ],
+)
+def test_w11_x5_a_topic_that_cannot_be_is_refused_in_kafkas_words(asked: CreatableTopic, code: int, text: str) -> None:
+    cluster = Cluster()
+    cluster.create(topic("there"), topic("is.there"))
+    refused, message = cluster.fails(asked)
+    assert refused == code
+    assert message is not None
+    assert text in message
+
+
+def test_topics_of_one_request_stand_alone() -> None:
+    cluster = Cluster()
+    results = cluster.create(topic("good"), topic("bad name"), topic("twice"), topic("twice"), topic("other")).topics
+    assert [(one.name, one.error_code) for one in results] == [
+        ("good", 0),
+        ("bad name", 17),
+        ("other", 0),
+        ("twice", 42),
+    ]
+    assert sorted(cluster.image.topics_by_name) == ["good", "other"]
+
+
+def test_x5_names_of_one_request_that_collide_are_not_both_created() -> None:
+    cluster = Cluster()
+    results = cluster.create(topic("c.d"), topic("c_d")).topics
+    assert [one.error_code for one in results] == [0, 17]
+
+
+def test_w11_a_request_that_needs_too_many_records_fails_as_a_whole() -> None:
+    cluster = Cluster(max_records_per_decision=10)
+    before = cluster.image
+    results = cluster.create(topic("a", 4, 1), topic("b", 5, 1)).topics
+    assert [one.error_code for one in results] == [POLICY, POLICY]
+    assert cluster.image is before
+    assert [one.error_code for one in cluster.create(topic("a", 4, 1), topic("b", 4, 1)).topics] == [0, 0]
+
+
+def test_manual_assignments_are_taken_and_fenced_brokers_stay_out_of_the_isr() -> None:
+    cluster = Cluster(brokers=3)
+    cluster.heartbeat(2, fence=True)
+    (result,) = cluster.create(topic("a", assignments={1: [3, 1], 0: [2, 1]})).topics
+    assert (result.num_partitions, result.replication_factor) == (2, 2)
+    partitions = cluster.image.topics_by_name["a"].partitions
+    assert [(one.replicas, one.isr, one.leader) for one in partitions.values()] == [
+        ((2, 1), (1,), 1),
+        ((3, 1), (3, 1), 3),
+    ]
+    code, text = cluster.fails(topic("b", assignments={0: [2]}))
+    assert (code, text) == (
+        ASSIGNMENT,
+        (
+            "All brokers specified in the manual partition assignment for partition 0 are fenced or in controlled "
+            "shutdown."
+        ),
+    )
+    assert cluster.fails(topic("b", assignments={0: [1, 3], 1: [1]}))[0] == ASSIGNMENT
+
+
+def test_nothing_can_be_placed_while_all_brokers_are_fenced() -> None:
+    cluster = Cluster()
+    cluster.heartbeat(1, fence=True)
+    assert cluster.fails(topic("a")) == (
+        FACTOR,
+        "Unable to replicate the partition 1 time(s): All brokers are currently fenced.",
+    )
+
+
+def test_an_id_is_new_does_not_look_like_a_flag_and_is_never_special() -> None:
+    cluster = Cluster()
+    candidates = [UUID(int=1), UUID(int=62 << 122), UUID(int=1 << 100)]
+    cluster.controller._new_uuid = lambda: candidates.pop(0)
+    (result,) = cluster.create(topic("a")).topics
+    assert result.topic_id == UUID(int=1 << 100)
+
+
+@given(st.integers(1, 12), st.integers(1, 40), st.integers(0, 30), st.data())
+def test_replicas_go_round_the_sorted_brokers(brokers: int, partitions: int, first: int, data: Any) -> None:
+    ids = sorted(data.draw(st.sets(st.integers(0, 1000), min_size=brokers, max_size=brokers)))
+    factor = data.draw(st.integers(1, brokers))
+    placed = place_replicas(ids, first_partition=first, partitions=partitions, replication_factor=factor)
+    assert placed == [
+        tuple(ids[(index + replica) % brokers] for replica in range(factor))
+        for index in range(first, first + partitions)
+    ]
+    assert all(len(set(replicas)) == factor for replicas in placed)
+
+
+def delete(cluster: Cluster, version: int, *names: str, states: list[tuple[str | None, UUID]] | None = None) -> Any:
+    request = DeleteTopicsRequest(
+        topic_names=list(names),
+        topics=[DeleteTopicState(name=name, topic_id=topic_id) for name, topic_id in states or []],
+        timeout_ms=1,
+    )
+    response = cluster.commit(cluster.controller.delete_topics(request, version=version))
+    return [(one.name, one.topic_id, one.error_code) for one in response.responses]
+
+
+def test_topics_are_deleted_by_name_and_by_id() -> None:
+    cluster = Cluster()
+    first, second = [one.topic_id for one in cluster.create(topic("a"), topic("b"), topic("c")).topics][:2]
+    assert delete(cluster, 5, "a") == [("a", first, 0)]
+    assert delete(cluster, 6, states=[(None, second), ("c", ZERO_UUID)])[0] == ("b", second, 0)
+    assert cluster.decided[-2] == RemoveTopicRecord(topic_id=second)
+    assert cluster.image.topics_by_name == {}
+
+
+def test_a_topic_that_is_created_again_has_another_id() -> None:
+    cluster = Cluster()
+    (first,) = cluster.create(topic("a", configs={"retention.ms": "5"})).topics
+    delete(cluster, 5, "a")
+    (second,) = cluster.create(topic("a")).topics
+    assert first.topic_id != second.topic_id
+    assert cluster.image.topic_configs("a") == {}
+
+
+def test_what_cannot_be_deleted_is_said_for_each_topic() -> None:
+    cluster = Cluster()
+    (known,) = [one.topic_id for one in cluster.create(topic("a")).topics]
+    unknown = UUID(int=99)
+    assert delete(cluster, 5, "nope") == [("nope", ZERO_UUID, 3)]
+    assert delete(cluster, 5, "a", "a") == [("a", ZERO_UUID, 42)]
+    assert delete(cluster, 6, states=[(None, unknown)]) == [(None, unknown, 100)]
+    assert delete(cluster, 6, states=[(None, known), (None, known)]) == [(None, known, 42)]
+    assert delete(cluster, 6, states=[(None, ZERO_UUID)]) == [(None, ZERO_UUID, 42)]
+    assert delete(cluster, 6, states=[("a", known)]) == [("a", known, 42)]
+    assert delete(cluster, 6, states=[("a", ZERO_UUID), (None, known)]) == [("a", known, 42)]
+    assert "a" in cluster.image.topics_by_name
+
+
+@pytest.mark.parametrize(("version", "code"), [(1, 42), (2, 42), (3, 73), (6, 73)])
+def test_deletion_can_be_disabled(version: int, code: int) -> None:
+    cluster = Cluster(delete_topic_enable=False)
+    cluster.create(topic("a"))
+    assert delete(cluster, version, "a") == [("a", ZERO_UUID, code)]
+
+
+def test_w11_deleting_too_many_topics_at_once_is_refused() -> None:
+    cluster = Cluster(max_records_per_decision=4)
+    for name in "abcde":
+        cluster.create(topic(name))
+    assert {code for _, _, code in delete(cluster, 5, *"abcde")} == {POLICY}
+    assert len(cluster.image.topics_by_name) == 5
+
+
+def test_error_texts_of_deletion_are_kafkas() -> None:
+    request = DeleteTopicsRequest(topic_names=["nope"], timeout_ms=1)
+    (result,) = Cluster().controller.delete_topics(request, version=5).response.responses
+    assert result == DeletableTopicResult(
+        name="nope", error_code=3, error_message="This server does not host this topic-partition."
+    )
+
+
+def test_automatic_creation_uses_defaults_and_the_table_of_internal_topics() -> None:
+    settings = ControllerSettings(
+        cluster_id="c",
+        internal_topics={
+            "__consumer_offsets": InternalTopic(
+                partitions=50, replication_factor=1, configs={"cleanup.policy": "compact"}
+            )
+        },
+    )
+    request = auto_creation_request(["a", "__consumer_offsets", "a"], settings)
+    assert request.topics == [topic("a"), topic("__consumer_offsets", 50, 1, configs={"cleanup.policy": "compact"})]
+    cluster = Cluster(num_partitions=7)
+    assert cluster.create(*request.topics).topics[0].num_partitions == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "enabled", "expected"),
+    [("a", True, True), ("a", False, False), ("bad name", True, False), ("__cluster_metadata", True, False)],
+)
+def test_only_legal_names_are_created_automatically(name: str, *, enabled: bool, expected: bool) -> None:
+    assert may_create(name, ControllerSettings(cluster_id="c", auto_create_topics_enable=enabled)) is expected
