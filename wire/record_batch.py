@@ -156,7 +156,10 @@ class RecordBatch:
     @property
     def payload(self) -> memoryview:
         """The records' bytes, still compressed."""
-        return self.data[HEADER_SIZE:]
+        view = memoryview(self.buffer)[self.position + HEADER_SIZE : self.position + self.size]
+        if len(view) < self.size - HEADER_SIZE:
+            raise Malformed(f"a batch of {self.size} bytes, but {len(view) + HEADER_SIZE} are there")
+        return view
 
     @property
     def codec(self) -> Codec:
@@ -202,7 +205,10 @@ class RecordBatch:
         return (self.base_sequence + self.last_offset_delta) & MAX_SEQUENCE
 
     def crc_is_valid(self) -> bool:
-        return self.is_whole and self.crc == crc32c(self.data[ATTRIBUTES_POSITION:])
+        end = self.position + self.size
+        if end > len(self.buffer):
+            return False
+        return self.crc == crc32c(memoryview(self.buffer)[self.position + ATTRIBUTES_POSITION : end])
 
     def records(self, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
         """Decode the records. Raises Malformed at the first that is wrong, or if there are not `record_count`."""

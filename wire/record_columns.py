@@ -15,12 +15,14 @@ gives those that remain to the walk that looks at one record after the other.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import compress
 from operator import add
 from struct import unpack
 from typing import Final, NamedTuple
 
 AT_ONCE: Final = 1024  # records in one step
-AT_LEAST: Final = 16  # with fewer, a step costs more than it saves
+AT_LEAST: Final = 32  # with fewer of one size, a step costs more than it saves
+_HOP_AT_LEAST: Final = 128  # the same for those of various sizes
 
 _WINDOW: Final = 16  # bytes: the last one of the record before, and as many as the header fields of any known shape
 _NULL_KEY: Final = 1
@@ -108,7 +110,7 @@ def prove_alike(d: bytes, p: int, index: int, wanted: int) -> Proof | None:
     # A length counts attributes, timestamp and offset delta, key length, key, value length, value and header count.
     rest = key_at + 1 + 1 + 1
     proved = _cut(proved, records.lengths ^ (sizes + (wide << 1) + _lanes(keys) + 2 * rest * _ones(count)))
-    if not proved:
+    if proved < AT_LEAST:
         return None
     seen = unpack(f"<{proved}H", times.to_bytes(2 * count, "little")[: 2 * proved])
     return Proof(proved, records.starts[proved], min(seen) >> 1, max(seen) >> 1, has_null_key)
@@ -174,6 +176,8 @@ def _equal_sized(d: bytes, p: int, wanted: int, size: int) -> _Columns | None:
 
 def _hop(d: bytes, p: int, wanted: int) -> _Columns | None:
     """The records from `p` on, found by their lengths; of the last ones those are left out that may lack a window."""
+    if wanted < _HOP_AT_LEAST:
+        return None
     starts: list[int] = []
     note = starts.append
     q = p
@@ -190,23 +194,24 @@ def _hop(d: bytes, p: int, wanted: int) -> _Columns | None:
     if q > len(d):
         q = starts.pop()
     count = len(starts)
-    if count < AT_LEAST:
+    if count < _HOP_AT_LEAST:
         return None
     note(q)
-    windows = [d[q - 1 : q + _WINDOW - 1] for q in starts]
+    reach = _WINDOW - 1
+    windows = [d[q - 1 : q + reach] for q in starts]
     if p == 0:
-        windows[0] = _ZERO + d[: _WINDOW - 1]
-    joined = b"".join(windows)
+        windows[0] = _ZERO + d[:reach]
     end = _WINDOW * count
-    first = joined[1:end:_WINDOW]
-    widths = first.translate(_WIDTHS)
+    joined = b"".join(windows)
+    widths = joined[1:end:_WINDOW].translate(_WIDTHS)
     wide = widths.count(2)
     if 0 < wide < count:  # lengths of one byte among those of two: write them in two as well
-        widened = [w if w[1] > 0x7F else w[:1] + _WIDENED[w[1]] + w[2:-1] for w in windows[:count]]
-        joined = b"".join(widened) + windows[count]
-        first = joined[1:end:_WINDOW]
+        for i in compress(range(count), map((1).__eq__, widths)):
+            window = windows[i]
+            windows[i] = window[:1] + _WIDENED[window[1]] + window[2:-1]
+        joined = b"".join(windows)
     body = 3 if wide else 2
-    proved, lengths, _ = _numbers(first, joined[2:end:_WINDOW], count)
+    proved, lengths, _ = _numbers(joined[1:end:_WINDOW], joined[2:end:_WINDOW], count)
     if proved < AT_LEAST:
         return None
     return _Columns(

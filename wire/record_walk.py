@@ -22,6 +22,7 @@ from wire.record_batch import read_varint
 from wire.record_columns import AT_LEAST, AT_ONCE, Proof, prove_alike
 
 _MAX_FAILURES: Final = 2  # after so many in one batch its records are taken not to be alike
+_FEW: Final = 64  # records whose offset deltas take one byte: too few to be worth columns if their sizes differ
 
 
 class BadRecord(Malformed):
@@ -63,12 +64,11 @@ class RecordWalk:
                 proof = prove_alike(data, position, before, count - before)
                 if proof is not None:
                     position = self._note(proof)
-                    if proof.total >= AT_LEAST:
-                        continue
-                self.failures += 1
-            before = self.index
-            position = self._walk_each(data, position, min(count, before + AT_ONCE))
-            if self.index < min(count, before + AT_ONCE):
+                    continue
+                self.failures += before >= _FEW
+            stop = min(count, _FEW if before < _FEW else before + AT_ONCE)
+            position = self._walk_each(data, position, stop)
+            if self.index < stop:
                 break
         if is_last:
             if self.index < count:
@@ -85,6 +85,7 @@ class RecordWalk:
         """
         size = len(d)
         seen_t = -1
+        low, high = self.min_delta, self.max_delta
         index = self.index
         try:
             for index in range(self.index, stop):
@@ -119,7 +120,11 @@ class RecordWalk:
                         p += 1
                 if t != seen_t:
                     seen_t = t
-                    self._note_delta((t >> 1) ^ -(t & 1))
+                    delta = (t >> 1) ^ -(t & 1)
+                    if delta > high:  # noqa: PLR1730 - a call of max() here is a tenth of the whole walk
+                        high = delta
+                    if delta < low:  # noqa: PLR1730
+                        low = delta
                 b = d[p]
                 p += 1
                 if b > 0x7F:
@@ -164,19 +169,17 @@ class RecordWalk:
             raise BadRecord(index, "a length leads out of the batch") from None
         except _Overlong:
             raise BadRecord(index, "a varint is too wide") from None
+        finally:
+            self.min_delta, self.max_delta = low, high
         self.index = stop
         return p
 
     def _note(self, proof: Proof) -> int:
         self.index += proof.total
-        self._note_delta(proof.min_delta)
-        self._note_delta(proof.max_delta)
+        self.min_delta = min(self.min_delta, proof.min_delta)
+        self.max_delta = max(self.max_delta, proof.max_delta)
         self.has_null_key |= proof.has_null_key
         return proof.position
-
-    def _note_delta(self, delta: int) -> None:
-        self.max_delta = max(self.max_delta, delta)
-        self.min_delta = min(self.min_delta, delta)
 
 
 class _Overlong(Malformed):

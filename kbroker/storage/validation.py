@@ -13,8 +13,7 @@ Source: LogValidator, UnifiedLog.analyzeAndValidateRecords and ProduceRequest.va
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from kbroker.storage.log_config import LogConfig
 from wire.compression import MAX_WORKING_BYTES, Codec, compress, decompress, decompress_pieces, most_decoded
@@ -34,14 +33,15 @@ from wire.record_walk import RecordWalk, shallow_records, walk_pieces
 MAX_RECORD_ERRORS: Final = 1000
 ZSTD_SINCE_VERSION: Final = 7
 CHEAP_RECORDS: Final = 8192
+CHEAP_PLAIN_BYTES: Final = 56 << 10  # cannot hold more records than CHEAP_RECORDS: the smallest takes 7 bytes
 CHEAP_COMPRESSED_RECORDS: Final = 1024
 CHEAP_DECODED_BYTES: Final = 1 << 20
+_LOW_ATTRIBUTES: Final = 22  # position of the byte with the codec
 _MIN_INT64: Final = -1 << 63
 _MAX_INT64: Final = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class RecordError:
+class RecordError(NamedTuple):
     """What is wrong with one record: its index in the batch and a sentence for the producer (Produce v8+)."""
 
     batch_index: int
@@ -60,8 +60,7 @@ class RecordsRefused(KafkaError):
         self.record_errors = record_errors
 
 
-@dataclass(frozen=True, slots=True)
-class ProducedBatch:
+class ProducedBatch(NamedTuple):
     """The one batch of a partition, ready to get its offsets and to be appended.
 
     batch            view over `data`; base_offset is 0 and partition_leader_epoch what the producer sent
@@ -299,11 +298,13 @@ def _stamped(batch: RecordBatch, config: LogConfig, latest: int, timestamp_ms: i
     data = batch.data
     if data.readonly:
         data = memoryview(bytearray(data))
+        batch = RecordBatch(data)
     append_time = config.is_log_append_time
     max_timestamp = timestamp_ms if append_time else latest
     if batch.max_timestamp != max_timestamp or batch.is_log_append_time != append_time:
         set_max_timestamp(data, max_timestamp=max_timestamp, is_log_append_time=append_time)
-    return ProducedBatch(RecordBatch(data), data, timestamp_ms if append_time else NO_TIMESTAMP, max_timestamp)
+        batch = RecordBatch(data)
+    return ProducedBatch(batch, data, timestamp_ms if append_time else NO_TIMESTAMP, max_timestamp)
 
 
 def is_cheap(records: memoryview | bytes | bytearray | None, config: LogConfig) -> bool:
@@ -311,8 +312,12 @@ def is_cheap(records: memoryview | bytes | bytearray | None, config: LogConfig) 
 
     Looks at the header alone and at the block structure of a compressed batch; what is no batch is cheap to refuse.
     """
+    if records is None or len(records) < HEADER_SIZE:
+        return True
+    if len(records) <= CHEAP_PLAIN_BYTES and not records[_LOW_ATTRIBUTES] & CODEC_MASK:
+        return config.compression_type in ("producer", "uncompressed")
     try:
-        batch = RecordBatch(records or b"")
+        batch = RecordBatch(records)
     except Malformed:
         return True
     codec = batch.attributes & CODEC_MASK
