@@ -22,21 +22,24 @@ from typing import Final
 from kbroker.runtime.ports import Disk, File
 
 DEFAULT_LIMIT: Final = 4096
+RING_SLACK: Final = 64
 
 
 class OpenFile:
     """A file shared by all who read or write one path.
 
-    entries and block belong to `kbroker.storage.index`: the number of entries of an index file (-1: not counted yet)
-    and its last used block as (number of its first entry, bytes). They live here so that evicting the file frees them.
+    entries, block and is_checked belong to `kbroker.storage.index`: the number of entries of an index file (-1: not
+    counted yet) and its last used block as (number of its first entry, bytes), and whether it was read through and
+    found in order. They live here so that evicting the file frees them.
     """
 
-    __slots__ = ("block", "entries", "file", "is_used")
+    __slots__ = ("block", "entries", "file", "is_checked", "is_used")
 
     def __init__(self, file: File) -> None:
         self.file = file
         self.is_used = True
         self.entries = -1
+        self.is_checked = False
         self.block: tuple[int, bytes] | None = None
 
     def __del__(self) -> None:
@@ -75,6 +78,9 @@ class FilePool:
         self._ring.append(path)
         if len(self._files) > self._limit:
             self._evict(self._limit)
+        elif len(self._ring) > 2 * len(self._files) + RING_SLACK:
+            # Forgotten files leave their names behind.
+            self._ring = deque(tuple(self._files))
         return opened
 
     def forget(self, path: str) -> None:

@@ -22,22 +22,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from kbroker.runtime.ports import Disk
-from kbroker.storage.batches import CONTROL_BIT, NO_PRODUCER_ID, BatchHeader, scan_headers
-from kbroker.storage.checkpoint import TEMPORARY_SUFFIX, read_file, write_atomically
+from kbroker.storage.batches import CONTROL_BIT, NO_PRODUCER_ID, scan_headers
+from kbroker.storage.checkpoint import read_file, write_atomically
 from kbroker.storage.files import FilePool
-from kbroker.storage.index import CorruptIndex
 from kbroker.storage.leader_epoch import LeaderEpochs, format_epochs, parse_epochs
+from kbroker.storage.leftovers import finish_file_changes, has_leftovers
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.producer_state import ProducerState, parse_snapshot, read_marker
+from kbroker.storage.recovery import Recovery
 from kbroker.storage.segment import (
-    CLEANED_SUFFIX,
-    DELETED_SUFFIX,
     INDEX_SUFFIX,
-    INDEX_SUFFIXES,
     LOG_SUFFIX,
-    SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
-    SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     Segment,
     file_name,
@@ -83,46 +79,51 @@ def load(
     """See the module's text. Errors: OSError."""
     disk = files.disk
     names = disk.list(directory)
-    if _has_leftovers(names):
-        _finish_file_changes(files, directory, names, report)
+    if has_leftovers(names):
+        finish_file_changes(files, directory, names, report)
         names = disk.list(directory)
-    segments = _find_segments(files, directory, names, timestamp_ms=timestamp_ms)
+    segments = _find_segments(files, directory, names, config=config, timestamp_ms=timestamp_ms)
     snapshots = sorted(offset for name in names if (offset := offset_of(name, SNAPSHOT_SUFFIX)) is not None)
     epochs = _load_epochs(disk, directory, names, segments, report)
-    interval_bytes = config.index_interval_bytes
 
+    recovery = Recovery(segments, epochs, tolerates_gaps=config.is_compacting, report=report)
     if not clean_shutdown:
-        _recover(segments, epochs, recovery_point, config, report)
-    _rebuild_missing_indexes(segments, frozenset(names), interval_bytes, report)
-    log_end_offset = _find_end(segments, epochs, config, report)
-    if log_end_offset < log_start_offset:
+        recovery.recover_from(recovery_point)
+    _rebuild_missing_indexes(segments, frozenset(names), report)
+    log_end_offset = recovery.find_end()
+    if segments and log_end_offset < log_start_offset:
         report(f"{directory} ends at {log_end_offset}, before its start at {log_start_offset}: it is begun anew there")
-        _remove(segments, tuple(segments), disk)
+        recovery.remove(tuple(segments))
         epochs.clear()
-        snapshots = _keep_snapshots(disk, directory, snapshots, frozenset())
     if not segments:
         log_end_offset = log_start_offset
-        segments.add(Segment.create(files, directory, log_start_offset, created_ms=timestamp_ms))
-    log_start_offset = max(log_start_offset, segments.first.base_offset)
+        segments.add(
+            Segment.create(
+                files,
+                directory,
+                log_start_offset,
+                interval_bytes=config.index_interval_bytes,
+                created_ms=timestamp_ms,
+            )
+        )
+    if not config.remote_storage_enable:
+        log_start_offset = max(log_start_offset, segments.first.base_offset)
     epochs.truncate_from_end(log_end_offset)
     epochs.truncate_from_start(log_start_offset)
 
-    bases = frozenset(segment.base_offset for segment in segments)
-    strays = [offset for offset in snapshots if offset not in bases]
-    if not clean_shutdown or len(strays) > 1:
-        newest = max((offset for offset in strays if offset <= log_end_offset), default=-1)
-        kept = bases | {newest} if newest > max(bases) else bases
-        snapshots = _keep_snapshots(
-            disk, directory, snapshots, frozenset(base for base in kept if base <= log_end_offset)
-        )
-    if not clean_shutdown:
+    kept_snapshots = _useful_snapshots(snapshots, segments, log_end_offset)
+    for offset in snapshots:
+        if offset not in kept_snapshots:
+            disk.unlink(f"{directory}/{file_name(offset, SNAPSHOT_SUFFIX)}")
+    if recovery.has_changed_names or len(kept_snapshots) < len(snapshots):
+        # What was removed must not come back with the next loss of power, beside what is written from now on.
         disk.sync_directory(directory)
     producers = ProducerState(log_start_offset)
     load_producers(
         producers,
         segments,
-        snapshots,
-        files=files,
+        kept_snapshots,
+        disk=disk,
         directory=directory,
         log_start_offset=log_start_offset,
         log_end_offset=log_end_offset,
@@ -137,170 +138,44 @@ def load(
         recovery_point=log_end_offset if clean_shutdown else min(recovery_point, log_end_offset),
         leader_epochs=epochs,
         producers=producers,
-        snapshots=snapshots,
+        snapshots=kept_snapshots,
     )
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
+def _useful_snapshots(snapshots: Sequence[int], segments: SegmentList, log_end_offset: int) -> list[int]:
+    """Those of segments, and the newest that a close left; those behind the end are of a log that was cut."""
+    bases = {segment.base_offset for segment in segments}
+    newest = max((offset for offset in snapshots if offset <= log_end_offset), default=-1)
+    return [offset for offset in snapshots if offset <= log_end_offset and (offset in bases or offset == newest)]
 
 
-def _has_leftovers(names: Sequence[str]) -> bool:
-    """Whether a roll, a compaction, a deletion or a checkpoint was interrupted here, or an index stands alone."""
-    logs = {name[:_OFFSET_DIGITS] for name in names if name.endswith(LOG_SUFFIX)}
-    return any(
-        name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, TEMPORARY_SUFFIX))
-        or (name.endswith(INDEX_SUFFIXES) and name[:_OFFSET_DIGITS] not in logs)
-        for name in names
-    )
-
-
-def _finish_file_changes(files: FilePool, directory: str, names: Sequence[str], report: Report) -> None:
-    """Finish or undo what was interrupted: .deleted and .cleaned files go, .swap files take their place."""
-    disk = files.disk
-
-    def unlink(name: str) -> None:
-        with suppress(FileNotFoundError):
-            disk.unlink(f"{directory}/{name}")
-
-    cleaned = [name for name in names if name.endswith(CLEANED_SUFFIX)]
-    swaps = [name for name in names if name.endswith(SWAP_SUFFIX)]
-    for name in names:
-        # A `.checkpoint.deleted` is a snapshot of the metadata log, whose owner removes it.
-        if (name.endswith(DELETED_SUFFIX) and not name.endswith(".checkpoint" + DELETED_SUFFIX)) or (
-            name.endswith(TEMPORARY_SUFFIX) and not name.startswith("bootstrap")
-        ):
-            unlink(name)
-    # Swap files at or behind a .cleaned one are of a split that did not come to its end; the original is still there.
-    first_cleaned = min((int(name[:_OFFSET_DIGITS]) for name in cleaned), default=None)
-    for name in [
-        *cleaned,
-        *(s for s in swaps if first_cleaned is not None and int(s[:_OFFSET_DIGITS]) >= first_cleaned),
-    ]:
-        report(f"{directory}/{name} is what an interrupted compaction left, and is removed")
-        unlink(name)
-    swaps = [name for name in swaps if first_cleaned is None or int(name[:_OFFSET_DIGITS]) < first_cleaned]
-    if swaps:
-        _complete_swaps(files, directory, names, swaps, report)
-    logs = {name[:_OFFSET_DIGITS] for name in disk.list(directory) if name.endswith(LOG_SUFFIX)}
-    for name in names:
-        if name.endswith(INDEX_SUFFIXES) and name[:_OFFSET_DIGITS] not in logs:
-            report(f"{directory}/{name} is an index without a log, and is removed")
-            unlink(name)
-    disk.sync_directory(directory)
-
-
-def _complete_swaps(
-    files: FilePool, directory: str, names: Sequence[str], swaps: Sequence[str], report: Report
-) -> None:
-    """Put compacted segments into the place of those that they were made of."""
-    disk = files.disk
-    log_swaps = [name for name in swaps if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
-    if log_swaps:
-        first = min(int(name[:_OFFSET_DIGITS]) for name in log_swaps)
-        end = first
-        for name in log_swaps:
-            file = disk.open(f"{directory}/{name}", writable=False)
-            for _, header in scan_headers(file, 0, file.size(), chunk_bytes=1 << 20):
-                end = max(end, header.next_offset)
-            file.close()
-        for name in names:
-            if name.endswith(SEGMENT_SUFFIXES) and first <= int(name[:_OFFSET_DIGITS]) < end:
-                with suppress(FileNotFoundError):
-                    disk.unlink(f"{directory}/{name}")
-    # Indexes first: until the log has its name, the swap is still there to be completed again.
-    for name in sorted(swaps, key=lambda name: name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
-        report(f"{directory}/{name} is what a compaction had finished, and takes its place")
-        disk.rename(f"{directory}/{name}", f"{directory}/{name[: -len(SWAP_SUFFIX)]}")
-
-
-def _find_segments(files: FilePool, directory: str, names: Sequence[str], *, timestamp_ms: int) -> SegmentList:
+def _find_segments(
+    files: FilePool, directory: str, names: Sequence[str], *, config: LogConfig, timestamp_ms: int
+) -> SegmentList:
     found = []
     for name in names:
         base_offset = offset_of(name, LOG_SUFFIX)
         if base_offset is not None:
             size = files.disk.size(f"{directory}/{name}")
-            found.append(Segment(files, directory, base_offset, size=size, created_ms=timestamp_ms))
+            found.append(
+                Segment(
+                    files,
+                    directory,
+                    base_offset,
+                    interval_bytes=config.index_interval_bytes,
+                    size=size,
+                    created_ms=timestamp_ms,
+                )
+            )
     return SegmentList(found)
 
 
-def _remove(segments: SegmentList, doomed: Sequence[Segment], disk: Disk) -> None:
-    """Unlink segments, the newest first, so that what a crash leaves has no hole."""
-    for segment in reversed(doomed):
-        for suffix in SEGMENT_SUFFIXES:
-            segment.files.forget(segment.path(suffix))
-            with suppress(FileNotFoundError):
-                disk.unlink(segment.path(suffix))
-    segments.remove(doomed)
-
-
-def _keep_snapshots(disk: Disk, directory: str, snapshots: Sequence[int], kept: frozenset[int]) -> list[int]:
-    for offset in snapshots:
-        if offset not in kept:
-            with suppress(FileNotFoundError):
-                disk.unlink(f"{directory}/{file_name(offset, SNAPSHOT_SUFFIX)}")
-    return [offset for offset in snapshots if offset in kept]
-
-
-# --- data -------------------------------------------------------------------------------------------------------------
-
-
-def _recover(
-    segments: SegmentList, epochs: LeaderEpochs, recovery_point: int, config: LogConfig, report: Report
-) -> None:
-    """Read what the recovery point does not vouch for, and cut the log where it stops making sense."""
-    if not segments:
-        return
-    disk = segments.first.files.disk
-
-    def note_epoch(_position: int, header: BatchHeader) -> None:
-        if header.partition_leader_epoch > epochs.latest:
-            epochs.assign(header.partition_leader_epoch, header.base_offset)
-
-    doubtful = segments.from_offset(recovery_point)
-    if doubtful[0].base_offset <= recovery_point:
-        # What the checkpoint says of epochs beyond the part that is durable may be of a history that was lost.
-        epochs.truncate_from_end(max(recovery_point, doubtful[0].base_offset) + 1)
-    end: int | None = None
-    for at, segment in enumerate(doubtful):
-        if end is not None and segment.base_offset != end and not config.is_compacting:
-            report(f"{segment.log_path} does not follow offset {end}: it and all behind it are removed")
-            _remove(segments, doubtful[at:], disk)
-            return
-        end = segment.base_offset
-
-        def note(position: int, header: BatchHeader) -> None:
-            nonlocal end
-            note_epoch(position, header)
-            end = header.next_offset
-
-        cut = segment.recover(config.index_interval_bytes, note)
-        if cut:
-            segment.open().file.sync()
-            report(f"{segment.log_path}: {cut} bytes behind offset {end} are no valid batches and were cut")
-            _remove(segments, doubtful[at + 1 :], disk)
-            return
-
-
-def _rebuild_missing_indexes(segments: SegmentList, names: frozenset[str], interval_bytes: int, report: Report) -> None:
+def _rebuild_missing_indexes(segments: SegmentList, names: frozenset[str], report: Report) -> None:
     for segment in segments:
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             if segment.size and file_name(segment.base_offset, suffix) not in names and not segment.has_unsynced_files:
                 report(f"{segment.path(suffix)} is missing and is built anew")
-                segment.rebuild_indexes(interval_bytes)
-
-
-def _find_end(segments: SegmentList, epochs: LeaderEpochs, config: LogConfig, report: Report) -> int:
-    """log_end_offset; -1 without segments."""
-    if not segments:
-        return -1
-    active = segments.active
-    try:
-        return active.resume(config.index_interval_bytes)
-    except CorruptIndex as error:
-        # Only after a clean stop, when nobody has read the segment yet: then somebody else has written to it.
-        report(f"{error}, after a clean stop: the segment is read anew")
-    _recover(segments, epochs, active.base_offset, config, report)
-    return segments.active.resume(config.index_interval_bytes)
+                segment.rebuild_indexes()
 
 
 def _load_epochs(
@@ -326,7 +201,7 @@ def load_producers(
     segments: SegmentList,
     snapshots: list[int],
     *,
-    files: FilePool,
+    disk: Disk,
     directory: str,
     log_start_offset: int,
     log_end_offset: int,
@@ -338,7 +213,6 @@ def load_producers(
     Damaged snapshots are deleted and taken from the list. With `trusts_absence` a log without any snapshot has no
     producers.
     """
-    disk = files.disk
     had_snapshots = bool(snapshots)
     start = log_start_offset
     producers.clear(log_start_offset)

@@ -46,9 +46,9 @@ from kbroker.storage.plans import AppendPlan, DirectoryState, FlushPlan
 from kbroker.storage.producer_state import ProducerEntry, ProducerState, read_marker
 from kbroker.storage.reading import TAIL_BATCHES, LogSlice, RecentReads, Tail, read_segments
 from kbroker.storage.retention import RetentionPlan
-from kbroker.storage.segment import MAX_RELATIVE_OFFSET, SNAPSHOT_SUFFIX, Segment, file_name
+from kbroker.storage.segment import MAX_RELATIVE_OFFSET, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, Segment, file_name
 from kbroker.storage.segments import SegmentList
-from wire.errors import ErrorCode, KafkaError
+from wire.errors import ErrorCode, KafkaError, Malformed
 
 _SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _MAKE_HEADER: Final = BatchHeader._make
@@ -71,6 +71,9 @@ class Log:
     Note       persisted_recovery_point is what the checkpoint file says; whoever writes the file sets it
     Errors     KafkaError KAFKA_STORAGE_ERROR from everything that touches the disk, with the OSError as its cause
     """
+
+    _tail: Tail
+    _recent_reads: RecentReads
 
     def __init__(
         self,
@@ -109,8 +112,7 @@ class Log:
         self.generation = 0  # raised by each truncation, so that a flush planned before does not count
         self.needs_directory_sync = False
         self.is_closed = False
-        self._recent_reads = RecentReads()
-        self._tail = Tail(self.segments.active, self.log_end_offset, self.segments.active.size)
+        self.restart_reading()
         self.config = config
         self.reconfigure(config)
 
@@ -176,7 +178,7 @@ class Log:
         self.config = config
         self._segment_bytes = config.segment_bytes
         self._segment_ms = config.segment_ms
-        self._interval_bytes = config.index_interval_bytes
+        self._tail.segment.interval_bytes = config.index_interval_bytes
         self._flush_messages = config.flush_messages
         self._offset_entries = config.offset_index_entries
         self._time_entries = config.time_index_entries
@@ -325,10 +327,9 @@ class Log:
             tail = self._install(segment)
         segment.has_unsynced_files = not plan.syncs
         position, at = segment.size, 0
-        interval_bytes = self._interval_bytes
         epochs = self.leader_epochs
         for header in plan.headers:
-            segment.note_batch(header, position + at, interval_bytes)
+            segment.note_batch(header, position + at)
             if header.partition_leader_epoch > epochs.latest:
                 epochs.assign(header.partition_leader_epoch, header.base_offset)
             if header.producer_id != NO_PRODUCER_ID:
@@ -361,7 +362,14 @@ class Log:
         jitter_bound = min(self.config.segment_jitter_ms, self.config.segment_ms)
         jitter_ms = self._jitter_ms(jitter_bound) if jitter_bound > 0 else 0
         self.needs_directory_sync = True
-        return Segment.create(self.files, self.directory, base_offset, created_ms=timestamp_ms, jitter_ms=jitter_ms)
+        return Segment.create(
+            self.files,
+            self.directory,
+            base_offset,
+            interval_bytes=self.config.index_interval_bytes,
+            created_ms=timestamp_ms,
+            jitter_ms=jitter_ms,
+        )
 
     def _install(self, segment: Segment) -> Tail:
         """Make a prepared segment the active one. An empty one before it, possible only in a log that skips offsets,
@@ -371,6 +379,7 @@ class Log:
         if not old.size:
             maintenance.remove_files(self, old)
             self.segments.remove([old])
+        old.is_active, segment.is_active = False, True
         self.segments.add(segment)
         self._tail = tail = Tail(segment, self.log_end_offset, 0)
         return tail
@@ -445,6 +454,8 @@ class Log:
                         return found
         except OSError as error:
             raise self.storage_error(error, fatal=error.errno == errno.EIO) from error
+        except Malformed as error:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self!r}: {error}") from error
         return None
 
     def max_timestamp(self) -> tuple[int, int, int] | None:
@@ -460,10 +471,16 @@ class Log:
             return best.record_with_max_timestamp() if best is not None else None
         except OSError as error:
             raise self.storage_error(error, fatal=error.errno == errno.EIO) from error
+        except Malformed as error:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self!r}: {error}") from error
 
-    def restart_reading(self, tail: Tail, recent_reads: RecentReads) -> None:
-        """Forget where batches lie, since the log was cut."""
-        self._tail, self._recent_reads = tail, recent_reads
+    def restart_reading(self) -> None:
+        """Learn anew where batches lie, since the log was loaded or cut."""
+        active = self.segments.active
+        for segment in self.segments:
+            segment.is_active = segment is active
+        self._recent_reads = RecentReads()
+        self._tail = Tail(active, self.log_end_offset, active.size)
 
     # --- epochs and offsets -------------------------------------------------------------------------------------------
 
@@ -591,7 +608,7 @@ class Log:
         if self.is_closed:
             return
         if self.state.failure is not None:
-            self.files.forget_directory(self.directory)
+            self._forget_files()
             self.is_closed = True
             return
         active = self._tail.segment
@@ -612,8 +629,13 @@ class Log:
         except OSError as error:
             raise self.storage_error(error, fatal=True) from error
         self.recovery_point = self.log_end_offset
-        self.files.forget_directory(self.directory)
+        self._forget_files()
         self.is_closed = True
+
+    def _forget_files(self) -> None:
+        for segment in self.segments:
+            for suffix in SEGMENT_SUFFIXES:
+                self.files.forget(segment.path(suffix))
 
     def _write_snapshot(self, offset: int, *, sync: bool) -> None:
         """Write down the producers as of `offset`, unless nothing came since the last snapshot."""

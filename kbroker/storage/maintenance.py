@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 from kbroker.storage import loader
 from kbroker.storage.checkpoint import write_atomically
 from kbroker.storage.leader_epoch import format_epochs
-from kbroker.storage.reading import RecentReads, Tail
 from kbroker.storage.retention import RetentionPlan
 from kbroker.storage.retention import plan_retention as decide_retention
 from kbroker.storage.segment import DELETED_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, Segment, file_name
@@ -90,7 +89,7 @@ def _truncate_to(log: Log, offset: int) -> None:
         # Synced at once: old batches that came back behind new ones after a loss of power would be taken for the log.
         active.truncate(found[0], offset)
         active.open().file.sync()
-    next_offset = active.resume(log.config.index_interval_bytes)
+    next_offset = active.resume()
     remove_snapshots(log, above=next_offset)
     log.disk.sync_directory(log.directory)
     _restart_at(log, next_offset)
@@ -98,7 +97,7 @@ def _truncate_to(log: Log, offset: int) -> None:
         log.producers,
         log.segments,
         log.snapshots,
-        files=log.files,
+        disk=log.disk,
         directory=log.directory,
         log_start_offset=log.log_start_offset,
         log_end_offset=next_offset,
@@ -116,7 +115,14 @@ def truncate_fully_and_start_at(log: Log, offset: int, *, log_start_offset: int 
             remove_files(log, segment)
         remove_snapshots(log, above=-1)
         created_ms = log.segments.active.created_ms
-        log.segments.replace([Segment.create(log.files, log.directory, offset, created_ms=created_ms)])
+        segment = Segment.create(
+            log.files,
+            log.directory,
+            offset,
+            interval_bytes=log.config.index_interval_bytes,
+            created_ms=created_ms,
+        )
+        log.segments.replace([segment])
         log.disk.sync_directory(log.directory)
     except OSError as error:
         raise log.storage_error(error, fatal=True) from error
@@ -132,8 +138,7 @@ def _restart_at(log: Log, next_offset: int) -> None:
     log.recovery_point = min(log.recovery_point, next_offset)
     log.log_start_offset = min(log.log_start_offset, next_offset)
     log.local_log_start_offset = min(log.local_log_start_offset, next_offset)
-    active = log.segments.active
-    log.restart_reading(Tail(active, next_offset, active.size), RecentReads())
+    log.restart_reading()
 
 
 # --- retention --------------------------------------------------------------------------------------------------------

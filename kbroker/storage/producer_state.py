@@ -120,6 +120,8 @@ class ProducerEntry:
         """
         epoch, first_sequence = header.producer_epoch, header.base_sequence
         if epoch == self.producer_epoch and self.batches:
+            if first_sequence == (self.batches[-1][0] + 1) & MAX_SEQUENCE and self.current_txn_first_offset < 0:
+                return None  # the usual case: the next batch
             last_sequence = header.last_sequence
             for batch in self.batches:
                 if batch.last_sequence == last_sequence and batch.first_sequence == first_sequence:

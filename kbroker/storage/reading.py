@@ -169,7 +169,7 @@ def read_segments(
         stop, next_offset = _border_before(segment, start, start + max_bytes, stop, at_least_one_batch)
     if stop <= start:
         return LogSlice(None, offset, segment_base_offset=segment.base_offset, position=start, next_offset=offset)
-    if next_offset > offset:
+    if stop < segment.size and next_offset > offset:
         recent.note(next_offset, segment, stop)
     records = FileRange(segment.open(), start, stop - start)
     return LogSlice(records, offset, segment_base_offset=segment.base_offset, position=start, next_offset=next_offset)

@@ -59,6 +59,9 @@ class Segment:
         "first_timestamp",
         "has_unsynced_files",
         "index_entries",
+        "indexed_timestamp",
+        "interval_bytes",
+        "is_active",
         "jitter_ms",
         "last_index_position",
         "log_path",
@@ -70,30 +73,47 @@ class Segment:
     )
 
     def __init__(
-        self, files: FilePool, directory: str, base_offset: int, *, size: int = 0, created_ms: int = 0
+        self,
+        files: FilePool,
+        directory: str,
+        base_offset: int,
+        *,
+        interval_bytes: int,
+        size: int = 0,
+        created_ms: int = 0,
     ) -> None:
         self.files = files
         self.directory = directory
         self.base_offset = base_offset
         self.log_path = f"{directory}/{base_offset:020d}.log"
         self.size = size
+        self.interval_bytes = interval_bytes
         self.created_ms = created_ms
         self.jitter_ms = 0
+        self.is_active = False
         self.first_timestamp = UNKNOWN if size else -1
         self.max_timestamp = UNKNOWN if size else -1
         self.max_timestamp_offset = base_offset
         self.last_index_position = 0
         self.index_entries = self.time_entries = self.unwritten_entries = 0
+        self.indexed_timestamp = -1
         self.has_unsynced_files = False
         self._offset_index: Index | None = None
         self._time_index: Index | None = None
 
     @classmethod
     def create(
-        cls, files: FilePool, directory: str, base_offset: int, *, created_ms: int, jitter_ms: int = 0
+        cls,
+        files: FilePool,
+        directory: str,
+        base_offset: int,
+        *,
+        interval_bytes: int,
+        created_ms: int,
+        jitter_ms: int = 0,
     ) -> Segment:
         """Make the files of an empty segment; what a failed attempt left under these names is emptied."""
-        segment = cls(files, directory, base_offset, created_ms=created_ms)
+        segment = cls(files, directory, base_offset, interval_bytes=interval_bytes, created_ms=created_ms)
         segment.jitter_ms = jitter_ms
         segment.has_unsynced_files = True
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
@@ -108,13 +128,6 @@ class Segment:
 
     def path(self, suffix: str) -> str:
         return f"{self.directory}/{self.base_offset:020d}{suffix}"
-
-    def move(self, directory: str) -> None:
-        """The directory was renamed."""
-        self.directory = directory
-        self.log_path = self.path(LOG_SUFFIX)
-        assert self._offset_index is None or not self._offset_index.unwritten_entries
-        self._offset_index = self._time_index = None
 
     def open(self) -> OpenFile:
         return self.files.open(self.log_path)
@@ -135,7 +148,7 @@ class Segment:
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def note_batch(self, header: BatchHeader, position: int, interval_bytes: int) -> None:
+    def note_batch(self, header: BatchHeader, position: int) -> None:
         """Take a batch that lies in the file at `position`: timestamps, and index entries where they are due."""
         last_offset = header.base_offset + header.last_offset_delta
         timestamp = header.max_timestamp
@@ -144,7 +157,7 @@ class Segment:
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
             self.max_timestamp_offset = last_offset
-        if position - self.last_index_position > interval_bytes:
+        if position - self.last_index_position > self.interval_bytes:
             self.offset_index.append(last_offset - self.base_offset, position)
             self.index_entries += 1
             self.unwritten_entries += 1
@@ -154,11 +167,9 @@ class Segment:
 
     def add_time_entry(self) -> None:
         """Write the largest timestamp into the time index, unless it is there."""
-        if self.max_timestamp < 0:
-            return
-        last = self.time_index.last()
-        if last is None or self.max_timestamp > last[0]:
+        if self.max_timestamp > self.indexed_timestamp:
             self.time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+            self.indexed_timestamp = self.max_timestamp
             self.time_entries += 1
             self.unwritten_entries += 1
 
@@ -198,12 +209,8 @@ class Segment:
                 return 0
             self._check_entry(entry)
         except CorruptIndex:
-            self.rebuild_indexes()
-            entry = self.offset_index.floor(offset - self.base_offset)
-            return entry[1] if entry is not None else 0
-        except FileNotFoundError:
-            return 0
-        return entry[1]
+            entry = self.offset_index.floor(offset - self.base_offset) if self.rebuild_indexes() else None
+        return entry[1] if entry is not None else 0
 
     def _check_entry(self, entry: tuple[int, int]) -> None:
         relative_offset, position = entry
@@ -225,8 +232,6 @@ class Segment:
                 border = entry[1]
         except CorruptIndex:
             self.rebuild_indexes()
-        except FileNotFoundError:
-            pass
         for position, header in scan_headers(self.open().file, border, self.size):
             if position + header.size > limit:
                 return position, header.base_offset if next_offset < 0 else next_offset
@@ -251,19 +256,15 @@ class Segment:
             return
         try:
             entry = self.time_index.last()
+            if entry is None:
+                # Either no record has a timestamp, or the index is not what it was: the log itself knows.
+                raise CorruptIndex(f"{self.time_index.path} has no entry")
+            found = self.find(self.base_offset + entry[1])
+            if found is None or found[1].max_timestamp != entry[0]:
+                raise CorruptIndex(f"{self.time_index.path} ends with a timestamp that its batch does not have")
+            self.max_timestamp, self.max_timestamp_offset = entry[0], self.base_offset + entry[1]
         except CorruptIndex:
             self.rebuild_indexes()
-            return
-        except FileNotFoundError:
-            entry = None
-        if entry is None:
-            # Without an entry the segment has no timestamps, or a crash took the index: the log itself knows.
-            self.max_timestamp = -1
-            for _, header in scan_headers(self.open().file, 0, self.size):
-                if header.max_timestamp > self.max_timestamp:
-                    self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
-        else:
-            self.max_timestamp, self.max_timestamp_offset = entry[0], self.base_offset + entry[1]
 
     def load_first_timestamp(self) -> None:
         """Look up what time-based rolling counts from: the largest timestamp of the first batch."""
@@ -274,12 +275,10 @@ class Segment:
     def find_timestamp(self, timestamp: int, start_offset: int) -> tuple[int, int, int] | None:
         """(offset, timestamp, leader_epoch) of the first record from `start_offset` on that is at least that late."""
         try:
+            self.time_index.check_order()
             entry = self.time_index.floor(timestamp)
         except CorruptIndex:
-            self.rebuild_indexes()
-            entry = self.time_index.floor(timestamp)
-        except FileNotFoundError:
-            entry = None
+            entry = self.time_index.floor(timestamp) if self.rebuild_indexes() else None
         from_offset = self.base_offset + (entry[1] if entry is not None else 0)
         file = self.open().file
         start = self._floor_position(max(from_offset, start_offset))
@@ -299,8 +298,7 @@ class Segment:
         found = self.find(self.max_timestamp_offset)
         if found is None or found[1].max_timestamp != self.max_timestamp:
             # A damaged time index pointed elsewhere.
-            self.rebuild_indexes()
-            found = self.find(self.max_timestamp_offset)
+            found = self.find(self.max_timestamp_offset) if self.rebuild_indexes() else None
             if found is None:
                 return None
         position, header = found
@@ -311,19 +309,28 @@ class Segment:
 
     # --- repair -------------------------------------------------------------------------------------------------------
 
-    def rebuild_indexes(self, interval_bytes: int = 4096) -> None:
-        """Write both indexes anew from the headers of the log."""
+    def rebuild_indexes(self) -> bool:
+        """Write both indexes of a closed segment anew from the headers of the log; False for the active one.
+
+        Another thread may be writing the active segment's: it makes do with a longer scan until it is closed or loaded.
+        """
+        if self.is_active:
+            return False
+        self._rebuild()
+        return True
+
+    def _rebuild(self) -> None:
         self._reset_indexes()
         size = self.size
         for position, header in scan_headers(self.open().file, 0, size, chunk_bytes=1 << 20):
-            self.note_batch(header, position, interval_bytes)
+            self.note_batch(header, position)
         self.size = size
         self._finish_rebuild()
 
-    def recover(self, interval_bytes: int, on_batch: Callable[[int, BatchHeader], None]) -> int:
+    def recover(self, on_batch: Callable[[BatchHeader], None]) -> int:
         """Cut the log at the first batch that is damaged and rebuild the indexes; returns how many bytes were cut.
 
-        `on_batch` is told of each good batch: its position and its header.
+        `on_batch` is told of each good batch.
         """
         self._reset_indexes()
         opened = self.open()
@@ -333,8 +340,8 @@ class Segment:
         for position, header in scan_valid_batches(opened.file, file_size):
             if header.base_offset < self.base_offset or header.last_offset > limit:
                 break
-            self.note_batch(header, position, interval_bytes)
-            on_batch(position, header)
+            self.note_batch(header, position)
+            on_batch(header)
         cut = file_size - self.size
         if cut:
             opened.file.truncate(self.size)
@@ -350,14 +357,14 @@ class Segment:
         self.time_index.truncate_below(relative_offset, field=1)
         self.has_unsynced_files = True
 
-    def resume(self, interval_bytes: int) -> int:
+    def resume(self) -> int:
         """Learn from the files what writing needs, since this is the active segment; returns the next offset.
 
         Batches behind the last index entry are read again, so that the indexes go on as if the log had never been
         closed.
         """
         if not self.size:
-            self.first_timestamp = self.max_timestamp = -1
+            self.first_timestamp = self.max_timestamp = self.indexed_timestamp = -1
             self.max_timestamp_offset = self.base_offset
             self.last_index_position = 0
             self._offset_index = Index(self.files, self.path(INDEX_SUFFIX), OFFSET_ENTRY, written=0)
@@ -369,17 +376,19 @@ class Segment:
             if entry is not None:
                 self._check_entry(entry)
         except (CorruptIndex, FileNotFoundError):
-            self.rebuild_indexes(interval_bytes)
+            self._rebuild()
             time_entry, entry = self.time_index.last(), self.offset_index.last()
-        self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
+        self.max_timestamp = self.indexed_timestamp = -1
+        self.max_timestamp_offset = self.base_offset
         if time_entry is not None:
+            self.indexed_timestamp = time_entry[0]
             self.max_timestamp, self.max_timestamp_offset = time_entry[0], self.base_offset + time_entry[1]
         self.last_index_position = entry[1] if entry is not None else 0
         self.index_entries, self.time_entries = self.offset_index.entries, self.time_index.entries
         self.first_timestamp = UNKNOWN
         next_offset, end = self.base_offset, self.size
         for position, header in scan_headers(self.open().file, self.last_index_position, end):
-            self.note_batch(header, position, interval_bytes)
+            self.note_batch(header, position)
             next_offset = header.next_offset
         if self.size != end:
             raise CorruptIndex(f"{self.log_path} holds no batch at {self.size}")
@@ -392,7 +401,7 @@ class Segment:
         self._offset_index.truncate(0)
         self._time_index.truncate(0)
         self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
-        self.first_timestamp = -1
+        self.first_timestamp = self.indexed_timestamp = -1
         self.last_index_position = 0
         self.index_entries = self.time_entries = self.unwritten_entries = 0
 

@@ -1,0 +1,89 @@
+"""Reading what a crash may have damaged, and cutting a log where it stops making sense.
+
+Batches are taken while their headers make sense, their CRC is right and their offsets ascend. At the first that fails
+the log is cut and all later segments go; so do segments behind a gap, because without a compaction a gap means that the
+end of a segment was lost with the power. Doing it twice gives the same, so a crash during recovery is only a crash.
+
+Source  LogLoader.recoverLog of Apache Kafka 4.3.1; gaps are treated more strictly than there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from kbroker.storage.batches import BatchHeader
+from kbroker.storage.index import CorruptIndex
+from kbroker.storage.leader_epoch import LeaderEpochs
+from kbroker.storage.segment import SEGMENT_SUFFIXES, Segment
+from kbroker.storage.segments import SegmentList
+
+Report = Callable[[str], None]
+
+
+class Recovery:
+    """Repairs one log's segments and epochs in place; blocking.
+
+    Note  has_changed_names: files were removed, so that the directory needs a sync
+    """
+
+    def __init__(self, segments: SegmentList, epochs: LeaderEpochs, *, tolerates_gaps: bool, report: Report) -> None:
+        self.has_changed_names = False
+        self._segments = segments
+        self._epochs = epochs
+        self._tolerates_gaps = tolerates_gaps
+        self._report = report
+        self._end = -1
+
+    def recover_from(self, recovery_point: int) -> None:
+        """Read everything that the recovery point does not vouch for."""
+        if not self._segments:
+            return
+        doubtful = self._segments.from_offset(recovery_point)
+        # The checkpoint of the epochs may be newer than what is left of the log: the batches say what holds.
+        self._epochs.truncate_from_end(max(recovery_point, doubtful[0].base_offset) + 1)
+        self._end = -1
+        for at, segment in enumerate(doubtful):
+            if self._end not in (-1, segment.base_offset) and not self._tolerates_gaps:
+                self._report(f"{segment.log_path} does not follow offset {self._end}: it and all behind it are removed")
+                self.remove(doubtful[at:])
+                return
+            self._end = segment.base_offset
+            cut = segment.recover(self._note)
+            if cut:
+                # Synced at once, lest the old bytes come back behind new ones.
+                segment.open().file.sync()
+                self._report(
+                    f"{segment.log_path}: {cut} bytes behind offset {self._end} are no valid batches and were cut"
+                )
+                self.remove(doubtful[at + 1 :])
+                return
+
+    def _note(self, header: BatchHeader) -> None:
+        if header.partition_leader_epoch > self._epochs.latest:
+            self._epochs.assign(header.partition_leader_epoch, header.base_offset)
+        self._end = header.base_offset + header.last_offset_delta + 1
+
+    def find_end(self) -> int:
+        """log_end_offset, and what writing the active segment needs; -1 without segments."""
+        if not self._segments:
+            return -1
+        active = self._segments.active
+        try:
+            return active.resume()
+        except CorruptIndex as error:
+            # Only after a stop that was called clean: then somebody else has been at the file.
+            self._report(f"{error}: the segment is read anew")
+        self.recover_from(active.base_offset)
+        return active.resume()
+
+    def remove(self, doomed: Sequence[Segment]) -> None:
+        """Unlink segments, the newest first, so that what a crash leaves has no hole."""
+        for segment in reversed(doomed):
+            self.has_changed_names = True
+            for suffix in SEGMENT_SUFFIXES:
+                path = segment.path(suffix)
+                segment.files.forget(path)
+                with suppress(FileNotFoundError):
+                    segment.files.disk.unlink(path)
+        self._segments.remove(doomed)
