@@ -1,0 +1,179 @@
+"""A node as a process: start, stop, kill, and the starts that must fail with a clear line."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.broker_process import BrokerProcess, Client, serve_and_fail
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from wire.record_batch import Record, batches, build_batch
+
+
+def create(client: Client, name: str, *, partitions: int = 1) -> CreateTopicsResponse:
+    topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[])
+    return client.ask(CreateTopicsRequest(topics=[topic]), CreateTopicsResponse, 5)
+
+
+def produce(client: Client, topic: str, value: bytes) -> int:
+    batch = build_batch([Record(0, 1_000, None, value, [])])
+    data = [TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=batch)])]
+    answer = client.ask(ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=data), ProduceResponse, 7)
+    partition = answer.responses[0].partition_responses[0]
+    assert partition.error_code == 0
+    return partition.base_offset
+
+
+def consume(client: Client, topic: str) -> list[bytes | None]:
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    request = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic=topic, partitions=[partition])])
+    answer = client.ask(request, FetchResponse, 11).responses[0].partitions[0]
+    assert answer.error_code == 0
+    assert isinstance(answer.records, memoryview)
+    return [record.value for batch in batches(answer.records) for record in batch.records()]
+
+
+def leader_epoch(client: Client, topic: str) -> int:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
+    return client.ask(request, MetadataResponse, 9).topics[0].partitions[0].leader_epoch
+
+
+def test_it_listens_where_it_says_and_stops_in_order_within_five_seconds(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        with broker.client() as client:
+            create(client, "t")
+            assert produce(client, "t", b"one") == 0
+            code, seconds = broker.stop()
+    assert code == 0
+    assert seconds < 5
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_parked_fetch_does_not_hold_up_the_stop(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker, broker.client() as client:
+        create(client, "t")
+        partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+        topics = [FetchTopic(topic="t", partitions=[partition])]
+        client.send(FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=topics), 11)
+        code, seconds = broker.stop()
+    assert code == 0
+    assert seconds < 5
+
+
+def test_records_and_topics_are_there_after_a_clean_restart(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        with broker.client() as client:
+            create(client, "t")
+            produce(client, "t", b"one")
+            epoch = leader_epoch(client, "t")
+        broker.stop()
+    with BrokerProcess(tmp_path / "data") as broker, broker.client() as client:
+        assert consume(client, "t") == [b"one"]
+        assert produce(client, "t", b"two") == 1
+        assert leader_epoch(client, "t") > epoch
+
+
+def test_d1_records_are_there_after_kill_9(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker, broker.client() as client:
+        create(client, "t")
+        for number in range(50):
+            produce(client, "t", b"%d" % number)
+        assert broker.stop(signal.SIGKILL)[0] == -signal.SIGKILL
+    assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+    with BrokerProcess(tmp_path / "data") as broker, broker.client() as client:
+        assert consume(client, "t") == [b"%d" % number for number in range(50)]
+        assert produce(client, "t", b"more") == 50
+
+
+def test_d13_a_recovery_that_is_killed_is_begun_again(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker, broker.client() as client:
+        create(client, "t")
+        for number in range(200):
+            produce(client, "t", b"%d" % number)
+        broker.stop(signal.SIGKILL)
+    for _ in range(3):
+        BrokerProcess(tmp_path / "data").__exit__()
+    with BrokerProcess(tmp_path / "data") as broker, broker.client() as client:
+        assert len(consume(client, "t")) == 200
+
+
+def test_d12_a_directory_in_use_is_refused_and_left_alone(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        code, errors = serve_and_fail(tmp_path / "data")
+        assert code == 1
+        assert "another broker is running" in errors
+        assert "Traceback" not in errors
+        with broker.client() as client:
+            create(client, "t")
+            assert produce(client, "t", b"still here") == 0
+
+
+def test_d12_a_directory_of_another_node_is_refused(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        broker.stop()
+    code, errors = serve_and_fail(tmp_path / "data", "--override", "node.id=7")
+    assert code == 1
+    assert "belongs to node 1" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_taken_port_is_one_clear_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        broker = BrokerProcess(tmp_path / "data", listen=f"127.0.0.1:{port}")
+        assert broker.process.wait(timeout=20) == 1
+        errors = broker.stop_and_read_errors()
+    assert f"127.0.0.1:{port}" in errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("log.retention.mss=1", "log.retention.ms"),
+        ("num.partitions=many", "num.partitions"),
+        ("num.partitions=0", "num.partitions"),
+        ("advertised.listeners=nonsense", "nonsense"),
+    ],
+)
+def test_a_bad_setting_is_named_and_nothing_is_made(tmp_path: Path, override: str, said: str) -> None:
+    code, errors = serve_and_fail(tmp_path / "data", "--override", override)
+    assert code == 1
+    assert said in errors
+    assert "Traceback" not in errors
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_settings_file_in_kafkas_format_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("# as Kafka's\nnum.partitions = 3\nlog.retention.hours: 1\n")
+    with BrokerProcess(tmp_path / "data", "--config", str(file)) as broker, broker.client() as client:
+        request = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=[], configs=[])
+        answer = client.ask(CreateTopicsRequest(topics=[request]), CreateTopicsResponse, 5)
+        assert answer.topics[0].num_partitions == 3
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    """The first signal cannot finish while the process is stopped; both are then delivered together."""
+    with BrokerProcess(tmp_path / "data") as broker:
+        broker.process.send_signal(signal.SIGSTOP)
+        broker.process.send_signal(signal.SIGTERM)
+        broker.process.send_signal(signal.SIGINT)
+        broker.process.send_signal(signal.SIGCONT)
+        code = broker.process.wait(timeout=10)
+    assert code in (130, 143)
+
+
+def test_logs_are_json_lines_when_asked(tmp_path: Path) -> None:
+    import json
+
+    with BrokerProcess(tmp_path / "data", "--log-format", "json") as broker:
+        broker.stop()
+        errors = broker.stop_and_read_errors()
+    assert [json.loads(line)["event"] for line in errors.splitlines()][-1] == "stopped"
