@@ -12,6 +12,7 @@ from wire.types import ZERO_UUID
 
 def _refused(request: MetadataRequest, code: ErrorCode) -> MetadataResponse:
     return MetadataResponse(
+        error_code=code,
         brokers=[],
         topics=[
             MetadataResponseTopic(error_code=code, name=topic.name or "", topic_id=ZERO_UUID, partitions=[])
@@ -20,7 +21,7 @@ def _refused(request: MetadataRequest, code: ErrorCode) -> MetadataResponse:
     )
 
 
-@handles(MetadataRequest, versions="0-12", on_error=_refused)
+@handles(MetadataRequest, versions="0-13", on_error=_refused)
 async def metadata(request: MetadataRequest, broker: Broker, context: Context) -> MetadataResponse:
     """Answer from the image. A topic that is created is answered as unknown this time: clients ask again."""
     answer = answer_metadata(
