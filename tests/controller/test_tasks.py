@@ -1,0 +1,288 @@
+"""The writer of decisions: one after the other, synced in groups, published before anybody is answered."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from kbroker.controller.metadata_log import DIRECTORY, MetadataLogConfig
+from kbroker.controller.tasks import ControllerClient, open_controller
+from kbroker.metadata.delta import Delta
+from kbroker.metadata.errors import UnusableMetadata
+from kbroker.metadata.image import Endpoint, Image
+from kbroker.runtime.outcome import Outcome
+from kbroker.testing.disk import Fault, Operation, SimulatedDisk
+from kbroker.testing.env import MemoryEnv
+from tests.controller.cluster import SETTINGS, Rules, topic
+from wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from wire.messages.delete_topics import DeleteTopicsRequest
+from wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+
+LOG_DIRECTORY = UUID(int=5_001)
+
+
+def new_disk() -> SimulatedDisk:
+    disk = SimulatedDisk(timestamp_ms=lambda: 0)
+    disk.make_directory("/data")
+    disk.sync_directory("/")
+    return disk
+
+
+async def open_client(disk: SimulatedDisk, config: MetadataLogConfig | None = None) -> ControllerClient:
+    return await open_controller(MemoryEnv(disk), "/data", settings=SETTINGS, rules=Rules(), config=config)
+
+
+@asynccontextmanager
+async def running(client: ControllerClient, incarnation: int = 1) -> AsyncIterator[ControllerClient]:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(client.run)
+        await client.register_broker(
+            incarnation_id=UUID(int=700 + incarnation),
+            endpoints=[Endpoint("PLAINTEXT", "h", 9092)],
+            log_dirs=[LOG_DIRECTORY],
+        )
+        await client.unfence_broker()
+        yield client
+        nursery.cancel_scope.cancel()
+
+
+def create(*topics: CreatableTopic) -> CreateTopicsRequest:
+    return CreateTopicsRequest(topics=list(topics))
+
+
+async def test_a_topic_is_published_and_synced_before_its_answer(autojump_clock: MockClock) -> None:
+    disk = new_disk()
+    client = await open_client(disk)
+    seen: list[str] = []
+    client.add_listener(lambda image, delta: seen.extend(one.name for one in delta.created_topics))
+    disk.observer = lambda operation: seen.append(operation.name) if operation.path.endswith(".log") else None
+    async with running(client):
+        seen.clear()
+        response = await client.create_topics(create(topic("a")))
+        seen.append("answer")
+    assert response.topics[0].error_code == 0
+    assert seen == ["write", "sync", "a", "answer"]
+    assert list(client.image.topics_by_name) == ["a"]
+
+
+async def test_an_awaitable_listener_is_waited_for(autojump_clock: MockClock) -> None:
+    client = await open_client(new_disk())
+    served: list[str] = []
+
+    async def serve(delta: Delta) -> None:
+        await trio.sleep(5)
+        served.extend(one.name for one in delta.created_topics)
+
+    def listener(image: Image, delta: Delta) -> Awaitable[None]:
+        return serve(delta)
+
+    async with running(client):
+        client.add_listener(listener)
+        await client.create_topics(create(topic("a")))
+        assert served == ["a"]
+
+
+async def test_decisions_that_wait_share_one_sync(autojump_clock: MockClock) -> None:
+    disk = new_disk()
+    client = await open_client(disk)
+    syncs: list[Operation] = []
+    async with running(client):
+        disk.observer = lambda operation: syncs.append(operation) if operation.name == "sync" else None
+        async with trio.open_nursery() as nursery:
+            for number in range(50):
+                nursery.start_soon(client.create_topics, create(topic(f"t{number}")))
+    assert len(client.image.topics_by_id) == 50
+    assert len(syncs) <= 2
+
+
+async def test_each_decision_sees_the_one_before_it(autojump_clock: MockClock) -> None:
+    client = await open_client(new_disk())
+    codes: list[int] = []
+
+    async def one() -> None:
+        response = await client.create_topics(create(topic("same")))
+        codes.append(response.topics[0].error_code)
+
+    async with running(client), trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(one)
+    assert sorted(codes) == [0, 36, 36, 36, 36]
+
+
+async def test_a_group_that_does_not_fit_into_one_batch_takes_several(autojump_clock: MockClock) -> None:
+    disk = new_disk()
+    client = await open_client(disk, MetadataLogConfig(max_batch_bytes=700))
+    async with running(client):
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(client.create_topics, create(topic(f"t{number}", 2, 1)))
+        large = await client.create_topics(create(topic("large", 60, 1)))
+        assert large.topics[0].error_code == 0
+        await client.create_topics(create(topic("after")))
+    again = await open_client(disk, MetadataLogConfig(max_batch_bytes=700))
+    assert again.image.topics_by_name == client.image.topics_by_name
+    assert len(again.image.topics_by_name["large"].partitions) == 60
+
+
+async def test_the_other_requests_go_the_same_way(autojump_clock: MockClock) -> None:
+    async with running(await open_client(new_disk())) as client:
+        await client.create_topics(create(topic("a", 1, 1)))
+        grown = await client.create_partitions(
+            CreatePartitionsRequest(
+                topics=[CreatePartitionsTopic(name="a", count=4, assignments=None)],
+                timeout_ms=1,
+                validate_only=False,
+            )
+        )
+        assert grown.results[0].error_code == 0
+        assert len(client.image.topics_by_name["a"].partitions) == 4
+        altered = await client.incremental_alter_configs(
+            IncrementalAlterConfigsRequest(resources=[], validate_only=False)
+        )
+        assert altered.responses == []
+        deleted = await client.delete_topics(DeleteTopicsRequest(topic_names=["a"], timeout_ms=1), version=5)
+        assert deleted.responses[0].error_code == 0
+        assert client.image.topics_by_name == {}
+
+
+async def test_trap_25_producer_ids_are_unique_across_callers_and_restarts(autojump_clock: MockClock) -> None:
+    disk = new_disk()
+    seen: list[int] = []
+    for life in range(2):
+        async with running(await open_client(disk), incarnation=life) as client:
+
+            async def take(client: ControllerClient = client) -> None:
+                for _ in range(300):
+                    seen.append(await client.next_producer_id())
+
+            async with trio.open_nursery() as nursery:
+                for _ in range(4):
+                    nursery.start_soon(take)
+    assert len(seen) == len(set(seen)) == 2_400
+
+
+async def test_a_bug_in_a_decision_is_its_callers_alone(autojump_clock: MockClock) -> None:
+    def broken(controller: Any) -> Outcome[None]:
+        raise ZeroDivisionError
+
+    async with running(await open_client(new_disk())) as client:
+        with pytest.raises(ZeroDivisionError):
+            await client.decide(broken)
+        assert (await client.create_topics(create(topic("a")))).topics[0].error_code == 0
+
+
+async def test_a_decision_outlives_a_caller_that_is_cancelled(autojump_clock: MockClock) -> None:
+    async with running(await open_client(new_disk())) as client:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await client.create_topics(create(topic("a")))
+        await wait_all_tasks_blocked()
+        assert list(client.image.topics_by_name) == ["a"]
+
+
+async def test_an_image_can_be_waited_for(autojump_clock: MockClock) -> None:
+    async with running(await open_client(new_disk())) as client, trio.open_nursery() as nursery:
+        wanted = client.image.offset + 2
+        found: list[Image] = []
+
+        async def wait() -> None:
+            found.append(await client.image_at(wanted))
+
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        assert not found
+        await client.create_topics(create(topic("a", 1, 1)))
+        await wait_all_tasks_blocked()
+        assert found == [client.image]
+
+
+@pytest.mark.parametrize("name", ["write", "sync"])
+async def test_d8_a_metadata_log_that_cannot_be_written_ends_everything(autojump_clock: MockClock, name: str) -> None:
+    disk = new_disk()
+    client = await open_client(disk)
+    with pytest.RaisesGroup(UnusableMetadata, flatten_subgroups=True):
+        async with running(client):
+            disk.inject(Fault(error=5, name=name, path="*.log", times=-1))
+            await client.create_topics(create(topic("a")))
+    assert client.image.topics_by_name == {}, "nobody was told"
+
+
+async def test_a_snapshot_is_written_when_it_is_due(autojump_clock: MockClock) -> None:
+    disk = new_disk()
+    config = MetadataLogConfig(max_record_bytes_between_snapshots=2_000)
+    async with running(await open_client(disk, config)) as client:
+        for number in range(30):
+            await client.create_topics(create(topic(f"t{number}")))
+        await trio.sleep(100)
+        names = [name for name in disk.list(f"/data/{DIRECTORY}") if name.endswith(".checkpoint")]
+        assert names
+        image = client.image
+    again = await open_client(disk, config)
+    assert again.image.topics_by_name == image.topics_by_name
+
+
+async def test_a_snapshot_is_written_after_an_hour_with_anything_new(autojump_clock: MockClock) -> None:
+    disk = new_disk()
+
+    def snapshots() -> int:
+        return sum(name.endswith(".checkpoint") for name in disk.list(f"/data/{DIRECTORY}"))
+
+    async with running(await open_client(disk)) as client:
+        await client.create_topics(create(topic("a")))
+        await trio.sleep(3_500)
+        assert snapshots() == 0
+        await trio.sleep(300)
+        assert snapshots() == 1
+        await trio.sleep(7_200)
+        assert snapshots() == 1, "nothing was new"
+
+
+async def test_d9_a_snapshot_that_does_not_fit_on_the_disk_is_tried_again_later(autojump_clock: MockClock) -> None:
+    disk = new_disk()
+    config = MetadataLogConfig(max_snapshot_interval_ms=100_000)
+    async with running(await open_client(disk, config)) as client:
+        disk.inject(Fault(error=28, name="write", path="*.checkpoint.part"))
+        await client.create_topics(create(topic("a")))
+        await trio.sleep(150)
+        await client.create_topics(create(topic("b")))
+        await trio.sleep(150)
+        assert any(name.endswith(".checkpoint") for name in disk.list(f"/data/{DIRECTORY}"))
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_trap_20_a_restart_raises_the_leader_epoch_by_two_as_kafkas_does(
+    autojump_clock: MockClock, *, clean: bool
+) -> None:
+    disk = new_disk()
+    for life in range(3):
+        client = await open_client(disk)
+        async with running(client, incarnation=life):
+            if life == 0:
+                await client.create_topics(create(topic("a", 1, 1)))
+            partition = client.image.partition("a", 0)
+            assert partition is not None
+            assert (partition.leader, partition.leader_epoch, partition.partition_epoch) == (1, 2 * life, 2 * life)
+            assert client.image.epoch == life + 1
+            if clean:
+                await client.shut_down_broker()
+        if clean:
+            await client.close()
+
+
+async def test_the_broker_follows_what_its_own_registration_says(autojump_clock: MockClock) -> None:
+    steps: list[Callable[[Image], object]] = [lambda image: image.brokers[1].fenced]
+    client = await open_client(new_disk())
+    fenced: list[object] = []
+    client.add_listener(lambda image, delta: fenced.append(steps[0](image)))
+    async with running(client):
+        broker = client.image.brokers[1]
+        assert broker.endpoints == {"PLAINTEXT": Endpoint("PLAINTEXT", "h", 9092)}
+        assert broker.log_dirs == (LOG_DIRECTORY,)
+    assert fenced == [True, False]
