@@ -24,27 +24,30 @@ from kbroker import handlers
 from kbroker.broker import Broker
 from kbroker.config import ConfigError, Settings
 from kbroker.config.rules import ConfigRules
+from kbroker.config.server import connections_by_address
 from kbroker.controller.context import ControllerSettings
 from kbroker.controller.metadata_log import MetadataLogConfig
 from kbroker.controller.tasks import ControllerClient, open_controller
+from kbroker.metadata.delta import Delta
 from kbroker.metadata.errors import UnusableMetadata
-from kbroker.metadata.image import Endpoint
+from kbroker.metadata.image import Endpoint, Image
 from kbroker.replication.replicas import Replicas
 from kbroker.runtime import log as logs
 from kbroker.runtime.disk import raise_descriptor_limit
 from kbroker.runtime.env import RealEnv
 from kbroker.runtime.log import logger
 from kbroker.runtime.metrics import Metrics
-from kbroker.runtime.net_ports import Env, Listener
+from kbroker.runtime.net_ports import Buffers, Env, Listener
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.tcp import Limits, Server
 from kbroker.storage.log_directory import LogDirectory
-from kbroker.storage.tasks import apply_retention, flush_logs, remove_deleted, write_checkpoints
+from kbroker.storage.tasks import apply_retention, flush_logs, remove_deleted, watch_space, write_checkpoints
 from wire.errors import KafkaError
 
 STOP_GRACE_MS = 2_000
 FLUSH_INTERVAL_MS = 1_000
 REMOVAL_INTERVAL_MS = 10_000
+SPACE_INTERVAL_MS = 1_000
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
@@ -204,7 +207,13 @@ class Node:
         )
         controller.add_listener(broker.on_image)
         dispatcher = Dispatcher(handlers.discover(), broker, metrics=self.metrics)
-        server = Server(env, dispatcher, metrics=self.metrics, limits=_limits(settings))
+        server = Server(env, dispatcher, metrics=self.metrics, limits=_limits(broker.settings))
+
+        def take_limits(_image: Image, delta: Delta) -> None:
+            if delta.changed_configs:
+                server.limits = _limits(broker.settings)
+
+        controller.add_listener(take_limits)
         async with trio.open_nursery() as nursery:
             await nursery.start(controller.run)
             broker_epoch = await self._register(controller, directory, bound)
@@ -236,6 +245,16 @@ class Node:
             )
         )
         start(partial(remove_deleted, env, directory, interval_ms=REMOVAL_INTERVAL_MS, report=report))
+        start(
+            partial(
+                watch_space,
+                env,
+                directory,
+                floor_bytes=settings.limits.kbroker_min_free_bytes,
+                interval_ms=SPACE_INTERVAL_MS,
+                report=report,
+            )
+        )
         replication = settings.replication
         for write, interval_ms in (
             (directory.write_recovery_points, settings.log.log_flush_offset_checkpoint_interval_ms),
@@ -246,13 +265,19 @@ class Node:
 
     async def _bind(self) -> list[BoundListener]:
         advertised = {one.name: one for one in self.settings.listeners.advertised}
-        bound = []
+        server = self.settings.server
+        bound: list[BoundListener] = []
         for one in self.settings.listeners.bound:
             try:
                 listener = await self.env.listen(
-                    one.host or "", one.port, backlog=self.settings.server.socket_listen_backlog_size
+                    one.host or "",
+                    one.port,
+                    backlog=server.socket_listen_backlog_size,
+                    buffers=Buffers(server.socket_send_buffer_bytes, server.socket_receive_buffer_bytes),
                 )
             except OSError as error:
+                for earlier in bound:
+                    earlier.listener.close()
                 raise NodeFailed(f"cannot listen on {one}: {error}") from error
             told = advertised.get(one.name, one)
             bound.append(
@@ -310,6 +335,8 @@ def _limits(settings: Settings) -> Limits:
         socket_request_max_bytes=server.socket_request_max_bytes,
         max_connections=server.max_connections,
         max_connections_per_ip=server.max_connections_per_ip,
+        max_connections_per_ip_overrides=connections_by_address(server.max_connections_per_ip_overrides),
+        max_connection_creation_rate=server.max_connection_creation_rate,
         connections_max_idle_ms=server.connections_max_idle_ms,
         frame_grace_ms=limits.kbroker_frame_grace_ms,
         send_grace_ms=limits.kbroker_send_grace_ms,

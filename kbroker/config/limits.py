@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kbroker.config.settings import KB, MB, SECOND, Setting, setting, settings
+from kbroker.config.values import Kind
 
 
 @settings
@@ -26,6 +27,12 @@ class LimitSettings:
         default=60 * SECOND,
         at_least=1,
         doc="A connection whose reader takes nothing of an answer for so long is closed.",
+    )
+    kbroker_min_free_bytes: int = setting(
+        default=32 * MB,
+        at_least=0,
+        kind=Kind.LONG,
+        doc="With less than this free on the disk no records are taken, while reading and deleting go on.",
     )
     kbroker_max_open_files: int = setting(
         default=4096,

@@ -1,10 +1,9 @@
 """What a broker is told by nobody: the layer between Kafka's defaults and the user's settings.
 
-| profile | meant for | differs from Kafka's defaults by |
-|---|---|---|
-| embedded | a single broker, which is its own cluster | one replica of each internal topic, no wait before a first
-rebalance | | test | test runs | the same, and one partition of each internal topic | | kafka | comparisons | nothing
-|
+    embedded   a single broker, which is its own cluster: one replica of each internal topic, no wait before a first
+               rebalance, socket buffers as they were measured to be best (see `kbroker.runtime.net_ports`)
+    test       the same, and one partition of each internal topic
+    kafka      nothing differs; for comparisons
 
 Kafka's defaults of three replicas can never be met by one broker, whose groups and transactions would wait for ever.
 """
@@ -21,6 +20,8 @@ _EMBEDDED: Final = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
+    "socket.send.buffer.bytes": "262144",
+    "socket.receive.buffer.bytes": "-1",
 }
 
 PROFILES: Final[Mapping[str, Mapping[str, str]]] = {

@@ -35,6 +35,25 @@ def _not_nobody(connections: int) -> str | None:
     return None if connections else "it can be zero only with max.connections.per.ip.overrides"
 
 
+def connections_by_address(text: str) -> dict[str, int]:
+    """What max.connections.per.ip.overrides says: addresses and how many connections each may have; ValueError."""
+    found = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        address, separator, count = item.rpartition(":")
+        if not separator or not address or not count.isdecimal():
+            raise ValueError(f"{item!r} is not of the form address:count")
+        found[address.removeprefix("[").removesuffix("]")] = int(count)
+    return found
+
+
+def _addresses_and_counts(text: str) -> str | None:
+    try:
+        connections_by_address(text)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 @settings
 class ServerSettings:
     """Who this node is, where it listens, and what it takes from a connection."""
@@ -114,6 +133,12 @@ class ServerSettings:
         dynamic=CLUSTER_WIDE,
         doc="How many connections one address may have; further ones are closed.",
     )
+    max_connections_per_ip_overrides: str = setting(
+        default="",
+        check=_addresses_and_counts,
+        dynamic=CLUSTER_WIDE,
+        doc="Other limits than max.connections.per.ip for single addresses, as address:count with commas between.",
+    )
     max_connection_creation_rate: int = setting(
         default=MAX_INT32,
         at_least=1,
@@ -156,10 +181,6 @@ KNOWN: tuple[Setting, ...] = (
         "Throttling clients by quota is not implemented yet, so there are no samples to size.",
         quota_window_num=Setting(11, at_least=1),
         quota_window_size_seconds=Setting(1, at_least=1),
-    ),
-    *refused(
-        "Exceptions for single addresses are not implemented yet.",
-        max_connections_per_ip_overrides=Setting("", dynamic=CLUSTER_WIDE),
     ),
     *refused(
         "Classes of the JVM cannot be loaded here.",

@@ -68,7 +68,6 @@ NOT_COMPARED = {
     "log.cleanup.policy",
     "cleanup.policy",
     "cordoned.log.dirs",
-    "max.connections.per.ip.overrides",
     "listener.name.plaintext.max.connections",
 }
 

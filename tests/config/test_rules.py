@@ -29,7 +29,6 @@ REFUSED = {
     ("BROKER", "log.cleanup.policy", "compact,delete"): "no compaction yet",
     ("BROKER", "nosuch.key", "5"): "nobody knows it",
     ("BROKER", "retention.ms", "5"): "a topic's key",
-    ("BROKER", "max.connections.per.ip.overrides", "127.0.0.1:7"): "not implemented yet",
     ("BROKER", "listener.name.plaintext.max.connections", "10"): "not implemented yet",
     ("BROKER", "cordoned.log.dirs", "*"): "one log directory only",
     ("BROKER", "cordoned.log.dirs", "/nosuch"): "one log directory only",
