@@ -285,9 +285,7 @@ class Node:
             )
         return bound
 
-    async def _register(
-        self, controller: ControllerClient, directory: LogDirectory, bound: list[BoundListener]
-    ) -> int:
+    async def _register(self, controller: ControllerClient, directory: LogDirectory, bound: list[BoundListener]) -> int:
         epoch = await controller.register_broker(
             incarnation_id=self.env.new_uuid(),
             endpoints=[Endpoint(one.name, one.advertised_host, one.advertised_port) for one in bound],
