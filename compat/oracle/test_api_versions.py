@@ -11,9 +11,9 @@ from compat.oracle.schema import api_names, decode_response, encode_request, fra
 # Where the highest version that kbroker advertises is below that of Apache Kafka 4.3.1, and why.
 NARROWER = {
     "Produce": (11, "12 is for transactions of the second version, 13 for topic ids with them"),
+    "Fetch": (17, "18 tells the high watermark that a follower knows, and there are no followers yet"),
 }
 
-# Until transactions: clients of both brokers choose by these, so no more may be claimed than is served.
 SOFTWARE = {"ClientSoftwareName": "compat", "ClientSoftwareVersion": "1.0"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -69,6 +70,19 @@ def sizes(answer: Message) -> dict[int, int]:
     return {index: len(part["Records"] or b"") for index, part in parts(answer).items()}
 
 
+def whole_batches(records: bytes) -> bytes:
+    """Records without the beginning of a batch at their end.
+
+    A stated difference: Kafka cuts at the limit, wherever it falls; clients throw the piece away, and we do not send it.
+    """
+    end = 0
+    while end + 12 <= len(records) and (size := 12 + struct.unpack_from(">i", records, end + 8)[0]) + end <= len(
+        records
+    ):
+        end += size
+    return records[:end]
+
+
 @pytest.mark.parametrize("version", ALL_VERSIONS)
 def test_every_version_reads_the_same(pair: Pair, filled: Topic, version: int) -> None:
     answer = same(pair.call("Fetch", version, fetch(filled, version, wanted(0), wanted(1, 7), wanted(2))))
@@ -83,8 +97,11 @@ def test_w8_sizes_are_limited_to_whole_batches_as_kafka_limits_them(
     pair: Pair, filled: Topic, limit: int, whole: int
 ) -> None:
     message = fetch(filled, 12, wanted(2), wanted(0, 4, limit=limit), wanted(1, limit=limit), MaxBytes=whole)
-    answer = same(pair.call("Fetch", 12, message))
-    assert sizes(answer)[0] > 0, "one whole batch always"
+    answers = pair.call("Fetch", 12, message)
+    for each in answers:
+        for part in parts(each).values():
+            part["Records"] = whole_batches(part["Records"])
+    assert sizes(same(answers))[0] > 0, "one whole batch always"
 
 
 @pytest.mark.parametrize("offset", [0, 5, 17, 18, 19, 1000, -1, 2**63 - 1])
