@@ -26,12 +26,13 @@ class FetchSettings:
         dynamic=CLUSTER_WIDE,
         doc="A partition forgets an idempotent producer that was silent for so long.",
     )
-    producer_id_expiration_check_interval_ms: int = setting(
-        default=10 * MINUTE, at_least=1, internal=True, doc="How often it is looked which producers to forget."
-    )
 
 
 KNOWN: tuple[Setting, ...] = (
+    *harmless(
+        "Silent producers are looked for whenever retention is, each log.retention.check.interval.ms.",
+        producer_id_expiration_check_interval_ms=Setting(10 * MINUTE, at_least=1, internal=True),
+    ),
     *harmless(
         "A waiting request is a task that is woken, so there is no list of them to purge.",
         delete_records_purgatory_purge_interval_requests=Setting(1),

@@ -12,11 +12,6 @@ CLUSTER_WIDE, PER_BROKER = Dynamic.CLUSTER_WIDE, Dynamic.PER_BROKER
 class ReplicationSettings:
     """How a leader treats its followers, and how what it knows survives a restart."""
 
-    replica_lag_time_max_ms: int = setting(
-        default=30 * SECOND,
-        kind=Kind.LONG,
-        doc="A follower that has not caught up for so long leaves the in-sync replicas.",
-    )
     replica_high_watermark_checkpoint_interval_ms: int = setting(
         default=5 * SECOND, kind=Kind.LONG, doc="How often the high watermarks are written to the data directory."
     )
@@ -26,6 +21,7 @@ KNOWN: tuple[Setting, ...] = (
     *harmless(
         "This broker has no followers and follows none yet.",
         follower_fetch_last_tiered_offset_enable=Setting(False, dynamic=CLUSTER_WIDE),
+        replica_lag_time_max_ms=Setting(30 * SECOND, kind=Kind.LONG),
         num_replica_fetchers=Setting(1, at_least=1, dynamic=CLUSTER_WIDE),
         replica_fetch_backoff_ms=Setting(1000, at_least=0),
         replica_fetch_max_bytes=Setting(MB, at_least=0),
