@@ -17,7 +17,8 @@ limits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import trio
 
@@ -50,6 +51,7 @@ class Limits:
     socket_request_max_bytes: int = 100 * 1024 * 1024
     max_connections: int = _UNLIMITED
     max_connections_per_ip: int = _UNLIMITED
+    max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
     max_connection_creation_rate: int = _UNLIMITED
     connections_max_idle_ms: int = 600_000
     frame_grace_ms: int = 30_000
@@ -136,7 +138,8 @@ class Server:
 
     def _admit(self, stream: Stream, listener: str) -> None:
         host = stream.peer_host
-        if self._by_host.get(host, 0) >= self.limits.max_connections_per_ip:
+        allowed = self.limits.max_connections_per_ip_overrides.get(host, self.limits.max_connections_per_ip)
+        if self._by_host.get(host, 0) >= allowed:
             self._refused.add()
             stream.close()
             self._warn("too many connections from one address", host, peer=host)
@@ -183,8 +186,8 @@ class Server:
 
     async def _hang_up_on_the_stuck(self) -> None:
         limits = self.limits
-        shortest_ms = min(limits.connections_max_idle_ms, limits.frame_grace_ms, limits.send_grace_ms)
-        interval_ms = max(1, min(_SWEEP_INTERVAL_MS, shortest_ms // 4))
+        times_ms = (limits.connections_max_idle_ms, limits.frame_grace_ms, limits.send_grace_ms)
+        interval_ms = min(_SWEEP_INTERVAL_MS, *(max(1, time_ms // 4) for time_ms in times_ms if time_ms >= 0))
         while True:
             await self._env.sleep_ms(interval_ms)
             now_ms = self._env.now_ms()
@@ -218,9 +221,9 @@ class Observed:
     def stuck(self, *, now_ms: int, limits: Limits) -> str | None:
         """Look again; why the connection is to be closed, or None."""
         connection = self._connection
-        stream, state, is_partial = connection.stream, connection.state, connection.frames.pending_bytes > 0
+        stream, state, of_frame = connection.stream, connection.state, connection.frames.pending_bytes
         moved = stream.received_bytes + stream.sent_bytes
-        doing = (state, is_partial, connection.requests)
+        doing = (state, of_frame > 0, connection.requests)
         if doing != self._doing or state is State.ANSWERING:
             self._doing = doing
             self._bytes = self._bytes_then = moved
@@ -229,10 +232,13 @@ class Observed:
         if moved != self._bytes:
             self._bytes, self._moved_ms = moved, now_ms
         took_ms = now_ms - self._since_ms
-        if state is State.RECEIVING and not is_partial:
-            return "idle" if took_ms >= limits.connections_max_idle_ms else None
+        if state is State.RECEIVING and not of_frame:
+            return "idle" if 0 <= limits.connections_max_idle_ms <= took_ms else None
         if now_ms - self._moved_ms >= limits.send_grace_ms:
             return "stalled"
-        grace_ms = limits.frame_grace_ms if state is State.RECEIVING else limits.send_grace_ms
-        too_slow = (moved - self._bytes_then) * 1000 < limits.progress_bytes_per_s * took_ms
+        if state is State.RECEIVING:
+            grace_ms, of_this = limits.frame_grace_ms, of_frame
+        else:
+            grace_ms, of_this = limits.send_grace_ms, moved - self._bytes_then
+        too_slow = of_this * 1000 < limits.progress_bytes_per_s * took_ms
         return "too slow" if took_ms >= grace_ms and too_slow else None

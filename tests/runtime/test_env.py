@@ -1,0 +1,69 @@
+"""The real environment, and the one in memory beside it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from kbroker.runtime.env import RealEnv
+from kbroker.testing.disk import SimulatedDisk
+from kbroker.testing.env import MemoryEnv
+from wire.types import uuid_to_text
+
+
+async def test_new_ids_are_random_and_never_look_like_an_option() -> None:
+    env = RealEnv()
+    env.random.seed(1)
+    made = [env.new_uuid() for _ in range(2_000)]
+    assert len(set(made)) == 2_000
+    assert {one.version for one in made} == {4}
+    assert not any(uuid_to_text(one).startswith("-") for one in made)
+
+
+async def test_the_monotonic_clock_is_not_the_wall_clock() -> None:
+    env = RealEnv()
+    before = env.now_ms()
+    assert before <= env.now_ms()
+    assert env.timestamp_ms() > 1_600_000_000_000 > env.now_ms()
+
+
+async def test_blocking_functions_run_in_other_threads_at_most_so_many_at_once() -> None:
+    env = RealEnv(max_threads=2)
+    running, most, lock = 0, 0, threading.Lock()
+    both = threading.Barrier(2)
+
+    def work() -> int:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        both.wait()
+        with lock:
+            running -= 1
+        return threading.get_ident()
+
+    threads: set[int] = set()
+
+    async def call() -> None:
+        threads.add(await env.run_blocking(work))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(6):
+            nursery.start_soon(call)
+    assert most == 2
+    assert threading.get_ident() not in threads
+
+
+async def test_an_exception_of_a_blocking_function_reaches_its_caller() -> None:
+    with pytest.raises(ZeroDivisionError):
+        await RealEnv().run_blocking(divmod, 1, 0)
+
+
+async def test_in_memory_both_clocks_run_on_virtual_time(autojump_clock: MockClock) -> None:
+    env = MemoryEnv(SimulatedDisk())
+    now_ms, timestamp_ms = env.now_ms(), env.timestamp_ms()
+    await env.sleep_ms(86_400_000)
+    assert env.now_ms() - now_ms == env.timestamp_ms() - timestamp_ms == 86_400_000

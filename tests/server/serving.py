@@ -1,0 +1,185 @@
+"""A server with handlers that do as the request says, and clients that speak frames: in memory or over sockets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import trio
+
+from kbroker.handlers import CloseConnection, Context, Handler, handles
+from kbroker.handlers.api_versions import api_versions
+from kbroker.runtime.env import RealEnv
+from kbroker.runtime.metrics import Metrics
+from kbroker.runtime.net_ports import Env, Listener, Stream
+from kbroker.runtime.purgatory import Purgatory
+from kbroker.server.dispatch import Dispatcher
+from kbroker.server.tcp import Limits, Server
+from kbroker.testing.disk import SimulatedDisk
+from kbroker.testing.env import MemoryEnv
+from wire.errors import ErrorCode, KafkaError
+from wire.framing import FrameBuffer, decode_response, encode_request_frame
+from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from wire.messages.produce import ProduceRequest, ProduceResponse
+
+
+class Broker:
+    """What the handlers here share."""
+
+    def __init__(self) -> None:
+        self.image = SimpleNamespace(offset=7, features={"metadata.version": 21, "kraft.version": 0})
+        self.purgatory = Purgatory()
+        self.ready = False
+        self.gate = trio.Event()
+        self.appended: list[bytes] = []
+
+    def make_ready(self) -> None:
+        self.ready = True
+        self.purgatory.wake("key")
+
+
+@handles(HeartbeatRequest, versions="0-4")
+async def heartbeat(request: HeartbeatRequest, broker: Broker, context: Context) -> HeartbeatResponse:
+    """Do as the group says; the member's name comes back as the throttle time."""
+    match request.group_id:
+        case "wait":
+            ready = await context.wait(
+                broker.purgatory, "key", until=lambda: broker.ready, max_wait_ms=request.generation_id
+            )
+            return HeartbeatResponse(error_code=0 if ready else ErrorCode.REQUEST_TIMED_OUT)
+        case "refuse":
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "never heard of it")
+        case "disk":
+            raise OSError(5, "Input/output error")
+        case "fault":
+            raise ZeroDivisionError("a fault of ours")
+        case "close":
+            raise CloseConnection("the handler says so")
+        case "checkpoint":
+            await trio.lowlevel.checkpoint()
+    return HeartbeatResponse(error_code=0)
+
+
+@handles(ProduceRequest, versions="3-11", advertised="0-11", on_error=lambda request, code: None)
+async def produce(request: ProduceRequest, broker: Broker, context: Context) -> ProduceResponse | None:
+    """Note the records; for the topic "gated" after the gate has opened, for "fault" not at all."""
+    for topic in request.topic_data:
+        if topic.name == "fault":
+            raise ZeroDivisionError("a fault of ours")
+        if topic.name == "gated":
+            await broker.gate.wait()
+        for partition in topic.partition_data:
+            assert isinstance(partition.records, memoryview)
+            broker.appended.append(bytes(partition.records))
+    return ProduceResponse(responses=[]) if request.acks else None
+
+
+HANDLERS: Mapping[int, Handler[Any]] = {one.api_key: one for one in (produce, heartbeat, api_versions)}
+
+
+class Client:
+    """A client that sends what it is told and reads frames."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.frames = FrameBuffer(2**31 - 1)
+
+    async def send(self, *requests: tuple[object, int, int]) -> None:
+        """Send requests, each a message, its version and a correlation id, in one go."""
+        await self.stream.send([b"".join(framed(*request) for request in requests)])
+
+    async def receive(self, response_class: type[Any], version: int) -> tuple[int, Any]:
+        """The correlation id and the message of the next reply."""
+        while (frame := self.frames.next_frame()) is None:
+            assert await self._more(), "the server closed the connection"
+        return decode_response(response_class, version, frame)
+
+    async def receive_heartbeat(self) -> tuple[int, int]:
+        """The correlation id and the error code of the next reply."""
+        number, response = await self.receive(HeartbeatResponse, 0)
+        return number, response.error_code
+
+    async def ends_without_reply(self) -> bool:
+        """Wait until the server closes the connection; whether nothing came before."""
+        try:
+            while await self._more():
+                pass
+        except trio.BrokenResourceError:
+            pass  # closed while bytes of ours were unread
+        return self.frames.pending_bytes == 0
+
+    async def _more(self) -> bool:
+        room = self.frames.room()
+        if room is not None:
+            received = await self.stream.receive_into(room)
+            self.frames.filled(received)
+            return received > 0
+        data = await self.stream.receive(65536)
+        if data:
+            self.frames.feed(data)
+        return bool(data)
+
+
+def framed(message: object, version: int, correlation_id: int) -> bytes:
+    """A request frame without opaque parts."""
+    parts = encode_request_frame(message, version, correlation_id=correlation_id, client_id="tests")
+    return b"".join(part for part in parts if isinstance(part, bytes))
+
+
+def heart(group_id: str = "", *, wait_ms: int = 0, member_id: str = "m") -> HeartbeatRequest:
+    """A request for the handler `heartbeat` here."""
+    return HeartbeatRequest(group_id=group_id, generation_id=wait_ms, member_id=member_id)
+
+
+class Rig:
+    """A running server and all that belongs to it."""
+
+    def __init__(self, env: Env, server: Server, listener: Listener, broker: Broker, metrics: Metrics) -> None:
+        self.env = env
+        self.server = server
+        self.listener = listener
+        self.broker = broker
+        self.metrics = metrics
+        self._streams: list[Stream] = []
+
+    async def connect(self) -> Client:
+        """A new connection."""
+        stream = await self.env.connect(self.listener.host, self.listener.port)
+        self._streams.append(stream)
+        return Client(stream)
+
+    def count(self, name: str) -> int:
+        """The value of a metric."""
+        return self.metrics.snapshot()[name]
+
+    async def until(self, name: str, value: int) -> None:
+        """Wait until a metric has reached a value."""
+        with trio.fail_after(10):
+            while self.count(name) < value:
+                await trio.lowlevel.checkpoint()
+
+    def close(self) -> None:
+        """Close what the clients left open."""
+        for stream in self._streams:
+            stream.close()
+
+
+@asynccontextmanager
+async def serving(*, in_memory: bool, limits: Limits | None = None, raise_faults: bool = True) -> AsyncIterator[Rig]:
+    """A server, until the block ends."""
+    env: Env = MemoryEnv(SimulatedDisk()) if in_memory else RealEnv()
+    broker, metrics = Broker(), Metrics()
+    dispatcher = Dispatcher(HANDLERS, broker, metrics=metrics, raise_faults=raise_faults)
+    server = Server(env, dispatcher, limits=limits, metrics=metrics)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.run)
+        listener = await env.listen("127.0.0.1", 0, backlog=128)
+        server.add(listener, name="PLAINTEXT")
+        rig = Rig(env, server, listener, broker, metrics)
+        try:
+            yield rig
+        finally:
+            rig.close()
+            nursery.cancel_scope.cancel()

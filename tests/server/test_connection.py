@@ -1,0 +1,176 @@
+"""One connection: order, pipelining, waiting, closing. In memory on virtual time, and again over sockets where these
+matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from kbroker.server.tcp import Limits
+from tests.server.serving import Rig, framed, heart, serving
+from wire.errors import ErrorCode
+from wire.messages.heartbeat import HeartbeatResponse
+from wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+
+
+@pytest.fixture(params=["memory", "sockets"])
+async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+    """A server in each of both worlds; every test ends within seconds."""
+    with trio.fail_after(20):
+        async with serving(in_memory=request.param == "memory") as running:
+            yield running
+
+
+def records(data: bytes, *, topic: str = "orders", acks: int = 1) -> ProduceRequest:
+    """Produce of one partition."""
+    partitions = [PartitionProduceData(index=0, records=data)]
+    return ProduceRequest(
+        acks=acks, timeout_ms=1000, topic_data=[TopicProduceData(name=topic, partition_data=partitions)]
+    )
+
+
+async def test_pipelined_requests_are_answered_in_order(rig: Rig) -> None:
+    client = await rig.connect()
+    groups = ["", "checkpoint", "refuse"]
+    await client.send(*((heart(groups[number % 3]), 0, number) for number in range(300)))
+    replies = [await client.receive_heartbeat() for _ in range(300)]
+    refused = ErrorCode.UNKNOWN_MEMBER_ID
+    assert replies == [(number, refused if number % 3 == 2 else 0) for number in range(300)]
+
+
+async def test_a_waiting_request_holds_back_neither_the_replies_before_it_nor_overtakes(rig: Rig) -> None:
+    client = await rig.connect()
+    await client.send((heart(), 0, 1), (heart(), 0, 2), (heart("wait", wait_ms=60_000), 0, 3), (heart(), 0, 4))
+    assert [await client.receive_heartbeat() for _ in range(2)] == [(1, 0), (2, 0)]
+    await wait_all_tasks_blocked()
+    assert rig.broker.purgatory.waiting("key") == 1
+    rig.broker.make_ready()
+    assert [await client.receive_heartbeat() for _ in range(2)] == [(3, 0), (4, 0)]
+
+
+async def test_a_wait_ends_at_its_time(autojump_clock: MockClock) -> None:
+    async with serving(in_memory=True) as rig:
+        client = await rig.connect()
+        await client.send((heart("wait", wait_ms=500), 0, 1))
+        assert await client.receive_heartbeat() == (1, ErrorCode.REQUEST_TIMED_OUT)
+        assert trio.current_time() == pytest.approx(0.5)
+
+
+async def test_a_closed_connection_ends_the_wait_of_its_request(rig: Rig) -> None:
+    client = await rig.connect()
+    # The second request is unread while the first one waits: the end of the connection is behind it.
+    await client.send((heart("wait", wait_ms=60_000), 0, 1), (heart(), 0, 2))
+    with trio.fail_after(5):
+        while not rig.broker.purgatory.waiting("key"):
+            await trio.lowlevel.checkpoint()
+        client.stream.close()
+        while rig.broker.purgatory.waiting("key") or rig.server.connections:
+            await trio.lowlevel.checkpoint()
+
+
+async def test_a_produce_that_was_received_is_done_although_its_connection_is_closed(rig: Rig) -> None:
+    client = await rig.connect()
+    await client.send((records(b"first", topic="gated"), 7, 1), (records(b"second"), 7, 2))
+    await rig.until("requests.Produce", 1)
+    client.stream.close()
+    await wait_all_tasks_blocked(0.01)
+    rig.broker.gate.set()
+    with trio.fail_after(5):
+        while rig.server.connections:
+            await trio.lowlevel.checkpoint()
+    assert rig.broker.appended[0] == b"first"
+
+
+async def test_acks_0_has_no_reply(rig: Rig) -> None:
+    client = await rig.connect()
+    await client.send((records(b"silent", acks=0), 7, 1), (heart(), 0, 2), (records(b"loud"), 7, 3))
+    assert await client.receive_heartbeat() == (2, 0)
+    assert (await client.receive(ProduceResponse, 7))[0] == 3
+    assert rig.broker.appended == [b"silent", b"loud"]
+
+
+async def test_an_error_that_has_no_reply_closes_the_connection_after_the_replies_before_it(rig: Rig) -> None:
+    client = await rig.connect()
+    await client.send((heart(), 0, 1), (heart("close"), 0, 2), (heart(), 0, 3))
+    assert await client.receive_heartbeat() == (1, 0)
+    assert await client.ends_without_reply()
+    assert rig.count("connections.closed_for_fault") == 1
+
+
+@pytest.mark.parametrize("size", [1, 30_000, 40_000, 100_000, 3_000_000])
+async def test_frames_of_every_size_arrive_whole_between_small_ones(rig: Rig, size: int) -> None:
+    client = await rig.connect()
+    data = bytes(range(256)) * (size // 256 + 1)
+
+    async def send() -> None:
+        await client.send((heart(), 0, 1), (records(data[:size]), 7, 2), (heart(), 0, 3), (records(data[:size]), 7, 4))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send)
+        assert await client.receive_heartbeat() == (1, 0)
+        assert (await client.receive(ProduceResponse, 7))[0] == 2
+        assert await client.receive_heartbeat() == (3, 0)
+        assert (await client.receive(ProduceResponse, 7))[0] == 4
+    assert rig.broker.appended == [data[:size]] * 2
+
+
+async def test_a_request_may_come_byte_by_byte(rig: Rig) -> None:
+    client = await rig.connect()
+    for byte in framed(heart(), 0, 1) + framed(heart(), 0, 2):
+        await client.stream.send([bytes([byte])])
+        await wait_all_tasks_blocked()
+    assert [await client.receive_heartbeat() for _ in range(2)] == [(1, 0), (2, 0)]
+
+
+async def test_a_client_that_always_has_another_request_does_not_keep_the_loop(rig: Rig) -> None:
+    greedy, other = await rig.connect(), await rig.connect()
+    answered = 0
+
+    async def read() -> None:
+        nonlocal answered
+        while True:
+            await greedy.receive(HeartbeatResponse, 0)
+            answered += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        nursery.start_soon(greedy.stream.send, [framed(heart(), 0, 1) * 20_000])
+        await rig.until("requests.Heartbeat", 1)
+        await other.send((heart(), 0, 1))
+        assert await other.receive_heartbeat() == (1, 0)
+        assert rig.count("requests.Heartbeat") < 15_000
+        nursery.cancel_scope.cancel()
+
+
+async def test_w8_replies_that_nobody_reads_stop_the_requests_and_then_the_connection(
+    autojump_clock: MockClock,
+) -> None:
+    async with serving(in_memory=True, limits=Limits(send_grace_ms=60_000)) as rig:
+        client = await rig.connect()
+        with pytest.raises(trio.BrokenResourceError):
+            await client.stream.send([framed(heart(), 0, 1) * 100_000])
+        # The two pipes of 64 KiB, what one receive takes, and what is collected before it is sent.
+        assert rig.count("requests.Heartbeat") * len(framed(heart(), 0, 1)) < 1_000_000
+        assert rig.count("connections.closed_for_delay") == 1
+        assert 60 <= trio.current_time() < 63
+
+
+async def test_w8_a_reader_that_is_slow_but_reads_is_kept(autojump_clock: MockClock) -> None:
+    async with serving(in_memory=True, limits=Limits(send_grace_ms=1_000, progress_bytes_per_s=1_000)) as rig:
+        client = await rig.connect()
+
+        async def read_slowly() -> None:
+            for _ in range(200):
+                await client.stream.receive(500)
+                await trio.sleep(0.25)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.stream.send, [framed(heart(), 0, 1) * 12_000])
+            await read_slowly()
+            assert trio.current_time() > 45
+            assert rig.count("connections.open") == 1
+            nursery.cancel_scope.cancel()
