@@ -36,9 +36,10 @@ class Operation(IntEnum):
 
 
 def incremental_alter_configs(
-    context: Context, request: incremental.IncrementalAlterConfigsRequest
+    context: Context, request: incremental.IncrementalAlterConfigsRequest, *, received_by: int | None = None
 ) -> Outcome[incremental.IncrementalAlterConfigsResponse]:
-    """Decide each resource's changes.
+    """Decide each resource's changes. received_by is the broker that has the request from a client, None if that is
+    unknown.
 
     Per resource: INVALID_REQUEST (named twice, a key twice, no value, unknown type or operation, another broker's id),
     INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_TOPIC_EXCEPTION. POLICY_VIOLATION when
@@ -48,6 +49,7 @@ def incremental_alter_configs(
         context,
         [((resource.resource_type, resource.resource_name), resource) for resource in request.resources],
         lambda resource: _incremental_changes(context, resource),
+        received_by=received_by,
     )
     responses = [
         incremental.AlterConfigsResourceResponse(
@@ -63,7 +65,9 @@ def incremental_alter_configs(
     )
 
 
-def alter_configs(context: Context, request: legacy.AlterConfigsRequest) -> Outcome[legacy.AlterConfigsResponse]:
+def alter_configs(
+    context: Context, request: legacy.AlterConfigsRequest, *, received_by: int | None = None
+) -> Outcome[legacy.AlterConfigsResponse]:
     """Decide the older form, which replaces all overrides of a resource: what the request does not name is deleted.
     Errors as above.
     """
@@ -71,6 +75,7 @@ def alter_configs(context: Context, request: legacy.AlterConfigsRequest) -> Outc
         context,
         [((resource.resource_type, resource.resource_name), resource) for resource in request.resources],
         lambda resource: _replacing_changes(context, resource),
+        received_by=received_by,
     )
     responses = [
         legacy.AlterConfigsResourceResponse(
@@ -88,7 +93,11 @@ Fault = tuple[int, str | None]
 
 
 def _decide_each(
-    context: Context, resources: list[tuple[Resource, Any]], changes: Callable[[Any], list[ConfigRecord]]
+    context: Context,
+    resources: list[tuple[Resource, Any]],
+    changes: Callable[[Any], list[ConfigRecord]],
+    *,
+    received_by: int | None,
 ) -> tuple[list[Fault], list[Any]]:
     """An error code and text for each resource, and the records of those that succeed."""
     times = Counter(name for name, _ in resources)
@@ -98,6 +107,8 @@ def _decide_each(
         try:
             if times[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            if received_by is not None:
+                _check_own_broker(received_by, *name)
             decided = changes(resource)
             context.require_room(records, len(decided))
         except TooManyRecords as error:
@@ -210,9 +221,7 @@ def _check_broker(context: Context, name: str, configs: Mapping[str, str], curre
     context.rules.validate_broker(configs, current, per_broker=bool(name))
 
 
-def check_own_broker(node_id: int, resource_type: int, name: str) -> None:
-    """A broker takes changes of its own settings only; clients are to send them to the broker that they name. Raises
-    INVALID_REQUEST.
-    """
+def _check_own_broker(node_id: int, resource_type: int, name: str) -> None:
+    """A broker takes changes of its own settings only; clients send them to the broker that they name."""
     if resource_type == BROKER_RESOURCE and name.isascii() and name.isdigit() and int(name) != node_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node_id}, but received {name}")
