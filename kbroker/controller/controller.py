@@ -79,16 +79,16 @@ class Controller:
         return partitions.create_partitions(self._context, request)
 
     def incremental_alter_configs(
-        self, request: incremental_configs.IncrementalAlterConfigsRequest
+        self, request: incremental_configs.IncrementalAlterConfigsRequest, *, received_by: int | None = None
     ) -> Outcome[incremental_configs.IncrementalAlterConfigsResponse]:
         """See configs.incremental_alter_configs."""
-        return configs.incremental_alter_configs(self._context, request)
+        return configs.incremental_alter_configs(self._context, request, received_by=received_by)
 
     def alter_configs(
-        self, request: legacy_configs.AlterConfigsRequest
+        self, request: legacy_configs.AlterConfigsRequest, *, received_by: int | None = None
     ) -> Outcome[legacy_configs.AlterConfigsResponse]:
         """See configs.alter_configs."""
-        return configs.alter_configs(self._context, request)
+        return configs.alter_configs(self._context, request, received_by=received_by)
 
     def allocate_producer_ids(self, request: AllocateProducerIdsRequest) -> Outcome[AllocateProducerIdsResponse]:
         """See producer_ids.allocate_producer_ids."""

@@ -240,11 +240,15 @@ class ControllerClient:
         self, request: incremental_configs.IncrementalAlterConfigsRequest
     ) -> incremental_configs.IncrementalAlterConfigsResponse:
         """See configs.incremental_alter_configs."""
-        return await self.decide(lambda controller: controller.incremental_alter_configs(request))
+        return await self.decide(
+            lambda controller: controller.incremental_alter_configs(request, received_by=self.settings.node_id)
+        )
 
     async def alter_configs(self, request: legacy_configs.AlterConfigsRequest) -> legacy_configs.AlterConfigsResponse:
         """See configs.alter_configs."""
-        return await self.decide(lambda controller: controller.alter_configs(request))
+        return await self.decide(
+            lambda controller: controller.alter_configs(request, received_by=self.settings.node_id)
+        )
 
     async def update_features(self, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
         """See features.update_features."""
