@@ -1,9 +1,10 @@
 """The `kbroker` command: one file a command, named like it.
 
-Each module of this package offers `add_parser(commands)`, which declares its flags and sets `run`. Only the module of the
-command that is asked for is imported, because a broker is to be ready in a fraction of a second.
+Each module of this package offers `add_parser(commands)`, which declares its flags and sets `run`. Only the module of
+the command that is asked for is imported, because a broker is to be ready in a fraction of a second.
 
-Exit codes: 0 done; 1 the operation failed; 2 the command line was wrong; 130 and 143 ended by a signal before it was done.
+Exit codes: 0 done; 1 the operation failed; 2 the command line was wrong; 130 and 143 ended by a signal before it was
+done.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`kbroker serve`: run a broker until it is told to stop.
 
-SIGTERM and SIGINT stop it in an orderly way (leaders are noted as shut down, logs are flushed and closed, the clean-shutdown
-marker is written); a second signal ends the process at once, as a power switch would.
+SIGTERM and SIGINT stop it in an orderly way (leaders are noted as shut down, logs are flushed and closed, the
+clean-shutdown marker is written); a second signal ends the process at once, as a power switch would.
 """
 
 from __future__ import annotations
