@@ -280,6 +280,10 @@ class SimulatedDisk:
             node.write(self._tree.next_sequence(), position, data)
             node.modified_ms = self._timestamp_ms()
 
+    def _sync(self, node: FileNode, path: str) -> None:
+        self._operate("sync", path, node=node)
+        node.sync()
+
     def _write(self, node: FileNode, path: str, position: int, data: bytes) -> None:
         self._operate("write", path, position, data, node)
         if self.capacity_bytes is not None:
@@ -372,8 +376,7 @@ class SimulatedFile:
 
     def sync(self) -> None:
         self._usable()
-        self._disk._operate("sync", self.path, node=self.node)
-        self.node.sync()
+        self._disk._sync(self.node, self.path)
 
     def size(self) -> int:
         self._usable()

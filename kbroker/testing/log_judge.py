@@ -1,0 +1,234 @@
+"""Whether a log that was just recovered is whole: its files, indexes, epochs, producers and look-ups agree with its
+batches.
+
+Everything here is derived anew from the bytes of the segments, in the simplest way, and compared with what the log
+says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from kbroker.runtime.ports import Disk
+from kbroker.storage.batches import header_at
+from kbroker.storage.index import CorruptIndex
+from kbroker.storage.log import Log
+from kbroker.storage.producer_state import MAX_SEQUENCE
+from kbroker.storage.segment import Segment
+from kbroker.testing.draws import Draws
+from kbroker.testing.log_model import Batch
+from wire.errors import ErrorCode, KafkaError
+from wire.record_batch import batches
+
+_LEFTOVERS = (".deleted", ".cleaned", ".swap", ".tmp")
+_LOOKUPS = 6
+
+
+def read_batches(log: Log, disk: Disk) -> list[Batch]:
+    """All batches of all segments, from the bytes of their files."""
+    found: list[Batch] = []
+    for segment in log.segments:
+        file = disk.open(segment.log_path, writable=False)
+        data = file.pread(file.size(), 0)
+        file.close()
+        found += [Batch.of(view) for view in batches(data)]
+    return found
+
+
+def complaints_about(
+    log: Log, disk: Disk, found: Sequence[Batch], draws: Draws, *, indexes_are_whole: bool = True
+) -> Iterator[str]:
+    """Each disagreement, as a sentence.
+
+    An index that was damaged behind the log's back is rebuilt by the first look-up that meets the damage; where that
+    may have happened (not indexes_are_whole) the indexes themselves are not judged, but every look-up that they serve
+    is.
+    """
+    yield from _judge_files(log, disk)
+    yield from _judge_segments(log, disk, found)
+    if indexes_are_whole:
+        yield from _judge_indexes(log, found)
+    yield from _judge_epochs(log, found)
+    yield from _judge_producers(log, found)
+    yield from _judge_lookups(log, found, draws, every=not indexes_are_whole)
+
+
+def _judge_files(log: Log, disk: Disk) -> Iterator[str]:
+    names = disk.list(log.directory)
+    logs = {name[:20] for name in names if name.endswith(".log")}
+    for name in names:
+        if name.endswith(_LEFTOVERS):
+            yield f"{name} was left behind"
+        if name.endswith(("index", ".snapshot")) and not name[:20].isdecimal():
+            yield f"{name} is no name of a segment's file"
+        if name.endswith("index") and name[:20] not in logs:
+            yield f"{name} is an index without a log"
+
+
+def _judge_segments(log: Log, disk: Disk, found: Sequence[Batch]) -> Iterator[str]:
+    previous_end: int | None = None
+    for segment in log.segments:
+        size = disk.size(segment.log_path)
+        if segment.size != size:
+            yield f"{segment.log_path} has {size} bytes, the log believes {segment.size}"
+        upper = min(
+            (other.base_offset for other in log.segments if other.base_offset > segment.base_offset), default=None
+        )
+        own = [
+            batch
+            for batch in found
+            if batch.base_offset >= segment.base_offset and (upper is None or batch.base_offset < upper)
+        ]
+        if sum(len(batch.data) for batch in own) != size:
+            yield f"{segment.log_path} has {size} bytes, its batches have {sum(len(batch.data) for batch in own)}"
+        if previous_end is not None and segment.base_offset != previous_end:
+            yield f"{segment.log_path} does not begin where the segment before it ends, at {previous_end}"
+        if not own and segment is not log.segments.active:
+            yield f"{segment.log_path} is empty and not the last"
+        for before, after in pairwise(own):
+            if before.next_offset != after.base_offset:
+                yield f"{segment.log_path} goes from offset {before.next_offset} to {after.base_offset}"
+        previous_end = own[-1].next_offset if own else segment.base_offset
+
+
+def _batches_of(log: Log, segment: Segment, found: Sequence[Batch]) -> list[Batch]:
+    following = [other.base_offset for other in log.segments if other.base_offset > segment.base_offset]
+    end = min(following, default=log.log_end_offset)
+    return [batch for batch in found if segment.base_offset <= batch.base_offset < end]
+
+
+def _judge_indexes(log: Log, found: Sequence[Batch]) -> Iterator[str]:
+    for segment in log.segments:
+        own = _batches_of(log, segment, found)
+        try:
+            yield from _judge_index_pair(log, segment, own)
+        except CorruptIndex as error:
+            yield str(error)
+
+
+def _judge_index_pair(log: Log, segment: Segment, own: Sequence[Batch]) -> Iterator[str]:
+    """The offset index is just what appending these batches gives; the time index tells no lie."""
+    expected: list[tuple[int, int]] = []
+    position = last = 0
+    for batch in own:
+        if position - last > log.config.index_interval_bytes:
+            expected.append((batch.next_offset - 1 - segment.base_offset, position))
+            last = position
+        position += len(batch.data)
+    entries = [(key, value) for key, value in segment.offset_index.read_all()]
+    if entries != expected:
+        yield f"{segment.log_path}: the offset index holds {entries}, its batches give {expected}"
+    previous = (-1, -1)
+    for timestamp, relative in segment.time_index.read_all():
+        offset = segment.base_offset + relative
+        upto = [batch for batch in own if batch.base_offset <= offset]
+        latest = max((batch.max_timestamp for batch in upto), default=-1)
+        if (timestamp, relative) <= previous or timestamp <= previous[0]:
+            yield f"{segment.log_path}: the time index goes from {previous} to {(timestamp, relative)}"
+        if timestamp != latest or not any(batch.next_offset - 1 == offset for batch in upto):
+            yield f"{segment.log_path}: the time index says {timestamp} for {offset}, it is {latest}"
+        previous = (timestamp, relative)
+
+
+def _judge_epochs(log: Log, found: Sequence[Batch]) -> Iterator[str]:
+    expected: list[tuple[int, int]] = []
+    for batch in found:
+        if batch.next_offset > log.log_start_offset and (not expected or batch.epoch > expected[-1][0]):
+            expected.append((batch.epoch, max(batch.base_offset, log.log_start_offset)))
+        elif expected and batch.epoch < expected[-1][0]:
+            yield f"the batch at {batch.base_offset} is of epoch {batch.epoch}, after {expected[-1][0]}"
+    # An epoch that began and got no batch yet is not in the batches; an entry for it says nothing wrong.
+    starts = dict(expected)
+    entries = [(epoch, start) for epoch, start in log.leader_epochs.entries if epoch in starts]
+    others = [(epoch, start) for epoch, start in log.leader_epochs.entries if epoch not in starts]
+    if [(epoch, max(start, log.log_start_offset)) for epoch, start in entries] != expected:
+        yield f"leader epochs are {log.leader_epochs.entries}, the batches give {expected}"
+    for epoch, start in others:
+        if start > log.log_end_offset:
+            yield f"epoch {epoch} begins at {start}, behind the end of the log at {log.log_end_offset}"
+        following = min((base for later, base in expected if later > epoch), default=log.log_end_offset)
+        if (
+            start < following
+            and start >= log.log_start_offset
+            and any(s < following and e < epoch for e, s in expected)
+        ):
+            covered = [b for b in found if b.next_offset > start and b.base_offset < following]
+            if covered:
+                yield f"epoch {epoch} claims offsets {start} to {following}, which are of epoch {covered[0].epoch}"
+
+
+def _judge_producers(log: Log, found: Sequence[Batch]) -> Iterator[str]:
+    """The last batch of each producer is a duplicate now, what follows it is new, and what leaves a gap is refused."""
+    # What lies below the start of the log is deleted; nobody has to remember who wrote it.
+    readable = [batch for batch in found if batch.next_offset > log.log_start_offset]
+    latest = {batch.producer_id: batch for batch in readable if batch.producer_id >= 0}
+    for producer_id, batch in latest.items():
+        header = header_at(batch.data)
+        original = _outcome(log, batch.data)
+        if original != batch.base_offset:
+            yield f"the last batch of producer {producer_id} at {batch.base_offset} sent again gives {original}"
+        entry = log.producers.producers.get(producer_id)
+        if entry is None:
+            continue
+        if (entry.producer_epoch, entry.last_sequence, entry.last_offset) != (
+            batch.producer_epoch,
+            batch.last_sequence,
+            batch.next_offset - 1,
+        ):
+            yield f"producer {producer_id} is known by {entry.last_sequence} at {entry.last_offset}, not by {batch!r}"
+        following = (batch.last_sequence + 1) & MAX_SEQUENCE
+        try:
+            fits = entry.check(header._replace(base_sequence=following)) is None
+        except KafkaError as error:
+            yield f"producer {producer_id} may not go on with sequence {following}: {error.message}"
+            continue
+        if not fits:
+            yield f"producer {producer_id} is told that sequence {following} is a duplicate"
+        try:
+            entry.check(header._replace(base_sequence=(following + 1) & MAX_SEQUENCE))
+        except KafkaError as error:
+            if error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                yield f"a gap of producer {producer_id} gives {error.code!r}"
+        else:
+            yield f"producer {producer_id} may leave out sequence {following}"
+    for producer_id, entry in log.producers.producers.items():
+        if entry.last_offset >= log.log_end_offset:
+            yield f"producer {producer_id} is known by offset {entry.last_offset}, behind the end {log.log_end_offset}"
+
+
+def _outcome(log: Log, data: bytes) -> int | str:
+    """The offset at which the log says it has this batch already."""
+    try:
+        plan = log.plan_append(bytearray(data), leader_epoch=max(log.leader_epochs.latest, 0), timestamp_ms=0)
+    except KafkaError as error:
+        return f"{error.code.name}"
+    return plan.first_offset if plan.is_duplicate else "a new batch"
+
+
+def _judge_lookups(log: Log, found: Sequence[Batch], draws: Draws, *, every: bool) -> Iterator[str]:
+    """Reads by offset and by timestamp, at a few places or at every one."""
+    readable = [batch for batch in found if batch.next_offset > log.local_log_start_offset]
+    records = [
+        (offset, timestamp, batch.epoch)
+        for batch in readable
+        for offset, timestamp in batch.records
+        if offset >= log.local_log_start_offset
+    ]
+    if every or not readable:
+        reads, timestamps = readable, [timestamp for _, timestamp, _ in records]
+    else:
+        reads = [readable[0], readable[-1], *(draws.choice(readable) for _ in range(_LOOKUPS))]
+        timestamps = [draws.choice(records)[1] + draws.between(-1, 1) for _ in range(_LOOKUPS if records else 0)]
+    for batch in reads:
+        offset = max(log.local_log_start_offset, draws.between(batch.base_offset, batch.next_offset - 1))
+        data = log.read(offset, max_bytes=1).read()
+        if data != batch.data:
+            yield f"a read at {offset} gives {len(data)} bytes that are not the batch at {batch.base_offset}"
+    if log.read(log.log_end_offset, max_bytes=1).size:
+        yield "a read at the end of the log gives something"
+    for wanted in timestamps:
+        expected = next((record for record in records if record[1] >= wanted), None)
+        answer = log.offset_for_timestamp(wanted)
+        if answer != expected:
+            yield f"the first record at or after {wanted} is {expected}, the log says {answer}"

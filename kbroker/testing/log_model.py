@@ -1,0 +1,205 @@
+"""What a partition's log must hold after a crash, kept beside the real one while a workload runs.
+
+The model is a list of batches, so simple that it is right by inspection: an append adds, a truncation cuts. Beside the
+present list it remembers what a crash at this moment may legitimately leave:
+
+* a step that is not finished: a batch that is being appended may be there or not, a truncation may have come any way;
+* after a loss of power any end at or behind `synced_end`, and, as long as the present history does not differ from an
+  older one below `synced_end`, a prefix of that older one (a truncation that did not reach the platter).
+
+So what recovery finds must be one contiguous run of one of these histories, byte for byte, that reaches at least to the
+promised end: to everything completed after the death of the process, to everything synced after the loss of power.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from wire.record_batch import RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch as it was given to the log; `records` are (offset, timestamp)."""
+
+    base_offset: int
+    next_offset: int
+    epoch: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    last_sequence: int
+    max_timestamp: int
+    records: tuple[tuple[int, int], ...]
+    data: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, view: RecordBatch) -> Batch:
+        return cls(
+            view.base_offset,
+            view.next_offset,
+            view.partition_leader_epoch,
+            view.producer_id,
+            view.producer_epoch,
+            view.base_sequence,
+            view.last_sequence,
+            view.max_timestamp,
+            tuple((record.offset, record.timestamp) for record in view.records()),
+            bytes(view.data),
+        )
+
+
+History = list[Batch]
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What a crash at one moment may leave.
+
+    Units   least_end: the log must reach at least there; least_start..most_start: where it may begin for readers
+    """
+
+    histories: tuple[History, ...]
+    least_end: int
+    least_start: int
+    most_start: int
+
+
+@dataclass(slots=True)
+class ModelLog:
+    """One log.
+
+    Shape   batches ascend without gaps up to log_end_offset and begin where the log was last begun anew (what retention
+            deleted stays in the list, only log_start_offset rises)
+    """
+
+    batches: History = field(default_factory=list)
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    synced_end: int = 0
+    checkpointed_start: int = 0
+    pending: History = field(default_factory=list)
+    _older: list[History] = field(default_factory=list)
+    _cutting_to: int | None = None
+    _highest_start: int = 0
+    _checkpointing: int = 0
+
+    # Steps in two halves: what is intended before the log is told, and what is certain once it has returned.
+
+    def begin_append(self, batches: Sequence[Batch]) -> None:
+        self.pending = list(batches)
+
+    def finish_append(self) -> None:
+        self.batches += self.pending
+        self.log_end_offset = self.pending[-1].next_offset
+        self.pending = []
+
+    def refuse_append(self) -> None:
+        self.pending = []
+
+    def begin_truncation(self, offset: int) -> None:
+        self._cutting_to = self.end_after_truncation(offset)
+
+    def end_after_truncation(self, offset: int) -> int:
+        """Where the log ends when every batch that reaches to or beyond `offset` is gone."""
+        for batch in self.batches:
+            if batch.next_offset > offset:
+                return min(batch.base_offset, self.log_end_offset)
+        return self.log_end_offset
+
+    def finish_truncation(self) -> None:
+        assert self._cutting_to is not None
+        self._forget_from(self._cutting_to)
+        self.log_end_offset = self._cutting_to
+        self.log_start_offset = min(self.log_start_offset, self._cutting_to)
+        self._cutting_to = None
+
+    def begin_restart_at(self, offset: int) -> None:
+        """The log is about to drop everything and go on from an offset."""
+        # With the last segment gone and the new one not made yet, all that is known is the checkpointed start.
+        self._cutting_to = min([offset, self.checkpointed_start, *(batch.base_offset for batch in self.batches[:1])])
+        self.raise_highest_start(max(offset, self.log_end_offset))
+
+    def finish_restart_at(self, offset: int) -> None:
+        self._forget_from(0)
+        self._cutting_to = None
+        self.log_start_offset = self.log_end_offset = offset
+
+    def raise_highest_start(self, offset: int) -> None:
+        """log_start_offset is about to rise as far as there."""
+        self._highest_start = max(self._highest_start, offset)
+
+    def note_state(self, *, log_start_offset: int, recovery_point: int) -> None:
+        """After a step: take what the log says of its start, and what it promises to be durable."""
+        self.log_start_offset = log_start_offset
+        self.raise_highest_start(log_start_offset)
+        self.synced_end = max(min(self.synced_end, self.log_end_offset), recovery_point)
+        self._older = [older for older in self._older if self._agree_below(older, self.synced_end)]
+
+    def begin_checkpoint(self, start: int) -> None:
+        """The start of the log is about to be written down (0: as the segments' names say)."""
+        self._checkpointing = start
+        self.checkpointed_start = min(self.checkpointed_start, start)
+
+    def finish_checkpoint(self) -> None:
+        self.checkpointed_start = self._checkpointing
+        self._highest_start = self.log_start_offset
+
+    def expectation(self, *, power_lost: bool) -> Expectation:
+        """What a crash now may leave."""
+        end = self.synced_end if power_lost else self.log_end_offset
+        if self._cutting_to is not None:
+            end = min(end, self._cutting_to)
+        histories = [self.batches + self.pending]
+        if power_lost:
+            histories += self._older
+        least_start = min(self.checkpointed_start, self.log_start_offset)
+        return Expectation(tuple(histories), end, least_start, max(self._highest_start, self.checkpointed_start))
+
+    def last_batch_of(self, producer_id: int) -> Batch | None:
+        return next((batch for batch in reversed(self.batches) if batch.producer_id == producer_id), None)
+
+    def _forget_from(self, offset: int) -> None:
+        keep = bisect_left(self.batches, offset, key=lambda batch: batch.base_offset)
+        if keep < len(self.batches):
+            self._older.append(self.batches)
+            self.batches = self.batches[:keep]
+
+    def _agree_below(self, older: History, offset: int) -> bool:
+        """Whether an older history holds, below an offset, just what the present one holds."""
+        return [b.data for b in older if b.base_offset < offset] == [
+            b.data for b in self.batches if b.base_offset < offset
+        ]
+
+
+def compare(found: Sequence[Batch], log_start_offset: int, log_end_offset: int, expected: Expectation) -> str | None:
+    """What is wrong with the batches that a recovery found, None if nothing is."""
+    if not expected.least_start <= log_start_offset <= expected.most_start:
+        return f"log_start_offset is {log_start_offset}, expected {expected.least_start} to {expected.most_start}"
+    if log_end_offset < expected.least_end:
+        return f"log_end_offset is {log_end_offset}, but everything below {expected.least_end} was promised to survive"
+    if not found:
+        return None if log_start_offset == log_end_offset else f"no batches in [{log_start_offset}, {log_end_offset})"
+    if found[0].base_offset > log_start_offset:
+        return f"the first batch begins at {found[0].base_offset}, the log at {log_start_offset}"
+    if found[-1].next_offset != log_end_offset:
+        return f"the last batch ends at {found[-1].next_offset}, the log at {log_end_offset}"
+    complaints = []
+    for history in expected.histories:
+        complaint = _compare_with(found, history)
+        if complaint is None:
+            return None
+        complaints.append(complaint)
+    return f"what is there is no part of any history that was: {'; '.join(complaints)}"
+
+
+def _compare_with(found: Sequence[Batch], history: History) -> str | None:
+    start = bisect_left(history, found[0].base_offset, key=lambda batch: batch.base_offset)
+    for at, batch in enumerate(found, start=start):
+        if at >= len(history):
+            return f"offset {batch.base_offset} lies behind its end"
+        if batch.data != history[at].data:
+            return f"the batch at {batch.base_offset} is not the one at {history[at].base_offset} there"
+    return None

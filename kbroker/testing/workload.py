@@ -1,0 +1,326 @@
+"""Generated workloads for one partition's log, with the little that a broker does around it.
+
+A workload is a list of steps drawn from a seed; each step draws its details from a stream of its own, so a workload
+with a step left out is otherwise the same. `LogDirectory` is the part of a broker that matters for recovery: the
+checkpoint files and the clean-shutdown marker of a log directory. `LogWorkload` carries the steps out on a real `Log`
+and keeps a `ModelLog` beside it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from kbroker.runtime.ports import Disk
+from kbroker.storage.log import Log
+from kbroker.storage.log_config import LogConfig
+from kbroker.storage.log_directory import LogDirectory
+from kbroker.testing.disk import SimulatedDisk
+from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.draws import Draws
+from kbroker.testing.log_model import Batch, ModelLog
+from wire.compression import Codec
+from wire.errors import ErrorCode, KafkaError
+from wire.record_batch import MAX_SEQUENCE, Record, batches, build_batch
+
+DATA = "/data"
+TOPIC = "sweep"
+TOPIC_ID = uuid.UUID(int=0xC0FFEE)
+START_MS = 1_700_000_000_000
+PRODUCERS = (1000, 1001, 1002)
+
+Report = Callable[[str], None]
+
+
+class StartBroker(Protocol):
+    """How a broker starts; canaries start it wrongly."""
+
+    def __call__(
+        self, disk: Disk, config: LogConfig, *, timestamp_ms: int, report: Report
+    ) -> tuple[LogDirectory, Log]: ...
+
+
+def drawn_config(seed: int) -> LogConfig:
+    """Settings so small that a few dozen batches roll, index, flush and expire."""
+    draws = Draws("config", seed)
+    return replace(
+        LogConfig(),
+        segment_bytes=draws.choice([600, 1500, 5000]),
+        index_interval_bytes=draws.choice([0, 150, 400, 4096]),
+        segment_index_bytes=draws.choice([48, 10 << 20]),
+        flush_messages=draws.weighted([((1 << 63) - 1, 5), (1, 2), (7, 2)]),
+        retention_bytes=draws.choice([-1, 2500]),
+        file_delete_delay_ms=draws.choice([0, 60_000]),
+    )
+
+
+def start_broker(disk: Disk, config: LogConfig, *, timestamp_ms: int, report: Report) -> tuple[LogDirectory, Log]:
+    """What a broker does with its one partition when it starts; formats a new disk.
+
+    Errors: whatever recovery raises.
+    """
+    numbers = iter(range(1, 10))
+    directory = LogDirectory.open(
+        DATA, disk=disk, node_id=1, cluster_id="sweep", new_uuid=lambda: uuid.UUID(int=next(numbers)), report=report
+    )
+    log = directory.open_log(TOPIC, 0, topic_id=TOPIC_ID, config=config, timestamp_ms=timestamp_ms)
+    return directory, log
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    number: int
+    name: str
+
+
+_STEPS = [
+    ("append", 10), ("produce", 14), ("produce_again", 3), ("append_several", 2), ("append_as_follower", 3),
+    ("lead", 3), ("roll", 2), ("flush", 3), ("flush_closed", 2), ("checkpoint", 4), ("truncate", 3),
+    ("restart_at", 1), ("delete_records", 2), ("retain", 3), ("unlink_doomed", 2), ("restart", 1), ("die", 1),
+]  # fmt: skip
+
+
+def drawn_steps(seed: int, count: int) -> list[Step]:
+    draws = Draws("steps", seed)
+    return [Step(number, draws.weighted(_STEPS)) for number in range(count)]
+
+
+class LogWorkload:
+    """Carries steps out on a log and on its model.
+
+    Note    `disk` changes when a step lets the process die; `on_new_disk` is told
+    """
+
+    def __init__(
+        self,
+        disk: SimulatedDisk,
+        config: LogConfig,
+        seed: int,
+        *,
+        start: StartBroker = start_broker,
+        on_new_disk: Callable[[SimulatedDisk], None] = lambda _: None,
+    ) -> None:
+        self.disk = disk
+        self.config = config
+        self.model = ModelLog()
+        self.refusals = 0
+        self._seed = seed
+        self._start = start
+        self._on_new_disk = on_new_disk
+        self._epoch = 0
+        self._timestamp_ms = START_MS
+        self._producer_epochs = dict.fromkeys(PRODUCERS, 0)
+        self._reports: list[str] = []
+        on_new_disk(disk)
+        self._directory, self.log = self._started()
+        self._settle()
+
+    def run(self, step: Step) -> None:
+        """One step. Errors: AssertionError when the log itself errs while it runs."""
+        draws = Draws("step", self._seed, step.number)
+        self._timestamp_ms += draws.below(50)
+        getattr(self, f"_{step.name}")(draws)
+        self._settle()
+        assert self.log.log_end_offset == self.model.log_end_offset, f"{step}: the log ends elsewhere than its model"
+        if self.config.flush_messages == 1:
+            assert self.model.synced_end == self.log.log_end_offset, f"{step}: flush.messages=1, and not all is flushed"
+
+    def _started(self) -> tuple[LogDirectory, Log]:
+        self._reports.clear()
+        return self._start(self.disk, self.config, timestamp_ms=self._timestamp_ms, report=self._reports.append)
+
+    def _settle(self) -> None:
+        log = self.log
+        self.model.note_state(log_start_offset=log.log_start_offset, recovery_point=log.recovery_point)
+
+    def _records(self, draws: Draws) -> list[Record]:
+        return [
+            Record(
+                timestamp=self._timestamp_ms + draws.between(-40, 40),
+                key=draws.bytes(4) if draws.chance(0.5) else None,
+                value=draws.bytes(draws.below(120)),
+            )
+            for _ in range(draws.between(1, 4))
+        ]
+
+    def _codec(self, draws: Draws) -> Codec:
+        return draws.weighted([(Codec.NONE, 6), (Codec.LZ4, 1), (Codec.ZSTD, 1)])
+
+    # Appends.
+
+    def _append_data(self, data: bytes) -> None:
+        log = self.log
+        plan = log.plan_append(bytearray(data), leader_epoch=self._epoch, timestamp_ms=self._timestamp_ms)
+        assert not plan.is_duplicate, "a new batch is taken for a duplicate"
+        self.model.begin_append([Batch.of(view) for view in batches(bytes(plan.data))])
+        self._finish(lambda: log.write(plan))
+        log.commit(plan)
+        self.model.finish_append()
+
+    def _finish(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except KafkaError:
+            self.refusals += 1
+            self.model.refuse_append()
+            raise
+
+    def _append(self, draws: Draws) -> None:
+        self._append_data(build_batch(self._records(draws), codec=self._codec(draws)))
+
+    def _append_several(self, draws: Draws) -> None:
+        self._append_data(b"".join(build_batch(self._records(draws)) for _ in range(draws.between(2, 3))))
+
+    def _next_of(self, producer_id: int, draws: Draws) -> tuple[int, int]:
+        """(epoch, sequence) with which a producer goes on."""
+        last = self.model.last_batch_of(producer_id)
+        if last is None:
+            # Nobody remembers it, so it may begin anywhere; here shortly before the sequence wraps.
+            return self._producer_epochs[producer_id], draws.choice([0, MAX_SEQUENCE - 2])
+        if draws.chance(0.1):
+            self._producer_epochs[producer_id] = last.producer_epoch + 1
+            return last.producer_epoch + 1, 0
+        self._producer_epochs[producer_id] = last.producer_epoch
+        return last.producer_epoch, (last.last_sequence + 1) & MAX_SEQUENCE
+
+    def _produce(self, draws: Draws) -> None:
+        producer_id = draws.choice(PRODUCERS)
+        epoch, sequence = self._next_of(producer_id, draws)
+        self._append_data(
+            build_batch(
+                self._records(draws),
+                codec=self._codec(draws),
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=sequence,
+            )
+        )
+
+    def _produce_again(self, draws: Draws) -> None:
+        """A retry of the last batch of a producer is answered from memory, and one that leaves a gap is refused."""
+        last = self.model.last_batch_of(draws.choice(PRODUCERS))
+        if last is None or last.base_offset < self.log.local_log_start_offset:
+            return
+        operations = self.disk.operations
+        again = self.log.append(bytearray(last.data), leader_epoch=self._epoch, timestamp_ms=self._timestamp_ms)
+        assert again.is_duplicate, f"{last} sent again is appended"
+        assert again.first_offset == last.base_offset, f"{last} sent again is said to be at {again.first_offset}"
+        gap = build_batch(
+            self._records(draws),
+            producer_id=last.producer_id,
+            producer_epoch=last.producer_epoch,
+            base_sequence=(last.last_sequence + 7) & MAX_SEQUENCE,
+        )
+        try:
+            self.log.append(bytearray(gap), leader_epoch=self._epoch, timestamp_ms=self._timestamp_ms)
+        except KafkaError as error:
+            answer = error.code
+        else:
+            answer = ErrorCode.NONE
+        assert answer is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"a gap behind {last} is answered with {answer!r}"
+        assert self.disk.operations == operations, "a duplicate is written"
+
+    def _append_as_follower(self, draws: Draws) -> None:
+        """Batches that the leader has numbered, perhaps of a new epoch."""
+        self._epoch += draws.below(2)
+        data, offset = b"", self.model.log_end_offset
+        for _ in range(draws.between(1, 3)):
+            records = self._records(draws)
+            records = [record._replace(offset=offset + number) for number, record in enumerate(records)]
+            data += build_batch(records, base_offset=offset, partition_leader_epoch=self._epoch)
+            offset += len(records)
+        log = self.log
+        plan = log.plan_append_as_follower(bytearray(data), timestamp_ms=self._timestamp_ms)
+        self.model.begin_append([Batch.of(view) for view in batches(data)])
+        self._finish(lambda: log.write(plan))
+        log.commit(plan)
+        self.model.finish_append()
+
+    # Everything else.
+
+    def _lead(self, draws: Draws) -> None:
+        self._epoch += draws.between(1, 2)
+        self.log.assign_epoch(self._epoch)
+
+    def _roll(self, _: Draws) -> None:
+        self.log.roll(timestamp_ms=self._timestamp_ms)
+
+    def _flush(self, _: Draws) -> None:
+        self.log.flush()
+        assert self.log.recovery_point == self.log.log_end_offset, "a flush does not cover the log"
+
+    def _flush_closed(self, _: Draws) -> None:
+        """What a broker does after a roll: the closed segments are flushed, the active one is not."""
+        plan = self.log.plan_flush(below_active=True)
+        if plan is not None:
+            self.log.write_flush(plan)
+            self.log.commit_flush(plan)
+
+    def _checkpoint(self, _: Draws) -> None:
+        self._begin_checkpoint()
+        self._directory.write_recovery_points()
+        self._directory.write_log_starts()
+        self.model.finish_checkpoint()
+
+    def _begin_checkpoint(self) -> None:
+        # A start that a segment's name says is not in the file, so it is as durable as that name.
+        start = self.log.log_start_offset
+        self.model.begin_checkpoint(0 if start == self.log.segments.first.base_offset else start)
+
+    def _truncate(self, draws: Draws) -> None:
+        """A follower learns that its history is not the leader's, and goes on with the leader's epoch."""
+        start = max(self.log.local_log_start_offset, self.model.log_end_offset - 30)
+        offset = draws.between(start, self.model.log_end_offset)
+        self.model.begin_truncation(offset)
+        self.log.truncate_to(offset)
+        self.model.finish_truncation()
+        self._epoch += draws.between(1, 2)
+        if self.log.log_start_offset < self.model.checkpointed_start:
+            # Whoever owns the checkpoint must not leave a start in it that lies behind what the log goes on with.
+            self._settle()
+            self._checkpoint(draws)
+
+    def _restart_at(self, draws: Draws) -> None:
+        """A follower whose leader has nothing left of what it has."""
+        offset = self.model.log_end_offset + draws.below(20)
+        self.model.begin_restart_at(offset)
+        self.log.truncate_fully_and_start_at(offset)
+        self.model.finish_restart_at(offset)
+        self._epoch += 1
+
+    def _delete_records(self, draws: Draws) -> None:
+        offset = draws.between(self.log.log_start_offset, self.model.log_end_offset)
+        self.model.raise_highest_start(offset)
+        self.log.raise_log_start_offset(offset)
+
+    def _retain(self, draws: Draws) -> None:
+        log = self.log
+        plan = log.plan_retention(high_watermark=log.log_end_offset, timestamp_ms=self._timestamp_ms)
+        kept = [segment.base_offset for segment in log.segments if segment.base_offset not in plan.doomed]
+        self.model.raise_highest_start(min([*kept, log.log_end_offset]) if plan.doomed else log.log_start_offset)
+        log.apply_retention(plan, now_ms=self._timestamp_ms, timestamp_ms=self._timestamp_ms)
+        self._unlink_doomed(draws)
+
+    def _unlink_doomed(self, draws: Draws) -> None:
+        self.log.unlink_doomed(self._timestamp_ms + draws.choice([0, 100_000]))
+
+    def close(self) -> None:
+        """Stop cleanly."""
+        self._begin_checkpoint()
+        self._directory.close()
+        self.model.finish_checkpoint()
+        self._settle()
+
+    def _restart(self, _: Draws) -> None:
+        """A clean stop and start."""
+        self.close()
+        self._directory, self.log = self._started()
+        assert self._reports == [], f"after a clean stop: {self._reports}"
+
+    def _die(self, _: Draws) -> None:
+        """The process dies between two operations; what it had not synced stays unsynced."""
+        self.disk = self.disk.crash(Loss.PROCESS_DEATH)
+        self._on_new_disk(self.disk)
+        self._directory, self.log = self._started()

@@ -1,0 +1,117 @@
+"""A disk that fails or fills up while a log is used: rows D8 and D9. Each operation of a workload fails once."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from kbroker.testing.disk import Fault, SimulatedDisk
+from kbroker.testing.disk_nodes import POWER_LOSSES, Loss
+from kbroker.testing.draws import Draws
+from kbroker.testing.log_judge import complaints_about, read_batches
+from kbroker.testing.log_model import compare
+from kbroker.testing.workload import START_MS, LogWorkload, drawn_config, drawn_steps, start_broker
+from wire.errors import ErrorCode, KafkaError
+from wire.record_batch import Record, build_batch
+
+STEPS = 25
+SEEDS = range(4)
+
+
+def operations_of(seed: int) -> int:
+    """How many operations the workload has on its first disk when nothing fails."""
+    disk = SimulatedDisk()
+    workload = LogWorkload(disk, drawn_config(seed), seed)
+    for step in drawn_steps(seed, STEPS):
+        if step.name != "die":
+            workload.run(step)
+    return disk.operations
+
+
+def run_until_it_fails(seed: int, fault: Fault) -> tuple[LogWorkload | None, KafkaError | None]:
+    """The workload up to the step that meets the fault; no workload if the log could not even be opened."""
+    disk = SimulatedDisk()
+    disk.inject(fault)
+    try:
+        workload = LogWorkload(disk, drawn_config(seed), seed)
+    except KafkaError as error:
+        return None, error
+    for step in drawn_steps(seed, STEPS):
+        if step.name == "die":
+            continue
+        try:
+            workload.run(step)
+        except KafkaError as error:
+            return workload, error
+    return workload, None
+
+
+def judge(workload: LogWorkload, loss: Loss, seed: int) -> list[str]:
+    """What is wrong after the process with the failing disk has died, or lost its power."""
+    survivor = workload.disk.crash(loss, seed=seed)
+    expected = workload.model.expectation(power_lost=loss is not Loss.PROCESS_DEATH)
+    _, log = start_broker(survivor, workload.config, timestamp_ms=START_MS, report=lambda _: None)
+    found = read_batches(log, survivor)
+    wrong = compare(found, log.log_start_offset, log.log_end_offset, expected)
+    return [wrong] if wrong is not None else list(complaints_about(log, survivor, found, Draws("judge", seed)))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_d8_a_sync_that_fails_takes_the_directory_offline_and_loses_nothing_acknowledged(seed: int) -> None:
+    failed = 0
+    for number in range(operations_of(seed)):
+        workload, error = run_until_it_fails(seed, Fault(errno.EIO, name="sync*", number=number))
+        if error is None or workload is None:
+            continue
+        failed += 1
+        assert error.code is ErrorCode.KAFKA_STORAGE_ERROR
+        disk = workload.disk
+        written = disk.operations
+        with pytest.raises(KafkaError) as refused:
+            workload.log.append(
+                bytearray(build_batch([Record(value=b"after the failure")])), leader_epoch=0, timestamp_ms=START_MS
+            )
+        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        with pytest.raises(KafkaError):
+            workload.log.flush()
+        assert disk.operations == written, f"operation {number}: a failed directory is written to, or synced again"
+        for loss in (Loss.PROCESS_DEATH, Draws("loss", seed, number).choice(POWER_LOSSES)):
+            assert judge(workload, loss, number) == [], f"operation {number} failed with {error}, then {loss.value}"
+    assert failed > 0
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5], ids=["nothing-written", "half-written"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_d9_a_full_disk_refuses_and_loses_nothing_acknowledged(seed: int, share: float) -> None:
+    refused = 0
+    for number in range(operations_of(seed)):
+        fault = Fault(errno.ENOSPC, name="[wc]r*", number=number, written=int(100 * share))
+        workload, error = run_until_it_fails(seed, fault)
+        if error is None or workload is None:
+            continue
+        refused += 1
+        assert error.code is ErrorCode.KAFKA_STORAGE_ERROR
+        for loss in (Loss.PROCESS_DEATH, Draws("loss", seed, number).choice(POWER_LOSSES)):
+            assert judge(workload, loss, number) == [], f"operation {number} failed with {error}, then {loss.value}"
+    assert refused > 10
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_d9_a_log_goes_on_when_there_is_space_again(seed: int) -> None:
+    """Appends that are refused for want of space leave no trace, and the next ones succeed."""
+    workload = LogWorkload(SimulatedDisk(), drawn_config(seed), seed)
+    refusals: list[ErrorCode] = []
+    for step in drawn_steps(seed, STEPS):
+        if step.name in {"append", "produce", "append_as_follower"}:
+            used = sum(len(data) for data in workload.disk.image().values() if data is not None)
+            workload.disk.capacity_bytes = used + 40
+            try:
+                workload.run(step)
+            except KafkaError as error:
+                refusals.append(error.code)
+            workload.disk.heal()
+            assert workload.log.log_end_offset == workload.model.log_end_offset
+        workload.run(step)
+    assert set(refusals) == {ErrorCode.KAFKA_STORAGE_ERROR}
+    assert judge(workload, Loss.PROCESS_DEATH, seed) == []

@@ -1,0 +1,144 @@
+"""Canaries: logs and disks that are wrong on purpose. The sweep must catch each, or its silence is worth nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kbroker.runtime.ports import Disk
+from kbroker.storage.loader import EPOCH_CHECKPOINT
+from kbroker.storage.log import Log
+from kbroker.storage.log_config import LogConfig
+from kbroker.storage.log_directory import LogDirectory
+from kbroker.testing.crash_sweep import Options, Sweep
+from kbroker.testing.disk import SimulatedDisk
+from kbroker.testing.disk_nodes import FileNode
+from kbroker.testing.workload import DATA, TOPIC, TOPIC_ID, Report, start_broker
+
+WORKLOADS = 12
+
+
+class ForgetsSyncs(SimulatedDisk):
+    """Says that segments are synced, and does nothing."""
+
+    def _sync(self, node: FileNode, path: str) -> None:
+        if path.endswith(".log"):
+            self._operate("sync", path, node=node)
+        else:
+            super()._sync(node, path)
+
+
+class ForgetsDirectorySyncs(SimulatedDisk):
+    """Says that names are durable, and does nothing: a broker without a directory sync after a roll."""
+
+    def sync_directory(self, path: str) -> None:
+        if path != DATA:
+            self._operate("sync_directory", path)
+        else:
+            super().sync_directory(path)
+
+
+def trusts_every_stop(disk: Disk, config: LogConfig, *, timestamp_ms: int, report: Report) -> tuple[LogDirectory, Log]:
+    """Takes every stop for a clean one and reads nothing."""
+    directory = LogDirectory.open(
+        DATA, disk=disk, node_id=1, cluster_id="sweep", new_uuid=lambda: TOPIC_ID, report=report
+    )
+    directory.was_clean = True
+    return directory, directory.open_log(TOPIC, 0, topic_id=TOPIC_ID, config=config, timestamp_ms=timestamp_ms)
+
+
+def believes_a_recovery_point_that_is_too_high(
+    disk: Disk, config: LogConfig, *, timestamp_ms: int, report: Report
+) -> tuple[LogDirectory, Log]:
+    """As a checkpoint that was written before the flush that it tells of."""
+    directory = LogDirectory.open(
+        DATA, disk=disk, node_id=1, cluster_id="sweep", new_uuid=lambda: TOPIC_ID, report=report
+    )
+    directory.recovery_points = {(TOPIC, 0): 1 << 40}
+    return directory, directory.open_log(TOPIC, 0, topic_id=TOPIC_ID, config=config, timestamp_ms=timestamp_ms)
+
+
+def damaged(damage: Callable[[Log], None]) -> Callable[..., tuple[LogDirectory, Log]]:
+    """A start that goes right, and then does something wrong to a log that is not new."""
+
+    def start(disk: Disk, config: LogConfig, *, timestamp_ms: int, report: Report) -> tuple[LogDirectory, Log]:
+        directory, log = start_broker(disk, config, timestamp_ms=timestamp_ms, report=report)
+        if log.log_end_offset > log.log_start_offset:
+            damage(log)
+        return directory, log
+
+    return start
+
+
+def lose_the_last_batch(log: Log) -> None:
+    log.truncate_to(log.log_end_offset - 1)
+
+
+def forget_the_producers(log: Log) -> None:
+    log.producers.clear(log.log_end_offset)
+
+
+def remember_no_batches(log: Log) -> None:
+    """A deduplication that knows the sequence but no batch to compare with."""
+    for entry in log.producers.producers.values():
+        entry.batches.clear()
+
+
+def forget_the_epochs(log: Log) -> None:
+    log.leader_epochs.clear()
+
+
+def leave_a_temporary_file(log: Log) -> None:
+    log.disk.open(f"{log.directory}/{EPOCH_CHECKPOINT}.tmp", create=True).close()
+
+
+def append_rubbish(log: Log) -> None:
+    """A torn tail that nobody cut."""
+    file = log.disk.open(log.segments.active.log_path)
+    file.pwrite(b"torn", file.size())
+
+
+def swap_two_index_entries(log: Log) -> None:
+    for segment in log.segments:
+        entries = segment.offset_index.read_all()
+        if len(entries) > 1:
+            file = log.disk.open(segment.path(".index"))
+            first, second = file.pread(8, 0), file.pread(8, 8)
+            file.pwrite(second + first, 0)
+
+
+def raise_the_start(log: Log) -> None:
+    log.raise_log_start_offset(log.log_end_offset)
+
+
+def caught(options: Options) -> bool:
+    for seed in range(WORKLOADS):
+        try:
+            if Sweep(seed, options).run().failures:
+                return True
+        except AssertionError:
+            # Some damage shows before any crash: a step that lets the process die finds another log.
+            return True
+    return False
+
+
+@pytest.mark.parametrize("make_disk", [ForgetsSyncs, ForgetsDirectorySyncs])
+def test_the_sweep_sees_a_disk_that_does_not_sync(make_disk: Callable[[], SimulatedDisk]) -> None:
+    assert caught(Options(steps=30, losses=3, deep=0.0, make_disk=make_disk))
+
+
+@pytest.mark.parametrize("start", [trusts_every_stop, believes_a_recovery_point_that_is_too_high])
+def test_the_sweep_sees_a_recovery_that_reads_too_little(start: Callable[..., tuple[LogDirectory, Log]]) -> None:
+    assert caught(Options(steps=30, losses=3, deep=0.0, start=start))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lose_the_last_batch, forget_the_producers, remember_no_batches, forget_the_epochs, leave_a_temporary_file,
+        append_rubbish, swap_two_index_entries, raise_the_start,
+    ],
+)  # fmt: skip
+def test_the_sweep_sees_a_recovery_with_a_wrong_result(damage: Callable[[Log], None]) -> None:
+    assert caught(Options(steps=30, losses=1, deep=0.0, start=damaged(damage)))
