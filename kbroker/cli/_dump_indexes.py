@@ -1,0 +1,239 @@
+"""Dump the files beside a log: indexes, producer snapshots, checkpoints; and compare the indexes with the log.
+
+An index of an active segment of Kafka's is allocated in full, so zeros at its end are no entries. The position of each
+entry of `.index` is looked up in the log, whose batch there must end with the entry's offset; an entry of `.timeindex`
+must name the last offset and the greatest timestamp of a batch, and ascend.
+
+Source: DumpLogSegments, OffsetIndex, TimeIndex, TransactionIndex of Apache Kafka 4.3.1.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from contextlib import suppress
+from itertools import islice
+from struct import Struct
+from typing import Final, NamedTuple
+
+from kbroker.cli._dump_logs import BatchReader
+from kbroker.cli._dump_output import OptionalLong, Printer, Problems
+from kbroker.runtime.ports import Disk, File
+from kbroker.storage.checkpoint import parse_offsets, read_file
+from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY
+from kbroker.storage.leader_epoch import parse_epochs
+from kbroker.storage.producer_state import parse_snapshot
+from wire.errors import Malformed
+from wire.record_batch import NO_TIMESTAMP, RecordBatch
+
+TRANSACTION_ENTRY: Final = Struct(">hqqqq")
+
+Entry = tuple[int, int]
+
+
+class IndexOptions(NamedTuple):
+    """What is printed of an index: nothing but the verdict of the broker's own check, nothing but mismatches, or all."""
+
+    sanity_only: bool
+    verify_only: bool
+
+
+def dump_index(disk: Disk, path: str, printer: Printer, problems: Problems, options: IndexOptions) -> None:
+    """Print an offset index and compare it with the log beside it."""
+    base_offset = _base_offset(path, problems)
+    entries = _entries(disk, path, OFFSET_ENTRY, problems)
+    if not entries:
+        printer.verdict(path, "is empty.")
+        return
+    if options.sanity_only:
+        _check_ascending(path, entries, 0, printer, problems)
+        return
+    log = _open_log(disk, path, problems)
+    try:
+        for number, (relative, position) in enumerate(entries):
+            offset = base_offset + relative
+            if log is not None:
+                found = _batch_at(log, position)
+                if found is None or found.last_offset != offset:
+                    there = "no batch" if found is None else f"a batch that ends with offset {found.last_offset}"
+                    text = f"entry {number} says that the batch at position {position} ends with offset {offset}, there is {there}"
+                    problems.add(path, text, position=number * OFFSET_ENTRY.size)
+            if not options.verify_only:
+                printer.row("entry", {"offset": offset, "position": position})
+    finally:
+        if log is not None:
+            log.close()
+
+
+def dump_time_index(disk: Disk, path: str, printer: Printer, problems: Problems, options: IndexOptions) -> None:
+    """Print a time index and compare it with the log and the offset index beside it."""
+    base_offset = _base_offset(path, problems)
+    entries = _entries(disk, path, TIME_ENTRY, problems)
+    if options.sanity_only:
+        _check_ascending(path, [(offset, timestamp) for timestamp, offset in entries], 1, printer, problems)
+        return
+    log = _open_log(disk, path, problems) if entries else None
+    try:
+        positions = _positions(disk, path) if log is not None else []
+        previous = NO_TIMESTAMP
+        for number, (timestamp, relative) in enumerate(entries):
+            offset = base_offset + relative
+            if log is not None:
+                wrong = _check_time_entry(log, positions, timestamp, offset, relative)
+                if wrong is None and previous >= timestamp:
+                    wrong = f"timestamp {timestamp} follows {previous}"
+                if wrong is not None:
+                    problems.add(path, f"entry {number}: {wrong}", position=number * TIME_ENTRY.size)
+            if not options.verify_only:
+                printer.row("entry", {"timestamp": timestamp, "offset": offset})
+            previous = timestamp
+    finally:
+        if log is not None:
+            log.close()
+
+
+def _check_time_entry(log: File, positions: list[Entry], timestamp: int, offset: int, relative: int) -> str | None:
+    """What is wrong with an entry of a time index; None if nothing is."""
+    at = bisect_right(positions, (relative, 0x7FFF_FFFF)) - 1
+    reader = BatchReader(log, positions[at][1] if at >= 0 else 0)
+    batch = next((batch for batch in reader if batch.last_offset >= offset), None)
+    if batch is None:
+        return f"offset {offset} is not in the log"
+    if batch.last_offset != offset:
+        return f"offset {offset} is not the last of its batch, that is {batch.last_offset}"
+    try:
+        greatest = max((record.timestamp for record in batch.records()), default=NO_TIMESTAMP)
+    except Malformed as error:
+        return f"the batch that ends with offset {offset} cannot be read: {error}"
+    return None if greatest == timestamp else f"timestamp {timestamp}, in the log it is {greatest}"
+
+
+def _check_ascending(path: str, entries: list[Entry], field: int, printer: Printer, problems: Problems) -> None:
+    """The check by which a broker decides at its start whether to rebuild an index; (offset, other) entries."""
+    if not entries:
+        printer.verdict(path, "passed sanity check.")
+        return
+    if entries[-1][0] < 0:
+        problems.add(path, f"the last offset is {-entries[-1][0]} below the segment's first")
+    elif field and entries[-1][field] < entries[0][field]:
+        problems.add(path, f"the last timestamp {entries[-1][field]} is less than the first, {entries[0][field]}")
+    else:
+        printer.verdict(path, "passed sanity check.")
+
+
+def dump_transaction_index(disk: Disk, path: str, printer: Printer, problems: Problems) -> None:
+    """Print the aborted transactions of a segment."""
+    data = read_file(disk, path)
+    whole = len(data) - len(data) % TRANSACTION_ENTRY.size
+    for number, entry in enumerate(TRANSACTION_ENTRY.iter_unpack(data[:whole])):
+        if entry[0] != 0:
+            text = f"entry {number} has version {entry[0]}, where only 0 exists"
+            problems.add(path, text, position=number * TRANSACTION_ENTRY.size)
+            return
+        names = ("version", "producerId", "firstOffset", "lastOffset", "lastStableOffset")
+        printer.row("aborted", dict(zip(names, entry, strict=True)))
+    if whole != len(data):
+        problems.add(path, f"{len(data) - whole} bytes, where an entry has {TRANSACTION_ENTRY.size}", position=whole)
+
+
+def dump_producer_snapshot(disk: Disk, path: str, printer: Printer, problems: Problems) -> None:
+    """Print what a snapshot remembers of each producer."""
+    try:
+        entries = parse_snapshot(read_file(disk, path))
+    except ValueError as error:
+        problems.add(path, str(error))
+        return
+    for entry in entries:
+        first = entry.current_txn_first_offset
+        fields: dict[str, object] = {
+            "producerId": entry.producer_id,
+            "producerEpoch": entry.producer_epoch,
+            "coordinatorEpoch": entry.coordinator_epoch,
+            "currentTxnFirstOffset": OptionalLong(first if first >= 0 else None),
+            "lastTimestamp": entry.last_timestamp_ms,
+        }
+        for batch in islice(entry.batches, 1):
+            fields |= {
+                "firstSequence": batch.first_sequence,
+                "lastSequence": batch.last_sequence,
+                "lastOffset": batch.last_offset,
+                "offsetDelta": batch.offset_delta,
+                "timestamp": batch.timestamp_ms,
+            }
+        printer.row("producer", fields)
+
+
+def dump_leader_epochs(disk: Disk, path: str, printer: Printer, problems: Problems) -> None:
+    """Print where each leader epoch of a partition begins; Kafka's own tool does not know this file."""
+    try:
+        entries = parse_epochs(read_file(disk, path).decode())
+    except ValueError as error:
+        problems.add(path, f"malformed: {error}")
+        return
+    for epoch, start_offset in entries:
+        printer.row("epoch", {"leaderEpoch": epoch, "startOffset": start_offset})
+
+
+def dump_offset_checkpoint(disk: Disk, path: str, printer: Printer, problems: Problems) -> None:
+    """Print a log directory's checkpoint of offsets; Kafka's own tool does not know this file."""
+    try:
+        offsets = parse_offsets(read_file(disk, path).decode())
+    except ValueError as error:
+        problems.add(path, f"malformed: {error}")
+        return
+    for (topic, partition), offset in offsets.items():
+        printer.row("checkpoint", {"topic": topic, "partition": partition, "offset": offset})
+
+
+def _entries(disk: Disk, path: str, entry: Struct, problems: Problems) -> list[Entry]:
+    """The entries of an index without the zeros that were only allocated; tells of a size that no index has."""
+    data = read_file(disk, path)
+    whole = len(data) - len(data) % entry.size
+    if whole != len(data):
+        problems.add(path, f"{len(data)} bytes, no multiple of the {entry.size} of an entry", position=whole)
+    used = len(data[:whole].rstrip(b"\0"))
+    used += -used % entry.size
+    return list(entry.iter_unpack(data[: min(used, whole)]))
+
+
+def _base_offset(path: str, problems: Problems) -> int:
+    stem = path.rpartition("/")[2].partition(".")[0]
+    if stem.isascii() and stem.isdigit():
+        return int(stem)
+    problems.add(path, "the name is no offset, so offsets are shown as the file has them: relative to the segment's")
+    return 0
+
+
+def _open_log(disk: Disk, path: str, problems: Problems) -> File | None:
+    directory, slash, name = path.rpartition("/")
+    log = f"{directory}{slash}{name.partition('.')[0]}.log"
+    try:
+        return disk.open(log, writable=False)
+    except OSError as error:
+        problems.add(path, f"cannot be compared with the log: {error.strerror}: {log}")
+        return None
+
+
+def _positions(disk: Disk, path: str) -> list[Entry]:
+    """The entries of the offset index beside a time index, to start near a batch; none when there is no good one."""
+    index = path.removesuffix(".timeindex") + ".index"
+    found: list[Entry] = []
+    with suppress(OSError):
+        found = _entries(disk, index, OFFSET_ENTRY, _Silent())
+    return found if found == sorted(found) and all(position >= 0 for _, position in found) else []
+
+
+class _Silent(Problems):
+    """For a file that is only a help here, and may be dumped by itself."""
+
+    def add(self, path: str, text: str, *, position: int | None = None) -> None:
+        del path, text, position
+
+
+def _batch_at(log: File, position: int) -> RecordBatch | None:
+    """The header of the batch at a position of a log; None when there is none."""
+    if position < 0 or position >= log.size():
+        return None
+    try:
+        return RecordBatch(log.pread(61, position))
+    except Malformed:
+        return None

@@ -1,0 +1,271 @@
+"""How a dump is printed: in the lines of Kafka's own tool, or as a JSON object a line; and what is wrong, on stderr.
+
+Both printers take the same calls, so the readers of files know no format. Names are Kafka's in both.
+
+Source: the lines of DumpLogSegments of Apache Kafka 4.3.1.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, Protocol, TextIO
+
+from kbroker.cli._message_json import dump_json
+from kbroker.cli._payloads import Payload, Shown
+from wire.record_batch import CODEC_MASK, MAX_SEQUENCE, Record, RecordBatch
+
+_CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+class Control(NamedTuple):
+    """What a control record says: Kafka's name for it, and its fields."""
+
+    kind: str
+    type_number: int
+    fields: Mapping[str, Any] | None
+
+
+class Printer(Protocol):
+    """Where a reader of files puts what it finds, in the order of the file."""
+
+    def file(self, path: str) -> None: ...
+    def log_start(self, offset: int) -> None: ...
+    def snapshot(self, end_offset: int, epoch: int) -> None: ...
+    def bootstrap(self) -> None: ...
+    def batch(self, batch: RecordBatch, position: int, *, is_valid: bool) -> None: ...
+    def record(self, batch: RecordBatch, record: Record, payload: Payload | None, control: Control | None) -> None: ...
+    def row(self, kind: str, fields: Mapping[str, Any]) -> None: ...
+    def verdict(self, path: str, text: str) -> None: ...
+    def trailing(self, name: str, size: int) -> None: ...
+
+
+class Problems:
+    """What is wrong with the files, told on stderr as it is found; any of it makes the command fail.
+
+    `hint` is for what Kafka's tool reports too but what may be right (gaps of a compacted log).
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self, path: str, text: str, *, position: int | None = None) -> None:
+        """Tell of damage in a file, at a position in bytes where there is one."""
+        self.count += 1
+        where = path if position is None else f"{path}: at byte {position}"
+        _say(f"{where}: {text}")
+
+    def hint(self, path: str, text: str) -> None:
+        """Tell of what is strange but no damage."""
+        _say(f"{path}: {text}")
+
+
+def _say(text: str) -> None:
+    sys.stdout.flush()
+    print(f"kbroker dump-log: {text}", file=sys.stderr)
+
+
+def record_sequence(batch: RecordBatch, record: Record) -> int:
+    """A record's sequence number; -1 without one."""
+    if batch.base_sequence < 0:
+        return -1
+    return (batch.base_sequence + record.offset - batch.base_offset) & MAX_SEQUENCE
+
+
+def codec_name(batch: RecordBatch) -> str:
+    """Kafka's name of a batch's codec; also of one that does not exist."""
+    number = batch.attributes & CODEC_MASK
+    return _CODEC_NAMES[number] if number < len(_CODEC_NAMES) else f"unknown({number})"
+
+
+def _timestamp_type(batch: RecordBatch) -> str:
+    return "LogAppendTime" if batch.is_log_append_time else "CreateTime"
+
+
+def header_names(record: Record) -> list[str]:
+    """The names of a record's headers, with replacement characters where they are not UTF-8."""
+    return [name.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for name, _ in record.headers]
+
+
+class OptionalLong(NamedTuple):
+    """A number that may be absent, which Kafka's lines show as Java does."""
+
+    value: int | None
+
+    def __str__(self) -> str:
+        return "OptionalLong.empty" if self.value is None else f"OptionalLong[{self.value}]"
+
+
+def _java(value: bool) -> str:
+    return "true" if value else "false"
+
+
+class KafkaLines:
+    """The lines of Kafka's tool."""
+
+    def __init__(self, out: TextIO, *, skip_record_metadata: bool) -> None:
+        self._write = out.write
+        self._skips_metadata = skip_record_metadata
+
+    def file(self, path: str) -> None:
+        self._write(f"Dumping {path}\n")
+
+    def log_start(self, offset: int) -> None:
+        self._write(f"Log starting offset: {offset}\n")
+
+    def snapshot(self, end_offset: int, epoch: int) -> None:
+        self._write(f"Snapshot end offset: {end_offset}, epoch: {epoch}\n")
+
+    def bootstrap(self) -> None:
+        self._write("KRaft bootstrap snapshot\n")
+
+    def batch(self, batch: RecordBatch, position: int, *, is_valid: bool) -> None:
+        horizon = OptionalLong(batch.base_timestamp if batch.has_delete_horizon else None)
+        self._write(
+            f"baseOffset: {batch.base_offset} lastOffset: {batch.last_offset} count: {batch.record_count} "
+            f"baseSequence: {batch.base_sequence} lastSequence: {batch.last_sequence} "
+            f"producerId: {batch.producer_id} producerEpoch: {batch.producer_epoch} "
+            f"partitionLeaderEpoch: {batch.partition_leader_epoch} isTransactional: {_java(batch.is_transactional)} "
+            f"isControl: {_java(batch.is_control)} deleteHorizonMs: {horizon} position: {position} "
+            f"{_timestamp_type(batch)}: {batch.max_timestamp} size: {batch.size} magic: {batch.magic} "
+            f"compresscodec: {codec_name(batch)} crc: {batch.crc} isvalid: {_java(is_valid)}\n"
+        )
+
+    def record(self, batch: RecordBatch, record: Record, payload: Payload | None, control: Control | None) -> None:
+        parts: list[str] = []
+        if not self._skips_metadata:
+            parts.append(
+                f"| offset: {record.offset} {_timestamp_type(batch)}: {record.timestamp} "
+                f"keySize: {_size(record.key)} valueSize: {_size(record.value)} "
+                f"sequence: {record_sequence(batch, record)} headerKeys: [{','.join(header_names(record))}]"
+            )
+            if control is not None:
+                parts.append(_control_text(control))
+        if payload is not None:
+            lead = "| " if self._skips_metadata else " "
+            if payload.key is not None:
+                parts.append(f"{lead}key: {_shown(payload.key)}")
+                lead = " "
+            if payload.value is not None:
+                parts.append(f"{lead}payload: {_shown(payload.value)}")
+        self._write(f"{''.join(parts)}\n")
+
+    def row(self, kind: str, fields: Mapping[str, Any]) -> None:
+        del kind
+        self._write(" ".join(f"{name}: {value}" for name, value in fields.items()) + "\n")
+
+    def verdict(self, path: str, text: str) -> None:
+        self._write(f"{path} {text}\n")
+
+    def trailing(self, name: str, size: int) -> None:
+        self._write(f"Found {size} invalid bytes at the end of {name}\n")
+
+
+def _size(data: bytes | None) -> int:
+    return -1 if data is None else len(data)
+
+
+def _shown(value: Shown) -> str:
+    return value if isinstance(value, str) else dump_json(value)
+
+
+def _control_text(control: Control) -> str:
+    if control.kind in {"ABORT", "COMMIT"}:
+        epoch = "" if control.fields is None else f" coordinatorEpoch: {control.fields['coordinatorEpoch']}"
+        return f" endTxnMarker: {control.kind}{epoch}"
+    if control.fields is None:
+        return f" controlType: {control.kind}({control.type_number})"
+    colon = ":" if control.kind == "LeaderChange" else ""
+    return f" {control.kind}{colon} {dump_json(control.fields)}"
+
+
+class JsonLines:
+    """A JSON object a line, its `kind` first. What is no UTF-8 stands as {"base64": ...}."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def _put(self, kind: str, **fields: Any) -> None:
+        self._out.write(dump_json({"kind": kind, **fields}) + "\n")
+
+    def file(self, path: str) -> None:
+        self._put("file", path=path)
+
+    def log_start(self, offset: int) -> None:
+        self._put("log", startOffset=offset)
+
+    def snapshot(self, end_offset: int, epoch: int) -> None:
+        self._put("snapshot", endOffset=end_offset, epoch=epoch)
+
+    def bootstrap(self) -> None:
+        self._put("bootstrap")
+
+    def batch(self, batch: RecordBatch, position: int, *, is_valid: bool) -> None:
+        self._put(
+            "batch",
+            baseOffset=batch.base_offset,
+            lastOffset=batch.last_offset,
+            count=batch.record_count,
+            baseSequence=batch.base_sequence,
+            lastSequence=batch.last_sequence,
+            producerId=batch.producer_id,
+            producerEpoch=batch.producer_epoch,
+            partitionLeaderEpoch=batch.partition_leader_epoch,
+            isTransactional=batch.is_transactional,
+            isControl=batch.is_control,
+            deleteHorizonMs=batch.base_timestamp if batch.has_delete_horizon else None,
+            position=position,
+            timestampType=_timestamp_type(batch),
+            maxTimestamp=batch.max_timestamp,
+            size=batch.size,
+            magic=batch.magic,
+            compression=codec_name(batch),
+            crc=batch.crc,
+            isValid=is_valid,
+        )
+
+    def record(self, batch: RecordBatch, record: Record, payload: Payload | None, control: Control | None) -> None:
+        fields: dict[str, Any] = {
+            "offset": record.offset,
+            "timestamp": record.timestamp,
+            "keySize": _size(record.key),
+            "valueSize": _size(record.value),
+            "sequence": record_sequence(batch, record),
+            "headers": [
+                {"key": name, "value": _lossless(value)}
+                for name, (_, value) in zip(header_names(record), record.headers, strict=True)
+            ],
+        }
+        if control is not None:
+            fields["control"] = {"type": control.kind, **(control.fields or {})}
+        if payload is not None:
+            fields["key"] = _as_sent(payload.key, record.key)
+            fields["value"] = _as_sent(payload.value, record.value)
+        self._put("record", **fields)
+
+    def row(self, kind: str, fields: Mapping[str, Any]) -> None:
+        self._put(
+            kind,
+            **{name: value.value if isinstance(value, OptionalLong) else value for name, value in fields.items()},
+        )
+
+    def verdict(self, path: str, text: str) -> None:
+        self._put("verdict", path=path, text=text)
+
+    def trailing(self, name: str, size: int) -> None:
+        self._put("trailing", name=name, size=size)
+
+
+def _lossless(data: bytes | None) -> str | dict[str, str] | None:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def _as_sent(shown: Shown | None, data: bytes | None) -> Shown | None:
+    # A replacement character stands for bytes that are lost in the text.
+    return _lossless(data) if isinstance(shown, str) and "\ufffd" in shown else shown

@@ -1,0 +1,72 @@
+"""Stored messages as Kafka's own tools print them: JSON with camelCase names, ids and bytes in base64.
+
+What a version lacks is left out, and so is a tagged field at its default. The text is that of Kafka's JSON writer (no
+blanks, no escapes beyond what JSON demands), so that lines can be compared with those of its tools.
+
+Source: the JSON converters that Kafka's message generator makes, and Jackson's writer.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from typing import Any, Final
+
+from wire.schema import Field, schema_of
+from wire.types import Primitive, uuid_to_text
+
+# Kafka capitalizes its own name's first two letters, which snake_case cannot tell.
+_IRREGULAR: Final = {"kraft_version": "kRaftVersion", "kraft_version_feature": "kRaftVersionFeature"}
+_LOWER_ESCAPE: Final = re.compile(r"\\\\|\\u00[01][0-9a-f]")
+
+
+def message_to_json(message: object, version: int) -> dict[str, Any]:
+    """The fields of a message or struct in a version, as values that `dump_json` takes."""
+    found: dict[str, Any] = {}
+    for field in schema_of(type(message)).fields:
+        if version not in field.versions:
+            continue
+        value = getattr(message, field.name)
+        if version in field.tagged and _is_left_out(field, value):
+            continue
+        found[camel_case(field.name)] = _to_json(field, value, version)
+    return found
+
+
+def dump_json(value: Any) -> str:
+    """One line of JSON as Jackson writes it."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+    return _LOWER_ESCAPE.sub(lambda match: match[0][:4] + match[0][4:].upper(), text)
+
+
+def camel_case(name: str) -> str:
+    """Kafka's name of a field: `topic_id` -> `topicId`."""
+    if name in _IRREGULAR:
+        return _IRREGULAR[name]
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+def _is_left_out(field: Field, value: Any) -> bool:
+    # For a nullable struct Kafka's default is an empty one, so a null was written and is shown.
+    is_struct = not field.is_array and not isinstance(field.kind, Primitive)
+    return not is_struct and bool(value == field.default)
+
+
+def _to_json(field: Field, value: Any, version: int) -> Any:
+    if value is None:
+        return None
+    if field.is_array:
+        return [_one(field.kind, element, version) for element in value]
+    return _one(field.kind, value, version)
+
+
+def _one(kind: Primitive | type, value: Any, version: int) -> Any:
+    if not isinstance(kind, Primitive):
+        return message_to_json(value, version)
+    if kind.name == "uuid":
+        return uuid_to_text(value)
+    if kind.name == "bytes":
+        return base64.b64encode(value).decode()
+    return value

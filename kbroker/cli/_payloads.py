@@ -1,0 +1,206 @@
+"""What a record's key and value say, as text: one decoder for each kind of log that Kafka's dump tool knows.
+
+A decoder gives key and value as text or as a message's fields; None is not printed. What it cannot read it raises as
+Malformed, and the dumper then prints that in the value's place and goes on.
+
+Source: DumpLogSegments and the decoders in org.apache.kafka.tools.api of Apache Kafka 4.3.1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import ModuleType
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from kbroker.cli._message_json import dump_json, message_to_json
+from wire.errors import Malformed
+from wire.record_batch import Record
+from wire.schema import schema_of
+from wire.stored import consumer_protocol, groups, metadata, tiered, transactions
+from wire.stored.frame import decode_key, decode_record, decode_value, record_types
+from wire.types import uuid_to_text
+
+Decode: TypeAlias = Callable[[bytes], str]
+TOMBSTONE: Final = "<DELETE>"
+
+
+Shown: TypeAlias = str | dict[str, Any]
+
+
+class Payload(NamedTuple):
+    """A record's key and value, as text or as the fields of a message; None for what is not printed."""
+
+    key: Shown | None
+    value: Shown | None
+
+
+Decoder: TypeAlias = Callable[[Record], Payload]
+
+
+def text(data: bytes) -> str:
+    """UTF-8, with a replacement character for each malformed sequence."""
+    return data.decode("utf-8", "replace")
+
+
+def _integer(size: int) -> Decode:
+    def decode(data: bytes) -> str:
+        if len(data) != size:
+            raise Malformed(f"{len(data)} bytes, where an integer of {size} is due")
+        return str(int.from_bytes(data, "big", signed=True))
+
+    return decode
+
+
+# The decoders that come with Kafka. Its DefaultDecoder prints a Java object's identity; the bytes say more.
+CLASSES: Final[Mapping[str, Decode]] = {
+    "org.apache.kafka.tools.api.StringDecoder": text,
+    "org.apache.kafka.tools.api.IntegerDecoder": _integer(4),
+    "org.apache.kafka.tools.api.LongDecoder": _integer(8),
+    "org.apache.kafka.tools.api.DefaultDecoder": bytes.hex,
+}
+
+
+def plain(key: Decode = text, value: Decode = text) -> Decoder:
+    """The decoder of a topic of its users'."""
+
+    def decode(record: Record) -> Payload:
+        return Payload(
+            None if record.key is None else key(record.key), None if record.value is None else value(record.value)
+        )
+
+    return decode
+
+
+def _framed(module: ModuleType, render: Callable[[Any, int], Shown]) -> Decoder:
+    types = record_types(module)
+
+    def decode(record: Record) -> Payload:
+        if record.value is None:
+            raise Malformed("a record without a value")
+        return Payload(None, render(*decode_record(record.value, types)))
+
+    return decode
+
+
+def _metadata_fields(message: Any, version: int) -> Shown:
+    return {"type": kafka_name(type(message)), "version": version, "data": message_to_json(message, version)}
+
+
+def kafka_name(cls: type) -> str:
+    """Kafka's constant for a metadata record: `PartitionChangeRecord` -> `PARTITION_CHANGE_RECORD`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).upper()
+
+
+def _coordinator(module: ModuleType, render: Callable[[Any, int], dict[str, Any]] = message_to_json) -> Decoder:
+    keys, values = record_types(module, "Key"), record_types(module, "Value")
+
+    def decode(record: Record) -> Payload:
+        if record.key is None:
+            raise Malformed("a record without a key")
+        key = decode_key(record.key, keys)
+        if key is None:
+            number = int.from_bytes(record.key[:2], "big", signed=True)
+            return Payload(f"Unknown record type {number} at offset {record.offset}, skipping.", None)
+        number = schema_of(type(key)).record_type
+        assert number is not None
+        shown: Shown = {"type": str(number), "data": message_to_json(key, 0)}
+        if record.value is None:
+            return Payload(shown, TOMBSTONE)
+        value = decode_value(values[number], record.value)
+        version = int.from_bytes(record.value[:2], "big")
+        return Payload(shown, {"version": str(version), "data": render(value, version)})
+
+    return decode
+
+
+def _group_value(value: Any, version: int) -> dict[str, Any]:
+    shown = message_to_json(value, version)
+    if isinstance(value, groups.GroupMetadataValue) and value.protocol_type == "consumer":
+        for member, out in zip(value.members, shown["members"], strict=True):
+            for name, cls in (
+                ("subscription", consumer_protocol.ConsumerProtocolSubscription),
+                ("assignment", consumer_protocol.ConsumerProtocolAssignment),
+            ):
+                data = getattr(member, name)
+                # Bytes are the member's own business: what is of another protocol stays as it is.
+                with suppress(Malformed):
+                    out[name] = message_to_json(decode_value(cls, data), int.from_bytes(data[:2], "big"))
+    return shown
+
+
+_SEGMENT_STATES: Final = (
+    "COPY_SEGMENT_STARTED",
+    "COPY_SEGMENT_FINISHED",
+    "DELETE_SEGMENT_STARTED",
+    "DELETE_SEGMENT_FINISHED",
+)
+_PARTITION_STATES: Final = ("DELETE_PARTITION_MARKED", "DELETE_PARTITION_STARTED", "DELETE_PARTITION_FINISHED")
+
+
+def _state(names: tuple[str, ...], state: int) -> str:
+    return names[state] if 0 <= state < len(names) else str(state)
+
+
+def _partition_text(entry: tiered.TopicIdPartitionEntry) -> str:
+    return f"{uuid_to_text(entry.id)}:{entry.name}-{entry.partition}"
+
+
+def _segment_id_text(entry: tiered.RemoteLogSegmentIdEntry) -> str:
+    partition = _partition_text(entry.topic_id_partition)
+    return f"RemoteLogSegmentId{{topicIdPartition={partition}, id={uuid_to_text(entry.id)}}}"
+
+
+def _custom_text(data: bytes | None) -> str:
+    return "Optional.empty" if data is None else f"Optional[CustomMetadata{{{len(data)} bytes}}]"
+
+
+def _tier_text(message: Any, version: int) -> Shown:
+    """The text of Kafka's classes, which have no JSON."""
+    if isinstance(message, tiered.RemoteLogSegmentMetadataRecord):
+        epochs = sorted((entry.leader_epoch, entry.offset) for entry in message.segment_leader_epochs)
+        return (
+            f"RemoteLogSegmentMetadata{{remoteLogSegmentId={_segment_id_text(message.remote_log_segment_id)}, "
+            f"startOffset={message.start_offset}, endOffset={message.end_offset}, brokerId={message.broker_id}, "
+            f"maxTimestampMs={message.max_timestamp_ms}, eventTimestampMs={message.event_timestamp_ms}, "
+            f"segmentLeaderEpochs={{{', '.join(f'{epoch}={offset}' for epoch, offset in epochs)}}}, "
+            f"segmentSizeInBytes={message.segment_size_in_bytes}, "
+            f"customMetadata={_custom_text(message.custom_metadata)}, "
+            f"state={_state(_SEGMENT_STATES, message.remote_log_segment_state)}, "
+            f"txnIdxEmpty={str(message.txn_index_empty).lower()}}}"
+        )
+    if isinstance(message, tiered.RemoteLogSegmentMetadataUpdateRecord):
+        return (
+            f"RemoteLogSegmentMetadataUpdate{{remoteLogSegmentId={_segment_id_text(message.remote_log_segment_id)}, "
+            f"customMetadata={_custom_text(message.custom_metadata)}, "
+            f"state={_state(_SEGMENT_STATES, message.remote_log_segment_state)}, "
+            f"eventTimestampMs={message.event_timestamp_ms}, brokerId={message.broker_id}}}"
+        )
+    if isinstance(message, tiered.RemotePartitionDeleteMetadataRecord):
+        return (
+            f"RemotePartitionDeleteMetadata{{topicPartition={_partition_text(message.topic_id_partition)}, "
+            f"state={_state(_PARTITION_STATES, message.remote_partition_delete_state)}, "
+            f"eventTimestampMs={message.event_timestamp_ms}, brokerId={message.broker_id}}}"
+        )
+    return f"{type(message).__name__}{dump_json(message_to_json(message, version))}"
+
+
+def cluster_metadata() -> Decoder:
+    """The decoder of `__cluster_metadata` and its snapshots."""
+    return _framed(metadata, _metadata_fields)
+
+
+def remote_log_metadata() -> Decoder:
+    """The decoder of `__remote_log_metadata`."""
+    return _framed(tiered, _tier_text)
+
+
+def consumer_offsets() -> Decoder:
+    """The decoder of `__consumer_offsets`."""
+    return _coordinator(groups, _group_value)
+
+
+def transaction_state() -> Decoder:
+    """The decoder of `__transaction_state`."""
+    return _coordinator(transactions)
