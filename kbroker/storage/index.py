@@ -74,6 +74,19 @@ class Index:
         written = self._file_entries()
         return self._read(self._files.open(self._path), written - 1) if written else None
 
+    def first(self) -> Entry | None:
+        if self._file_entries():
+            return self._read(self._files.open(self._path), 0)
+        return self._entry.unpack_from(self._tail, 0) if self._tail else None
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether somebody compared the file with the log since it was opened; true of one that has no entries."""
+        return not self._file_entries() or self._files.open(self._path).is_checked
+
+    def note_checked(self) -> None:
+        self._files.open(self._path).is_checked = True
+
     def floor(self, target: int, *, field: int = 0) -> Entry | None:
         """The last entry whose field (0 or 1) is at most `target`; None if every one is larger."""
         tail = self._tail

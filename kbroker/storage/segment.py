@@ -204,7 +204,14 @@ class Segment:
     def _floor_position(self, offset: int) -> int:
         """A batch's start from which a scan for `offset` may begin, at most about an index interval before it."""
         try:
-            entry = self.offset_index.floor(offset - self.base_offset)
+            index = self.offset_index
+            if not index.is_checked:
+                # An index that lies about its first and last batch is not searched.
+                for end in (index.first(), index.last()):
+                    if end is not None:
+                        self._check_entry(end)
+                index.note_checked()
+            entry = index.floor(offset - self.base_offset)
             if entry is None:
                 return 0
             self._check_entry(entry)
@@ -259,12 +266,15 @@ class Segment:
             if entry is None:
                 # Either no record has a timestamp, or the index is not what it was: the log itself knows.
                 raise CorruptIndex(f"{self.time_index.path} has no entry")
-            found = self.find(self.base_offset + entry[1])
-            if found is None or found[1].max_timestamp != entry[0]:
-                raise CorruptIndex(f"{self.time_index.path} ends with a timestamp that its batch does not have")
+            self._check_time_entry(entry)
             self.max_timestamp, self.max_timestamp_offset = entry[0], self.base_offset + entry[1]
         except CorruptIndex:
             self.rebuild_indexes()
+
+    def _check_time_entry(self, entry: tuple[int, int]) -> None:
+        found = self.find(self.base_offset + entry[1])
+        if found is None or found[1].max_timestamp != entry[0]:
+            raise CorruptIndex(f"{self.time_index.path}: no batch up to offset {entry[1]} is as late as {entry[0]}")
 
     def load_first_timestamp(self) -> None:
         """Look up what time-based rolling counts from: the largest timestamp of the first batch."""
@@ -375,6 +385,8 @@ class Segment:
             entry = self.offset_index.last()
             if entry is not None:
                 self._check_entry(entry)
+            if time_entry is not None:
+                self._check_time_entry(time_entry)
         except (CorruptIndex, FileNotFoundError):
             self._rebuild()
             time_entry, entry = self.time_index.last(), self.offset_index.last()

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbroker.storage.leader_epoch import LeaderEpochs, format_epochs, parse_epochs
+
+
+def epochs(*entries: tuple[int, int]) -> LeaderEpochs:
+    return LeaderEpochs(entries)
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (-1, (-1, -1)),  # undefined
+        (9, (9, 100)),  # the newest ends where the log ends
+        (10, (-1, -1)),  # not known yet
+        (1, (1, 10)),  # older than all: the first known one begins where it ended
+        (2, (2, 20)),
+        (3, (2, 20)),  # never seen: the largest below it
+        (5, (5, 40)),
+        (8, (5, 40)),
+    ],
+)
+def test_an_epoch_ends_where_the_next_higher_one_begins(asked: int, answer: tuple[int, int]) -> None:
+    assert epochs((2, 10), (5, 20), (9, 40)).end_offset_for(asked, log_end_offset=100) == answer
+
+
+def test_without_entries_nothing_can_be_said() -> None:
+    assert epochs().end_offset_for(0, log_end_offset=5) == (-1, -1)
+
+
+def test_assigning_removes_what_is_of_another_history() -> None:
+    one = epochs((1, 0), (2, 10), (3, 20))
+    one.assign(2, 15)
+    assert one.entries == [(1, 0), (2, 15)]
+    one.assign(4, 12)
+    assert one.entries == [(1, 0), (4, 12)]
+    assert one.latest == 4
+
+
+def test_assigning_the_newest_epoch_again_changes_nothing() -> None:
+    one = epochs((1, 0), (2, 10))
+    one.assign(2, 30)
+    assert one.entries == [(1, 0), (2, 10)]
+    assert not one.is_dirty
+    one.assign(-1, 40)
+    assert one.latest == 2
+
+
+def test_truncating_the_end_drops_epochs_that_begin_there() -> None:
+    one = epochs((1, 0), (2, 10), (3, 20))
+    one.truncate_from_end(20)
+    assert one.entries == [(1, 0), (2, 10)]
+    assert one.latest == 2
+    one.truncate_from_end(0)
+    assert one.latest == -1
+
+
+def test_truncating_the_start_keeps_the_epoch_that_covers_it() -> None:
+    one = epochs((1, 0), (2, 10), (3, 20))
+    one.truncate_from_start(15)
+    assert one.entries == [(2, 15), (3, 20)]
+    one.truncate_from_start(15)
+    assert one.entries == [(2, 15), (3, 20)]
+
+
+def test_an_offset_has_the_epoch_that_began_last_before_it() -> None:
+    one = epochs((1, 5), (4, 10))
+    assert [one.epoch_for_offset(offset) for offset in (4, 5, 9, 10, 99)] == [-1, 1, 1, 4, 4]
+    assert (one.start_offset_of(4), one.start_offset_of(2)) == (10, -1)
+
+
+def test_the_checkpoint_is_kafkas_text() -> None:
+    assert format_epochs([(0, 0), (3, 250)]) == "0\n2\n0 0\n3 250\n"
+    assert parse_epochs("0\n2\n0 0\n3 250\n") == [(0, 0), (3, 250)]
+    assert parse_epochs("") == []
+
+
+@pytest.mark.parametrize(
+    "text", ["1\n0\n", "0\n2\n0 0\n", "0\n1\n0\n", "0\nx\n", "0\n2\n3 5\n2 9\n", "\0\0", "0\n1\na b\n"]
+)
+def test_d4_a_malformed_checkpoint_is_noticed(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_epochs(text)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 60))))
+def test_entries_always_ascend_and_survive_the_text(assigned: list[tuple[int, int]]) -> None:
+    one = epochs()
+    for epoch, start in assigned:
+        one.assign(epoch, start)
+    entries = one.entries
+    assert all(a < c and b < d for (a, b), (c, d) in zip(entries, entries[1:], strict=False))
+    assert parse_epochs(format_epochs(entries)) == entries
+    if assigned:
+        assert one.latest == entries[-1][0]

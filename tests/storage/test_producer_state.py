@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kbroker.storage.batches import BatchHeader, header_at
+from kbroker.storage.producer_state import (
+    MAX_SEQUENCE,
+    ProducerEntry,
+    ProducerState,
+    RememberedBatch,
+    TransactionMarker,
+    format_snapshot,
+    parse_snapshot,
+    read_marker,
+)
+from tests.storage.logs import batch
+from wire.errors import ErrorCode, KafkaError
+from wire.record_batch import Record, build_batch
+
+PRODUCER = 7
+
+
+def header(
+    sequence: int, *, count: int = 1, offset: int = 0, epoch: int = 0, timestamp: int = 1_000, **given: Any
+) -> BatchHeader:
+    data = batch(
+        count,
+        base_offset=offset,
+        timestamp=timestamp,
+        producer_id=PRODUCER,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        **given,
+    )
+    return header_at(data)
+
+
+def state_after(*headers: BatchHeader) -> ProducerState:
+    state = ProducerState()
+    for one in headers:
+        assert state.check(one) is None
+        state.note(one)
+    return state
+
+
+def refusal(state: ProducerState, one: BatchHeader) -> ErrorCode:
+    with pytest.raises(KafkaError) as raised:
+        state.check(one)
+    return raised.value.code
+
+
+def test_an_unknown_producer_may_begin_with_any_sequence() -> None:
+    assert ProducerState().check(header(41)) is None
+
+
+def test_the_next_sequence_follows_the_last() -> None:
+    state = state_after(header(0, count=3))
+    assert state.check(header(3)) is None
+    assert refusal(state, header(4)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refusal(state, header(2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_each_of_the_last_five_batches_is_known_again() -> None:
+    sent = [header(2 * number, count=2, offset=100 + 2 * number, timestamp=5_000 + number) for number in range(6)]
+    state = state_after(*sent)
+    for one in sent[1:]:
+        known = state.check(one)
+        assert known is not None
+        assert (known.first_offset, known.last_offset) == (one.base_offset, one.base_offset + 1)
+        assert known.timestamp_ms == one.max_timestamp
+    assert refusal(state, sent[0]) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_part_of_a_known_batch_is_no_duplicate() -> None:
+    state = state_after(header(0, count=4))
+    assert refusal(state, header(0, count=3)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refusal(state, header(1, count=3)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_sequences_wrap_to_zero() -> None:
+    state = state_after(header(MAX_SEQUENCE - 1, count=2))
+    assert state.check(header(0, offset=2)) is None
+    # One batch across the border: its last sequence is 0, so 1 follows, and it is known again.
+    across = header(MAX_SEQUENCE, count=2, offset=2)
+    state = state_after(across)
+    assert state.check(header(1, offset=4)) is None
+    known = state.check(across)
+    assert known is not None
+    assert (known.first_sequence, known.last_sequence) == (MAX_SEQUENCE, 0)
+
+
+def test_an_older_epoch_is_fenced() -> None:
+    state = state_after(header(0, epoch=3))
+    assert refusal(state, header(1, epoch=2)) is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_a_new_epoch_begins_at_zero_and_forgets_the_batches() -> None:
+    state = state_after(header(0, epoch=1))
+    assert refusal(state, header(1, epoch=2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    state.note(header(0, epoch=2, offset=1))
+    assert len(state.producers[PRODUCER].batches) == 1
+    assert refusal(state, header(0, epoch=1)) is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_batches_of_one_append_are_checked_in_turn() -> None:
+    state = ProducerState()
+    pending: dict[int, ProducerEntry] = {}
+    assert state.check(header(0), pending) is None
+    assert state.check(header(1), pending) is None
+    with pytest.raises(KafkaError):
+        state.check(header(3), pending)
+    assert not state.producers, "a check changes nothing"
+
+
+def test_a_batch_without_producer_is_not_looked_at() -> None:
+    state = ProducerState()
+    plain = header_at(batch())
+    assert state.check(plain) is None
+    state.note(plain)
+    assert len(state) == 0
+    assert state.end_offset == 1
+
+
+def test_silent_producers_are_forgotten_but_not_in_a_transaction() -> None:
+    state = state_after(header(0, timestamp=1_000))
+    assert state.expire(1_000 + 99, 100) == 0
+    assert state.expire(1_000 + 100, 100) == 1
+    state = state_after(header(0, timestamp=1_000, is_transactional=True))
+    assert state.expire(999_999, 100) == 0
+
+
+def test_a_transaction_is_unstable_until_the_high_watermark_passes_its_marker() -> None:
+    state = state_after(header(0, offset=10, is_transactional=True), header(1, offset=11, is_transactional=True))
+    assert state.first_unstable_offset == 10
+    assert refusal(state, header(2)) is ErrorCode.INVALID_TXN_STATE
+    marker = build_batch(
+        [Record(-1, 1_000, b"\0\0\0\1", b"\0\0\0\0\0\5")],
+        base_offset=12,
+        producer_id=PRODUCER,
+        producer_epoch=0,
+        is_transactional=True,
+        is_control=True,
+    )
+    said = read_marker(marker, 0)
+    assert said == TransactionMarker(is_commit=True, coordinator_epoch=5)
+    state.note(header_at(marker), said)
+    assert state.first_unstable_offset == 10
+    state.on_high_watermark(12)
+    assert state.first_unstable_offset == 10
+    state.on_high_watermark(13)
+    assert state.first_unstable_offset is None
+    assert state.producers[PRODUCER].coordinator_epoch == 5
+
+
+def test_a_snapshot_has_kafkas_bytes() -> None:
+    written_by_kafka = bytes.fromhex(
+        "0001e93702cb0000000100000000000000000000000012f200000000"
+        "000012f200000008000001a1fe74f09dffffffffffffffffffffffff"
+    )
+    (entry,) = parse_snapshot(written_by_kafka)
+    assert (entry.producer_id, entry.producer_epoch, entry.coordinator_epoch) == (0, 0, -1)
+    assert list(entry.batches) == [RememberedBatch(4850, 4850, 8, 1795270439069)]
+    assert format_snapshot([entry]) == written_by_kafka
+    assert format_snapshot([]).hex() == "0001" + "48674bc7" + "00000000"
+
+
+def test_a_snapshot_restores_what_it_was_made_of() -> None:
+    state = state_after(header(0, count=3, offset=20, is_transactional=True))
+    copy = ProducerState()
+    copy.restore(23, parse_snapshot(state.format_snapshot()))
+    assert copy.end_offset == 23
+    assert copy.open_transactions == {20: PRODUCER}
+    assert copy.check(header(3, offset=23, is_transactional=True)) is None
+    assert copy.check(header(0, count=3, is_transactional=True)) == state.producers[PRODUCER].batches[-1]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "version", "empty", "count"])
+def test_d5_a_damaged_snapshot_is_noticed(damage: str) -> None:
+    good = state_after(header(0)).format_snapshot()
+    bad = {
+        "cut": good[:-1],
+        "flip": good[:20] + bytes([good[20] ^ 1]) + good[21:],
+        "version": b"\0\2" + good[2:],
+        "empty": b"",
+        "count": good[:9] + b"\2" + good[10:],
+    }[damage]
+    with pytest.raises(ValueError):
+        parse_snapshot(bad)

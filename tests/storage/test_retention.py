@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kbroker.storage.log_config import LogConfig
+from kbroker.storage.retention import RetentionPlan, plan_retention
+from tests.storage.logs import batch, fill, offsets, open_log
+from tests.storage.test_log import names
+
+NO_LIMIT = LogConfig(retention_ms=-1, retention_bytes=-1)
+
+
+@dataclass
+class Piece:
+    base_offset: int
+    size: int
+    timestamp: int
+
+
+def decide(
+    pieces: list[Piece],
+    config: LogConfig,
+    *,
+    end: int = 40,
+    start: int = 0,
+    high_watermark: int = 40,
+    now: int = 10_000,
+    remote: int | None = None,
+) -> RetentionPlan:
+    return plan_retention(
+        pieces,
+        largest_timestamp=lambda at: pieces[at].timestamp,
+        config=config,
+        log_start_offset=start,
+        log_end_offset=end,
+        high_watermark=high_watermark,
+        timestamp_ms=now,
+        highest_offset_in_remote_storage=remote,
+    )
+
+
+def pieces() -> list[Piece]:
+    return [Piece(0, 100, 1_000), Piece(10, 100, 2_000), Piece(20, 100, 3_000), Piece(30, 50, 4_000)]
+
+
+@pytest.mark.parametrize(
+    ("limit", "doomed"),
+    [(350, ()), (251, ()), (250, (0,)), (249, (0,)), (150, (0, 10)), (50, (0, 10, 20)), (1, (0, 10, 20))],
+)
+def test_size_takes_whole_segments_while_more_than_the_limit_remains(limit: int, doomed: tuple[int, ...]) -> None:
+    assert decide(pieces(), LogConfig(retention_ms=-1, retention_bytes=limit)).doomed == doomed
+
+
+def test_no_bytes_at_all_take_the_active_segment_too() -> None:
+    plan = decide(pieces(), LogConfig(retention_ms=-1, retention_bytes=0))
+    assert plan == RetentionPlan((0, 10, 20, 30), rolls=True)
+
+
+@pytest.mark.parametrize(
+    ("limit", "doomed", "rolls"),
+    [(9_000, (), False), (8_999, (0,), False), (7_500, (0, 10), False), (5_999, (0, 10, 20, 30), True)],
+)
+def test_time_takes_segments_whose_newest_record_is_too_old(limit: int, doomed: tuple[int, ...], rolls: bool) -> None:
+    assert decide(pieces(), LogConfig(retention_ms=limit)) == RetentionPlan(doomed, rolls)
+
+
+def test_time_stops_at_the_first_segment_that_is_young_enough() -> None:
+    mixed = [Piece(0, 1, 1_000), Piece(10, 1, 9_000), Piece(20, 1, 1_000), Piece(30, 1, 9_999)]
+    assert decide(mixed, LogConfig(retention_ms=5_000)).doomed == (0,)
+
+
+def test_segments_below_the_log_start_go_even_without_retention() -> None:
+    assert decide(pieces(), NO_LIMIT, start=20).doomed == (0, 10)
+    assert decide(pieces(), NO_LIMIT, start=19).doomed == (0,)
+    compacted = LogConfig(cleanup_policy=frozenset({"compact"}), retention_ms=1, retention_bytes=1)
+    assert decide(pieces(), compacted, start=10).doomed == (0,)
+
+
+def test_nothing_at_or_above_the_high_watermark_goes() -> None:
+    assert decide(pieces(), LogConfig(retention_ms=1), high_watermark=19).doomed == (0,)
+    assert decide(pieces(), LogConfig(retention_ms=1), high_watermark=20).doomed == (0, 10)
+    assert not decide(pieces(), LogConfig(retention_ms=1), high_watermark=5)
+
+
+def test_an_empty_active_segment_is_left_alone() -> None:
+    empty = [Piece(0, 100, 1_000), Piece(10, 0, -1)]
+    assert decide(empty, LogConfig(retention_ms=1), end=10) == RetentionPlan((0,), rolls=False)
+
+
+def test_size_and_time_together_take_what_either_takes() -> None:
+    assert decide(pieces(), LogConfig(retention_ms=8_500, retention_bytes=200)).doomed == (0,)
+    assert decide(pieces(), LogConfig(retention_ms=7_500, retention_bytes=249)).doomed == (0, 10)
+
+
+def test_with_a_tier_only_what_it_has_goes_and_the_local_limits_count() -> None:
+    config = LogConfig(retention_ms=-1, local_retention_ms=1)
+    assert decide(pieces(), config, remote=-1).doomed == ()
+    assert decide(pieces(), config, remote=18).doomed == (0,)
+    assert decide(pieces(), config, remote=29).doomed == (0, 10, 20)
+    # The active segment is closed, so that the tier can take it.
+    assert decide(pieces(), config, remote=39).rolls
+    assert decide(pieces(), LogConfig(retention_ms=1, local_retention_ms=-2), remote=9).doomed == (0,)
+
+
+def test_retention_raises_the_start_and_unlinks_after_the_delay(tmp_path: Path) -> None:
+    config = LogConfig(segment_bytes=2_000, retention_ms=1_000, file_delete_delay_ms=500)
+    log = open_log(tmp_path, config=config)
+    fill(log, 50)
+    bases = names(tmp_path, ".log")
+    plan = log.plan_retention(high_watermark=50, timestamp_ms=1_000 + bases[2] - 1 + 1_001)
+    assert plan.doomed == tuple(bases[:2])
+    log.apply_retention(plan, now_ms=10_000, timestamp_ms=0)
+    assert log.log_start_offset == log.local_log_start_offset == bases[2]
+    assert names(tmp_path, ".log") == bases[2:]
+    assert names(tmp_path, ".log.deleted") == bases[:2]
+    assert offsets(log) == list(range(bases[2], 50))
+    assert log.unlink_doomed(10_499) == 0
+    assert log.unlink_doomed(10_500) == 7
+    assert list(tmp_path.glob("*.deleted")) == []
+
+
+def test_everything_can_expire_and_the_offsets_go_on(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config=LogConfig(segment_bytes=2_000, retention_ms=1_000))
+    fill(log, 50)
+    log.apply_retention(log.plan_retention(high_watermark=50, timestamp_ms=99_999), now_ms=0, timestamp_ms=99_999)
+    assert (log.log_start_offset, log.log_end_offset) == (50, 50)
+    assert not log.plan_retention(high_watermark=50, timestamp_ms=999_999)
+    assert not log.may_need_retention
+    log.close()
+    log = open_log(tmp_path, clean_shutdown=True)
+    assert (log.log_start_offset, log.log_end_offset) == (50, 50)
+    assert log.append(batch(), leader_epoch=0, timestamp_ms=0).first_offset == 50
+
+
+def test_deleted_records_take_their_segments_with_the_next_retention(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config=LogConfig(segment_bytes=2_000))
+    fill(log, 50)
+    assert log.raise_log_start_offset(30)
+    assert not log.raise_log_start_offset(20)
+    log.apply_retention(log.plan_retention(high_watermark=50, timestamp_ms=0), now_ms=0, timestamp_ms=0)
+    assert log.log_start_offset == 30
+    assert names(tmp_path, ".log")[0] <= 30 < names(tmp_path, ".log")[1]
+
+
+def test_of_a_tiered_log_only_the_local_start_rises(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config=LogConfig(segment_bytes=2_000, local_retention_bytes=0))
+    fill(log, 50)
+    plan = log.plan_retention(high_watermark=50, timestamp_ms=0, highest_offset_in_remote_storage=25)
+    log.apply_retention(plan, now_ms=0, timestamp_ms=0, tiered=True)
+    assert log.log_start_offset == 0
+    assert 0 < log.local_log_start_offset <= 26
+    assert offsets(log) == list(range(log.local_log_start_offset, 50))
