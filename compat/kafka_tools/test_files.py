@@ -220,15 +220,20 @@ def fill(broker: AnyBroker) -> tuple[list[Sample], list[Sample]]:
     return mixed, long
 
 
-@pytest.mark.parametrize("direction", ["the broker reads what Kafka wrote", "Kafka reads what the broker wrote"])
-def test_segments_move_between_brokers(
-    start_broker: StartBroker, kafka_libraries: Path, tmp_path: Path, direction: str
-) -> None:
+@pytest.fixture
+def another_kafka(kafka_libraries: Path, tmp_path: Path) -> Iterator[KafkaNode]:
+    """A node of Apache Kafka for one test, which stops and starts it."""
     assert kafka_libraries.is_dir()
-    kafka = KafkaNode(tmp_path / "kafka")
-    kafka.start()
+    node = KafkaNode(tmp_path / "kafka")
+    node.start()
+    yield node
+    node.discard()
+
+
+@pytest.mark.parametrize("direction", ["the broker reads what Kafka wrote", "Kafka reads what the broker wrote"])
+def test_segments_move_between_brokers(start_broker: StartBroker, another_kafka: KafkaNode, direction: str) -> None:
     ours = start_broker()
-    writer, reader = (kafka, ours) if direction.endswith("Kafka wrote") else (ours, kafka)
+    writer, reader = (another_kafka, ours) if direction.endswith("Kafka wrote") else (ours, another_kafka)
     try:
         mixed, long = fill(writer)
         create(reader, "moved", partitions=2, segment_bytes="1048576", retention_ms="-1")
@@ -245,5 +250,4 @@ def test_segments_move_between_brokers(
         found = kafka_python.consume(reader.bootstrap_servers, "moved", {0: len(mixed) + len(more)})
         assert found[0] == mixed + more
     finally:
-        kafka.discard()
         ours.stop()
