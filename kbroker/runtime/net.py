@@ -266,12 +266,6 @@ class ClosedPeers:
                 if on_peer_closed is not None:
                     on_peer_closed()
 
-    def close(self) -> None:
-        """Release the descriptor; nothing may be watched any more."""
-        if not self._epoll.closed:
-            trio.lowlevel.notify_closing(self._epoll.fileno())
-            self._epoll.close()
-
 
 class SocketListener:
     """A listening socket; see `kbroker.runtime.net_ports.Listener`."""

@@ -90,7 +90,10 @@ class Stream(Protocol):
         ...
 
     def watch(self, on_peer_closed: Callable[[], object]) -> None:
-        """Call `on_peer_closed` once when the peer has closed its side, now or later, until `unwatch`."""
+        """Call `on_peer_closed` once when the peer has closed its side, now or later, until `unwatch`.
+
+        For accepted streams, one watch at a time; it may call back before it returns.
+        """
         ...
 
     def unwatch(self) -> None:

@@ -45,7 +45,8 @@ class Limits:
 
     A frame that has begun, and a reply that is sent, must move by `progress_bytes_per_s` on average once they have
     taken `frame_grace_ms` or `send_grace_ms`, and must never pause for longer than `send_grace_ms`. So a frame is whole
-    after at most max(frame_grace_ms, its size / progress_bytes_per_s).
+    after at most max(frame_grace_ms, its size / progress_bytes_per_s). With a negative connections_max_idle_ms, as in
+    Kafka, connections may be idle for ever.
     """
 
     socket_request_max_bytes: int = 100 * 1024 * 1024
@@ -66,13 +67,13 @@ class Server:
     """
 
     def __init__(self, env: Env, dispatcher: Dispatcher, *, metrics: Metrics, limits: Limits | None = None) -> None:
-        self.limits = limits or Limits()
+        self._limits = limits or Limits()
         self.connections: dict[Connection, Observed] = {}
         self._env = env
         self._dispatcher = dispatcher
         self._by_host: dict[str, int] = {}
         self._listeners: list[tuple[Listener, trio.CancelScope]] = []
-        rate = self.limits.max_connection_creation_rate
+        rate = self._limits.max_connection_creation_rate
         self._creations = TokenBucket(rate, rate, now_ms=env.now_ms())
         self._nursery: trio.Nursery | None = None
         self._departures = trio.lowlevel.ParkingLot()
@@ -83,6 +84,17 @@ class Server:
         self._closed_for_fault = metrics.counter("connections.closed_for_fault")
         self._closed_for_delay = metrics.counter("connections.closed_for_delay")
         metrics.gauge("connections.open", lambda: len(self.connections))
+
+    @property
+    def limits(self) -> Limits:
+        """What clients may take; may be changed at any time. Connections that there are keep their frame limit."""
+        return self._limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self._limits = limits
+        self._creations.rate = self._creations.burst = limits.max_connection_creation_rate
+        self._departures.unpark_all()  # there may be room now
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until `stop` or cancellation; started when `add` may be called."""
@@ -120,7 +132,7 @@ class Server:
     async def _accept(self, listener: Listener, scope: trio.CancelScope, name: str) -> None:
         with scope:
             while True:
-                while len(self.connections) >= self.limits.max_connections:
+                while len(self.connections) >= self._limits.max_connections:
                     await self._departures.park()
                 try:
                     stream = await listener.accept()
@@ -138,7 +150,7 @@ class Server:
 
     def _admit(self, stream: Stream, listener: str) -> None:
         host = stream.peer_host
-        allowed = self.limits.max_connections_per_ip_overrides.get(host, self.limits.max_connections_per_ip)
+        allowed = self._limits.max_connections_per_ip_overrides.get(host, self._limits.max_connections_per_ip)
         if self._by_host.get(host, 0) >= allowed:
             self._refused.add()
             stream.close()
@@ -151,7 +163,7 @@ class Server:
             listener=listener,
             dispatcher=self._dispatcher,
             env=self._env,
-            max_frame_bytes=self.limits.socket_request_max_bytes,
+            max_frame_bytes=self._limits.socket_request_max_bytes,
         )
         self.connections[connection] = Observed(connection, self._env.now_ms())
         assert self._nursery is not None
@@ -185,10 +197,10 @@ class Server:
         self._departures.unpark_all()
 
     async def _hang_up_on_the_stuck(self) -> None:
-        limits = self.limits
-        times_ms = (limits.connections_max_idle_ms, limits.frame_grace_ms, limits.send_grace_ms)
-        interval_ms = min(_SWEEP_INTERVAL_MS, *(max(1, time_ms // 4) for time_ms in times_ms if time_ms >= 0))
         while True:
+            limits = self._limits
+            times_ms = (limits.connections_max_idle_ms, limits.frame_grace_ms, limits.send_grace_ms)
+            interval_ms = min(_SWEEP_INTERVAL_MS, *(max(1, time_ms // 4) for time_ms in times_ms if time_ms >= 0))
             await self._env.sleep_ms(interval_ms)
             now_ms = self._env.now_ms()
             for index, (connection, observed) in enumerate(list(self.connections.items())):

@@ -21,6 +21,7 @@ from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.env import MemoryEnv
 from wire.errors import ErrorCode, KafkaError
 from wire.framing import FrameBuffer, decode_response, encode_request_frame
+from wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from wire.messages.produce import ProduceRequest, ProduceResponse
 
@@ -62,7 +63,9 @@ async def heartbeat(request: HeartbeatRequest, broker: Broker, context: Context)
     return HeartbeatResponse(error_code=0)
 
 
-@handles(ProduceRequest, versions="3-11", advertised="0-11", on_error=lambda request, code: None)
+@handles(
+    ProduceRequest, versions="3-11", advertised="0-11", on_error=lambda request, code: ProduceResponse(responses=[])
+)
 async def produce(request: ProduceRequest, broker: Broker, context: Context) -> ProduceResponse | None:
     """Note the records; for the topic "gated" after the gate has opened, for "fault" not at all."""
     for topic in request.topic_data:
@@ -76,7 +79,16 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
     return ProduceResponse(responses=[]) if request.acks else None
 
 
-HANDLERS: Mapping[int, Handler[Any]] = {one.api_key: one for one in (produce, heartbeat, api_versions)}
+@handles(FetchRequest, versions="4-17", on_error=lambda request, code: None)
+async def fetch(request: FetchRequest, broker: Broker, context: Context) -> FetchResponse:
+    """As many zeros as the request has for its max_bytes."""
+    data = PartitionData(
+        partition_index=0, high_watermark=0, aborted_transactions=None, records=bytes(request.max_bytes)
+    )
+    return FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=[data])])
+
+
+HANDLERS: Mapping[int, Handler[Any]] = {one.api_key: one for one in (produce, fetch, heartbeat, api_versions)}
 
 
 class Client:

@@ -13,8 +13,11 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from kbroker.server.tcp import Limits
 from tests.server.serving import Rig, framed, heart, serving
 from wire.errors import ErrorCode
+from wire.messages.fetch import FetchRequest
 from wire.messages.heartbeat import HeartbeatResponse
 from wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+
+MIB = 1024 * 1024
 
 
 @pytest.fixture(params=["memory", "sockets"])
@@ -50,6 +53,13 @@ async def test_a_waiting_request_holds_back_neither_the_replies_before_it_nor_ov
     assert rig.broker.purgatory.waiting("key") == 1
     rig.broker.make_ready()
     assert [await client.receive_heartbeat() for _ in range(2)] == [(3, 0), (4, 0)]
+
+
+async def test_one_connection_may_wait_again_and_again(rig: Rig) -> None:
+    client = await rig.connect()
+    await client.send((heart("wait", wait_ms=1), 0, 1), (heart("wait", wait_ms=1), 0, 2))
+    timed_out = ErrorCode.REQUEST_TIMED_OUT
+    assert [await client.receive_heartbeat() for _ in range(2)] == [(1, timed_out), (2, timed_out)]
 
 
 async def test_a_wait_ends_at_its_time(autojump_clock: MockClock) -> None:
@@ -157,6 +167,16 @@ async def test_w8_replies_that_nobody_reads_stop_the_requests_and_then_the_conne
         assert rig.count("requests.Heartbeat") * len(framed(heart(), 0, 1)) < 1_000_000
         assert rig.count("connections.closed_for_delay") == 1
         assert 60 <= trio.current_time() < 63
+
+
+async def test_w8_large_replies_are_not_collected(rig: Rig) -> None:
+    client = await rig.connect()
+    await client.send(*((FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=MIB, topics=[]), 11, 1),) * 500)
+    await rig.until("requests.Fetch", 1)
+    await wait_all_tasks_blocked(0.05)
+    (connection,) = rig.server.connections
+    held_by_the_network = connection.stream.sent_bytes
+    assert rig.count("requests.Fetch") * MIB <= held_by_the_network + 2 * MIB
 
 
 async def test_w8_a_reader_that_is_slow_but_reads_is_kept(autojump_clock: MockClock) -> None:

@@ -123,6 +123,7 @@ async def test_w3_an_unknown_version_of_api_versions_is_answered_in_version_0(ri
     _, response = await client.receive(ApiVersionsResponse, 0)
     assert [(one.api_key, one.min_version, one.max_version) for one in response.api_keys] == [
         (0, 0, 11),
+        (1, 4, 17),
         (12, 0, 4),
         (18, 0, 4),
     ]

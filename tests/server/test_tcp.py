@@ -157,6 +157,18 @@ async def test_w10_a_connection_beyond_max_connections_waits_until_another_one_e
             assert await second.receive_heartbeat() == (2, 0)
 
 
+async def test_w10_limits_may_change_while_connections_wait(autojump_clock: MockClock) -> None:
+    async with serving(in_memory=True, limits=Limits(max_connections=0)) as rig:
+        client = await rig.connect()
+        await wait_all_tasks_blocked()
+        assert rig.count("connections.open") == 0
+        rig.server.limits = Limits(connections_max_idle_ms=5_000)
+        await client.send((heart(), 0, 1))
+        assert await client.receive_heartbeat() == (1, 0)
+        assert await client.ends_without_reply()
+        assert 5 <= trio.current_time() < 8
+
+
 async def test_w10_connections_are_made_no_faster_than_their_rate(autojump_clock: MockClock) -> None:
     async with serving(in_memory=True, limits=Limits(max_connection_creation_rate=10)) as rig:
         clients = [await rig.connect() for _ in range(40)]
