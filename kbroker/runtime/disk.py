@@ -57,6 +57,9 @@ class RealFile:
     def fileno(self) -> int:
         return self._descriptor
 
+    def __del__(self) -> None:
+        self.close()
+
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:

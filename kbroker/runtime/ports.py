@@ -29,8 +29,10 @@ class Clock(Protocol):
 class File(Protocol):
     """An open file, read and written at explicit positions, so that several readers need no shared cursor.
 
-    Units   sizes and positions are bytes
-    Errors  OSError
+    Promise  it stays open while anybody holds it, and closes itself with its last reference; `close` is for who cannot
+             wait
+    Units    sizes and positions are bytes
+    Errors   OSError
     """
 
     @property

@@ -5,9 +5,10 @@ above keeps files open: it asks the pool by path at each use, which costs one di
 pool holds at most `limit` files and lets go of those not used lately (second chance: a file used since the hand last
 passed is passed over once).
 
-To let go is not to close. A reader that still holds an `OpenFile`, for instance a reply that waits to be sent from it,
-keeps it open, as an unlinked file stays open in POSIX; the descriptor is closed with the last reference. So a segment
-can be deleted or its file evicted under a slow consumer, and a cancelled task cannot leak a descriptor.
+To let go is not to close: a `File` closes itself with its last reference. A reader that still holds one, for instance a
+reply that waits to be sent from it, keeps it open, as an unlinked file stays open in POSIX; the descriptor is closed
+with the last reference. So a segment can be deleted or its file evicted under a slow consumer, and a cancelled task
+cannot leak a descriptor.
 
 Safe to call from several threads without a lock: each step is one operation of a dict or deque, and every interleaving
 leaves at worst a file opened twice or a cache one file over its limit for a moment.
@@ -37,13 +38,10 @@ class OpenFile:
 
     def __init__(self, file: File) -> None:
         self.file = file
-        self.is_used = True
+        self.is_used = False
         self.entries = -1
         self.is_checked = False
         self.block: tuple[int, bytes] | None = None
-
-    def __del__(self) -> None:
-        self.file.close()
 
 
 class FilePool:
@@ -98,7 +96,7 @@ class FilePool:
         self._ring.clear()
 
     def _evict(self, goal: int) -> None:
-        """Let go of files until at most `goal` are held; the one opened last is spared by its mark."""
+        """Let go of files until at most `goal` are held."""
         for _ in range(2 * len(self._ring)):
             if len(self._files) <= goal:
                 return

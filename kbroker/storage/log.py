@@ -110,7 +110,7 @@ class Log:
         self.doomed_files: list[tuple[int, str]] = []  # (due in monotonic ms, path)
         self.last_flush_ms = 0
         self.generation = 0  # raised by each truncation, so that a flush planned before does not count
-        self.needs_directory_sync = False
+        self.needs_directory_sync = self.segments.active.has_unsynced_files  # it may be new
         self.is_closed = False
         self.restart_reading()
         self.config = config
@@ -311,7 +311,7 @@ class Log:
         if plan.syncs or segment.unwritten_entries >= BLOCK_ENTRIES:
             try:
                 if plan.syncs:
-                    self._sync_files((*self.segments, segment), segment)
+                    self._sync_files((*self.segments, segment) if plan.rolls else tuple(self.segments), segment)
                 else:
                     segment.write_indexes()
             except OSError as error:

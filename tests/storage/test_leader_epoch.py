@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,7 +95,7 @@ def test_entries_always_ascend_and_survive_the_text(assigned: list[tuple[int, in
     for epoch, start in assigned:
         one.assign(epoch, start)
     entries = one.entries
-    assert all(a < c and b < d for (a, b), (c, d) in zip(entries, entries[1:], strict=False))
+    assert all(a < c and b < d for (a, b), (c, d) in pairwise(entries))
     assert parse_epochs(format_epochs(entries)) == entries
     if assigned:
         assert one.latest == entries[-1][0]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from kbroker.storage.log_config import LogConfig
 from tests.storage.logs import FailingDisk, batch, fill, offsets, open_log
 from tests.storage.test_log import SMALL, names
+from wire.errors import KafkaError
 
 
 @pytest.mark.parametrize("offset", [0, 1, 17, 24, 25, 50, 73, 98, 99])
@@ -128,10 +130,8 @@ def test_a_truncation_that_died_half_way_is_finished_by_the_next(tmp_path: Path)
         kind = reference[step - 2].split()[0]
         nth = [line.split()[0] for line in reference[: step - 1]].count(kind)
         disk.fail(kind, nth=nth)
-        try:
+        with suppress(KafkaError):
             log.truncate_to(40)
-        except Exception as error:
-            assert type(error).__name__ == "KafkaError"
         again = open_log(directory, config=SMALL)
         stored = offsets(again)
         assert stored == list(range(len(stored)))

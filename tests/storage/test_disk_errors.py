@@ -1,0 +1,237 @@
+"""Disks that fail: rows D8, D9 and D13 of the fault list."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from kbroker.storage.files import FilePool
+from kbroker.storage.log import Log
+from kbroker.storage.log_config import LogConfig
+from kbroker.storage.plans import DirectoryState
+from tests.storage.logs import FailingDisk, batch, fill, offsets, open_log
+from tests.storage.test_log import SMALL
+from wire.errors import ErrorCode, KafkaError
+
+
+def refused(log: Log) -> KafkaError:
+    with pytest.raises(KafkaError) as raised:
+        fill(log, 1)
+    assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    return raised.value
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_d9_a_short_write_is_cut_back_and_the_log_goes_on_when_there_is_space_again(tmp_path: Path, error: int) -> None:
+    disk = FailingDisk()
+    log = open_log(tmp_path, disk=disk)
+    fill(log, 5)
+    path = tmp_path / f"{0:020d}.log"
+    before = path.read_bytes()
+    for _ in range(3):
+        disk.fail("pwrite", error=error)
+        failure = refused(log)
+        assert isinstance(failure.__cause__, OSError)
+        assert path.read_bytes() == before
+        assert log.log_end_offset == 5
+    fill(log, 5)
+    assert offsets(log) == list(range(10))
+    assert log.state.failure is None
+
+
+def test_d9_a_refused_append_leaves_the_producer_where_it_was(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = open_log(tmp_path, disk=disk)
+    sent = batch(producer_id=1, producer_epoch=0, base_sequence=0)
+    disk.fail("pwrite", error=errno.ENOSPC)
+    with pytest.raises(KafkaError):
+        log.append(bytearray(sent), leader_epoch=0, timestamp_ms=0)
+    assert not log.append(bytearray(sent), leader_epoch=0, timestamp_ms=0).is_duplicate
+
+
+def test_d9_a_write_error_that_is_no_lack_of_space_takes_the_directory_offline(tmp_path: Path) -> None:
+    failures: list[OSError] = []
+    disk = FailingDisk()
+    state = DirectoryState(failures.append)
+    log = open_log(tmp_path, disk=disk, state=state)
+    (tmp_path / "other").mkdir()
+    other = open_log(tmp_path / "other", disk=disk, state=state)
+    fill(log, 5)
+    disk.fail("pwrite")
+    refused(log)
+    disk.done.clear()
+    refused(log)
+    refused(other)
+    assert disk.done == [], "an offline directory is not written to"
+    assert [failure.errno for failure in failures] == [errno.EIO]
+    assert log.read(0, max_bytes=1 << 20).size > 0, "reading goes on"
+
+
+def test_d9_a_cut_that_fails_takes_the_directory_offline(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = open_log(tmp_path, disk=disk)
+    fill(log, 5)
+    plan = log.plan_append(batch(), leader_epoch=0, timestamp_ms=0)
+    note = disk.note
+
+    def fail_both(kind: str, path: str, before: object = lambda: None) -> None:
+        if kind in ("pwrite", "truncate"):
+            raise OSError(errno.ENOSPC, "no space")
+        note(kind, path)
+
+    disk.note = fail_both  # type: ignore[method-assign, assignment]
+    with pytest.raises(KafkaError):
+        log.write(plan)
+    assert log.state.failure is not None
+
+
+@pytest.mark.parametrize("how", ["flush", "append", "roll", "close"])
+def test_d8_an_fsync_that_fails_once_takes_the_directory_offline_and_is_never_tried_again(
+    tmp_path: Path, how: str
+) -> None:
+    disk = FailingDisk()
+    log = open_log(tmp_path, disk=disk, config=LogConfig(flush_messages=1 if how == "append" else 1 << 60))
+    if how != "append":
+        fill(log, 5)
+    if how == "roll":
+        log.flush()
+    end = log.log_end_offset
+    disk.fail("sync")
+    steps = {
+        "flush": log.flush,
+        "append": lambda: fill(log, 1),
+        "roll": lambda: log.roll(timestamp_ms=0),
+        "close": log.close,
+    }
+    with pytest.raises(KafkaError) as raised:
+        steps[how]()
+    assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.log_end_offset == end, "what was not synced is not acknowledged"
+    assert log.state.failure is not None
+    disk.done.clear()
+    for again in (log.flush, lambda: fill(log, 1)):
+        with pytest.raises(KafkaError):
+            again()
+    log.close()
+    assert not any(line.startswith("sync") for line in disk.done)
+
+
+def test_d8_a_failed_fsync_does_not_move_the_recovery_point(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = open_log(tmp_path, disk=disk, config=SMALL)
+    fill(log, 50)
+    disk.fail("sync", nth=3)
+    with pytest.raises(KafkaError):
+        log.flush()
+    assert log.recovery_point == 0
+
+
+def test_with_flush_messages_one_every_append_is_synced_before_it_is_in_the_log(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = open_log(tmp_path, disk=disk, config=LogConfig(segment_bytes=1_000, flush_messages=1))
+    for number in range(20):
+        disk.done.clear()
+        plan = log.plan_append(batch(), leader_epoch=0, timestamp_ms=0)
+        assert plan.syncs
+        log.write(plan)
+        assert log.recovery_point == number
+        base = plan.segment.base_offset
+        assert f"sync {base:020d}.log" in disk.done
+        if plan.rolls or number == 0:
+            assert f"sync_directory {tmp_path.name}" in disk.done, "a new segment's name is durable too"
+        log.commit(plan)
+        assert log.recovery_point == number + 1
+
+
+def test_a_flush_syncs_closed_segments_with_their_indexes_and_only_once(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = open_log(tmp_path, disk=disk, config=SMALL)
+    fill(log, 60)
+    disk.done.clear()
+    log.flush()
+    synced = [line for line in disk.done if line.startswith("sync ")]
+    assert synced == [
+        *(f"sync {base:020d}{suffix}" for base in (0, 23) for suffix in (".log", ".index", ".timeindex")),
+        f"sync {46:020d}.log",
+        "sync leader-epoch-checkpoint.tmp",
+    ]
+    assert log.recovery_point == 60
+    disk.done.clear()
+    log.flush()
+    assert disk.done == []
+
+
+def test_a_flush_below_the_active_segment_leaves_that_alone(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = open_log(tmp_path, disk=disk, config=SMALL)
+    fill(log, 60)
+    disk.done.clear()
+    plan = log.plan_flush(below_active=True)
+    assert plan is not None
+    log.write_flush(plan)
+    log.commit_flush(plan)
+    assert log.recovery_point == 46
+    assert f"sync {46:020d}.log" not in disk.done
+    assert log.plan_flush(below_active=True) is None
+
+
+def test_a_flush_that_a_truncation_overtook_does_not_count(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config=SMALL)
+    fill(log, 60)
+    plan = log.plan_flush()
+    assert plan is not None
+    log.truncate_to(30)
+    fill(log, 60)
+    log.write_flush(plan)
+    log.commit_flush(plan)
+    assert log.recovery_point == 0
+
+
+def test_what_is_appended_while_a_flush_runs_is_flushed_by_the_next(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = open_log(tmp_path, disk=disk)
+    fill(log, 10)
+    plan = log.plan_flush()
+    assert plan is not None
+    fill(log, 10)
+    log.write_flush(plan)
+    fill(log, 10)
+    log.commit_flush(plan)
+    assert log.recovery_point == 10
+    disk.done.clear()
+    log.flush()
+    assert log.recovery_point == 30
+    assert f"sync {0:020d}.log" in disk.done
+
+
+def test_d13_without_descriptors_the_pool_lets_files_go_and_tries_again(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    files = FilePool(disk, 100)
+    logs = []
+    for number in range(10):
+        (tmp_path / str(number)).mkdir()
+        logs.append(open_log(tmp_path / str(number), disk=disk, files=files))
+    held = len(files)
+    disk.fail("open", error=errno.EMFILE)
+    (tmp_path / "more").mkdir()
+    more = open_log(tmp_path / "more", disk=disk, files=files)
+    assert len(files) < held
+    for log in (*logs, more):
+        fill(log, 3)
+        assert offsets(log) == [0, 1, 2]
+
+
+def test_d13_a_log_that_cannot_be_opened_for_want_of_descriptors_is_no_failed_disk(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = open_log(tmp_path, disk=disk)
+    fill(log, 5)
+    log.close()
+    state = DirectoryState()
+    disk.fail("open", times=5, error=errno.EMFILE)
+    with pytest.raises(KafkaError):
+        open_log(tmp_path, disk=disk, state=state)
+    disk.fail("")
+    assert state.failure is None
+    assert open_log(tmp_path, disk=disk, state=state).log_end_offset == 5

@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.runtime.disk import RealDisk
+from kbroker.storage.log_config import LogConfig
+from kbroker.storage.log_directory import (
+    LogDirectory,
+    deleted_name,
+    format_identity,
+    format_partition_metadata,
+    parse_identity,
+    parse_partition_metadata,
+)
+from tests.storage.logs import FailingDisk, fill, offsets
+from wire.errors import ErrorCode, KafkaError
+
+TOPIC_ID = uuid.UUID(int=77)
+NO_ROLL = LogConfig()
+
+
+def ids() -> Any:
+    numbers = iter(range(1_000, 2_000))
+    return lambda: uuid.UUID(int=next(numbers))
+
+
+def open_directory(path: Path, **given: Any) -> LogDirectory:
+    given = {"disk": RealDisk(), "node_id": 1, "new_uuid": ids(), **given}
+    return LogDirectory.open(str(path), **given)
+
+
+def open_log(directory: LogDirectory, partition: int = 0, *, topic: str = "orders", config: LogConfig = NO_ROLL) -> Any:
+    return directory.open_log(topic, partition, topic_id=TOPIC_ID, config=config, timestamp_ms=0)
+
+
+def test_a_new_directory_gets_an_identity_and_keeps_it(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    first = open_directory(path)
+    first.close()
+    assert (path / "meta.properties").read_text() == format_identity(first.identity)
+    again = open_directory(path, cluster_id=first.identity.cluster_id)
+    assert again.identity == first.identity
+    again.abandon()
+
+
+def test_the_identity_that_kafka_wrote_is_understood() -> None:
+    text = (
+        "#\n#Sat Nov 21 14:13:52 UTC 2026\nnode.id=1\ndirectory.id=7XPne58WM1omW07KcBWQQg\n"
+        "version=1\ncluster.id=5L6g3nShT-eMCtK--X86sw\n"
+    )
+    identity = parse_identity(text)
+    assert (identity.cluster_id, identity.node_id) == ("5L6g3nShT-eMCtK--X86sw", 1)
+    assert parse_identity(format_identity(identity)) == identity
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        ({"node_id": 2}, ErrorCode.INVALID_CONFIG),
+        ({"cluster_id": "AAAAAAAAAAAAAAAAAAAAAQ"}, ErrorCode.INCONSISTENT_CLUSTER_ID),
+    ],
+)
+def test_d12_the_directory_of_another_is_refused(tmp_path: Path, given: dict[str, Any], code: ErrorCode) -> None:
+    open_directory(tmp_path).close()
+    with pytest.raises(KafkaError) as raised:
+        open_directory(tmp_path, **given)
+    assert raised.value.code is code
+    open_directory(tmp_path).abandon()
+
+
+@pytest.mark.parametrize("text", ["", "version=0\n", "version=1\ncluster.id=x\nnode.id=one\ndirectory.id=y\n"])
+def test_d12_an_identity_that_cannot_be_read_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "meta.properties").write_text(text)
+    with pytest.raises(KafkaError) as raised:
+        open_directory(tmp_path)
+    assert raised.value.code is ErrorCode.INVALID_CONFIG
+
+
+def test_d12_a_directory_in_use_is_refused(tmp_path: Path) -> None:
+    first = open_directory(tmp_path)
+    with pytest.raises(KafkaError, match="another broker"):
+        open_directory(tmp_path)
+    first.close()
+    open_directory(tmp_path).abandon()
+
+
+def test_a_clean_stop_is_said_last_and_forgotten_first(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    directory = open_directory(tmp_path, disk=disk)
+    assert not directory.was_clean
+    fill(open_log(directory), 5)
+    disk.done.clear()
+    directory.close(broker_epoch=42)
+    assert disk.done[-2:] == ["rename .kafka_cleanshutdown", f"sync_directory {tmp_path.name}"]
+    assert json.loads((tmp_path / ".kafka_cleanshutdown").read_text()) == {"version": 0, "brokerEpoch": 42}
+    directory = open_directory(tmp_path)
+    assert directory.was_clean
+    assert directory.previous_broker_epoch == 42
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    directory.abandon()
+    assert not open_directory(tmp_path).was_clean
+
+
+def test_a_stop_that_could_not_sync_is_not_clean(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    directory = open_directory(tmp_path, disk=disk)
+    fill(open_log(directory), 5)
+    disk.fail("sync")
+    with pytest.raises(KafkaError):
+        directory.close()
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    again = open_directory(tmp_path)
+    assert offsets(open_log(again)) == [0, 1, 2, 3, 4]
+    again.abandon()
+
+
+def test_partitions_are_stored_under_kafkas_names_with_their_topics_id(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    fill(open_log(directory, 3, topic="a-b.c_d"), 2)
+    metadata = tmp_path / "a-b.c_d-3" / "partition.metadata"
+    assert metadata.read_text() == "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAATQ"
+    directory.close()
+    directory = open_directory(tmp_path)
+    assert directory.stored_partitions() == [("a-b.c_d", 3)]
+    assert directory.stored_topic_id("a-b.c_d", 3) == TOPIC_ID
+    assert offsets(open_log(directory, 3, topic="a-b.c_d")) == [0, 1]
+    directory.abandon()
+
+
+def test_a_topic_id_survives_its_text() -> None:
+    assert parse_partition_metadata(format_partition_metadata(TOPIC_ID)) == TOPIC_ID
+    for text in ("", "version: 1\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ", "version: 0\ntopic_id: x"):
+        with pytest.raises(ValueError):
+            parse_partition_metadata(text)
+
+
+def test_a_log_of_another_topic_of_that_name_is_refused(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    open_log(directory)
+    directory.close()
+    directory = open_directory(tmp_path)
+    with pytest.raises(KafkaError) as raised:
+        directory.open_log("orders", 0, topic_id=uuid.UUID(int=78), config=NO_ROLL, timestamp_ms=0)
+    assert raised.value.code is ErrorCode.INCONSISTENT_TOPIC_ID
+    directory.abandon()
+
+
+def test_checkpoints_carry_the_offsets_over_a_crash(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    log = open_log(directory)
+    fill(log, 10)
+    log.flush()
+    fill(log, 5)
+    log.raise_log_start_offset(4)
+    directory.write_recovery_points()
+    directory.write_log_starts()
+    directory.write_high_watermarks({("orders", 0): 12})
+    directory.abandon()
+    directory = open_directory(tmp_path)
+    assert directory.high_watermarks == {("orders", 0): 12}
+    # A checkpoint that is written before the logs are open again does not forget them.
+    directory.write_recovery_points()
+    directory.write_log_starts()
+    directory.abandon()
+    directory = open_directory(tmp_path)
+    log = open_log(directory)
+    assert (log.recovery_point, log.log_start_offset, log.log_end_offset) == (10, 4, 15)
+    directory.abandon()
+
+
+def test_the_log_start_checkpoint_names_only_starts_inside_a_segment(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    fill(open_log(directory, 0), 10)
+    log = open_log(directory, 1)
+    fill(log, 10)
+    log.raise_log_start_offset(3)
+    directory.write_log_starts()
+    assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n1\norders 1 3\n"
+    directory.abandon()
+
+
+@pytest.mark.parametrize("name", ["recovery-point", "log-start", "replication"])
+@pytest.mark.parametrize("text", ["0\n5\norders 0", "?", "0\n1\norders 0 x\n"])
+def test_d3_d4_a_malformed_checkpoint_costs_a_recovery_but_no_record(tmp_path: Path, name: str, text: str) -> None:
+    directory = open_directory(tmp_path)
+    log = open_log(directory)
+    fill(log, 10)
+    log.flush()
+    directory.write_recovery_points()
+    directory.write_high_watermarks({("orders", 0): 10})
+    directory.abandon()
+    (tmp_path / f"{name}-offset-checkpoint").write_text(text)
+    told: list[str] = []
+    directory = open_directory(tmp_path, report=told.append)
+    assert len(told) == 1
+    log = open_log(directory)
+    assert offsets(log) == list(range(10))
+    assert log.log_start_offset == 0
+    assert log.recovery_point == (0 if name == "recovery-point" else 10)
+    assert directory.high_watermarks == ({} if name == "replication" else {("orders", 0): 10})
+    directory.abandon()
+
+
+def test_a_deleted_partition_gets_another_name_at_once_and_goes_later(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    log = open_log(directory)
+    fill(log, 5)
+    reading = log.read(0, max_bytes=10_000)
+    directory.delete_log("orders", 0, unique_id=uuid.UUID(int=5), now_ms=100, delay_ms=50)
+    assert not (tmp_path / "orders-0").exists()
+    assert (tmp_path / f"orders-0.{5:032x}-delete").is_dir()
+    assert directory.stored_partitions() == []
+    again = open_log(directory)
+    fill(again, 1)
+    assert len(reading.read()) > 4 * 170
+    assert directory.remove_doomed(149) == 0
+    assert directory.remove_doomed(150) == 1
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["orders-0"]
+    assert offsets(again) == [0]
+    directory.abandon()
+
+
+def test_a_deletion_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    fill(open_log(directory), 5)
+    directory.delete_log("orders", 0, unique_id=uuid.UUID(int=5), now_ms=0)
+    directory.abandon()
+    directory = open_directory(tmp_path)
+    assert directory.stored_partitions() == []
+    assert directory.remove_doomed(0) == 1
+    assert not any(path.is_dir() for path in tmp_path.iterdir())
+    directory.abandon()
+
+
+def test_the_name_of_a_deleted_partition_fits_into_a_file_name() -> None:
+    name = deleted_name("t" * 249, 12, uuid.UUID(int=1))
+    assert len(name) == 255
+    assert name.endswith(f"-12.{1:032x}-delete")
+
+
+def test_d9_with_little_space_left_appends_are_refused_and_reading_goes_on(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    log = open_log(directory)
+    fill(log, 5)
+    free = directory.check_space(0)
+    directory.check_space(free * 2)
+    with pytest.raises(KafkaError) as raised:
+        fill(log, 1)
+    assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert offsets(log) == [0, 1, 2, 3, 4]
+    log.raise_log_start_offset(2)
+    directory.check_space(0)
+    fill(log, 1)
+    directory.abandon()
+
+
+def test_many_logs_share_one_bounded_pool(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path, open_files_limit=10)
+    logs = [open_log(directory, number) for number in range(40)]
+    for _ in range(3):
+        for log in logs:
+            fill(log, 2)
+    assert len(directory.files) <= 10
+    for log in logs:
+        assert offsets(log) == list(range(6))
+    directory.close()
