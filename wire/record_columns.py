@@ -5,8 +5,8 @@ headers. Then each header field is at the same place in all of them, and the byt
 loops in C can judge: `bytes.translate` finds the first byte that is not allowed, lengths of two bytes become lanes
 of one big integer, and one addition compares every record's length with those of its key and value.
 
-Records of one size lie at a constant distance and the columns are slices of the batch. Others are found by hopping from
-length to length, the one loop in Python that is left, and a window is cut out of each.
+Records of one size lie at a constant distance, and the columns are slices of the batch. Others are found by hopping
+from length to length, the one loop in Python that is left, and a window is cut out of each.
 
 Nothing is believed: each step cuts `proved` down to the records in front of the first that fails it, and the caller
 gives those that remain to the walk that looks at one record after the other.
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import compress
-from operator import add
 from struct import unpack
 from typing import Final, NamedTuple
 
@@ -27,9 +26,7 @@ _HOP_AT_LEAST: Final = 128  # the same for those of various sizes
 _WINDOW: Final = 16  # bytes: the last one of the record before, and as many as the header fields of any known shape
 _NULL_KEY: Final = 1
 _ZERO: Final = b"\0"
-_EVEN_ONE_BYTE: Final = bytes(range(0, 128, 2))  # a varint of one byte that is not negative
-_HALVES: Final = bytes(byte >> 1 for byte in range(256))
-_WIDTHS: Final = b"\1" * 128 + b"\2" * 128
+_NARROW: Final = b"\1" * 128 + bytes(128)
 _ONES: Final = int.from_bytes(b"\1\0" * AT_ONCE, "little")
 _WIDENED: Final = [bytes((low | 0x80, 0)) for low in range(128)]  # the varints of one byte in two
 
@@ -55,8 +52,7 @@ class _Columns(NamedTuple):
     """Records that follow each other, as columns.
 
     field(i) are the bytes of each at place i, counted from its attributes; `last` those at its end; `lengths` are in
-    lanes, zigzag, right for the first `proved`, and `widths` what their varints take; starts has one position more
-    than there are records.
+    lanes, zigzag, right for the first `proved`; starts has one position more than there are records.
     """
 
     total: int
@@ -64,16 +60,14 @@ class _Columns(NamedTuple):
     field: Callable[[int], bytes]
     last: bytes
     lengths: int
-    widths: bytes
     starts: list[int] | range
 
 
 def prove_alike(d: bytes, p: int, index: int, wanted: int) -> Proof | None:
-    """Prove records of `d` from position `p`, the first of which has offset delta `index`: at most `wanted`, perhaps
-    none.
+    """Prove records of `d` from position `p`, the first with offset delta `index`: at most `wanted`, perhaps none.
 
-    Known shapes have no headers, a key below 64 bytes or none, a value that is not null, and lengths and a timestamp
-    delta in one or two bytes, the delta not negative and as wide as the first record's.
+    Known shapes have no headers, a value that is not null, lengths in one or two bytes, and a timestamp delta that is
+    not negative and as wide as the first record's, one or two bytes; no keys, or records and keys of one size.
     """
     head = d[p : p + _WINDOW - 1]
     if len(head) < _WINDOW - 1 or index >= 128 * _PERIOD:
@@ -82,38 +76,34 @@ def prove_alike(d: bytes, p: int, index: int, wanted: int) -> Proof | None:
     if d[p + size - 1 : p + size] != _ZERO:  # headers, or something wrong
         return None
     deltas = _offset_columns(index, min(wanted, AT_ONCE))
-    wanted = len(deltas[0])
-    records = _equal_sized(d, p, wanted, size) or _hop(d, p, wanted)
+    # Places of a record's fields, counted from its attributes.
+    body = _width(head[0])
+    offset_at = 1 + _width(head[body + 1])
+    key_at = offset_at + len(deltas)
+    key = head[body + key_at]
+    value_at = key_at + 1 + (0 if key == _NULL_KEY else key >> 1)
+    records = _equal_sized(d, p, len(deltas[0]), size)
+    if key != _NULL_KEY and (records is None or key & 0x81 or body + value_at + 2 > size):
+        return None
+    # Without keys of one size the value's place would have to be gathered too: that gains nothing over the walk.
+    records = records or _hop(d, p, len(deltas[0]))
     if records is None:
         return None
     field, count = records.field, records.total
-    offset_at = 1 + _width(field(1)[0])
-    key_at = offset_at + len(deltas)
-    keys = field(key_at)
     proved = min(records.proved, _prefix(records.last, _ZERO))  # the count of headers
+    proved = min(proved, _prefix(field(key_at), head[body + key_at : body + key_at + 1]))
     for i, column in enumerate(deltas):
         proved = min(proved, _equal_prefix(field(offset_at + i), column[:count]))
-    has_null_key = keys[0] == _NULL_KEY
-    if has_null_key:
-        proved = min(proved, _prefix(keys, b"\x01"))
-        values = field(key_at + 1), field(key_at + 2)
-        keys = b""
-    else:
-        proved = min(proved, _prefix(keys, _EVEN_ONE_BYTE))
-        found = _behind_keys(d, records, keys, key_at + 1)
-        if found is None:
-            return None
-        values = found
     proved, times, wide = _numbers(field(1), field(2), proved)
     proved = _cut(proved, wide ^ (_ones(count) if offset_at == 3 else 0))
-    proved, sizes, wide = _numbers(*values, proved)
+    proved, sizes, wide = _numbers(field(value_at), field(value_at + 1), proved)
     # A length counts attributes, timestamp and offset delta, key length, key, value length, value and header count.
-    rest = key_at + 1 + 1 + 1
-    proved = _cut(proved, records.lengths ^ (sizes + (wide << 1) + _lanes(keys) + 2 * rest * _ones(count)))
+    rest = value_at + 1 + 1
+    proved = _cut(proved, records.lengths ^ (sizes + (wide << 1) + 2 * rest * _ones(count)))
     if proved < AT_LEAST:
         return None
     seen = unpack(f"<{proved}H", times.to_bytes(2 * count, "little")[: 2 * proved])
-    return Proof(proved, records.starts[proved], min(seen) >> 1, max(seen) >> 1, has_null_key)
+    return Proof(proved, records.starts[proved], min(seen) >> 1, max(seen) >> 1, key == _NULL_KEY)
 
 
 def _width(first: int) -> int:
@@ -123,19 +113,6 @@ def _width(first: int) -> int:
 def _size(head: bytes) -> int:
     """Size of a record whose length is a varint of one or two bytes."""
     return (head[0] >> 1) + 1 if head[0] < 0x80 else ((head[0] + (head[1] << 7)) >> 1) - 62
-
-
-def _behind_keys(d: bytes, records: _Columns, keys: bytes, place: int) -> tuple[bytes, bytes] | None:
-    """The two bytes behind each record's key; `place` is where the keys begin."""
-    if not keys.translate(None, keys[:1]) and isinstance(records.starts, range):
-        place += keys[0] >> 1
-        if place + 4 < records.starts.step:
-            return records.field(place), records.field(place + 1)
-    behind = map(add, map(add, records.starts, records.widths), keys.translate(_HALVES))
-    pairs = b"".join([d[q + place : q + place + 2] for q in behind])
-    if len(pairs) != 2 * len(keys):  # one of the keys leads out of the batch
-        return None
-    return pairs[0::2], pairs[1::2]
 
 
 def _offset_columns(index: int, wanted: int) -> tuple[bytes, ...]:
@@ -169,7 +146,6 @@ def _equal_sized(d: bytes, p: int, wanted: int, size: int) -> _Columns | None:
         field=lambda i: d[body + i : end : size],
         last=d[p + size - 1 : end : size],
         lengths=(size - width << 1) * _ones(count),
-        widths=bytes((width,)) * count,
         starts=range(p, end + 1, size),
     )
 
@@ -203,14 +179,14 @@ def _hop(d: bytes, p: int, wanted: int) -> _Columns | None:
         windows[0] = _ZERO + d[:reach]
     end = _WINDOW * count
     joined = b"".join(windows)
-    widths = joined[1:end:_WINDOW].translate(_WIDTHS)
-    wide = widths.count(2)
-    if 0 < wide < count:  # lengths of one byte among those of two: write them in two as well
-        for i in compress(range(count), map((1).__eq__, widths)):
+    narrow = joined[1:end:_WINDOW].translate(_NARROW)
+    short = narrow.count(1)
+    if 0 < short < count:  # lengths of one byte among those of two: write them in two as well
+        for i in compress(range(count), narrow):
             window = windows[i]
             windows[i] = window[:1] + _WIDENED[window[1]] + window[2:-1]
         joined = b"".join(windows)
-    body = 3 if wide else 2
+    body = 2 if short == count else 3
     proved, lengths, _ = _numbers(joined[1:end:_WINDOW], joined[2:end:_WINDOW], count)
     if proved < AT_LEAST:
         return None
@@ -220,7 +196,6 @@ def _hop(d: bytes, p: int, wanted: int) -> _Columns | None:
         field=lambda i: joined[body + i : end : _WINDOW],
         last=joined[_WINDOW : end + 1 : _WINDOW],
         lengths=lengths,
-        widths=widths,
         starts=starts,
     )
 
@@ -244,13 +219,6 @@ def _ones(count: int) -> int:
 def _cut(proved: int, wrong: int) -> int:
     """At most the records in front of the first lane that is not zero."""
     return min(proved, _lowest_bit(wrong) // 16) if wrong else proved
-
-
-def _lanes(column: bytes) -> int:
-    """One integer with 16 bits for each byte."""
-    raw = bytearray(2 * len(column))
-    raw[0::2] = column
-    return int.from_bytes(raw, "little")
 
 
 def _prefix(column: bytes, allowed: bytes) -> int:

@@ -242,8 +242,12 @@ class _Rest:
         if self._size < self._wanted:
             return b""
         data = b"".join(self._parts) if len(self._parts) > 1 else piece
-        self._parts, self._size = [], 0
+        self._parts, self._size, self._wanted = [], 0, 0
         return data
+
+    def all(self) -> bytes:
+        """What is left when no piece follows."""
+        return b"".join(self._parts)
 
     def keep(self, data: bytes, index: int) -> None:
         """Keep what begins record `index`. Raises BadRecord if the whole record would be too much to hold."""
@@ -265,14 +269,13 @@ def walk_pieces(walk: RecordWalk, pieces: Iterable[bytes]) -> None:
     Raises Malformed as RecordWalk.feed does with `is_last`, and for a record of more than MAX_WORKING_BYTES.
     """
     rest = _Rest()
-    data = b""
     for piece in pieces:
         if data := rest.join(piece):
             data = data[walk.feed(data, is_last=False) :]
-            if walk.index == walk.count and data:
-                break
+            if data and walk.index == walk.count:
+                raise Malformed(f"bytes behind the last of {walk.count} records")
             rest.keep(data, walk.index)
-    walk.feed(data or rest.join(b""), is_last=True)
+    walk.feed(rest.all(), is_last=True)
 
 
 def shallow_records(pieces: Iterable[bytes], count: int) -> Iterator[tuple[int, bool]]:

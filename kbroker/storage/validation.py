@@ -21,6 +21,7 @@ from wire.errors import ErrorCode, KafkaError, Malformed
 from wire.record_batch import (
     CODEC_MASK,
     HEADER_SIZE,
+    MAGIC,
     MAX_DECOMPRESSED_BYTES,
     NO_TIMESTAMP,
     LegacyMagic,
@@ -36,6 +37,8 @@ CHEAP_RECORDS: Final = 8192
 CHEAP_PLAIN_BYTES: Final = 56 << 10  # cannot hold more records than CHEAP_RECORDS: the smallest takes 7 bytes
 CHEAP_COMPRESSED_RECORDS: Final = 1024
 CHEAP_DECODED_BYTES: Final = 1 << 20
+_LEAST_LENGTH: Final = 14  # of a message of any format
+_MAGIC_END: Final = 17
 _LOW_ATTRIBUTES: Final = 22  # position of the byte with the codec
 _MIN_INT64: Final = -1 << 63
 _MAX_INT64: Final = (1 << 63) - 1
@@ -139,15 +142,16 @@ def _next_batch(records: memoryview | bytes | bytearray, position: int) -> Recor
     """The batch at `position`, None if it is cut off there. Raises KafkaError for what can be no batch."""
     try:
         batch = RecordBatch(records, position)
-    except LegacyMagic as error:
-        raise KafkaError(ErrorCode.INVALID_RECORD, str(error)) from None
     except Malformed as error:
-        # Java's reader looks at the length as soon as it is there, then at the format.
+        # Java's reader looks at the length as soon as it is there, then at the format, then for the rest.
         left = len(records) - position
         length = int.from_bytes(records[position + 8 : position + 12], "big", signed=True)
-        if left < 12 or (left < HEADER_SIZE and length >= 14 and length + 12 > left):
+        if left < 12 or (length >= _LEAST_LENGTH and left < _MAGIC_END):
             return None
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+        if length >= _LEAST_LENGTH and left < length + 12 and records[position + _MAGIC_END - 1] <= MAGIC:
+            return None
+        code = ErrorCode.INVALID_RECORD if isinstance(error, LegacyMagic) else ErrorCode.CORRUPT_MESSAGE
+        raise KafkaError(code, str(error)) from None
     return batch if batch.is_whole else None
 
 
@@ -202,8 +206,7 @@ def _check_records(
         times_wrong = (
             config.is_log_append_time
             or batch.max_timestamp == NO_TIMESTAMP
-            or not earliest <= min(low, batch.max_timestamp)
-            or not max(high, batch.max_timestamp) <= newest
+            or not earliest <= batch.max_timestamp <= newest
         )
     else:
         times_wrong = not config.is_log_append_time and not earliest <= low <= high <= newest
@@ -219,23 +222,22 @@ def _record_errors(
     """What is wrong with single records, in order, in Kafka's words."""
     pieces = decompress_pieces(batch.codec, batch.payload, max_bytes=max_bytes)
     for index, (delta, has_key) in enumerate(shallow_records(pieces, batch.record_count)):
-        sent = batch.base_timestamp + delta
-        timestamp = batch.max_timestamp if batch.is_log_append_time else sent
+        timestamp = batch.max_timestamp if batch.is_log_append_time else batch.base_timestamp + delta
         if config.is_compacting and not has_key:
-            message = f"Compacted topic cannot accept message without key{where}."
+            message = f"Compacted topic cannot accept message without key{where}"
             yield ErrorCode.INVALID_RECORD, RecordError(index, message)
         elif batch.is_log_append_time and (config.is_log_append_time or timestamp == NO_TIMESTAMP):
-            message = "Invalid timestamp type in message. Producer should not set timestamp type to LogAppendTime."
+            message = (
+                f"Invalid timestamp type in message with offset {index}. "
+                "Producer should not set timestamp type to LogAppendTime."
+            )
             yield ErrorCode.INVALID_TIMESTAMP, RecordError(index, message)
-        elif not config.is_log_append_time:
-            for time in {timestamp, sent} - {NO_TIMESTAMP}:
-                if not earliest <= time <= newest:
-                    message = (
-                        f"Timestamp {time} of message with offset {index} is out of range. "
-                        f"The timestamp should be within [{earliest}, {newest}]"
-                    )
-                    yield ErrorCode.INVALID_TIMESTAMP, RecordError(index, message)
-                    break
+        elif not config.is_log_append_time and timestamp != NO_TIMESTAMP and not earliest <= timestamp <= newest:
+            message = (
+                f"Timestamp {timestamp} of message with offset {index} is out of range. "
+                f"The timestamp should be within [{earliest}, {newest}]"
+            )
+            yield ErrorCode.INVALID_TIMESTAMP, RecordError(index, message)
 
 
 def _raise_record_errors(errors: Iterator[tuple[ErrorCode, RecordError]]) -> None:
