@@ -126,12 +126,13 @@ def torture(
     killer = Killer(broker, plan, kills=kills, interrupted=interrupted)
     run_load(broker.bootstrap_servers, plan, recorder, disturb=killer.disturb, timeout_s=timeout_s)
     read_back(broker.bootstrap_servers, plan, recorder)
-    assert killer.kills == kills, f"only {killer.kills} kills happened"
-    assert recorder.counts[Function.SEND, Type.OK] > plan.producers * plan.records * 0.9, (
-        "most sends were not acknowledged"
-    )
-    assert recorder.counts[Function.POLL, Type.OK] > 0, "nothing was read while the broker was being killed"
-    return check_history(recorder.history()), killer
+    if not recorder.complaints:
+        least = int(plan.producers * plan.records * 0.9)
+        assert killer.kills == kills, f"only {killer.kills} kills happened"
+        assert recorder.acknowledged() > least, f"only {recorder.acknowledged()} sends were acknowledged"
+        assert plan.readers == 0 or recorder.counts[Function.POLL, Type.OK] > 0, "nothing was read during the kills"
+    complaints = [Finding("K1", "client", "", -1, complaint) for complaint in recorder.complaints]
+    return [*complaints, *check_history(recorder.history())], killer
 
 
 def main() -> int:

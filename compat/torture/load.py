@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from io import StringIO
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -57,6 +57,7 @@ class Recorder:
     def __init__(self, file: StringIO | None = None) -> None:
         self.file = StringIO() if file is None else file
         self.counts: dict[tuple[Function, Type], int] = {}
+        self.complaints: list[str] = []  # of clients that could not go on, which a right broker gives no reason for
         self._writer = HistoryWriter(self.file)
         self._began = time.monotonic()
 
@@ -94,6 +95,7 @@ class LoadProducer:
         self.name = name
         self.sent = 0
         self.in_flight = 0
+        self._has_failed = False
         self._plan = plan
         self._recorder = recorder
         self._draws = Draws("load", plan.seed, name)
@@ -115,14 +117,31 @@ class LoadProducer:
         )
 
     def is_done(self) -> bool:
-        return self.sent == self._plan.records and self.in_flight == 0
+        return self.in_flight == 0 and (self.sent == self._plan.records or self._has_failed)
 
     def step(self) -> None:
         """Send a burst if there is room, and take what has been acknowledged."""
+        if self._has_failed:
+            self._poll()
+            return
         burst = min(self._draws.between(1, 20), self._plan.max_in_flight - self.in_flight)
         for _ in range(min(burst, self._plan.records - self.sent)):
-            self._send()
-        self._producer.poll(0)
+            if not self._has_failed:
+                self._send()
+        self._poll()
+
+    def _poll(self) -> None:
+        try:
+            self._producer.poll(0)
+        except KafkaException as error:
+            self._on_error(error.args[0])
+
+    def _on_error(self, error: KafkaError) -> None:
+        """A producer gives up when the broker contradicts what it has acknowledged before."""
+        if error.fatal() and not self._has_failed:
+            self._has_failed = True
+            self._recorder.complaints.append(f"{self.name} cannot send any more: {error}")
+            self._producer.purge()
 
     def _send(self) -> None:
         self.sent += 1
@@ -140,8 +159,13 @@ class LoadProducer:
                 self._recorder.note(self.name, Function.SEND, kind, key, value=value, error=error.name())
 
         self._recorder.note(self.name, Function.SEND, Type.INVOKE, key, value=value)
-        self.in_flight += 1
-        self._producer.produce(self._plan.topic, value=payload, partition=partition, on_delivery=on_delivery)
+        try:
+            self._producer.produce(self._plan.topic, value=payload, partition=partition, on_delivery=on_delivery)
+        except KafkaException as error:
+            self._on_error(error.args[0])
+            self._recorder.note(self.name, Function.SEND, Type.FAIL, key, value=value, error="not sent")
+        else:
+            self.in_flight += 1
 
 
 def consumer(bootstrap_servers: str, name: str) -> Consumer:
@@ -180,7 +204,7 @@ class LoadReader:
             error = message.error()
             if error is not None:
                 if error.code() in {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET}:
-                    raise AssertionError(f"{self.name} fell out of the log: {error}")
+                    self._recorder.complaints.append(f"{self.name} fell out of the log: {error}")
                 continue  # the connection is down or comes back: the reader goes on by itself
             partition, offset = _note_message(self._recorder, self.name, Function.POLL, message)
             self._reached[partition] = offset + 1
