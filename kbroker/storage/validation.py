@@ -316,8 +316,12 @@ def is_cheap(records: memoryview | bytes | bytearray | None, config: LogConfig) 
     """
     if records is None or len(records) < HEADER_SIZE:
         return True
-    if len(records) <= CHEAP_PLAIN_BYTES and not records[_LOW_ATTRIBUTES] & CODEC_MASK:
-        return config.compression_type in ("producer", "uncompressed")
+    if (
+        len(records) <= CHEAP_PLAIN_BYTES
+        and not records[_LOW_ATTRIBUTES] & CODEC_MASK
+        and config.compression_type == "producer"
+    ):
+        return True
     try:
         batch = RecordBatch(records)
     except Malformed:

@@ -157,7 +157,7 @@ def test_records_of_one_shape_are_proved_many_at_once(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(ALIKE)[:5])
 def test_no_changed_byte_of_a_header_field_slips_through_the_columns(name: str) -> None:
-    """Each byte of some records in the middle of a step gets other values; the walk by columns judges as the one by one."""
+    """Bytes of records in the middle of a step get other values; the walk by columns judges as the one by one."""
     records = [record._replace(timestamp=3) for record in ALIKE[name][:300]]
     data = encode(records)
     walk = RecordWalk(200)

@@ -1,0 +1,497 @@
+"""Each rule for a produced batch, from bytes, with the code that Kafka 4.3.1 answers."""
+
+from __future__ import annotations
+
+import random
+import struct
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+
+from kbroker.storage.log_config import LogConfig
+from kbroker.storage.validation import (
+    CHEAP_RECORDS,
+    MAX_RECORD_ERRORS,
+    ProducedBatch,
+    RecordsRefused,
+    is_cheap,
+    validate_produced,
+)
+from tests.wire.test_compression import bomb
+from wire.compression import Codec, compress
+from wire.errors import ErrorCode, KafkaError
+from wire.record_batch import HEADER_SIZE, Record, RecordBatch, build_batch, wrap_payload
+
+NOW = 1_700_000_000_000
+HOUR = 3_600_000
+CONFIG = LogConfig()
+APPEND_TIME = replace(CONFIG, message_timestamp_type="LogAppendTime")
+COMPACTED = replace(CONFIG, cleanup_policy=frozenset({"compact", "delete"}))
+ONE = [Record(timestamp=NOW, value=b"value")]
+THREE = [Record(timestamp=NOW + i, key=b"k", value=b"v" * i, headers=(("h", None),)) for i in range(3)]
+
+
+def check(
+    records: bytes | bytearray | memoryview | None, config: LogConfig = CONFIG, *, version: int = 9
+) -> ProducedBatch:
+    return validate_produced(records, api_version=version, config=config, timestamp_ms=NOW, partition="orders-0")
+
+
+def refusal(
+    records: bytes | bytearray | memoryview | None, config: LogConfig = CONFIG, *, version: int = 9
+) -> KafkaError:
+    with pytest.raises(KafkaError) as caught:
+        check(records, config, version=version)
+    return caught.value
+
+
+def changed(built: bytes, position: int, value: bytes, *, new_crc: bool = True) -> bytes:
+    data = bytearray(built)
+    data[position : position + len(value)] = value
+    if new_crc:
+        struct.pack_into(">I", data, 17, crc32c(bytes(data[21:])))
+    return bytes(data)
+
+
+def with_payload(payload: bytes, *, codec: int = 0, count: int = 1) -> bytes:
+    return wrap_payload(
+        payload,
+        base_offset=0,
+        partition_leader_epoch=-1,
+        attributes=codec,
+        last_offset_delta=count - 1,
+        base_timestamp=NOW,
+        max_timestamp=NOW,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        record_count=count,
+    )
+
+
+GOOD = build_batch(ONE)
+ZSTD = build_batch(ONE, codec=Codec.ZSTD)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("records", [ONE, THREE, [Record(timestamp=NOW, value=b"x" * 100)] * 500])
+def test_a_good_batch_is_kept_as_it_was_sent(codec: Codec, records: list[Record]) -> None:
+    built = build_batch(records, codec=codec, producer_id=3, producer_epoch=0, base_sequence=7)
+    taken = check(built)
+    assert bytes(taken.data) == built
+    assert taken.log_append_time == -1
+    assert taken.max_timestamp == max(record.timestamp for record in records)
+    assert (taken.batch.base_sequence, taken.batch.record_count) == (7, len(records))
+
+
+def test_writable_bytes_are_used_where_they_are_and_others_are_copied_once() -> None:
+    frame = bytearray(b"...." + GOOD + b"...")
+    taken = check(memoryview(frame)[4:-3], APPEND_TIME)
+    assert bytes(frame[4:-3]) == bytes(taken.data) != GOOD
+    assert frame[:4] == b"...."
+    taken = check(memoryview(GOOD), APPEND_TIME)
+    assert not taken.data.readonly
+    assert taken.batch.crc_is_valid()
+
+
+def test_only_bytes_that_a_leader_sets_may_still_be_written() -> None:
+    taken = check(GOOD)
+    taken.data[0:8] = (55).to_bytes(8, "big")
+    assert RecordBatch(taken.data).base_offset == 55
+    assert RecordBatch(taken.data).crc_is_valid()
+
+
+REFUSED = [
+    # protocol step 3: what Kafka checks while it parses
+    pytest.param(None, ErrorCode.INVALID_RECORD, "null", id="null"),
+    pytest.param(b"", ErrorCode.INVALID_RECORD, "no complete", id="empty"),
+    pytest.param(GOOD[:5], ErrorCode.INVALID_RECORD, "no complete", id="cut in the offset"),
+    pytest.param(GOOD[:14], ErrorCode.INVALID_RECORD, "no complete", id="cut in the header"),
+    pytest.param(GOOD[:-1], ErrorCode.INVALID_RECORD, "no complete", id="cut by a byte"),
+    pytest.param(GOOD + GOOD, ErrorCode.INVALID_RECORD, "more than one", id="two batches"),
+    pytest.param(changed(GOOD, 16, b"\x03"), ErrorCode.CORRUPT_MESSAGE, "format 3", id="magic 3"),
+    pytest.param(changed(GOOD, 16, b"\xff"), ErrorCode.CORRUPT_MESSAGE, "format -1", id="magic -1"),
+    pytest.param(changed(GOOD, 16, b"\x01"), ErrorCode.INVALID_RECORD, "format 1", id="magic 1"),
+    pytest.param(changed(GOOD, 16, b"\x00"), ErrorCode.INVALID_RECORD, "format 0", id="magic 0"),
+    # step 4
+    pytest.param(build_batch(ONE, base_offset=1), ErrorCode.INVALID_RECORD, "base offset", id="base offset"),
+    pytest.param(changed(GOOD, 17, b"\0\0\0\0", new_crc=False), ErrorCode.CORRUPT_MESSAGE, "CRC", id="crc"),
+    pytest.param(GOOD[:-1] + b"\x01", ErrorCode.CORRUPT_MESSAGE, "CRC", id="changed record"),
+    # step 5
+    pytest.param(build_batch(ONE, record_count=0), ErrorCode.INVALID_RECORD, "0 records", id="count 0"),
+    pytest.param(build_batch(ONE, record_count=-1), ErrorCode.INVALID_RECORD, "-1 records", id="count -1"),
+    pytest.param(build_batch(ONE, record_count=2), ErrorCode.INVALID_RECORD, "2 records", id="count too great"),
+    pytest.param(build_batch(THREE, last_offset_delta=3), ErrorCode.INVALID_RECORD, "delta of 3", id="last offset"),
+    pytest.param(
+        build_batch(THREE, last_offset_delta=-1, record_count=0), ErrorCode.INVALID_RECORD, "0 records", id="no records"
+    ),
+    pytest.param(
+        build_batch(THREE, last_offset_delta=3, record_count=4), ErrorCode.INVALID_RECORD, "record 3", id="one missing"
+    ),
+    pytest.param(
+        build_batch(THREE, last_offset_delta=1, record_count=2), ErrorCode.INVALID_RECORD, "behind", id="one too many"
+    ),
+    pytest.param(build_batch(ONE, is_control=True), ErrorCode.INVALID_RECORD, "control", id="control batch"),
+    pytest.param(
+        build_batch(ONE, producer_id=7, producer_epoch=0), ErrorCode.INVALID_RECORD, "sequence number -1", id="sequence"
+    ),
+    # step 7, and records that no consumer could read
+    pytest.param(
+        build_batch([Record(offset=0, timestamp=NOW), Record(offset=2, timestamp=NOW)], last_offset_delta=1),
+        ErrorCode.INVALID_RECORD,
+        "record 1: its offset delta is 2",
+        id="offset deltas",
+    ),
+    pytest.param(with_payload(b"\x0e" + GOOD[62:]), ErrorCode.INVALID_RECORD, "record 0", id="length of a record"),
+    # step 8
+    pytest.param(with_payload(GOOD[61:], codec=5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "codec 5", id="codec 5"),
+    pytest.param(with_payload(GOOD[61:], codec=7), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "codec 7", id="codec 7"),
+]
+
+
+@pytest.mark.parametrize(("records", "code", "words"), REFUSED)
+def test_w5_a_batch_that_lies_is_refused_with_kafkas_code(records: bytes | None, code: ErrorCode, words: str) -> None:
+    error = refusal(records)
+    assert error.code is code
+    assert words in error.message
+    assert not isinstance(error, RecordsRefused)
+
+
+@pytest.mark.parametrize("length", [-(1 << 31), -13, -1, 0, 13, 48])
+def test_w5_a_length_that_no_batch_has_is_corrupt(length: int) -> None:
+    assert refusal(changed(GOOD, 8, struct.pack(">i", length))).code is ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("length", [len(GOOD) - 11, 1 << 20, (1 << 31) - 1])
+def test_w5_a_length_beyond_the_bytes_leaves_no_complete_batch(length: int) -> None:
+    assert refusal(changed(GOOD, 8, struct.pack(">i", length))).code is ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("behind", [b"x", bytes(11), GOOD[:14], GOOD[:40], GOOD[:-1]])
+def test_a_second_batch_that_is_cut_off_is_dropped_as_in_kafka(behind: bytes) -> None:
+    assert bytes(check(GOOD + behind).data) == GOOD
+
+
+@pytest.mark.parametrize("behind", [bytes(12), bytes(70), b"\xff" * 12])
+def test_bytes_behind_the_batch_that_begin_none_are_corrupt(behind: bytes) -> None:
+    assert refusal(GOOD + behind).code is ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("version", [3, 6])
+def test_w5_zstd_needs_version_7(version: int) -> None:
+    assert refusal(ZSTD, version=version).code is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    # this is looked at before all else, as while the request is parsed
+    assert refusal(changed(ZSTD, 17, b"\0" * 4, new_crc=False), version=6).code is (
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    )
+    assert check(ZSTD, version=7).batch.codec is Codec.ZSTD
+    assert check(build_batch(ONE, codec=Codec.LZ4), version=version).batch.codec is Codec.LZ4
+
+
+def test_w5_a_batch_above_max_message_bytes_is_too_large_even_with_a_wrong_crc() -> None:
+    config = replace(CONFIG, max_message_bytes=len(GOOD) - 1)
+    assert refusal(GOOD, config).code is ErrorCode.MESSAGE_TOO_LARGE
+    assert refusal(changed(GOOD, 17, b"\0" * 4, new_crc=False), config).code is ErrorCode.MESSAGE_TOO_LARGE
+    assert check(GOOD, replace(CONFIG, max_message_bytes=len(GOOD))).batch.size == len(GOOD)
+
+
+def test_w5_a_batch_above_segment_bytes_is_refused_when_all_else_is_right() -> None:
+    config = replace(CONFIG, segment_bytes=len(GOOD) - 1)
+    assert refusal(GOOD, config).code is ErrorCode.RECORD_LIST_TOO_LARGE
+    assert refusal(changed(GOOD, 17, b"\0" * 4, new_crc=False), config).code is ErrorCode.CORRUPT_MESSAGE
+    assert check(GOOD, replace(CONFIG, segment_bytes=len(GOOD))).batch.size == len(GOOD)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_w5_a_compacted_topic_wants_keys(codec: Codec) -> None:
+    records = [Record(timestamp=NOW, key=None if i in (1, 3) else b"") for i in range(5)]
+    error = refusal(build_batch(records, codec=codec), COMPACTED)
+    assert error.code is ErrorCode.INVALID_RECORD
+    assert isinstance(error, RecordsRefused)
+    words = "Compacted topic cannot accept message without key in topic partition orders-0"
+    assert [(wrong.batch_index, wrong.message) for wrong in error.record_errors] == [(1, words), (3, words)]
+    shown = ", ".join(f"RecordError(batchIndex={index}, message='{words}')" for index in (1, 3))
+    assert error.message == (
+        "One or more records have been rejected due to 2 record errors in total, "
+        f"and only showing the first three errors at most: [{shown}]"
+    )
+    assert check(build_batch(records, codec=codec)).batch.record_count == 5
+    assert check(build_batch(THREE, codec=codec), COMPACTED).batch.record_count == 3
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "before_ms", "accepted"),
+    [
+        (NOW + HOUR, None, True),
+        (NOW + HOUR + 1, None, False),
+        (0, None, True),
+        (-1, None, True),
+        (-5, None, True),
+        (NOW - 1000, 1000, True),
+        (NOW - 1001, 1000, False),
+        (-1, 1000, True),  # "no timestamp" is not out of range
+        (-2, 1000, False),
+    ],
+)
+def test_timestamps_are_held_between_the_topics_bounds(timestamp: int, before_ms: int | None, accepted: bool) -> None:
+    config = CONFIG if before_ms is None else replace(CONFIG, message_timestamp_before_max_ms=before_ms)
+    built = build_batch([Record(timestamp=NOW), Record(timestamp=timestamp)])
+    assert check(built, replace(config, message_timestamp_type="LogAppendTime")).max_timestamp == NOW
+    if accepted:
+        assert check(built, config).max_timestamp == max(NOW, timestamp)
+        return
+    error = refusal(built, config)
+    assert error.code is ErrorCode.INVALID_TIMESTAMP
+    assert isinstance(error, RecordsRefused)
+    assert error.message == "One or more records have been rejected due to invalid timestamp"
+    earliest, newest = NOW - config.message_timestamp_before_max_ms, NOW + HOUR
+    words = (
+        f"Timestamp {timestamp} of message with offset 1 is out of range. "
+        f"The timestamp should be within [{earliest}, {newest}]"
+    )
+    assert error.record_errors == [(1, words)]
+
+
+def test_a_timestamp_error_outweighs_a_missing_key() -> None:
+    records = [Record(timestamp=NOW), Record(timestamp=NOW + 2 * HOUR, key=b"k"), Record(timestamp=NOW + 2 * HOUR)]
+    error = refusal(build_batch(records), COMPACTED)
+    assert error.code is ErrorCode.INVALID_TIMESTAMP
+    assert isinstance(error, RecordsRefused)
+    assert [wrong.batch_index for wrong in error.record_errors] == [0, 1, 2]
+    assert "without key" in error.record_errors[2].message  # one error a record: the key's comes first
+
+
+def test_timestamps_beyond_64_bits_are_refused() -> None:
+    built = build_batch([Record(timestamp=1)], base_timestamp=1)
+    overflowing = changed(built, 27, struct.pack(">q", (1 << 63) - 1))
+    grown = with_payload(bytes.fromhex("0e 00 02 00 01 02 61 00"))
+    assert refusal(changed(grown, 27, struct.pack(">q", (1 << 63) - 1))).code is ErrorCode.INVALID_RECORD
+    assert refusal(overflowing).code is ErrorCode.INVALID_TIMESTAMP
+
+
+def test_record_errors_are_bounded() -> None:
+    error = refusal(build_batch([Record(timestamp=NOW)] * (MAX_RECORD_ERRORS + 500)), COMPACTED)
+    assert isinstance(error, RecordsRefused)
+    assert len(error.record_errors) == MAX_RECORD_ERRORS
+    assert f"due to {MAX_RECORD_ERRORS + 500} record errors" in error.message
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_log_append_time_topic_stamps_the_batch(codec: Codec) -> None:
+    built = build_batch(THREE, codec=codec)
+    taken = check(built, APPEND_TIME)
+    assert (taken.log_append_time, taken.max_timestamp) == (NOW, NOW)
+    batch = RecordBatch(taken.data)
+    assert batch.is_log_append_time
+    assert batch.crc_is_valid()
+    assert (batch.base_timestamp, batch.max_timestamp) == (NOW, NOW)
+    assert batch.crc == taken.batch.crc
+    assert [record.timestamp for record in batch.records()] == [NOW] * 3
+    assert bytes(batch.payload) == built[HEADER_SIZE:]
+
+
+def test_a_producer_may_not_say_log_append_time_to_such_a_topic() -> None:
+    error = refusal(build_batch(THREE, log_append_time=NOW), APPEND_TIME)
+    assert error.code is ErrorCode.INVALID_TIMESTAMP
+    assert isinstance(error, RecordsRefused)
+    assert [wrong.batch_index for wrong in error.record_errors] == [0, 1, 2]
+
+
+def test_a_producers_log_append_time_bit_is_cleared_on_a_create_time_topic() -> None:
+    taken = check(build_batch(THREE, log_append_time=NOW + 2))
+    assert bytes(taken.data) == build_batch(THREE)
+    assert taken.log_append_time == -1
+    assert refusal(build_batch(THREE, log_append_time=-1)).code is ErrorCode.INVALID_TIMESTAMP
+    assert refusal(build_batch(THREE, log_append_time=NOW + 2 * HOUR)).code is ErrorCode.INVALID_TIMESTAMP
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("claimed", [NOW - 1, NOW + 1, NOW + 10 * HOUR, -1])
+def test_a_max_timestamp_that_lies_is_corrected(codec: Codec, claimed: int) -> None:
+    taken = check(build_batch(THREE, codec=codec, max_timestamp=claimed))
+    assert bytes(taken.data) == build_batch(THREE, codec=codec)
+    assert taken.max_timestamp == NOW + 2
+
+
+def test_the_greatest_timestamp_need_not_be_the_last_nor_the_base_the_first() -> None:
+    records = [Record(timestamp=NOW - 5), Record(timestamp=NOW + 9), Record(timestamp=NOW)]
+    assert check(build_batch(records, base_timestamp=NOW - 100)).max_timestamp == NOW + 9
+    assert check(build_batch(records, base_timestamp=NOW + 100)).max_timestamp == NOW + 9
+    assert check(build_batch([Record()])).max_timestamp == -1
+
+
+TARGETS = {"gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD, "uncompressed": Codec.NONE}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("source", list(Codec))
+def test_compression_type_decides_the_stored_codec(name: str, source: Codec) -> None:
+    built = build_batch(THREE * 20, codec=source, producer_id=5, producer_epoch=1, base_sequence=3)
+    taken = check(built, replace(CONFIG, compression_type=name))
+    assert taken.batch.codec is TARGETS[name]
+    assert taken.batch.crc_is_valid()
+    assert list(taken.batch.records()) == list(RecordBatch(built).records())
+    assert (taken.batch.producer_id, taken.batch.producer_epoch, taken.batch.base_sequence) == (5, 1, 3)
+    assert not taken.data.readonly
+    if TARGETS[name] is source:
+        assert bytes(taken.data) == built
+
+
+def test_recompression_uses_the_topics_level() -> None:
+    text = [Record(timestamp=NOW, value=b"%d and some text" % (i * i)) for i in range(2000)]
+    built = build_batch(text)
+    sizes = [
+        check(built, replace(CONFIG, compression_type="zstd", compression_zstd_level=level)).batch.size
+        for level in (1, 19)
+    ]
+    assert sizes[0] > sizes[1]
+
+
+def test_a_batch_that_outgrows_max_message_bytes_by_recompression_is_too_large() -> None:
+    built = build_batch([Record(timestamp=NOW, value=bytes(5000))], codec=Codec.ZSTD)
+    config = replace(CONFIG, compression_type="uncompressed", max_message_bytes=1000)
+    assert refusal(built, config).code is ErrorCode.MESSAGE_TOO_LARGE
+    assert check(built, replace(config, compression_type="producer")).batch.size < 1000
+
+
+def test_recompressed_records_in_an_append_time_topic_are_stamped() -> None:
+    taken = check(build_batch(THREE), replace(APPEND_TIME, compression_type="lz4"))
+    assert taken.batch.is_log_append_time
+    assert taken.batch.crc_is_valid()
+    assert [record.timestamp for record in taken.batch.records()] == [NOW] * 3
+
+
+@pytest.mark.parametrize("codec", list(Codec)[1:])
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param(lambda packed: b"", id="nothing"),
+        pytest.param(lambda packed: b"this is not compressed", id="something else"),
+        pytest.param(lambda packed: packed[:-1], id="cut off"),
+        pytest.param(lambda packed: packed + b"\0", id="bytes behind"),
+    ],
+)
+def test_w5_a_block_that_does_not_decode_is_an_invalid_record(codec: Codec, block: object) -> None:
+    packed = build_batch(THREE * 50, codec=codec)[HEADER_SIZE:]
+    assert callable(block)
+    error = refusal(with_payload(block(packed), codec=codec, count=150))
+    assert error.code is ErrorCode.INVALID_RECORD
+    assert error.message.endswith("in topic partition orders-0")
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("count", ["fe ff ff ff 0f", "ff ff ff ff 0f", "c8 01", "01"])
+def test_w7_an_impossible_number_of_headers_is_an_invalid_record(codec: Codec, count: str) -> None:
+    fields = bytes.fromhex("00 00 00 01 02 61" + count)
+    record = bytes((2 * len(fields),)) + fields
+    error = refusal(with_payload(compress(codec, record), codec=codec))
+    assert error.code is ErrorCode.INVALID_RECORD
+    assert "number of headers" in error.message
+
+
+@pytest.mark.parametrize("codec", list(Codec)[1:])
+def test_w6_a_bomb_is_an_invalid_record(codec: Codec) -> None:
+    built = with_payload(bomb(codec, 40), codec=codec)
+    config = replace(CONFIG, max_message_bytes=1 << 30)
+    assert not is_cheap(built, config)
+    assert refusal(built, config).code is ErrorCode.INVALID_RECORD
+    # zeros are records of length 0; a long value of zeros gets to the cap
+    value_bytes = 40 << 20
+    body = bytes(3) + b"\x01" + varint(value_bytes) + bytes(value_bytes) + b"\0"
+    packed = compress(codec, varint(len(body)) + body)
+    large = with_payload(packed, codec=codec)
+    with pytest.raises(KafkaError, match=r"more than 31457280|decodes to") as caught:
+        validate_produced(large, api_version=9, config=config, timestamp_ms=NOW, max_decompressed_bytes=30 << 20)
+    assert caught.value.code is ErrorCode.INVALID_RECORD
+    assert check(large, config).batch.size == len(large)
+
+
+def varint(value: int) -> bytes:
+    value <<= 1
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*encoded, value))
+
+
+MEASURE = """
+import re, sys
+from kbroker.storage.log_config import LogConfig
+from kbroker.storage.validation import validate_produced
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
+data = open(sys.argv[1], "rb").read()
+before = peak()
+taken = validate_produced(data, api_version=9, config=LogConfig(max_message_bytes=1 << 30), timestamp_ms=0)
+print(peak() - before, taken.batch.record_count)
+"""
+
+
+@pytest.mark.parametrize("codec", list(Codec)[1:])
+def test_w6_a_batch_that_decodes_to_100_mib_takes_little_memory(codec: Codec, tmp_path: Path) -> None:
+    """Measured in a process of its own, whose peak is not the one of the other tests."""
+    path = tmp_path / "batch"
+    path.write_bytes(build_batch([Record(timestamp=0, value=bytes(1 << 20))] * 100, codec=codec, level=FASTEST[codec]))
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(path)], capture_output=True, text=True, check=True, timeout=60
+    )
+    grown_kib, count = map(int, done.stdout.split())
+    assert count == 100
+    assert 0 < grown_kib < 16 << 10
+
+
+FASTEST = {Codec.GZIP: 1, Codec.SNAPPY: None, Codec.LZ4: 9, Codec.ZSTD: 1}
+
+
+def test_is_cheap_for_what_a_loop_can_bear() -> None:
+    many = [Record(timestamp=NOW, value=b"v")] * (CHEAP_RECORDS + 1)
+    assert is_cheap(GOOD, CONFIG)
+    assert is_cheap(build_batch(many[:-1]), CONFIG)
+    assert not is_cheap(build_batch(many), CONFIG)
+    assert is_cheap(build_batch([Record(timestamp=NOW, value=bytes(1000))] * 900), CONFIG)
+    for codec in (Codec.SNAPPY, Codec.LZ4, Codec.ZSTD, Codec.GZIP):
+        assert is_cheap(build_batch(THREE, codec=codec), CONFIG)
+        assert not is_cheap(build_batch(many, codec=codec), CONFIG)
+        assert not is_cheap(build_batch(many, codec=codec), replace(CONFIG, compression_type="zstd"))
+    assert is_cheap(build_batch(THREE), replace(CONFIG, compression_type="gzip"))
+
+
+def test_what_is_no_batch_is_cheap_to_refuse() -> None:
+    for records in (None, b"", GOOD[:30], bytes(100), changed(GOOD, 16, b"\x01"), changed(GOOD, 22, b"\x07")):
+        assert is_cheap(records, CONFIG)
+        assert refusal(records).code is not ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_damage_is_refused_or_harmless(seed: int) -> None:
+    """A batch of changed bytes with a right CRC is refused with one of the codes, or every record of it can be read."""
+    source = random.Random(seed)
+    refused = accepted = 0
+    for _ in range(150):
+        codec = source.choice([Codec.NONE, *Codec])
+        built = bytearray(build_batch(THREE * source.choice([1, 10, 60]), codec=codec))
+        at = source.randrange(8, len(built))
+        built[at] = (built[at] + source.choice([1, 2, 64, 128, 255])) % 256
+        struct.pack_into(">I", built, 17, crc32c(bytes(built[21:])))
+        taken, code = outcome(bytes(built), source.choice([CONFIG, APPEND_TIME, COMPACTED]))
+        if taken is None:
+            refused += 1
+            assert code in (2, 10, 32, 76, 87)
+        else:
+            accepted += 1
+            records = list(taken.batch.records())
+            assert [record.offset for record in records] == list(range(taken.batch.record_count))
+            assert taken.batch.crc_is_valid()
+    assert min(refused, accepted) > 10
+
+
+def outcome(built: bytes, config: LogConfig) -> tuple[ProducedBatch | None, ErrorCode]:
+    try:
+        return check(built, config), ErrorCode.NONE
+    except KafkaError as error:
+        return None, error.code
