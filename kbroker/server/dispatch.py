@@ -3,13 +3,13 @@
 Theory of operation: the header names an API and a version; the handler for both is looked up, the body decoded, the
 handler run, its response encoded. Everything that can go wrong is mapped here and nowhere else:
 
-    what                                          the client gets
-    header or body that does not decode           its connection closed
-    an API or version that is not served          its connection closed, but for ApiVersions: version 0 with
-    UNSUPPORTED_VERSION KafkaError(code)                              the response of this API that carries the code
-    OSError (a log directory)                     the same with KAFKA_STORAGE_ERROR any other exception (a fault of
-    ours)         the same with UNKNOWN_SERVER_ERROR, or for Produce its connection closed CloseConnection, or an
-    on_error that is None  its connection closed
+    what                                      the client gets
+    header or body that does not decode       its connection closed
+    an API or version that is not served      its connection closed; for ApiVersions version 0 with UNSUPPORTED_VERSION
+    KafkaError(code)                          the response of this API that carries the code
+    OSError (a log directory)                 the same with KAFKA_STORAGE_ERROR
+    any other exception (a fault of ours)     the same with UNKNOWN_SERVER_ERROR; for Produce its connection closed
+    CloseConnection, an on_error of None      its connection closed
 
 Produce must never say UNKNOWN_SERVER_ERROR: Java clients then give up the batch's sequence number, and a retry
 duplicates the records. A closed connection makes them send the batch again as it was, which is recognized.
