@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import os
 import subprocess
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -34,8 +35,9 @@ _MAIN_CLASSES = {
 
 def pytest_configure(config: pytest.Config) -> None:
     """Other people's clients leave sockets to the collector and use what is deprecated: that is not our failure."""
-    for ignored in ("DeprecationWarning", "ResourceWarning", "pytest.PytestUnraisableExceptionWarning"):
-        config.addinivalue_line("filterwarnings", f"ignore::{ignored}")
+    for ignored in (DeprecationWarning, ResourceWarning, pytest.PytestUnraisableExceptionWarning):
+        config.addinivalue_line("filterwarnings", f"ignore::{ignored.__module__}.{ignored.__qualname__}")
+        warnings.simplefilter("ignore", ignored)  # what is collected after the last test
 
 
 def pytest_report_header() -> str:

@@ -1,9 +1,9 @@
 """The main job on real input: `python -m compat.main_job`.
 
 A log file of this machine, each line behind its number so that every record is one of a kind, repeated to at least
-100,000 lines, goes in through kcat with zstd and an idempotent producer over six partitions. In the middle the broker is
-killed with `kill -9` and started again on the same directory and port. It all comes out through kafka-python: complete,
-in order in every partition, and nothing twice.
+100,000 lines, goes in through kcat with zstd and an idempotent producer over six partitions. In the middle the broker
+is killed with `kill -9` and started again on the same directory and port. It all comes out through kafka-python:
+complete, in order in every partition, and nothing twice.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
@@ -133,7 +134,15 @@ def run(broker: Broker, *, count: int = LEAST_LINES, kills: int = 1) -> Result:
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
     admin.create_topics({TOPIC: {"num_partitions": PARTITIONS, "replication_factor": 1}}, wait_for_metadata=True)
     admin.close()
-    complaints = tempfile.TemporaryFile()
+    with tempfile.TemporaryFile() as complaints:
+        before = _produce_and_kill(broker, lines, kills, complaints)
+    found = read_all(broker.bootstrap_servers)
+    broker.stop()
+    return judge(source, lines, found, kills=kills, written=before, seconds=time.perf_counter() - began)
+
+
+def _produce_and_kill(broker: Broker, lines: list[bytes], kills: int, complaints: IO[bytes]) -> int:
+    """Let kcat write all lines and kill the broker on the way. The number of records before the last kill."""
     producer = subprocess.Popen(
         [
             executable("kcat", hint="install kcat 1.7.1"),
@@ -159,11 +168,8 @@ def run(broker: Broker, *, count: int = LEAST_LINES, kills: int = 1) -> Result:
     producer.wait(120)
     complaints.seek(0)
     said = complaints.read()[-2000:].decode(errors="replace")
-    complaints.close()
     assert producer.returncode == 0, f"kcat ended with {producer.returncode}: {said}"
-    found = read_all(broker.bootstrap_servers)
-    broker.stop()
-    return judge(source, lines, found, kills=kills, written=before, seconds=time.perf_counter() - began)
+    return before
 
 
 def judge(

@@ -73,8 +73,8 @@ def markdown(
 # Benchmarks: kbroker beside Apache Kafka 4.3.1
 
 Both brokers ran on one machine in one run: {machine()}; Kafka on a heap of 1 GiB with the options of its own start
-script. Each was warmed with 20,000 requests; then they were measured in turn, {rounds} rounds, with the same bytes by the
-same clients in processes of their own. A figure is the median of the rounds.
+script. Each was warmed with 20,000 requests; then they were measured in turn, {rounds} rounds, with the same bytes by
+the same clients in processes of their own. A figure is the median of the rounds.
 
 | {" | ".join(HEAD)} |
 |{"---|" * len(HEAD)}

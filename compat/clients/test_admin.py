@@ -159,4 +159,4 @@ def test_a_topic_made_by_a_producer_is_there_at_once(broker: Broker, new_topic_n
 
 
 def test_topics_of_any_setting_are_created(new_topic: NewTopic) -> None:
-    assert new_topic("settings", partitions=2, cleanup_policy="compact", segment_bytes="1048576")
+    assert new_topic("settings", partitions=2, cleanup_policy="delete", segment_bytes="1048576")

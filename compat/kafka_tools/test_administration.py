@@ -58,7 +58,7 @@ def test_settings_of_topics_and_brokers_are_described_and_altered(
     name = new_topic("configured")
     topic = (*at, "--entity-type", "topics", "--entity-name", name)
     altered = kafka_tool(
-        "ConfigCommand", *topic, "--alter", "--add-config", "retention.ms=7000,cleanup.policy=[compact,delete]"
+        "ConfigCommand", *topic, "--alter", "--add-config", "retention.ms=7000,cleanup.policy=[delete]"
     )
     assert f"Completed updating config for topic {name}." in altered.stdout
     described = kafka_tool("ConfigCommand", *topic, "--describe").stdout
@@ -67,7 +67,7 @@ def test_settings_of_topics_and_brokers_are_described_and_altered(
         described,
         re.MULTILINE,
     )
-    assert "cleanup.policy=compact,delete" in described
+    assert "cleanup.policy=delete" in described
     refused = kafka_tool("ConfigCommand", *topic, "--alter", "--add-config", "no.such.setting=1", status=1)
     assert "no.such.setting" in refused.stdout + refused.stderr
     kafka_tool("ConfigCommand", *topic, "--alter", "--delete-config", "retention.ms")

@@ -73,13 +73,14 @@ def sizes(answer: Message) -> dict[int, int]:
 def whole_batches(records: bytes) -> bytes:
     """Records without the beginning of a batch at their end.
 
-    A stated difference: Kafka cuts at the limit, wherever it falls; clients throw the piece away, and we do not send it.
+    Stated: Kafka cuts at the limit, wherever it falls; clients throw the piece away. We do not send it.
     """
     end = 0
-    while end + 12 <= len(records) and (size := 12 + struct.unpack_from(">i", records, end + 8)[0]) + end <= len(
-        records
-    ):
-        end += size
+    while end + 12 <= len(records):
+        following = end + 12 + struct.unpack_from(">i", records, end + 8)[0]
+        if following > len(records):
+            break
+        end = following
     return records[:end]
 
 

@@ -111,7 +111,7 @@ def test_validation_alone_creates_nothing(pair: Pair, new_topic_name: Callable[[
 
 
 def test_assignments_and_settings_and_defaults_are_taken(pair: Pair, new_topic_name: Callable[[str], str]) -> None:
-    settings = [{"Name": "retention.ms", "Value": "1000"}, {"Name": "cleanup.policy", "Value": "compact,delete"}]
+    settings = [{"Name": "retention.ms", "Value": "1000"}, {"Name": "cleanup.policy", "Value": "delete"}]
     for topic in (
         creation(new_topic_name("assigned"), partitions=-1, replication=-1, Assignments=ASSIGNED),
         creation(new_topic_name("settings"), Configs=settings),
@@ -272,7 +272,7 @@ CHANGES = [
     [("retention.ms", DELETE, None)],
     [("no.such.setting", SET, "1")],
     [("no.such.setting", DELETE, None)],
-    [("cleanup.policy", APPEND, "compact")],
+    [("cleanup.policy", APPEND, "delete")],
     [("cleanup.policy", SUBTRACT, "delete")],
     [("cleanup.policy", APPEND, "burn")],
     [("retention.ms", APPEND, "1")],
