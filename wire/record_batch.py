@@ -43,6 +43,7 @@ LOG_APPEND_TIME_BIT: Final = 0x08
 TRANSACTIONAL_BIT: Final = 0x10
 CONTROL_BIT: Final = 0x20
 DELETE_HORIZON_BIT: Final = 0x40
+KNOWN_BITS: Final = 0x7F
 
 NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
@@ -269,21 +270,18 @@ def set_offset_and_epoch(
     _INT32.pack_into(buffer, position + LENGTH_END, partition_leader_epoch)
 
 
-def set_base_offset(buffer: WritableBytes, position: int = 0, *, base_offset: int) -> None:
-    _INT64.pack_into(buffer, position, base_offset)
-
-
-def set_partition_leader_epoch(buffer: WritableBytes, position: int = 0, *, partition_leader_epoch: int) -> None:
-    _INT32.pack_into(buffer, position + LENGTH_END, partition_leader_epoch)
-
-
 def set_max_timestamp(
     buffer: WritableBytes, position: int = 0, *, max_timestamp: int, is_log_append_time: bool
 ) -> None:
-    """Patch max_timestamp (ms) and the timestamp type, then compute the CRC anew; base_timestamp stays, as in Kafka."""
+    """Patch max_timestamp (ms) and the timestamp type, then compute the CRC anew.
+
+    As in Kafka, base_timestamp stays and attribute bits without a meaning are cleared (else they are stored as sent).
+    """
     (length,) = _INT32.unpack_from(buffer, position + 8)
     (attributes,) = _INT16.unpack_from(buffer, position + ATTRIBUTES_POSITION)
-    attributes = attributes | LOG_APPEND_TIME_BIT if is_log_append_time else attributes & ~LOG_APPEND_TIME_BIT
+    attributes &= KNOWN_BITS & ~LOG_APPEND_TIME_BIT
+    if is_log_append_time:
+        attributes |= LOG_APPEND_TIME_BIT
     _INT16.pack_into(buffer, position + ATTRIBUTES_POSITION, attributes)
     _INT64.pack_into(buffer, position + 35, max_timestamp)
     view = memoryview(buffer)[position + ATTRIBUTES_POSITION : position + LENGTH_END + length]

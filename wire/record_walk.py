@@ -1,14 +1,11 @@
 """Checks every record of a batch without building one: is each framed rightly, and are the offset deltas 0, 1, 2, ...?
 
 One wrong length, or an offset out of turn, makes every consumer of the partition fail at that place for ever, so no
-record is left unchecked. `_walk_each` is the rule, record by record. `_walk_alike` is a faster way to the same
-answer for records of one shape (the widths of their varints, a key or none, no headers) that sit next to each other,
-as nearly all do: it finds where they start, takes the bytes of each field as one column (`data[i::n]` is a loop in
-C) and compares whole columns, two-byte lengths as lanes of one big integer. What it cannot prove it leaves to
-`_walk_each`, which also words the errors.
+record is left unchecked. `_walk_each` is the rule, record by record, at 0.5-1 us each; wire.record_columns proves most
+records at once and leaves to it what it cannot prove. What may be odd without harm is let through as in Kafka: a
+record's attributes, varints longer than they need to be, header names that are not UTF-8.
 
-Measured on one core of 2.1 GHz, Python 3.11, per record: see tests/bench/bench_validation.py and
-kbroker/storage/validation.py.
+Source: DefaultRecord.readFrom of Apache Kafka 4.3.1; figures in tests/bench/bench_validation.py.
 """
 
 from __future__ import annotations

@@ -19,10 +19,8 @@ from wire.record_batch import (
     batches,
     build_batch,
     read_varint,
-    set_base_offset,
     set_max_timestamp,
     set_offset_and_epoch,
-    set_partition_leader_epoch,
 )
 
 NOW = 1_700_000_000_000
@@ -183,8 +181,7 @@ def test_patches_outside_the_crc_leave_the_rest_alone() -> None:
     batch = RecordBatch(patched, 3)
     assert (batch.base_offset, batch.partition_leader_epoch) == (1 << 40, 7)
     assert batch.crc_is_valid()
-    set_base_offset(patched, 3, base_offset=0)
-    set_partition_leader_epoch(patched, 3, partition_leader_epoch=-1)
+    set_offset_and_epoch(patched, 3, base_offset=0, partition_leader_epoch=-1)
     assert patched == b"..." + built
 
 
@@ -340,3 +337,10 @@ def test_a_batch_shows_itself() -> None:
     assert repr(RecordBatch(build_batch([Record()] * 2, base_offset=5))).startswith(
         "<RecordBatch offsets 5-6, epoch -1"
     )
+
+
+def test_attribute_bits_without_meaning_go_when_the_timestamp_type_is_written() -> None:
+    built = bytearray(build_batch([Record(timestamp=NOW)], is_transactional=True))
+    built[21:23] = b"\x71\xd4"
+    set_max_timestamp(built, max_timestamp=NOW, is_log_append_time=True)
+    assert RecordBatch(built).attributes == 0b0101_1100
