@@ -33,11 +33,21 @@ _MAIN_CLASSES = {
 }
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Other people's clients leave sockets to the collector and use what is deprecated: that is not our failure."""
-    for ignored in (DeprecationWarning, ResourceWarning, pytest.PytestUnraisableExceptionWarning):
-        config.addinivalue_line("filterwarnings", f"ignore::{ignored.__module__}.{ignored.__qualname__}")
-        warnings.simplefilter("ignore", ignored)  # what is collected after the last test
+_IGNORED = (DeprecationWarning, ResourceWarning, pytest.PytestUnraisableExceptionWarning)
+
+
+def pytest_configure() -> None:
+    """Look away from what other people's clients leave to the collector after the last test."""
+    for category in _IGNORED:
+        warnings.simplefilter("ignore", category)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Other people's clients leave sockets to the collector and use what is deprecated; our own tests stay strict."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            for category in _IGNORED:
+                item.add_marker(pytest.mark.filterwarnings(f"ignore::{category.__module__}.{category.__qualname__}"))
 
 
 def pytest_report_header() -> str:
