@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from kbroker.runtime.ports import Buffer, Disk
+from kbroker.storage.durable import sync as sync_file
+from kbroker.storage.durable import sync_names
 
 RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
 REPLICATION_OFFSET_CHECKPOINT: Final = "replication-offset-checkpoint"
@@ -38,12 +40,12 @@ def write_atomically(disk: Disk, path: str, data: Buffer, *, sync: bool = True) 
         file.truncate(0)
         file.pwrite(data, 0)
         if sync:
-            file.sync()
+            sync_file(file)
     finally:
         file.close()
     disk.rename(temporary, path)
     if sync:
-        disk.sync_directory(path.rpartition("/")[0])
+        sync_names(disk, path.rpartition("/")[0])
 
 
 def format_offsets(offsets: Mapping[TopicPartition, int]) -> str:

@@ -21,6 +21,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
+from kbroker.storage.durable import sync
 from kbroker.storage.files import FilePool, OpenFile
 
 OFFSET_ENTRY: Final = Struct(">ii")
@@ -177,7 +178,7 @@ class Index:
         self._tail = bytearray()
 
     def sync(self) -> None:
-        self._files.open(self._path).file.sync()
+        sync(self._files.open(self._path).file)
 
     def truncate(self, entries: int) -> None:
         """Keep the first `entries` entries; also cuts what Kafka allocated behind them."""

@@ -16,6 +16,7 @@ from typing import Final
 
 from kbroker.storage.batches import scan_headers
 from kbroker.storage.checkpoint import TEMPORARY_SUFFIX
+from kbroker.storage.durable import sync_names
 from kbroker.storage.files import FilePool
 from kbroker.storage.segment import (
     CLEANED_SUFFIX,
@@ -72,7 +73,7 @@ def finish_file_changes(files: FilePool, directory: str, names: Sequence[str], r
         if name.endswith(INDEX_SUFFIXES) and name[:_OFFSET_DIGITS] not in logs:
             report(f"{directory}/{name} is an index without a log, and is removed")
             unlink(name)
-    disk.sync_directory(directory)
+    sync_names(disk, directory)
 
 
 def _complete_swaps(

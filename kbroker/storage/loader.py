@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from kbroker.runtime.ports import Disk
-from kbroker.storage.batches import CONTROL_BIT, NO_PRODUCER_ID, scan_headers
+from kbroker.storage.batches import CONTROL_BIT, NO_PRODUCER_ID, BatchHeader, scan_headers
 from kbroker.storage.checkpoint import read_file, write_atomically
+from kbroker.storage.durable import sync_names
 from kbroker.storage.files import FilePool
 from kbroker.storage.leader_epoch import LeaderEpochs, format_epochs, parse_epochs
 from kbroker.storage.leftovers import finish_file_changes, has_leftovers
@@ -84,13 +85,17 @@ def load(
         names = disk.list(directory)
     segments = _find_segments(files, directory, names, config=config, timestamp_ms=timestamp_ms)
     snapshots = sorted(offset for name in names if (offset := offset_of(name, SNAPSHOT_SUFFIX)) is not None)
-    epochs = _load_epochs(disk, directory, names, segments, report)
+    epochs = _load_epochs(disk, directory, names, report)
 
     recovery = Recovery(segments, epochs, tolerates_gaps=config.is_compacting, report=report)
     if not clean_shutdown:
+        if segments and not _agree(epochs, _last_before(segments, segments.from_offset(recovery_point)[0])):
+            _rebuild_epochs(disk, directory, segments, epochs, report)
         recovery.recover_from(recovery_point)
     _rebuild_missing_indexes(segments, frozenset(names), report)
-    log_end_offset = recovery.find_end()
+    log_end_offset, last = recovery.find_end()
+    if clean_shutdown and segments and not _agree(epochs, last or _last_before(segments, segments.active)):
+        _rebuild_epochs(disk, directory, segments, epochs, report)
     if segments and log_end_offset < log_start_offset:
         report(f"{directory} ends at {log_end_offset}, before its start at {log_start_offset}: it is begun anew there")
         recovery.remove(tuple(segments))
@@ -109,6 +114,7 @@ def load(
     if not config.remote_storage_enable:
         log_start_offset = max(log_start_offset, segments.first.base_offset)
     epochs.truncate_from_end(log_end_offset)
+    _complete_start(epochs, segments, log_start_offset)
     epochs.truncate_from_start(log_start_offset)
 
     kept_snapshots = _useful_snapshots(snapshots, segments, log_end_offset)
@@ -117,7 +123,7 @@ def load(
             disk.unlink(f"{directory}/{file_name(offset, SNAPSHOT_SUFFIX)}")
     if recovery.has_changed_names or len(kept_snapshots) < len(snapshots):
         # What was removed must not come back with the next loss of power, beside what is written from now on.
-        disk.sync_directory(directory)
+        sync_names(disk, directory)
     producers = ProducerState(log_start_offset)
     load_producers(
         producers,
@@ -178,22 +184,62 @@ def _rebuild_missing_indexes(segments: SegmentList, names: frozenset[str], repor
                 segment.rebuild_indexes()
 
 
-def _load_epochs(
-    disk: Disk, directory: str, names: Sequence[str], segments: SegmentList, report: Report
-) -> LeaderEpochs:
+def _load_epochs(disk: Disk, directory: str, names: Sequence[str], report: Report) -> LeaderEpochs:
     path = f"{directory}/{EPOCH_CHECKPOINT}"
     try:
         return LeaderEpochs(parse_epochs(read_file(disk, path).decode()) if EPOCH_CHECKPOINT in names else ())
     except ValueError as error:
-        report(f"{path} is malformed ({error}) and is built anew from the batches")
-    epochs = LeaderEpochs()
+        report(f"{path} is malformed: {error}")
+        return LeaderEpochs()
+
+
+def _rebuild_epochs(disk: Disk, directory: str, segments: SegmentList, epochs: LeaderEpochs, report: Report) -> None:
+    """Take the epochs from the headers of all batches, and write them down."""
+    report(f"{directory}/{EPOCH_CHECKPOINT} does not say what the batches say and is built anew from them")
+    epochs.clear()
     for segment in segments:
         for _, header in scan_headers(segment.open().file, 0, segment.size, chunk_bytes=1 << 20):
             if header.partition_leader_epoch > epochs.latest:
                 epochs.assign(header.partition_leader_epoch, header.base_offset)
-    write_atomically(disk, path, format_epochs(epochs.entries).encode())
+    write_atomically(disk, f"{directory}/{EPOCH_CHECKPOINT}", format_epochs(epochs.entries).encode())
     epochs.is_dirty = False
-    return epochs
+
+
+def _complete_start(epochs: LeaderEpochs, segments: SegmentList, log_start_offset: int) -> None:
+    """Find the epochs between the log's start and the first known one.
+
+    They were dropped when log_start_offset rose, and are needed again if that was not written down before a crash.
+    """
+    known = epochs.entries
+    start = max(log_start_offset, segments.first.base_offset)
+    if not known or known[0][1] <= start:
+        return
+    epochs.clear()
+    for segment in segments.from_offset(start):
+        for _, header in scan_headers(segment.open().file, 0, segment.size, chunk_bytes=1 << 20):
+            if known[0][1] > header.base_offset and header.next_offset > start:
+                epochs.assign(header.partition_leader_epoch, max(header.base_offset, start))
+        if segment.base_offset >= known[0][1]:
+            break
+    for epoch, start_offset in known:
+        epochs.assign(epoch, start_offset)
+    epochs.is_dirty = True
+
+
+def _last_before(segments: SegmentList, limit: Segment) -> BatchHeader | None:
+    """The last batch of the last segment before `limit` that has one."""
+    for segment in reversed([segment for segment in segments if segment.base_offset < limit.base_offset]):
+        if segment.size:
+            return segment.last_batch()
+    return None
+
+
+def _agree(epochs: LeaderEpochs, last: BatchHeader | None) -> bool:
+    """Whether the newest batch that recovery does not read has the epoch that the checkpoint says.
+
+    The file is replaced as a whole, so if it knows that one it knows all before.
+    """
+    return last is None or epochs.epoch_for_offset(last.base_offset) == last.partition_leader_epoch
 
 
 def load_producers(

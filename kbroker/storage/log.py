@@ -18,10 +18,8 @@ Source  UnifiedLog, LocalLog of Apache Kafka 4.3.1
 
 from __future__ import annotations
 
-import errno
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 from kbroker.runtime.ports import Buffer, Disk
@@ -38,6 +36,7 @@ from kbroker.storage.batches import (
     headers_in,
 )
 from kbroker.storage.checkpoint import write_atomically
+from kbroker.storage.durable import sync_names
 from kbroker.storage.files import FilePool
 from kbroker.storage.index import BLOCK_ENTRIES
 from kbroker.storage.leader_epoch import LeaderEpochs, format_epochs
@@ -50,7 +49,6 @@ from kbroker.storage.segment import MAX_RELATIVE_OFFSET, SEGMENT_SUFFIXES, SNAPS
 from kbroker.storage.segments import SegmentList
 from wire.errors import ErrorCode, KafkaError, Malformed
 
-_SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _MAKE_HEADER: Final = BatchHeader._make
 
 
@@ -154,8 +152,7 @@ class Log:
                 report=report,
             )
         except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE, *_SPACE_ERRORS):
-                state.fail(error)
+            state.note(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot load {directory}: {error}") from error
         return cls(
             loaded,
@@ -302,20 +299,21 @@ class Log:
                 segment = plan.segment = self._prepare_roll(plan.first_offset, plan.wall_ms)
             file = self.files.open(segment.log_path).file
         except OSError as error:
-            raise self.storage_error(error, fatal=error.errno == errno.EIO) from error
+            raise self.storage_error(error) from error
         try:
             file.pwrite(plan.data, segment.size)
         except OSError as error:
             self._cut_back(plan, error)
-            raise self.storage_error(error, fatal=error.errno not in _SPACE_ERRORS) from error
+            raise self.storage_error(error) from error
         if plan.syncs or segment.unwritten_entries >= BLOCK_ENTRIES:
             try:
                 if plan.syncs:
+                    self._write_epochs_for(plan)
                     self._sync_files((*self.segments, segment) if plan.rolls else tuple(self.segments), segment)
                 else:
                     segment.write_indexes()
             except OSError as error:
-                raise self.storage_error(error, fatal=plan.syncs or error.errno not in _SPACE_ERRORS) from error
+                raise self.storage_error(error) from error
 
     def commit(self, plan: AppendPlan) -> None:
         """Make what was written part of the log: offsets, indexes, epochs, producers."""
@@ -340,8 +338,20 @@ class Log:
         self.producers.end_offset = self.log_end_offset = plan.next_offset
         if plan.syncs:
             self.recovery_point = plan.next_offset
+            if plan.wrote_epochs:
+                epochs.is_dirty = False
         if len(tail.ends) > 2 * TAIL_BATCHES:
             self._tail = tail.shortened()
+
+    def _write_epochs_for(self, plan: AppendPlan) -> None:
+        """The epochs have to be durable before a recovery point behind their batches is."""
+        epochs = self.leader_epochs
+        if epochs.is_dirty or plan.headers[-1].partition_leader_epoch > epochs.latest:
+            coming = LeaderEpochs(epochs.entries)
+            for header in plan.headers:
+                coming.assign(header.partition_leader_epoch, header.base_offset)
+            write_atomically(self.disk, maintenance.epoch_path(self), format_epochs(coming.entries).encode())
+            plan.wrote_epochs = True
 
     def _prepare_roll(self, base_offset: int, timestamp_ms: int) -> Segment:
         """Finish the active segment's files and make the next segment's; blocking, and nothing that a reader sees
@@ -359,6 +369,10 @@ class Log:
         else:
             old.has_unsynced_files = True
         self._write_snapshot(base_offset, sync=False)
+        if self.needs_directory_sync:
+            # A name that is not durable yet may be lost while the next one stays, and the log would seem to begin
+            # there.
+            sync_names(self.disk, self.directory)
         jitter_bound = min(self.config.segment_jitter_ms, self.config.segment_ms)
         jitter_ms = self._jitter_ms(jitter_bound) if jitter_bound > 0 else 0
         self.needs_directory_sync = True
@@ -417,7 +431,7 @@ class Log:
                 try:
                     return tail.read(offset, max_bytes, end, at_least_one_batch)
                 except OSError as error:
-                    raise self.storage_error(error, fatal=error.errno == errno.EIO) from error
+                    raise self.storage_error(error) from error
         elif offset >= self.local_log_start_offset:
             try:
                 return read_segments(
@@ -430,7 +444,7 @@ class Log:
                     at_least_one_batch=at_least_one_batch,
                 )
             except OSError as error:
-                raise self.storage_error(error, fatal=error.errno == errno.EIO) from error
+                raise self.storage_error(error) from error
         raise KafkaError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
             f"{self!r} has local offsets from {self.local_log_start_offset}, not {offset}",
@@ -453,7 +467,7 @@ class Log:
                     if found is not None:
                         return found
         except OSError as error:
-            raise self.storage_error(error, fatal=error.errno == errno.EIO) from error
+            raise self.storage_error(error) from error
         except Malformed as error:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self!r}: {error}") from error
         return None
@@ -470,7 +484,7 @@ class Log:
                     best = segment
             return best.record_with_max_timestamp() if best is not None else None
         except OSError as error:
-            raise self.storage_error(error, fatal=error.errno == errno.EIO) from error
+            raise self.storage_error(error) from error
         except Malformed as error:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self!r}: {error}") from error
 
@@ -553,7 +567,7 @@ class Log:
         try:
             self._install(self._prepare_roll(self.log_end_offset, timestamp_ms))
         except OSError as error:
-            raise self.storage_error(error, fatal=error.errno not in _SPACE_ERRORS) from error
+            raise self.storage_error(error) from error
         return True
 
     def flush(self) -> None:
@@ -585,7 +599,7 @@ class Log:
                 write_atomically(self.disk, maintenance.epoch_path(self), plan.epochs.encode())
         except OSError as error:
             self.leader_epochs.is_dirty = True
-            raise self.storage_error(error, fatal=error.errno not in _SPACE_ERRORS) from error
+            raise self.storage_error(error) from error
 
     def commit_flush(self, plan: FlushPlan) -> None:
         """Move recovery_point, unless the log was cut meanwhile."""
@@ -597,11 +611,20 @@ class Log:
         for segment in segments:
             if segment is active or segment.has_unsynced_files:
                 segment.has_unsynced_files = False
-                with suppress(FileNotFoundError):  # retention may have deleted it meanwhile
+                try:
                     segment.sync(with_indexes=segment is not active)
+                except FileNotFoundError:
+                    continue  # retention has deleted it meanwhile
+                except OSError:
+                    segment.has_unsynced_files = True
+                    raise
         if self.needs_directory_sync:
             self.needs_directory_sync = False
-            self.disk.sync_directory(self.directory)
+            try:
+                sync_names(self.disk, self.directory)
+            except OSError:
+                self.needs_directory_sync = True
+                raise
 
     def close(self) -> None:
         """Make the log durable and complete its files, so that the next load need not look into them. Blocking."""
@@ -620,14 +643,15 @@ class Log:
                 for segment in self.segments:
                     if segment is active or segment.has_unsynced_files:
                         segment.sync(with_indexes=True)
-            self._write_snapshot(self.log_end_offset, sync=changed)
+            # A clean stop promises a snapshot, unless there is nobody to remember.
+            self._write_snapshot(self.log_end_offset, sync=changed or len(self.producers) > 0)
             if self.leader_epochs.is_dirty:
                 # An epoch without batches can be lost with the power: the log does not need it to be right.
                 maintenance.write_epochs(self, sync=changed)
             if changed or self.needs_directory_sync:
-                self.disk.sync_directory(self.directory)
+                sync_names(self.disk, self.directory)
         except OSError as error:
-            raise self.storage_error(error, fatal=True) from error
+            raise self.storage_error(error) from error
         self.recovery_point = self.log_end_offset
         self._forget_files()
         self.is_closed = True
@@ -649,9 +673,8 @@ class Log:
 
     # --- errors -------------------------------------------------------------------------------------------------------
 
-    def storage_error(self, error: OSError, *, fatal: bool) -> KafkaError:
-        if fatal:
-            self.state.fail(error)
+    def storage_error(self, error: OSError) -> KafkaError:
+        self.state.note(error)
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic}-{self.partition} in {self.directory}: {error}")
 
     def offline_error(self) -> KafkaError:

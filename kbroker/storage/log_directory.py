@@ -37,6 +37,7 @@ from kbroker.storage.checkpoint import (
     read_offsets,
     write_atomically,
 )
+from kbroker.storage.durable import sync_names
 from kbroker.storage.files import DEFAULT_LIMIT, FilePool
 from kbroker.storage.log import Log, ignore, no_jitter
 from kbroker.storage.log_config import LogConfig
@@ -164,6 +165,7 @@ class LogDirectory:
         try:
             if not disk.exists(path):
                 disk.make_directory(path)
+                disk.sync_directory(path.rpartition("/")[0] or ("/" if path.startswith("/") else "."))
             lock = disk.lock(f"{path}/{LOCK}")
         except BlockingIOError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"another broker is running on {path}") from error
@@ -224,7 +226,7 @@ class LogDirectory:
         with suppress(ValueError, KeyError, TypeError):
             self.previous_broker_epoch = int(json.loads(text)["brokerEpoch"])
         self.disk.unlink(path)
-        self.disk.sync_directory(self.path)
+        sync_names(self.disk, self.path)
 
     def _read_checkpoints(self) -> None:
         def read(name: str, consequence: str) -> dict[TopicPartition, int]:
@@ -278,12 +280,12 @@ class LogDirectory:
             stored_id = topic_id if is_new else self.stored_topic_id(topic, partition)
             if is_new:
                 self.disk.make_directory(path)
-                self.disk.sync_directory(self.path)
+                sync_names(self.disk, self.path)
             if is_new or stored_id is None:
                 metadata = format_partition_metadata(topic_id).encode()
                 write_atomically(self.disk, f"{path}/{PARTITION_METADATA}", metadata, sync=not is_new)
         except OSError as error:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot make {path}: {error}") from error
+            raise self._failure(f"make {path}", error) from error
         if stored_id not in (None, topic_id):
             raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{path} is of topic {stored_id}, not of {topic_id}")
         log = Log.load(
@@ -321,12 +323,11 @@ class LogDirectory:
         self.files.forget_directory(path)
         try:
             self.disk.rename(path, f"{self.path}/{name}")
-            self.disk.sync_directory(self.path)
+            sync_names(self.disk, self.path)
         except FileNotFoundError:
             return
         except OSError as error:
-            self.state.fail(error)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot delete {path}: {error}") from error
+            raise self._failure(f"delete {path}", error) from error
         self._doomed.append((now_ms + delay_ms, name))
 
     def remove_doomed(self, now_ms: int) -> int:
@@ -342,7 +343,7 @@ class LogDirectory:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot remove {path}: {error}") from error
+                raise self._failure(f"remove {path}", error) from error
         return len(due)
 
     # --- checkpoints ---
@@ -377,7 +378,7 @@ class LogDirectory:
         try:
             write_atomically(self.disk, f"{self.path}/{name}", format_offsets(offsets).encode())
         except OSError as error:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot write {self.path}/{name}: {error}") from error
+            raise self._failure(f"write {name}", error) from error
 
     def close(self, *, broker_epoch: int = -1, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
         """Close every log, write the checkpoints, and only when all of that is durable say that the stop was clean."""
@@ -392,7 +393,7 @@ class LogDirectory:
                 marker = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
                 write_atomically(self.disk, f"{self.path}/{CLEAN_SHUTDOWN}", marker.encode())
         except OSError as error:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot close {self.path}: {error}") from error
+            raise self._failure(f"close {self.path}", error) from error
         finally:
             self.abandon()
 
@@ -409,9 +410,13 @@ class LogDirectory:
         try:
             free = self.disk.free_bytes(self.path)
         except OSError as error:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot look at {self.path}: {error}") from error
+            raise self._failure(f"look at {self.path}", error) from error
         self.state.is_short_of_space = free < floor_bytes
         return free
+
+    def _failure(self, what: str, error: OSError) -> KafkaError:
+        self.state.note(error)
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot {what} in {self.path}: {error}")
 
     def open_logs(self) -> Iterable[Log]:
         """The open logs, safe against changes while one waits between two of them."""

@@ -8,12 +8,12 @@ newest first and those at the start oldest first, so that what is left is always
 
 from __future__ import annotations
 
-import errno
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from kbroker.storage import loader
 from kbroker.storage.checkpoint import write_atomically
+from kbroker.storage.durable import sync, sync_names
 from kbroker.storage.leader_epoch import format_epochs
 from kbroker.storage.retention import RetentionPlan
 from kbroker.storage.retention import plan_retention as decide_retention
@@ -21,8 +21,6 @@ from kbroker.storage.segment import DELETED_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_S
 
 if TYPE_CHECKING:
     from kbroker.storage.log import Log
-
-_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def epoch_path(log: Log) -> str:
@@ -70,7 +68,7 @@ def truncate_to(log: Log, offset: int) -> bool:
     try:
         _truncate_to(log, offset)
     except OSError as error:
-        raise log.storage_error(error, fatal=True) from error
+        raise log.storage_error(error) from error
     return True
 
 
@@ -82,16 +80,17 @@ def _truncate_to(log: Log, offset: int) -> None:
     for segment in reversed([segment for segment in log.segments if segment.base_offset > offset]):
         remove_files(log, segment)
     log.segments.replace(remaining)
-    log.disk.sync_directory(log.directory)
+    sync_names(log.disk, log.directory)
     active = remaining[-1]
     found = active.find(offset) if active.size else None
     if found is not None:
         # Synced at once: old batches that came back behind new ones after a loss of power would be taken for the log.
         active.truncate(found[0], offset)
-        active.open().file.sync()
-    next_offset = active.resume()
+        sync(active.open().file)
+    last = active.resume()
+    next_offset = active.base_offset if last is None else last.next_offset
     remove_snapshots(log, above=next_offset)
-    log.disk.sync_directory(log.directory)
+    sync_names(log.disk, log.directory)
     _restart_at(log, next_offset)
     loader.load_producers(
         log.producers,
@@ -114,6 +113,7 @@ def truncate_fully_and_start_at(log: Log, offset: int, *, log_start_offset: int 
         for segment in reversed(tuple(log.segments)):
             remove_files(log, segment)
         remove_snapshots(log, above=-1)
+        sync_names(log.disk, log.directory)
         created_ms = log.segments.active.created_ms
         segment = Segment.create(
             log.files,
@@ -123,9 +123,9 @@ def truncate_fully_and_start_at(log: Log, offset: int, *, log_start_offset: int 
             created_ms=created_ms,
         )
         log.segments.replace([segment])
-        log.disk.sync_directory(log.directory)
+        sync_names(log.disk, log.directory)
     except OSError as error:
-        raise log.storage_error(error, fatal=True) from error
+        raise log.storage_error(error) from error
     log.log_start_offset = offset if log_start_offset is None else log_start_offset
     log.local_log_start_offset = offset
     log.producers.clear(offset)
@@ -170,7 +170,7 @@ def plan_retention(
             highest_offset_in_remote_storage=highest_offset_in_remote_storage,
         )
     except OSError as error:
-        raise log.storage_error(error, fatal=error.errno == errno.EIO) from error
+        raise log.storage_error(error) from error
 
 
 def apply_retention(log: Log, plan: RetentionPlan, *, now_ms: int, timestamp_ms: int, tiered: bool) -> None:
@@ -198,7 +198,7 @@ def apply_retention(log: Log, plan: RetentionPlan, *, now_ms: int, timestamp_ms:
             if segment.base_offset in log.snapshots:
                 log.snapshots.remove(segment.base_offset)
     except OSError as error:
-        raise log.storage_error(error, fatal=error.errno not in _NO_SPACE) from error
+        raise log.storage_error(error) from error
 
 
 def _doom(log: Log, path: str, due_ms: int) -> None:
@@ -217,5 +217,5 @@ def unlink_doomed(log: Log, now_ms: int) -> int:
             with suppress(FileNotFoundError):
                 log.disk.unlink(path)
     except OSError as error:
-        raise log.storage_error(error, fatal=error.errno == errno.EIO) from error
+        raise log.storage_error(error) from error
     return len(due)

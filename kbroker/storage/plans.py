@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from kbroker.runtime.ports import Buffer
 from kbroker.storage.batches import BatchHeader
+from kbroker.storage.durable import is_fatal
 from kbroker.storage.producer_state import RememberedBatch
 from kbroker.storage.segment import Segment
 
@@ -35,6 +36,7 @@ class AppendPlan:
         "syncs",
         "timestamp_ms",
         "wall_ms",
+        "wrote_epochs",
     )
 
     def __init__(
@@ -59,6 +61,7 @@ class AppendPlan:
         self.is_duplicate = False
         self.timestamp_ms = -1
         self.wall_ms = wall_ms
+        self.wrote_epochs = False
 
     @property
     def last_offset(self) -> int:
@@ -115,6 +118,11 @@ class DirectoryState:
     def is_short_of_space(self, value: bool) -> None:
         self._is_short_of_space = value
         self.refuses_appends = value or self.failure is not None
+
+    def note(self, error: OSError) -> None:
+        """Take the directory offline if the error is one that does not pass."""
+        if is_fatal(error):
+            self.fail(error)
 
     def fail(self, error: OSError) -> None:
         """Take the directory offline for good; only a restart brings it back."""

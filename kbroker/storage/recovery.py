@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from kbroker.storage.batches import BatchHeader
+from kbroker.storage.durable import sync
 from kbroker.storage.index import CorruptIndex
 from kbroker.storage.leader_epoch import LeaderEpochs
 from kbroker.storage.segment import SEGMENT_SUFFIXES, Segment
@@ -52,7 +53,7 @@ class Recovery:
             cut = segment.recover(self._note)
             if cut:
                 # Synced at once, lest the old bytes come back behind new ones.
-                segment.open().file.sync()
+                sync(segment.open().file)
                 self._report(
                     f"{segment.log_path}: {cut} bytes behind offset {self._end} are no valid batches and were cut"
                 )
@@ -64,18 +65,19 @@ class Recovery:
             self._epochs.assign(header.partition_leader_epoch, header.base_offset)
         self._end = header.base_offset + header.last_offset_delta + 1
 
-    def find_end(self) -> int:
-        """log_end_offset, and what writing the active segment needs; -1 without segments."""
+    def find_end(self) -> tuple[int, BatchHeader | None]:
+        """(log_end_offset or -1, the active segment's last batch), and what writing that segment needs."""
         if not self._segments:
-            return -1
+            return -1, None
         active = self._segments.active
         try:
-            return active.resume()
+            last = active.resume()
         except CorruptIndex as error:
             # Only after a stop that was called clean: then somebody else has been at the file.
             self._report(f"{error}: the segment is read anew")
-        self.recover_from(active.base_offset)
-        return active.resume()
+            self.recover_from(active.base_offset)
+            last = active.resume()
+        return active.base_offset if last is None else last.next_offset, last
 
     def remove(self, doomed: Sequence[Segment]) -> None:
         """Unlink segments, the newest first, so that what a crash leaves has no hole."""

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kbroker.storage.batches import BatchHeader, header_at, scan_headers, scan_valid_batches
+from kbroker.storage.durable import sync
 from kbroker.storage.files import FilePool, OpenFile
 from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY, CorruptIndex, Index
 from wire.record_batch import RecordBatch
@@ -183,7 +184,7 @@ class Segment:
 
     def sync(self, *, with_indexes: bool) -> None:
         """Make what was written durable. The indexes of the active segment need it not: recovery rebuilds them."""
-        self.open().file.sync()
+        sync(self.open().file)
         if with_indexes:
             self.write_indexes()
             self.offset_index.sync()
@@ -244,11 +245,6 @@ class Segment:
                 return position, header.base_offset if next_offset < 0 else next_offset
             border, next_offset = position + header.size, header.next_offset
         return border, next_offset
-
-    def next_offset(self) -> int:
-        """The offset behind the last batch, found by the index's last entry and a scan from there."""
-        last_header = self.last_batch()
-        return self.base_offset if last_header is None else last_header.next_offset
 
     def last_batch(self) -> BatchHeader | None:
         last = None
@@ -367,8 +363,8 @@ class Segment:
         self.time_index.truncate_below(relative_offset, field=1)
         self.has_unsynced_files = True
 
-    def resume(self) -> int:
-        """Learn from the files what writing needs, since this is the active segment; returns the next offset.
+    def resume(self) -> BatchHeader | None:
+        """Learn from the files what writing needs, since this is the active segment; returns the last batch.
 
         Batches behind the last index entry are read again, so that the indexes go on as if the log had never been
         closed.
@@ -379,7 +375,7 @@ class Segment:
             self.last_index_position = 0
             self._offset_index = Index(self.files, self.path(INDEX_SUFFIX), OFFSET_ENTRY, written=0)
             self._time_index = Index(self.files, self.path(TIME_INDEX_SUFFIX), TIME_ENTRY, written=0)
-            return self.base_offset
+            return None
         try:
             time_entry = self.time_index.last()
             entry = self.offset_index.last()
@@ -398,14 +394,15 @@ class Segment:
         self.last_index_position = entry[1] if entry is not None else 0
         self.index_entries, self.time_entries = self.offset_index.entries, self.time_index.entries
         self.first_timestamp = UNKNOWN
-        next_offset, end = self.base_offset, self.size
+        last: BatchHeader | None = None
+        end = self.size
         for position, header in scan_headers(self.open().file, self.last_index_position, end):
             self.note_batch(header, position)
-            next_offset = header.next_offset
+            last = header
         if self.size != end:
             raise CorruptIndex(f"{self.log_path} holds no batch at {self.size}")
         self.load_first_timestamp()
-        return next_offset
+        return last
 
     def _reset_indexes(self) -> None:
         self._offset_index = Index(self.files, self.path(INDEX_SUFFIX), OFFSET_ENTRY, written=0)

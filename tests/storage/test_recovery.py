@@ -145,11 +145,14 @@ def test_gaps_are_legal_where_a_compaction_makes_them(tmp_path: Path) -> None:
 
 
 def test_d1_only_what_the_recovery_point_does_not_vouch_for_is_read(crashed: Path) -> None:
+    (crashed / "leader-epoch-checkpoint").write_text("0\n2\n1 0\n2 50\n")
     bases = names(crashed, ".log")
     disk = FailingDisk()
     log = open_log(crashed, disk=disk, config=SMALL, recovery_point=bases[-2] + 1)
     read = {int(line.split()[1][:20]) for line in disk.done if line.startswith("pread") and line.endswith(".log")}
-    assert read == set(bases[-2:])
+    # Of the segment before only the last header, to see whether the epochs are those of the batches.
+    assert set(bases[-2:]) <= read <= set(bases[-3:])
+    assert disk.done.count(f"pread {bases[-3]:020d}.log") < 6
     assert log.log_end_offset == COUNT
     assert log.recovery_point == bases[-2] + 1
 
@@ -222,7 +225,7 @@ def test_d4_a_malformed_epoch_checkpoint_is_rebuilt_from_the_batches(crashed: Pa
         assert log.leader_epochs.entries == [(1, 0), (2, 50)]
     elif text:
         assert log.leader_epochs.entries == [(1, 0), (2, 50)]
-        assert len(told) == 1
+        assert len(told) == 2
     log.close()
 
 
@@ -276,6 +279,8 @@ def test_d6_a_crash_after_each_step_of_a_roll_loses_nothing(tmp_path: Path) -> N
     assert len(names(tmp_path / "whole", ".log")) == 2
     assert len(operations) > 8
     for at, kind in enumerate(operations):
+        if kind.startswith("sync"):
+            continue  # that is another row: fatal, and tested there
         directory, copy = tmp_path / str(at), tmp_path / f"{at}-crashed"
         directory.mkdir()
         disk = FailingDisk()

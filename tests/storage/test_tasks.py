@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from kbroker.storage import tasks
+from kbroker.storage.log import Log
+from kbroker.storage.log_config import LogConfig
+from kbroker.storage.log_directory import LogDirectory
+from kbroker.testing.env import WALL_START_MS, MemoryEnv
+from tests.storage.logs import FailingDisk, batch, offsets
+
+
+class Owner:
+    """Who owns the logs here: everything is committed, one lock for all."""
+
+    def __init__(self) -> None:
+        self.lock = trio.Lock()
+
+    def high_watermark(self, log: Log) -> int:
+        return log.log_end_offset
+
+    def high_watermarks(self) -> Mapping[tuple[str, int], int]:
+        return {}
+
+    @asynccontextmanager
+    async def locked(self, _log: Log) -> AsyncIterator[None]:
+        async with self.lock:
+            yield
+
+
+class World:
+    def __init__(self, path: Path) -> None:
+        self.disk = FailingDisk()
+        self.env = MemoryEnv(self.disk)
+        self.directory = LogDirectory.open(str(path), disk=self.disk, node_id=1, new_uuid=lambda: uuid.UUID(int=1))
+        self.told: list[str] = []
+
+    def log(self, **config: Any) -> Log:
+        return self.directory.open_log(
+            "orders", len(self.directory.logs), topic_id=uuid.UUID(int=9), config=LogConfig(**config), timestamp_ms=0
+        )
+
+    def append(self, log: Log, count: int, *, age_ms: int = 0) -> None:
+        for _ in range(count):
+            now = self.env.timestamp_ms() - age_ms
+            log.append(batch(timestamp=now), leader_epoch=0, timestamp_ms=now)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "data")
+
+
+async def test_what_a_roll_closed_is_flushed_and_an_old_log_wholly(
+    world: World, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    rolled = world.log(segment_bytes=1_000)
+    timed = world.log(flush_ms=60_000)
+    world.append(rolled, 8)
+    world.append(timed, 8)
+    timed.last_flush_ms = world.env.now_ms()
+    nursery.start_soon(
+        partial(tasks.flush_logs, world.env, world.directory, interval_ms=1_000, report=world.told.append)
+    )
+    await trio.sleep(1.5)
+    assert rolled.recovery_point == rolled.active_segment_base_offset == 5
+    assert timed.recovery_point == 0
+    await trio.sleep(60)
+    assert timed.recovery_point == 8
+    assert rolled.recovery_point == 5
+    assert world.told == []
+
+
+async def test_old_segments_and_silent_producers_go(
+    world: World, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    log = world.log(
+        segment_bytes=1_000, retention_ms=50_000, producer_id_expiration_ms=50_000, file_delete_delay_ms=2_000
+    )
+    world.append(log, 8)
+    now = WALL_START_MS
+    log.append(batch(timestamp=now, producer_id=4, producer_epoch=0, base_sequence=0), leader_epoch=0, timestamp_ms=now)
+    run = partial(tasks.apply_retention, world.env, world.directory, Owner(), report=world.told.append)
+    nursery.start_soon(partial(run, interval_ms=1_000))
+    nursery.start_soon(
+        partial(tasks.remove_deleted, world.env, world.directory, interval_ms=500, report=world.told.append)
+    )
+    await trio.sleep(49)
+    assert offsets(log) == list(range(9))
+    assert 4 in log.producers.producers
+    await trio.sleep(3)
+    assert log.log_start_offset == log.log_end_offset == 9
+    assert 4 not in log.producers.producers
+    assert any(Path(log.directory).glob("*.deleted"))
+    await trio.sleep(3)
+    assert not any(Path(log.directory).glob("*.deleted"))
+    assert world.told == []
+
+
+async def test_retention_waits_for_who_holds_the_partition(
+    world: World, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    log = world.log(segment_bytes=1_000, retention_ms=0)
+    world.append(log, 8, age_ms=10)
+    owner = Owner()
+    run = partial(tasks.apply_retention, world.env, world.directory, owner, report=world.told.append)
+    async with owner.locked(log):
+        nursery.start_soon(partial(run, interval_ms=1_000))
+        await trio.sleep(5)
+        assert log.log_start_offset == 0
+    await trio.sleep(1)
+    assert log.log_start_offset == 8
+
+
+async def test_checkpoints_are_written_at_intervals(
+    world: World, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    log = world.log()
+    world.append(log, 8)
+    log.flush()
+    write = (world.directory.write_recovery_points, world.directory.write_log_starts)
+    run = partial(tasks.write_checkpoints, world.env, world.directory, write, report=world.told.append)
+    nursery.start_soon(partial(run, interval_ms=60_000))
+    path = Path(world.directory.path) / "recovery-point-offset-checkpoint"
+    await trio.sleep(59)
+    assert not path.exists()
+    await trio.sleep(2)
+    assert path.read_text() == "0\n1\norders 0 8\n"
+    assert log.persisted_recovery_point == 8
+
+
+async def test_one_logs_trouble_is_told_and_the_loop_goes_on(
+    world: World, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    first, second = world.log(segment_bytes=1_000), world.log(segment_bytes=1_000)
+    world.append(first, 8)
+    world.append(second, 8)
+    world.disk.fail("open", error=24)
+    world.directory.files.close()
+    world.disk.fail("open", times=2, error=24)
+    nursery.start_soon(
+        partial(tasks.flush_logs, world.env, world.directory, interval_ms=1_000, report=world.told.append)
+    )
+    await trio.sleep(1.5)
+    assert len(world.told) == 1
+    assert second.recovery_point == 5
+    assert first.recovery_point == 0
+    await trio.sleep(1)
+    assert first.recovery_point == 5
+
+
+async def test_little_space_is_noticed_and_so_is_its_end(
+    world: World, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    log = world.log()
+    free = [5_000]
+    world.disk.free_bytes = lambda _path: free[0]  # type: ignore[method-assign]
+    run = partial(tasks.watch_space, world.env, world.directory, floor_bytes=1_000, report=world.told.append)
+    nursery.start_soon(partial(run, interval_ms=10_000))
+    await trio.sleep(1)
+    assert world.told == []
+    free[0] = 999
+    await trio.sleep(10)
+    assert log.state.refuses_appends
+    free[0] = 1_000
+    await trio.sleep(10)
+    assert not log.state.refuses_appends
+    assert len(world.told) == 2
