@@ -26,12 +26,13 @@ from wire.errors import Malformed
 from wire.record_batch import NO_TIMESTAMP, RecordBatch
 
 TRANSACTION_ENTRY: Final = Struct(">hqqqq")
+LOOK_UP_BYTES: Final = 16 << 10
 
 Entry = tuple[int, int]
 
 
 class IndexOptions(NamedTuple):
-    """What is printed of an index: nothing but the verdict of the broker's own check, nothing but mismatches, or all."""
+    """What is printed of an index: only the verdict of the broker's own check, only mismatches, or everything."""
 
     sanity_only: bool
     verify_only: bool
@@ -54,8 +55,8 @@ def dump_index(disk: Disk, path: str, printer: Printer, problems: Problems, opti
             if log is not None:
                 found = _batch_at(log, position)
                 if found is None or found.last_offset != offset:
-                    there = "no batch" if found is None else f"a batch that ends with offset {found.last_offset}"
-                    text = f"entry {number} says that the batch at position {position} ends with offset {offset}, there is {there}"
+                    there = "there is no batch" if found is None else f"the batch there ends with {found.last_offset}"
+                    text = f"entry {number} has offset {offset} at position {position} of the log, {there}"
                     problems.add(path, text, position=number * OFFSET_ENTRY.size)
             if not options.verify_only:
                 printer.row("entry", {"offset": offset, "position": position})
@@ -94,7 +95,7 @@ def dump_time_index(disk: Disk, path: str, printer: Printer, problems: Problems,
 def _check_time_entry(log: File, positions: list[Entry], timestamp: int, offset: int, relative: int) -> str | None:
     """What is wrong with an entry of a time index; None if nothing is."""
     at = bisect_right(positions, (relative, 0x7FFF_FFFF)) - 1
-    reader = BatchReader(log, positions[at][1] if at >= 0 else 0)
+    reader = BatchReader(log, positions[at][1] if at >= 0 else 0, chunk_bytes=LOOK_UP_BYTES)
     batch = next((batch for batch in reader if batch.last_offset >= offset), None)
     if batch is None:
         return f"offset {offset} is not in the log"

@@ -56,8 +56,11 @@ class BatchReader:
     file or of the limit.
     """
 
-    def __init__(self, file: File, position: int = 0, *, max_bytes: int = NO_LIMIT) -> None:
+    def __init__(
+        self, file: File, position: int = 0, *, max_bytes: int = NO_LIMIT, chunk_bytes: int = CHUNK_BYTES
+    ) -> None:
         self._file = file
+        self._chunk_bytes = chunk_bytes
         self.position = position
         self.end = min(file.size(), max_bytes) if max_bytes < NO_LIMIT else file.size()
         self._is_limited = max_bytes < NO_LIMIT
@@ -69,10 +72,10 @@ class BatchReader:
             at = self.position - chunk_start
             try:
                 if at + HEADER_SIZE > len(chunk):
-                    chunk, chunk_start, at = self._read(CHUNK_BYTES), self.position, 0
+                    chunk, chunk_start, at = self._read(self._chunk_bytes), self.position, 0
                 batch = RecordBatch(chunk, at)
                 if not batch.is_whole:
-                    chunk, chunk_start = self._read(max(batch.size, CHUNK_BYTES)), self.position
+                    chunk, chunk_start = self._read(max(batch.size, self._chunk_bytes)), self.position
                     batch = RecordBatch(chunk, 0)
                 if not batch.is_whole:
                     raise Malformed(f"a batch of {batch.size} bytes, but {len(chunk)} are there")
@@ -102,26 +105,16 @@ def dump_log(file: File, printer: Printer, problems: Problems, options: LogOptio
     """Print a segment or a snapshot, and tell of what is wrong with it."""
     name = file.path.rpartition("/")[2]
     _print_start(name, printer)
+    records = _Records(file.path, printer, problems, options.decoder)
     reader = BatchReader(file, max_bytes=options.max_bytes)
-    expected: int | None = None
     for batch in reader:
         is_valid = batch.crc_is_valid()
         printer.batch(batch, reader.position, is_valid=is_valid)
         if not is_valid:
-            problems.add(file.path, f"the batch at offset {batch.base_offset} has a wrong CRC", position=reader.position)
-        if not options.is_deep:
-            continue
-        try:
-            for record in batch.records():
-                if expected is not None and record.offset != expected:
-                    problems.hint(file.path, f"non-consecutive offsets: {expected - 1} is followed by {record.offset}")
-                expected = record.offset + 1
-                _print_record(batch, record, printer, options.decoder, problems, file.path)
-        except Malformed as error:
-            problems.add(
-                file.path, f"the records of the batch at offset {batch.base_offset} cannot be read: {error}",
-                position=reader.position,
-            )  # fmt: skip
+            text = f"the batch at offset {batch.base_offset} has a wrong CRC"
+            problems.add(file.path, text, position=reader.position)
+        if options.is_deep:
+            records.print(batch, reader.position)
     if reader.error is not None:
         printer.trailing(name, reader.end - reader.position)
         problems.add(file.path, reader.error, position=reader.position)
@@ -136,20 +129,39 @@ def _print_start(name: str, printer: Printer) -> None:
         printer.log_start(int(match[1]))
 
 
-def _print_record(
-    batch: RecordBatch, record: Record, printer: Printer, decoder: Decoder | None, problems: Problems, path: str
-) -> None:
-    if batch.is_control:
-        printer.record(batch, record, None, read_control(record))
-        return
-    payload = None
-    if decoder is not None:
+class _Records:
+    """Prints the records of one file's batches, and watches that their offsets follow one another."""
+
+    def __init__(self, path: str, printer: Printer, problems: Problems, decoder: Decoder | None) -> None:
+        self._path = path
+        self._printer = printer
+        self._problems = problems
+        self._decoder = decoder
+        self._expected: int | None = None
+
+    def print(self, batch: RecordBatch, position: int) -> None:
         try:
-            payload = decoder(record)
+            for record in batch.records():
+                if self._expected is not None and self._expected != record.offset:
+                    text = f"non-consecutive offsets: {self._expected - 1} is followed by {record.offset}"
+                    self._problems.hint(self._path, text)
+                self._expected = record.offset + 1
+                if batch.is_control:
+                    self._printer.record(batch, record, None, read_control(record))
+                else:
+                    self._printer.record(batch, record, self._payload(record), None)
         except Malformed as error:
-            payload = Payload(None, f"Error at offset {record.offset}, skipping. {error}")
-            problems.add(path, f"the record at offset {record.offset} cannot be decoded: {error}")
-    printer.record(batch, record, payload, None)
+            text = f"the records of the batch at offset {batch.base_offset} cannot be read: {error}"
+            self._problems.add(self._path, text, position=position)
+
+    def _payload(self, record: Record) -> Payload | None:
+        if self._decoder is None:
+            return None
+        try:
+            return self._decoder(record)
+        except Malformed as error:
+            self._problems.add(self._path, f"the record at offset {record.offset} cannot be decoded: {error}")
+            return Payload(None, f"Error at offset {record.offset}, skipping. {error}")
 
 
 def read_control(record: Record) -> Control:

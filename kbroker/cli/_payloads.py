@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from kbroker.cli._message_json import dump_json, message_to_json
 from wire.errors import Malformed
 from wire.record_batch import Record
-from wire.schema import schema_of
 from wire.stored import consumer_protocol, groups, metadata, tiered, transactions
 from wire.stored.frame import decode_key, decode_record, decode_value, record_types
 from wire.types import uuid_to_text
@@ -100,15 +99,13 @@ def _coordinator(module: ModuleType, render: Callable[[Any, int], dict[str, Any]
         if record.key is None:
             raise Malformed("a record without a key")
         key = decode_key(record.key, keys)
+        number = int.from_bytes(record.key[:2], "big", signed=True)
         if key is None:
-            number = int.from_bytes(record.key[:2], "big", signed=True)
             return Payload(f"Unknown record type {number} at offset {record.offset}, skipping.", None)
-        number = schema_of(type(key)).record_type
-        assert number is not None
         shown: Shown = {"type": str(number), "data": message_to_json(key, 0)}
         if record.value is None:
             return Payload(shown, TOMBSTONE)
-        value = decode_value(values[number], record.value)
+        value: Any = decode_value(values[number], record.value)
         version = int.from_bytes(record.value[:2], "big")
         return Payload(shown, {"version": str(version), "data": render(value, version)})
 

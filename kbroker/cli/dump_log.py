@@ -1,10 +1,9 @@
 """`kbroker dump-log`: print what is in the files of a log directory, as Kafka's dump tool does.
 
-It knows `.log`, `.checkpoint` (snapshots of the metadata log), `.index`, `.timeindex`, `.txnindex` and `.snapshot` files,
-and the checkpoints of a partition and of a log directory, of kbroker and of Apache Kafka, stopped or running: it only
-reads. Flags and lines are those of Kafka's tool, except that damage is told of on stderr with file and position and
-makes the exit code 1 (Kafka's always is 0 unless it dies of it), and that a segment's first offset is not taken for a
-gap.
+It knows `.log`, `.checkpoint` (snapshots of the metadata log), `.index`, `.timeindex`, `.txnindex` and `.snapshot`
+files, and the checkpoints of a partition and of a log directory, of kbroker and of Apache Kafka, stopped or running: it
+only reads. Flags and lines are those of Kafka's tool, except that damage is told of on stderr with file and position
+and makes the exit code 1 (Kafka's is 0 unless it dies of it), and that a segment's first offset is not taken for a gap.
 """
 
 from __future__ import annotations

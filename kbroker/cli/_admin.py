@@ -1,0 +1,167 @@
+"""What the commands share that talk to a broker as any client does: their flags, a client's properties, a connection.
+
+The client is kafka-python, so these commands work with every broker of Kafka's protocol. `--command-config` takes a
+properties file as Kafka's tools do; Java's names are translated as far as the client knows the same thing, and its own
+names are taken as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from kbroker.cli import CommandFailed
+
+if TYPE_CHECKING:
+    from kafka.admin import KafkaAdminClient
+
+DEFAULT_BOOTSTRAP_SERVER: Final = "localhost:9092"
+BOOTSTRAP_TIMEOUT_MS: Final = 10_000
+
+# Java's name: the client's name and the type of its value.
+_RENAMED: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "client.id": ("client_id", str),
+    "connections.max.idle.ms": ("connections_max_idle_ms", int),
+    "default.api.timeout.ms": ("bootstrap_timeout_ms", int),
+    "metadata.max.age.ms": ("metadata_max_age_ms", int),
+    "receive.buffer.bytes": ("receive_buffer_bytes", int),
+    "reconnect.backoff.max.ms": ("reconnect_backoff_max_ms", int),
+    "reconnect.backoff.ms": ("reconnect_backoff_ms", int),
+    "request.timeout.ms": ("request_timeout_ms", int),
+    "retry.backoff.ms": ("retry_backoff_ms", int),
+    "sasl.kerberos.service.name": ("sasl_kerberos_service_name", str),
+    "sasl.mechanism": ("sasl_mechanism", str),
+    "security.protocol": ("security_protocol", str),
+    "send.buffer.bytes": ("send_buffer_bytes", int),
+    "ssl.key.password": ("ssl_password", str),
+}
+_OWN_NAMES: Final[Mapping[str, Callable[[str], Any]]] = {
+    "bootstrap_timeout_ms": int,
+    "sasl_plain_password": str,
+    "sasl_plain_username": str,
+    "ssl_cafile": str,
+    "ssl_certfile": str,
+    "ssl_check_hostname": lambda text: text.lower() == "true",
+    "ssl_crlfile": str,
+    "ssl_keyfile": str,
+    "ssl_password": str,
+    **dict(_RENAMED.values()),
+}
+_SILENT: Final = frozenset({"bootstrap.servers", "ssl.truststore.type", "ssl.keystore.type"})
+_JAAS_OPTION: Final = re.compile(r'(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;]+))')
+
+
+def add_connection_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags that say which broker is meant and how to reach it."""
+    parser.add_argument(
+        "-b", "--bootstrap-server", "--bootstrap-servers", action="append", dest="bootstrap_servers",
+        metavar="HOST:PORT", help=f"brokers to connect to first, between commas (default {DEFAULT_BOOTSTRAP_SERVER})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--command-config", type=Path, metavar="FILE", help="a client's settings in Kafka's properties format"
+    )
+
+
+@contextmanager
+def admin_client(options: argparse.Namespace) -> Iterator[KafkaAdminClient]:
+    """A connected client. Raises CommandFailed when no broker answers, and in place of the client's own errors."""
+    settings = client_settings(options)
+    # The library tells of each attempt to connect; what a user needs to know of them comes as one error in the end.
+    logging.getLogger("kafka").addHandler(logging.NullHandler())
+    logging.getLogger("kafka").propagate = False
+    from kafka.admin import KafkaAdminClient  # noqa: PLC0415  (help must not cost the import of the client)
+    from kafka.errors import KafkaError, KafkaTimeoutError  # noqa: PLC0415
+
+    servers = ",".join(settings["bootstrap_servers"])
+    try:
+        client = KafkaAdminClient(**settings)
+    except KafkaTimeoutError as error:
+        raise CommandFailed(f"no broker answers at {servers} within {settings['bootstrap_timeout_ms']} ms") from error
+    except (KafkaError, OSError, ValueError) as error:
+        raise CommandFailed(f"cannot connect to {servers}: {error}") from error
+    try:
+        yield client
+    except KafkaError as error:
+        raise CommandFailed(explain(error)) from error
+    finally:
+        client.close()
+
+
+def client_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """The client's settings that flags and properties file come to. Raises CommandFailed for an unusable file."""
+    settings: dict[str, Any] = {"bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS}
+    properties: dict[str, str] = {}
+    if options.command_config is not None:
+        properties = _read_properties(options.command_config)
+        settings |= translate(properties)
+    words = options.bootstrap_servers or [properties.get("bootstrap.servers") or DEFAULT_BOOTSTRAP_SERVER]
+    servers = [server.strip() for word in words for server in word.split(",") if server.strip()]
+    if not servers:
+        raise CommandFailed("--bootstrap-server names no broker")
+    return settings | {"bootstrap_servers": servers}
+
+
+def _read_properties(path: Path) -> dict[str, str]:
+    from kbroker.config.properties import parse_properties  # noqa: PLC0415
+    from kbroker.config.values import ConfigError  # noqa: PLC0415
+
+    try:
+        return parse_properties(path.read_bytes(), file_name=str(path))
+    except (OSError, ConfigError) as error:
+        raise CommandFailed(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def translate(properties: Mapping[str, str]) -> dict[str, Any]:
+    """A Java client's properties as settings of this one; says on stderr what has no counterpart and is ignored."""
+    settings: dict[str, Any] = {}
+    for key, value in properties.items():
+        if key == "sasl.jaas.config":
+            settings |= _jaas(value)
+        elif key in {"ssl.truststore.location", "ssl.keystore.location"}:
+            settings |= _store(key, value, properties)
+        elif key == "ssl.endpoint.identification.algorithm":
+            settings["ssl_check_hostname"] = bool(value.strip())
+        elif key in _RENAMED or key in _OWN_NAMES:
+            name, convert = _RENAMED.get(key) or (key, _OWN_NAMES[key])
+            try:
+                settings[name] = convert(value.strip())
+            except ValueError as error:
+                raise CommandFailed(f"{key}={value} is not a number") from error
+        elif key not in _SILENT:
+            print(f"kbroker: the client setting {key} is not known here and is ignored", file=sys.stderr)
+    return settings
+
+
+def _jaas(text: str) -> dict[str, str]:
+    """User name and password of a login module's line."""
+    found = {name: quoted or bare for name, quoted, bare in _JAAS_OPTION.findall(text)}
+    if "username" not in found or "password" not in found:
+        raise CommandFailed("sasl.jaas.config without username and password: only PLAIN and SCRAM can be used here")
+    return {"sasl_plain_username": found["username"], "sasl_plain_password": found["password"]}
+
+
+def _store(key: str, location: str, properties: Mapping[str, str]) -> dict[str, str]:
+    """A PEM file in the place of a Java key store."""
+    kind = properties.get(key.replace("location", "type"), "JKS").upper()
+    if kind != "PEM":
+        raise CommandFailed(f"{key} is of type {kind}, which cannot be read here; give a PEM file and its type PEM")
+    return {"ssl_cafile": location} if "trust" in key else {"ssl_certfile": location, "ssl_keyfile": location}
+
+
+def explain(error: Exception) -> str:
+    """A client's error in a sentence: the words of the broker if it had any."""
+    said = ", ".join(str(argument) for argument in error.args if argument)
+    return said or str(getattr(error, "description", None) or "") or type(error).__name__
+
+
+def explain_code(code: int, message: str | None) -> str:
+    """An error that a broker answered with: its message, or what Kafka says of the code."""
+    from kafka.errors import for_code  # noqa: PLC0415
+
+    return message or str(for_code(code).description or for_code(code).message or f"error {code}")

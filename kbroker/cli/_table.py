@@ -1,0 +1,28 @@
+"""Tables for people: drawn on a terminal, and only there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+
+def is_terminal() -> bool:
+    """Whether a person reads our standard output."""
+    return sys.stdout.isatty()
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Draw a table, as wide as the terminal allows; numbers stand to the right."""
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415  (it costs more to import than most commands take)
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    held = [list(row) for row in rows]
+    for index, column in enumerate(columns):
+        is_numeric = bool(held) and all(isinstance(row[index], int) for row in held)
+        table.add_column(column, justify="right" if is_numeric else "left", overflow="fold")
+    for row in held:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    Console(file=sys.stdout).print(table)

@@ -1,0 +1,377 @@
+"""What `kbroker topic` does with a connected client: create, delete, alter, list and describe topics.
+
+`describe` asks what Kafka's tool asks: DescribeTopicPartitions (Metadata where a broker lacks it), DescribeConfigs,
+DescribeCluster, ListPartitionReassignments. Beside that it asks for the controller's epoch: with KRaft that is the
+epoch of the quorum's leader, which DescribeQuorum tells. Of a broker that does not answer DescribeQuorum no client can
+learn it, and it is shown as null rather than guessed.
+
+Source: TopicCommand of Apache Kafka 4.3.1.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+from kafka.errors import ClusterAuthorizationFailedError, IncompatibleBrokerVersion, UnsupportedVersionError
+
+from kbroker.cli import CommandFailed
+from kbroker.cli._admin import explain_code
+from kbroker.cli._table import is_terminal, print_table
+from wire.types import ZERO_UUID, uuid_to_text
+
+T = TypeVar("T")
+
+TOPIC_EXISTS: Final = 36
+ZOOKEEPER_STATE_VERSION: Final = 1
+"""The version of the partition state's format, as ZooKeeper held it; there never was another."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """One partition as a broker describes it; `leader` is -1 without one, `eligible` None where no API tells it."""
+
+    index: int
+    leader: int
+    leader_epoch: int
+    replicas: list[int]
+    isr: list[int]
+    offline: list[int]
+    eligible: list[int] | None
+    last_known_eligible: list[int] | None
+    adding: list[int] = field(default_factory=list)
+    removing: list[int] = field(default_factory=list)
+
+    @property
+    def is_reassigned(self) -> bool:
+        return bool({*self.adding, *self.removing} & {*self.replicas})
+
+    @property
+    def replication_factor(self) -> int:
+        """How many replicas it is to have, without those that a reassignment adds only for a while."""
+        return len(self.replicas) - (len(self.adding) if self.is_reassigned else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """One topic: its partitions in order, all of its settings, and those that are not Kafka's defaults."""
+
+    name: str
+    topic_id: str | None
+    is_internal: bool
+    partitions: list[PartitionState]
+    settings: dict[str, str]
+    changed_settings: dict[str, str]
+
+    @property
+    def replication_factor(self) -> int:
+        return self.partitions[0].replication_factor if self.partitions else 0
+
+    @property
+    def min_insync_replicas(self) -> int:
+        return int(self.settings.get("min.insync.replicas", "1"))
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Which partitions `describe` shows; all of them if none is set."""
+
+    under_replicated: bool = False
+    unavailable: bool = False
+    under_min_isr: bool = False
+    at_min_isr: bool = False
+    topics_with_overrides: bool = False
+
+    @property
+    def chooses_partitions(self) -> bool:
+        return self.under_replicated or self.unavailable or self.under_min_isr or self.at_min_isr
+
+    def shows(self, topic: TopicState, partition: PartitionState, live: set[int]) -> bool:
+        """Whether a partition is among those asked for."""
+        has_leader = partition.leader >= 0
+        in_sync, wanted = len(partition.isr), topic.min_insync_replicas
+        return (
+            not self.chooses_partitions
+            or (self.under_replicated and partition.replication_factor > in_sync)
+            or (self.unavailable and not (has_leader and partition.leader in live))
+            or (self.under_min_isr and (not has_leader or in_sync < wanted))
+            or (self.at_min_isr and in_sync == wanted)
+        )
+
+
+def create_topic(
+    client: KafkaAdminClient,
+    name: str,
+    *,
+    partitions: int | None,
+    replication_factor: int | None,
+    assignment: Sequence[Sequence[int]],
+    configs: Mapping[str, str],
+    if_not_exists: bool,
+) -> dict[str, Any] | None:
+    """Create a topic; what the broker says of it, or None if it was there and that is allowed."""
+    asked = {
+        "num_partitions": -1 if partitions is None else partitions,
+        "replication_factor": -1 if replication_factor is None else replication_factor,
+        "assignments": {index: list(replicas) for index, replicas in enumerate(assignment)},
+        "configs": dict(configs),
+    }
+    (answer,) = client.create_topics({name: asked}, raise_errors=False)["topics"]
+    if answer["error_code"] == TOPIC_EXISTS and if_not_exists:
+        return None
+    _raise_for([answer])
+    found: dict[str, Any] = answer
+    return found
+
+
+def delete_topics(client: KafkaAdminClient, names: Sequence[str]) -> None:
+    """Delete topics, all that can be; raises CommandFailed for the first that cannot."""
+    if names:
+        _raise_for(client.delete_topics(list(names), raise_errors=False)["topics"])
+
+
+def add_partitions(
+    client: KafkaAdminClient, names: Sequence[str], count: int, assignment: Sequence[Sequence[int]]
+) -> None:
+    """Raise topics' numbers of partitions to `count`; `assignment` is of all partitions, those that exist included."""
+    if not names:
+        return
+    asked: dict[str, Any] = dict.fromkeys(names, count)
+    if assignment:
+        for topic in client.describe_topics(list(names)):
+            new = [list(replicas) for replicas in assignment[len(topic["partitions"]) :]]
+            asked[topic["name"]] = {"count": count, "assignments": new}
+    answer = client.create_partitions(asked, raise_errors=False)
+    _raise_for([{"error_code": each.error_code, "error_message": each.error_message} for each in answer.results])
+
+
+def _raise_for(answers: Iterable[Mapping[str, Any]]) -> None:
+    for answer in answers:
+        if answer["error_code"]:
+            raise CommandFailed(explain_code(answer["error_code"], answer.get("error_message")))
+
+
+def matching_topics(client: KafkaAdminClient, pattern: str | None, *, exclude_internal: bool) -> list[str]:
+    """The names, sorted, that a pattern allows: Kafka's include list, regular expressions between commas."""
+    allowed = None if pattern is None else include_list(pattern)
+    return sorted(
+        topic["name"]
+        for topic in client.describe_topics()
+        if not (exclude_internal and topic["is_internal"])
+        and (allowed is None or allowed.fullmatch(topic["name"]) is not None)
+    )
+
+
+def names_of_id(client: KafkaAdminClient, topic_id: str) -> list[str]:
+    """The name of the topic with an id, in a list; an empty one without such a topic."""
+    return [
+        topic["name"]
+        for topic in client.describe_topics()
+        if uuid_to_text(topic.get("topic_id") or ZERO_UUID) == topic_id
+    ]
+
+
+def include_list(pattern: str) -> re.Pattern[str]:
+    """The expression that a list of topic names or expressions comes to. Raises CommandFailed for a wrong one."""
+    text = re.sub(r"^[\"']+|[\"']+$", "", pattern.strip().replace(",", "|").replace(" ", ""))
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise CommandFailed(f"{pattern} is an invalid regex: {error}") from error
+
+
+def describe(client: KafkaAdminClient, names: Sequence[str]) -> list[TopicState]:
+    """The state of topics, in the order of their names; those that have gone meanwhile are left out."""
+    if not names:
+        return []
+    described = _describe_partitions(client, sorted(names))
+    configs = client.describe_configs(
+        [ConfigResource(ConfigResourceType.TOPIC, topic["name"]) for topic in described], config_filter="all"
+    ).get("topic", {})
+    wanted = {topic["name"]: [each["partition_index"] for each in topic["partitions"]] for topic in described}
+    moves: Mapping[Any, Any] = _unless_unknown(lambda: client.list_partition_reassignments(wanted), {})
+    found = []
+    for topic in described:
+        entries = configs.get(topic["name"], {})
+        partitions = [_partition_state(topic["name"], each, moves) for each in topic["partitions"]]
+        found.append(
+            TopicState(
+                name=topic["name"],
+                topic_id=None if topic.get("topic_id") in (None, ZERO_UUID) else uuid_to_text(topic["topic_id"]),
+                is_internal=topic["is_internal"],
+                partitions=sorted(partitions, key=lambda each: each.index),
+                settings={name: entry["value"] for name, entry in entries.items()},
+                changed_settings={
+                    name: entry["value"]
+                    for name, entry in entries.items()
+                    if entry["config_source"] != "DEFAULT_CONFIG"
+                },
+            )
+        )
+    return found
+
+
+def _describe_partitions(client: KafkaAdminClient, names: list[str]) -> list[dict[str, Any]]:
+    """The topics with all of their partitions, page by page; those that are gone are left out."""
+    found: dict[str, dict[str, Any]] = {}
+    cursor = None
+    try:
+        while True:
+            page = client.describe_topic_partitions(names, cursor=cursor)
+            for topic in page["topics"]:
+                for partition in topic["partitions"]:
+                    # The client gives None for an empty list; that this API answered at all says that it is one.
+                    partition["eligible_leader_replicas"] = partition["eligible_leader_replicas"] or []
+                    partition["last_known_elr"] = partition["last_known_elr"] or []
+                if topic["name"] in found:
+                    found[topic["name"]]["partitions"] += topic["partitions"]
+                else:
+                    found[topic["name"]] = topic
+            cursor = page["next_cursor"]
+            if cursor is None:
+                break
+    except (IncompatibleBrokerVersion, UnsupportedVersionError):
+        found = {topic["name"]: topic for topic in client.describe_topics(names)}
+    return [topic for topic in found.values() if topic["error_code"] == 0]
+
+
+def _partition_state(topic: str, partition: Mapping[str, Any], moves: Mapping[Any, Any]) -> PartitionState:
+    move = moves.get((topic, partition["partition_index"]), {})
+    return PartitionState(
+        index=partition["partition_index"],
+        leader=partition["leader_id"],
+        leader_epoch=partition.get("leader_epoch", -1),
+        replicas=list(partition["replica_nodes"]),
+        isr=list(partition["isr_nodes"]),
+        offline=list(partition.get("offline_replicas") or []),
+        eligible=partition.get("eligible_leader_replicas"),
+        last_known_eligible=partition.get("last_known_elr"),
+        adding=move.get("adding_replicas", []),
+        removing=move.get("removing_replicas", []),
+    )
+
+
+def _unless_unknown(ask: Callable[[], T], otherwise: T) -> T:
+    """An answer, or `otherwise` from a broker that does not know the question or does not give us the answer."""
+    try:
+        return ask()
+    except (IncompatibleBrokerVersion, UnsupportedVersionError, ClusterAuthorizationFailedError):
+        return otherwise
+
+
+def live_brokers(client: KafkaAdminClient) -> set[int]:
+    """The ids of the brokers that are alive."""
+    return {broker["broker_id"] for broker in client.describe_cluster()["brokers"] if not broker.get("is_fenced")}
+
+
+def controller_epoch(client: KafkaAdminClient) -> int | None:
+    """The epoch of the active controller; None where no API tells it."""
+    quorum: Any = _unless_unknown(client.describe_metadata_quorum, None)
+    if quorum is None:
+        return None
+    epochs = [each.get("leader_epoch", -1) for topic in quorum["topics"] for each in topic["partitions"]]
+    return next((epoch for epoch in epochs if epoch >= 0), None)
+
+
+def print_described(topics: Sequence[TopicState], filters: Filters, live: set[int]) -> None:
+    """Print topics: tables on a terminal, Kafka's lines elsewhere."""
+    draws = is_terminal()
+    for topic in topics:
+        if filters.topics_with_overrides and not topic.changed_settings:
+            continue
+        if draws:
+            _draw(topic, filters, live)
+            continue
+        if not filters.chooses_partitions:
+            print(_topic_line(topic))
+        if not filters.topics_with_overrides:
+            for partition in topic.partitions:
+                if filters.shows(topic, partition, live):
+                    print(_partition_line(topic.name, partition))
+
+
+def _topic_line(topic: TopicState) -> str:
+    parts = [f"Topic: {topic.name}"]
+    if topic.topic_id is not None:
+        parts.append(f"TopicId: {topic.topic_id}")
+    configs = ",".join(f"{name}={value}" for name, value in topic.changed_settings.items())
+    parts += [f"PartitionCount: {len(topic.partitions)}", f"ReplicationFactor: {topic.replication_factor}"]
+    return "\t".join([*parts, f"Configs: {configs}"])
+
+
+def _partition_line(topic: str, partition: PartitionState) -> str:
+    leader = "none" if partition.leader < 0 else str(partition.leader)
+    parts = [f"Topic: {topic}", f"Partition: {partition.index}", f"Leader: {leader}"]
+    parts += [f"Replicas: {_ids(partition.replicas)}", f"Isr: {_ids(partition.isr)}"]
+    if partition.adding or partition.removing:
+        parts += [f"Adding Replicas: {_ids(partition.adding)}", f"Removing Replicas: {_ids(partition.removing)}"]
+    parts += [f"Elr: {_ids(partition.eligible)}", f"LastKnownElr: {_ids(partition.last_known_eligible)}"]
+    return "\t" + "\t".join(parts)
+
+
+def _ids(ids: Sequence[int] | None) -> str:
+    return "N/A" if ids is None else ",".join(map(str, ids))
+
+
+def _draw(topic: TopicState, filters: Filters, live: set[int]) -> None:
+    title = f"{topic.name}  {topic.topic_id or ''}  replication factor {topic.replication_factor}"
+    changed = "".join(f"\n{name}={value}" for name, value in topic.changed_settings.items())
+    rows = [
+        (
+            each.index,
+            "none" if each.leader < 0 else each.leader,
+            each.leader_epoch,
+            _ids(each.replicas),
+            _ids(each.isr),
+            _ids(each.eligible),
+        )
+        for each in topic.partitions
+        if not filters.topics_with_overrides and filters.shows(topic, each, live)
+    ]
+    if rows or not filters.chooses_partitions:
+        print_table(title + changed, ("partition", "leader", "leader epoch", "replicas", "in sync", "eligible"), rows)
+
+
+def describe_as_json(topics: Sequence[TopicState], filters: Filters, live: set[int], epoch: int | None) -> str:
+    """The topics for machines: each partition begins with the five fields of the state that ZooKeeper held."""
+    return json.dumps(
+        [
+            {
+                "topic": topic.name,
+                "topic_id": topic.topic_id,
+                "is_internal": topic.is_internal,
+                "partition_count": len(topic.partitions),
+                "replication_factor": topic.replication_factor,
+                "configs": topic.changed_settings,
+                "partitions": [
+                    _partition_fields(partition, epoch)
+                    for partition in topic.partitions
+                    if filters.shows(topic, partition, live)
+                ],
+            }
+            for topic in topics
+            if not filters.topics_with_overrides or topic.changed_settings
+        ],
+        indent=2 if is_terminal() else None,
+    )
+
+
+def _partition_fields(partition: PartitionState, epoch: int | None) -> dict[str, Any]:
+    return {
+        "partition": partition.index,
+        "controller_epoch": epoch,
+        "leader": partition.leader,
+        "version": ZOOKEEPER_STATE_VERSION,
+        "leader_epoch": partition.leader_epoch,
+        "isr": partition.isr,
+        "replicas": partition.replicas,
+        "offline_replicas": partition.offline,
+        "adding_replicas": partition.adding,
+        "removing_replicas": partition.removing,
+        "eligible_leader_replicas": partition.eligible,
+        "last_known_elr": partition.last_known_eligible,
+    }
