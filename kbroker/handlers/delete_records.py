@@ -34,18 +34,21 @@ def _failed(asked: DeleteRecordsPartition, code: ErrorCode) -> DeleteRecordsPart
 async def delete_records(request: DeleteRecordsRequest, broker: Broker, context: Context) -> DeleteRecordsResponse:
     """Delete what lies below the offset of each partition; -1 stands for its high watermark."""
 
-    async def delete(topic: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
-        try:
-            low_watermark = await broker.delete_records(topic, asked.partition_index, asked.offset)
-        except KafkaError as error:
-            return _failed(asked, error.code)
-        return DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=low_watermark)
-
-    return DeleteRecordsResponse(
-        topics=[
-            DeleteRecordsTopicResult(
-                name=topic.name, partitions=[await delete(topic.name, partition) for partition in topic.partitions]
+    topics = []
+    raised = False
+    for topic in request.topics:
+        results = []
+        for asked in topic.partitions:
+            try:
+                low_watermark = await broker.delete_records(topic.name, asked.partition_index, asked.offset)
+            except KafkaError as error:
+                results.append(_failed(asked, error.code))
+                continue
+            raised = True
+            results.append(
+                DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=low_watermark)
             )
-            for topic in request.topics
-        ]
-    )
+        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+    if raised:
+        await broker.write_log_starts()
+    return DeleteRecordsResponse(topics=topics)

@@ -33,7 +33,9 @@ def _failed(resource: DescribeConfigsResource, error: KafkaError) -> DescribeCon
 
 
 @handles(DescribeConfigsRequest, versions="1-4", on_error=_refused)
-async def describe_configs(request: DescribeConfigsRequest, broker: Broker, context: Context) -> DescribeConfigsResponse:
+async def describe_configs(
+    request: DescribeConfigsRequest, broker: Broker, context: Context
+) -> DescribeConfigsResponse:
     """Answer each resource by itself."""
     results = []
     for resource in request.resources:

@@ -1,15 +1,20 @@
 """Produce: append batches to partitions, and answer when as many replicas have them as `acks` asks for.
 
 The reply is never UNKNOWN_SERVER_ERROR: Java's producer would send the batch again, and a producer that is not
-idempotent would then have written it twice. With acks=0 there is no reply; what went wrong closes the connection, so
-that the client asks for new metadata.
+idempotent would then have written it twice. With acks=0 there is no reply; what went wrong closes the connection once
+everything else of the request is appended, so that the client asks for new metadata.
+
+There are no transactions yet. Records of one are refused as Kafka refuses those of a transaction that it cannot verify.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from kbroker.broker import Appended, Broker
 from kbroker.handlers import Context, handles
-from kbroker.storage.validation import RecordsRefused
+from kbroker.metadata.names import is_internal
+from kbroker.storage.validation import NotOneBatch, RecordsRefused
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -21,33 +26,56 @@ from wire.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from wire.record_batch import HEADER_SIZE
 
 NO_REPLY, LEADER_ONLY, ALL_IN_SYNC = 0, 1, -1
 FIRST_VERSION_WITH_CURRENT_LEADER = 10
+FIRST_VERSION_WITH_ABORTABLE_TRANSACTIONS = 11
+TOOLS_CLIENT_ID = "__admin_client"
+"""The client id with which Kafka's own tools may write to internal topics."""
+
+_LOW_ATTRIBUTES, _TRANSACTIONAL = 22, 0x10
+# Kafka gives log_start_offset with what the log itself refuses, but for these.
+_REFUSED_BEFORE_THE_LOG = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.INVALID_REQUIRED_ACKS,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    }
+)
 
 
 @handles(ProduceRequest, versions="3-11", advertised="0-11", on_error=lambda request, code: None)
 async def produce(request: ProduceRequest, broker: Broker, context: Context) -> ProduceResponse | None:
     """Append every partition's batch by itself: one that is refused does not touch the others."""
-    if request.acks not in (NO_REPLY, LEADER_ONLY, ALL_IN_SYNC):
-        return _refused(request, ErrorCode.INVALID_REQUIRED_ACKS)
-    if request.transactional_id is not None:
-        # No transaction can be open where there is no coordinator to open one.
-        return _refused(request, ErrorCode.INVALID_TXN_STATE)
+    acks, version = request.acks, context.api_version
+    if request.transactional_id is None and any(_is_transactional(data.records) for data in _data(request)):
+        return _refused(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     responses: list[TopicProduceResponse] = []
     waiting: list[tuple[PartitionProduceResponse, Appended]] = []
+    first_error: KafkaError | None = None
     for topic in request.topic_data:
         answers = []
         for data in topic.partition_data:
+            records = data.records
+            assert records is None or isinstance(records, memoryview), "what was decoded is a view"
             try:
-                assert data.records is None or isinstance(data.records, memoryview), "what was decoded is a view"
+                if acks not in (ALL_IN_SYNC, LEADER_ONLY, NO_REPLY) or is_internal(topic.name):
+                    _refuse(topic.name, data, acks, broker, context)
+                if request.transactional_id is not None and _is_transactional(records):
+                    raise _unverified(version)
                 appended = await broker.append(
-                    topic.name, data.index, data.records, version=context.api_version, all_in_sync=request.acks == -1
+                    topic.name, data.index, records, version=version, all_in_sync=acks == ALL_IN_SYNC
                 )
             except KafkaError as error:
-                if request.acks == NO_REPLY:
-                    raise
-                answers.append(_failed(data, error, broker, topic.name, context.api_version))
+                first_error = first_error or error
+                answers.append(_failed(data, error, broker, topic.name, version))
                 continue
             answer = PartitionProduceResponse(
                 index=data.index,
@@ -56,14 +84,19 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
                 log_start_offset=appended.log_start_offset,
             )
             answers.append(answer)
-            if not appended.is_committed:
+            if acks == ALL_IN_SYNC and not appended.is_committed:
                 waiting.append((answer, appended))
         responses.append(TopicProduceResponse(name=topic.name, partition_responses=answers))
-    if request.acks == NO_REPLY:
+    if acks == NO_REPLY:
+        if first_error is not None:
+            raise first_error
         return None
-    if waiting and request.acks == ALL_IN_SYNC:
+    if waiting:
         await _wait_until_committed(waiting, broker, request.timeout_ms)
-    return ProduceResponse(responses=responses, node_endpoints=_leaders(responses, broker, context))
+    response = ProduceResponse(responses=responses)
+    if first_error is not None and version >= FIRST_VERSION_WITH_CURRENT_LEADER:
+        response.node_endpoints = _leaders(responses, broker, context)
+    return response
 
 
 async def _wait_until_committed(
@@ -72,13 +105,41 @@ async def _wait_until_committed(
     """Wait for the in-sync replicas; a client that goes away changes nothing about what was received."""
     await broker.purgatory.wait(
         *(appended.partition.key for _, appended in waiting),
-        until=lambda: all(appended.is_decided for _, appended in waiting),
+        until=lambda: all(appended.outcome() is not None for _, appended in waiting),
         max_wait_ms=timeout_ms,
     )
     for answer, appended in waiting:
         code = appended.outcome()
-        if code is not ErrorCode.NONE:
-            answer.error_code, answer.base_offset = code, -1
+        answer.error_code = ErrorCode.REQUEST_TIMED_OUT if code is None else code
+
+
+def _data(request: ProduceRequest) -> Iterator[PartitionProduceData]:
+    for topic in request.topic_data:
+        yield from topic.partition_data
+
+
+def _is_transactional(records: object) -> bool:
+    return (
+        isinstance(records, memoryview)
+        and len(records) >= HEADER_SIZE
+        and records[_LOW_ATTRIBUTES] & _TRANSACTIONAL != 0
+    )
+
+
+def _unverified(version: int) -> KafkaError:
+    abortable = version >= FIRST_VERSION_WITH_ABORTABLE_TRANSACTIONS
+    code = ErrorCode.TRANSACTION_ABORTABLE if abortable else ErrorCode.INVALID_TXN_STATE
+    return KafkaError(code, "no transaction is open")
+
+
+def _refuse(topic: str, data: PartitionProduceData, acks: int, broker: Broker, context: Context) -> None:
+    """Refuse what is refused whatever the records are; a partition that does not exist is unknown first of all."""
+    if broker.image.partition(topic, data.index) is None:
+        return
+    if acks not in (ALL_IN_SYNC, LEADER_ONLY, NO_REPLY):
+        raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"{acks=}")
+    if context.client_id != TOOLS_CLIENT_ID:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal")
 
 
 def _failed(
@@ -94,13 +155,15 @@ def _failed(
         ],
         error_message=error.message or None,
     )
+    if error.code not in _REFUSED_BEFORE_THE_LOG and not isinstance(error, NotOneBatch):
+        answer.log_start_offset = broker.find(topic, data.index).log.log_start_offset
     if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER and version >= FIRST_VERSION_WITH_CURRENT_LEADER:
-        partition = broker.find(topic, data.index)
-        answer.current_leader = LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
+        leader, epoch = broker.current_leader(topic, data.index)
+        answer.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
     return answer
 
 
-def _refused(request: ProduceRequest, code: ErrorCode) -> ProduceResponse | None:
+def _refused(request: ProduceRequest, code: ErrorCode) -> ProduceResponse:
     if request.acks == NO_REPLY:
         raise KafkaError(code)
     return ProduceResponse(
@@ -124,8 +187,6 @@ def _leaders(responses: list[TopicProduceResponse], broker: Broker, context: Con
         for answer in topic.partition_responses
         if answer.current_leader is not None
     }
-    if not named:
-        return []
     return [
         NodeEndpoint(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
         for node in broker.nodes(context.listener)

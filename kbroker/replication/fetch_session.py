@@ -10,18 +10,19 @@ Source: KIP-227, KIP-516 (topic ids), and the answers of Apache Kafka 4.3.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 from wire.errors import ErrorCode
-from wire.types import ZERO_UUID
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 LAST_EPOCH = 2**31 - 1
 EVICTION_MS = 120_000
+RETRY_MS = 1_000
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 
 
@@ -30,11 +31,11 @@ class FetchedPartition:
     """One partition of a Fetch as the fetcher asked for it, with what it was last told.
 
     Units      offsets count records, partition_max_bytes bytes
-    Invariant  name is None only while topic_id is unknown to this broker
+    Shape      topic_id is None where the request used names; name is None while an id is unknown to this broker
     """
 
     name: str | None
-    topic_id: UUID
+    topic_id: UUID | None
     index: int
     fetch_offset: int
     partition_max_bytes: int
@@ -47,7 +48,7 @@ class FetchedPartition:
     @property
     def key(self) -> Hashable:
         """What identifies the partition within a session: its topic's id where the request used ids, else the name."""
-        return (self.topic_id, self.index) if self.topic_id != ZERO_UUID else (self.name, self.index)
+        return (self.topic_id or self.name, self.index)
 
     def asks_like(self, asked: FetchedPartition) -> None:
         """Take over what the fetcher asks now; what it was told stays."""
@@ -58,16 +59,29 @@ class FetchedPartition:
         self.log_start_offset = asked.log_start_offset
 
 
-@dataclass(slots=True)
-class Told:
-    """What an answer says of one partition, as far as a session must know it."""
+class Told(Protocol):
+    """What an answer says of one partition, as far as a session must know it; offsets are -1 with an error."""
 
-    error_code: int
-    high_watermark: int
-    log_start_offset: int
-    records_size: int
-    must_be_told: bool = False
-    """True where the answer has a diverging epoch or a preferred read replica, which is always told."""
+    @property
+    def asked(self) -> FetchedPartition: ...
+    @property
+    def error_code(self) -> ErrorCode: ...
+    @property
+    def high_watermark(self) -> int: ...
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def size(self) -> int:
+        """Bytes of records."""
+        ...
+
+    @property
+    def must_be_told(self) -> bool:
+        """True where the answer has a diverging epoch or a preferred read replica."""
+        ...
+
+
+Answer = TypeVar("Answer", bound=Told)
 
 
 @dataclass(slots=True)
@@ -81,6 +95,27 @@ class FetchSession:
     last_used_ms: int
     partitions: dict[Hashable, FetchedPartition]
     epoch: int = 1
+
+    def takes_note(self, answer: Told) -> bool:
+        """Note what the fetcher will know of a partition; False if it knows that already and need not be told."""
+        partition, size = answer.asked, answer.size
+        failed = answer.error_code is not ErrorCode.NONE
+        changed = (
+            size > 0
+            or failed
+            or answer.high_watermark != partition.told_high_watermark
+            or answer.log_start_offset != partition.told_log_start_offset
+            or answer.must_be_told
+        )
+        if changed:
+            partition.told_log_start_offset = answer.log_start_offset
+            # After an error the next good answer has to be told, even if the high watermark is where it was.
+            partition.told_high_watermark = -1 if failed else answer.high_watermark
+        if size > 0:
+            key = partition.key
+            if self.partitions.get(key) is partition:
+                self.partitions[key] = self.partitions.pop(key)
+        return changed
 
 
 @dataclass(slots=True)
@@ -98,42 +133,19 @@ class FetchContext:
     _sessions: FetchSessions | None = field(default=None, repr=False)
 
     def select(
-        self, told: list[Told], *, is_follower: bool, uses_topic_ids: bool, now_ms: int
-    ) -> tuple[int, list[int]]:
-        """What to answer: (session id, indexes into `partitions` that are part of the answer).
+        self, answers: list[Answer], *, is_follower: bool, uses_topic_ids: bool, now_ms: int
+    ) -> tuple[int, list[Answer]]:
+        """What to answer: (session id, those of `answers` that are sent).
 
-        told is parallel to `partitions`. A full request is answered whole and may be granted a session here; an
-        incremental one is answered with what changed since the fetcher was told last.
+        A full request is answered whole and may be granted a session here, in the order of `answers`; an incremental
+        one is answered with what changed since the fetcher was told last.
         """
-        everything = list(range(len(told)))
-        if self.session is None:
-            if not self.grants or self._sessions is None:
-                return NO_SESSION, everything
-            for partition, answer in zip(self.partitions, told, strict=True):
-                partition.told_high_watermark = answer.high_watermark
-                partition.told_log_start_offset = answer.log_start_offset
-            created = self._sessions.create(
-                self.partitions, is_follower=is_follower, uses_topic_ids=uses_topic_ids, now_ms=now_ms
-            )
-            return created, everything
-        session, selected = self.session, []
-        for index, (partition, answer) in enumerate(zip(self.partitions, told, strict=True)):
-            changed = (
-                answer.records_size > 0
-                or answer.error_code != ErrorCode.NONE
-                or answer.must_be_told
-                or answer.high_watermark != partition.told_high_watermark
-                or answer.log_start_offset != partition.told_log_start_offset
-            )
-            partition.told_log_start_offset = answer.log_start_offset
-            # After an error the next good answer has to be told, even if the high watermark is where it was.
-            failed = answer.error_code != ErrorCode.NONE
-            partition.told_high_watermark = -1 if failed else answer.high_watermark
-            if changed:
-                selected.append(index)
-            if answer.records_size > 0 and session.partitions.get(partition.key) is partition:
-                session.partitions[partition.key] = session.partitions.pop(partition.key)
-        return session.id, selected
+        if self.session is not None:
+            return self.session.id, [answer for answer in answers if self.session.takes_note(answer)]
+        if not self.grants or self._sessions is None:
+            return NO_SESSION, answers
+        created = self._sessions.create(answers, is_follower=is_follower, uses_topic_ids=uses_topic_ids, now_ms=now_ms)
+        return created, answers
 
     @property
     def is_superseded(self) -> bool:
@@ -151,6 +163,7 @@ class FetchSessions:
     def __init__(self, max_sessions: int, new_id: Callable[[], int]) -> None:
         self.max_sessions = max_sessions
         self.evictions = 0
+        self._full_until_ms = 0
         self._new_id = new_id
         # In the order of last use, oldest first: a touched session is put in again at the end.
         self._sessions: dict[int, FetchSession] = {}
@@ -205,24 +218,27 @@ class FetchSessions:
         session.epoch = 1 if session.epoch == LAST_EPOCH else session.epoch + 1
         return FetchContext(list(session.partitions.values()), session=session, _expected_epoch=session.epoch)
 
-    def create(
-        self, partitions: list[FetchedPartition], *, is_follower: bool, uses_topic_ids: bool, now_ms: int
-    ) -> int:
-        """Grant a session over these partitions; its id, or 0 when there is no place for it."""
+    def create(self, answers: Sequence[Told], *, is_follower: bool, uses_topic_ids: bool, now_ms: int) -> int:
+        """Grant a session over what was answered; its id, or 0 when there is no place for it."""
         if self.max_sessions <= 0:
             return NO_SESSION
-        if len(self._sessions) >= self.max_sessions and not self._evict(is_follower, len(partitions), now_ms):
+        if len(self._sessions) >= self.max_sessions and not self._evict(is_follower, len(answers), now_ms):
             return NO_SESSION
         session_id = self._new_id()
         while session_id in self._sessions or session_id == NO_SESSION:
             session_id = self._new_id()
+        partitions = {}
+        for answer in answers:
+            partition = partitions[answer.asked.key] = answer.asked
+            partition.told_high_watermark = answer.high_watermark
+            partition.told_log_start_offset = answer.log_start_offset
         self._sessions[session_id] = FetchSession(
             session_id,
             is_follower,
             uses_topic_ids,
             created_ms=now_ms,
             last_used_ms=now_ms,
-            partitions={partition.key: partition for partition in partitions},
+            partitions=partitions,
         )
         return session_id
 
@@ -234,17 +250,20 @@ class FetchSessions:
         oldest = next(iter(self._sessions.values()))
         if now_ms - oldest.last_used_ms > EVICTION_MS:
             return self._drop(oldest)
+        if now_ms < self._full_until_ms and not for_follower:
+            return False
         candidates = [
             session
             for session in self._sessions.values()
             if now_ms - session.created_ms > EVICTION_MS or (for_follower and not session.is_follower)
         ]
-        if not candidates:
-            return False
-        least = min(candidates, key=lambda session: (session.is_follower, len(session.partitions), session.id))
-        if (for_follower, size) < (least.is_follower, len(least.partitions)):
-            return False
-        return self._drop(least)
+        if candidates:
+            least = min(candidates, key=lambda session: (session.is_follower, len(session.partitions), session.id))
+            if (for_follower, size) > (least.is_follower, len(least.partitions)):
+                return self._drop(least)
+        # Fetchers without a session ask for one with each request: they must not have all sessions looked at each time.
+        self._full_until_ms = now_ms + RETRY_MS
+        return False
 
     def _drop(self, session: FetchSession) -> bool:
         del self._sessions[session.id]

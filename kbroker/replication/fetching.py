@@ -5,38 +5,68 @@ may exceed both limits by one whole batch, so that a consumer always gets on; la
 batch does not fit. A Fetch that found too little waits, and looks again at just those partitions whose readable end or
 leadership moved. When the wait ends everything is read anew.
 
+A partition that the metadata does not know is no reason to answer at once while others may have records: a consumer
+whose topic was deleted would otherwise ask in a loop until it has heard of it. Such partitions stand at the end of the
+answer.
+
 Source: KIP-74 (one whole batch at least), KIP-227, the delayed fetch of Apache Kafka 4.3.1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from kbroker.replication.fetch_session import FetchedPartition
-from kbroker.replication.partition import Partition, PartitionRead
+from kbroker.replication.partition import Fetcher, Partition, PartitionRead
+from kbroker.storage.checkpoint import TopicPartition
 from wire.errors import ErrorCode, KafkaError
 
+_NOT_IN_THE_METADATA = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
-@dataclass(slots=True)
+
 class PartitionAnswer:
-    """What one partition gives to one Fetch: either an error, or what was read."""
+    """What one partition gives to one Fetch: either an error, or what was read.
 
-    asked: FetchedPartition
-    partition: Partition | None = None
-    read: PartitionRead | None = None
-    error: KafkaError | None = None
-    size: int = 0
+    Note  is_unknown: the metadata did not know the partition when the request came
+    """
+
+    __slots__ = ("asked", "error", "is_unknown", "partition", "read", "size")
+
+    def __init__(self, asked: FetchedPartition) -> None:
+        self.asked = asked
+        self.partition: Partition | None = None
+        self.read: PartitionRead | None = None
+        self.error: KafkaError | None = None
+        self.is_unknown = False
+        self.size = 0
+
+    # What a session has to know of it
 
     @property
     def error_code(self) -> ErrorCode:
         """NONE, or why nothing was read."""
-        return self.error.code if self.error is not None else ErrorCode.NONE
+        return ErrorCode.NONE if self.error is None else self.error.code
+
+    @property
+    def high_watermark(self) -> int:
+        """As it is told; -1 with an error."""
+        return -1 if self.read is None else self.read.high_watermark
+
+    @property
+    def log_start_offset(self) -> int:
+        """As it is told; -1 with an error."""
+        return -1 if self.read is None else self.read.log_start_offset
+
+    @property
+    def must_be_told(self) -> bool:
+        """True with a diverging epoch, which is always told."""
+        return self.read is not None and self.read.diverging is not None
 
 
 class FetchRound:
     """One Fetch, read as often as it takes.
 
+    Shape   risen holds the partitions whose high watermark rose since a follower asked for more: wake who waits on them
     Units   max_bytes, min_bytes and size are bytes of records
     Errors  none: what goes wrong with a partition is part of its answer
     """
@@ -46,86 +76,116 @@ class FetchRound:
         asked: list[FetchedPartition],
         find: Callable[[FetchedPartition], Partition],
         *,
+        fetcher: Fetcher,
         max_bytes: int,
         min_bytes: int,
-        replica_id: int,
-        read_committed: bool,
     ) -> None:
         self.answers = [PartitionAnswer(partition) for partition in asked]
         self.size = 0
+        self.risen: list[TopicPartition] = []
         self._find = find
-        self._max_bytes = max_bytes
-        self._min_bytes = min_bytes
-        self._replica_id = replica_id
-        self._read_committed = read_committed
+        self._fetcher = fetcher
+        self._max_bytes = max(0, max_bytes)
+        self._min_bytes = min(min_bytes, self._max_bytes)
 
     def read(self) -> None:
-        """Read every partition within the byte budget."""
+        """Read every partition for the first time, within the byte budget."""
+        self._read_all()
+        has_unknown = False
+        for answer in self.answers:
+            if answer.error is not None and answer.error.code in _NOT_IN_THE_METADATA:
+                answer.is_unknown = has_unknown = True
+        if has_unknown:
+            self.answers.sort(key=lambda answer: answer.is_unknown)
+        if self._fetcher.is_follower:
+            self._note_follower()
+
+    def read_again(self) -> None:
+        """Read everything anew at the end of a wait."""
+        self._read_all()
+
+    def _read_all(self) -> None:
         budget, self.size = self._max_bytes, 0
         for answer in self.answers:
-            self._read_one(answer, max_bytes=min(answer.asked.partition_max_bytes, budget), first=self.size == 0)
-            self.size += answer.size
-            budget = max(0, budget - answer.size)
+            if answer.is_unknown:
+                continue
+            size = self._read_one(answer, budget, first=self.size == 0)
+            self.size += size
+            budget = max(0, budget - size)
+
+    def _note_follower(self) -> None:
+        """To ask for an offset is to acknowledge everything below it."""
+        fetcher = self._fetcher
+        for answer in self.answers:
+            partition, read = answer.partition, answer.read
+            if partition is None or read is None:
+                continue
+            if fetcher.is_stale:
+                message = f"broker {fetcher.replica_id} has been registered anew since"
+                answer.error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
+                answer.read, answer.size = None, 0
+            elif read.diverging is None and partition.on_follower_fetch(fetcher.replica_id, answer.asked.fetch_offset):
+                self.risen.append(partition.key)
 
     @property
     def answers_at_once(self) -> bool:
         """Whether there is no reason to wait: enough bytes, an error, a diverging epoch, or nothing asked."""
-        return (
-            not self.answers
-            or self.size >= self._min_bytes
-            or any(
-                answer.error is not None
-                or (answer.read is not None and answer.read.diverging is not None)
-                or self._lags_a_segment(answer)
-                for answer in self.answers
-            )
-        )
+        if self.size >= self._min_bytes:
+            return True
+        waits = False
+        for answer in self.answers:
+            if answer.is_unknown:
+                continue
+            if self._ends_the_wait(answer):
+                return True
+            waits = True
+        return not waits
 
     def is_satisfied(self) -> bool:
         """Whether a waiting Fetch is to be answered now. Looks only at partitions that moved since they were read."""
+        reads_to = self._fetcher.reads_to
         for answer in self.answers:
+            if answer.is_unknown:
+                continue
             partition, read = answer.partition, answer.read
             if partition is None or read is None:
                 return True
             try:
-                end = partition.readable_end(replica_id=self._replica_id, read_committed=self._read_committed)
+                end = partition.readable_end(reads_to)
             except KafkaError:
                 return True
             if end == read.readable_end and partition.leader_epoch == read.leader_epoch:
                 continue
-            before = answer.size
-            self._read_one(answer, max_bytes=answer.asked.partition_max_bytes, first=True)
-            self.size += answer.size - before
-            if answer.error is not None or (answer.read is not None and answer.read.diverging is not None):
-                return True
-            if self._lags_a_segment(answer):
+            self.size -= answer.size
+            self.size += self._read_one(answer, answer.asked.partition_max_bytes, first=True)
+            if self._ends_the_wait(answer):
                 return True
         return self.size >= self._min_bytes
 
     @staticmethod
-    def _lags_a_segment(answer: PartitionAnswer) -> bool:
-        """A fetcher that reads from a closed segment is behind: waiting for more bytes than that segment has is vain."""
-        return (
-            answer.size > 0
-            and answer.partition is not None
-            and answer.asked.fetch_offset < answer.partition.log.active_segment_base_offset
-        )
+    def _ends_the_wait(answer: PartitionAnswer) -> bool:
+        partition, read = answer.partition, answer.read
+        if partition is None or read is None or read.diverging is not None:
+            return True
+        return partition.reads_an_older_segment(answer.asked.fetch_offset, read)
 
-    def _read_one(self, answer: PartitionAnswer, *, max_bytes: int, first: bool) -> None:
+    def _read_one(self, answer: PartitionAnswer, budget: int, *, first: bool) -> int:
+        """Read one partition; how many bytes it gives."""
         asked = answer.asked
-        answer.read, answer.error, answer.size = None, None, 0
+        answer.read = answer.error = None
+        answer.size = 0
         try:
             partition = answer.partition = self._find(asked)
-            answer.read = partition.read(
+            read = answer.read = partition.read(
                 fetch_offset=asked.fetch_offset,
-                max_bytes=max_bytes,
+                max_bytes=min(max(0, asked.partition_max_bytes), budget),
+                fetcher=self._fetcher,
                 current_leader_epoch=asked.current_leader_epoch,
                 last_fetched_epoch=asked.last_fetched_epoch,
-                replica_id=self._replica_id,
-                read_committed=self._read_committed,
                 at_least_one_batch=first,
             )
         except KafkaError as error:
             answer.error = error
-        else:
-            answer.size = answer.read.size
+            return 0
+        answer.size = read.size
+        return read.size

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kbroker.replication.partition import NO_EPOCH, Partition
+from kbroker.replication.partition import CONSUMER, NO_EPOCH, Partition, ReadsTo
 from wire.errors import ErrorCode, KafkaError
 
 LATEST = -1
@@ -55,9 +55,16 @@ class OffsetAsked:
 
     timestamp: int
     version: int
-    replica_id: int = -1
+    replica_id: int = CONSUMER
     read_committed: bool = False
     current_leader_epoch: int = NO_EPOCH
+
+    @property
+    def reads_to(self) -> ReadsTo:
+        """Up to where the asker may read; everybody but a consumer to the end."""
+        if self.replica_id != CONSUMER:
+            return ReadsTo.LOG_END_OFFSET
+        return ReadsTo.LAST_STABLE_OFFSET if self.read_committed else ReadsTo.HIGH_WATERMARK
 
     @property
     def reads_the_log(self) -> bool:
@@ -65,20 +72,27 @@ class OffsetAsked:
         return self.timestamp >= 0 or self.timestamp == MAX_TIMESTAMP
 
 
-def look_up(partition: Partition, asked: OffsetAsked) -> OffsetFound:
-    """Answer one question.
+def refuse_unknown_name(asked: OffsetAsked) -> None:
+    """Refuse a negative timestamp that names nothing in the version of the request, whatever the partition.
 
-    Errors  those of Partition.leading, UNSUPPORTED_VERSION (a name that the version lacks), OFFSET_NOT_AVAILABLE and
-            LEADER_NOT_AVAILABLE (a new leader has not reached its own epoch yet)
+    Errors  UNSUPPORTED_VERSION
     """
     if asked.timestamp < 0 and asked.version < FIRST_VERSION.get(asked.timestamp, asked.version + 1):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {asked.timestamp} in version {asked.version}")
+
+
+def look_up(partition: Partition, asked: OffsetAsked) -> OffsetFound:
+    """Answer one question.
+
+    Errors  those of Partition.leading, OFFSET_NOT_AVAILABLE and LEADER_NOT_AVAILABLE (a new leader has not reached its
+            own epoch yet), KAFKA_STORAGE_ERROR
+    """
     progress = partition.leading(asked.current_leader_epoch)
     log = partition.log
-    end = partition.readable_end(replica_id=asked.replica_id, read_committed=asked.read_committed)
-    behind = asked.replica_id < 0 and progress.high_watermark < progress.epoch_start_offset
+    end = partition.readable_end(asked.reads_to)
+    is_behind = asked.replica_id == CONSUMER and progress.high_watermark < progress.epoch_start_offset
     if asked.timestamp == LATEST:
-        if behind:
+        if is_behind:
             raise _not_available(asked)
         return OffsetFound(end, -1, partition.leader_epoch)
     if asked.timestamp == EARLIEST:
@@ -88,14 +102,11 @@ def look_up(partition: Partition, asked: OffsetAsked) -> OffsetFound:
     if asked.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return NOT_FOUND
     found = log.max_timestamp() if asked.timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(asked.timestamp)
-    if found is None:
-        return NOT_FOUND
-    offset, timestamp, leader_epoch = found
-    if offset >= end:
-        if behind:
-            raise _not_available(asked)
-        return NOT_FOUND
-    return OffsetFound(offset, timestamp, leader_epoch)
+    if found is not None and found[0] < end:
+        return OffsetFound(*found)
+    if is_behind:
+        raise _not_available(asked)
+    return NOT_FOUND
 
 
 def _with_epoch_of(partition: Partition, offset: int) -> OffsetFound:

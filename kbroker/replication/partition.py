@@ -12,18 +12,22 @@ Source: KIP-101, KIP-320, KIP-392, KIP-405, KIP-966.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.metadata.image import PartitionImage
 from kbroker.replication.leader import LeaderProgress
+from kbroker.storage.checkpoint import TopicPartition
+from kbroker.storage.files import FileRange
 from kbroker.storage.log import Log
-from kbroker.storage.reading import LogSlice
+from kbroker.storage.log_config import LogConfig
 from wire.errors import ErrorCode, KafkaError
 
 NO_EPOCH = -1
 CONSUMER = -1
 DEBUGGING_CONSUMER = -2
+FUTURE_REPLICA = -3
 
 
 class EpochEnd(NamedTuple):
@@ -31,6 +35,34 @@ class EpochEnd(NamedTuple):
 
     leader_epoch: int
     end_offset: int
+
+
+class ReadsTo(Enum):
+    """Up to where somebody may read."""
+
+    HIGH_WATERMARK = 0
+    LAST_STABLE_OFFSET = 1
+    LOG_END_OFFSET = 2
+
+
+class Fetcher:
+    """Who fetches: a consumer, or a replica with its id and epoch.
+
+    Note  is_stale says that a replica's epoch is older than that of the broker which is alive under its id
+    """
+
+    __slots__ = ("is_follower", "is_stale", "reads_to", "replica_id")
+
+    def __init__(self, replica_id: int = CONSUMER, *, read_committed: bool = False, is_stale: bool = False) -> None:
+        self.replica_id = replica_id
+        self.is_follower = replica_id >= 0
+        self.is_stale = is_stale
+        if self.is_follower or replica_id == FUTURE_REPLICA:
+            self.reads_to = ReadsTo.LOG_END_OFFSET
+        elif read_committed:
+            self.reads_to = ReadsTo.LAST_STABLE_OFFSET
+        else:
+            self.reads_to = ReadsTo.HIGH_WATERMARK
 
 
 @dataclass(slots=True)
@@ -43,26 +75,25 @@ class PartitionRead:
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
-    records: LogSlice | None = None
-    diverging: EpochEnd | None = None
-    leader_epoch: int = NO_EPOCH
-    readable_end: int = 0
+    leader_epoch: int
+    readable_end: int
     """The offset up to which this fetcher may read; what it waits for lies from here on."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of records found."""
-        return self.records.size if self.records is not None else 0
+    records: FileRange | None = None
+    size: int = 0
+    segment_base_offset: int = 0
+    """Of the segment in which the fetch offset lies, once something was looked for there."""
+    diverging: EpochEnd | None = None
 
 
 class Partition:
     """One partition on this broker.
 
     Errors  NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, OFFSET_OUT_OF_RANGE,
-            KAFKA_STORAGE_ERROR, NOT_ENOUGH_REPLICAS
+            KAFKA_STORAGE_ERROR
     """
 
     __slots__ = (
+        "_known_high_watermark",
         "broker_id",
         "index",
         "isr",
@@ -70,6 +101,7 @@ class Partition:
         "leader",
         "leader_epoch",
         "log",
+        "name",
         "partition_epoch",
         "progress",
         "replicas",
@@ -77,12 +109,22 @@ class Partition:
         "topic_id",
     )
 
-    def __init__(self, *, broker_id: int, topic: str, topic_id: UUID, index: int, log: Log) -> None:
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        topic: str,
+        topic_id: UUID,
+        index: int,
+        log: Log,
+        checkpointed_high_watermark: int = 0,
+    ) -> None:
         self.broker_id = broker_id
         self.topic = topic
         self.topic_id = topic_id
         self.index = index
-        self.key = (topic, index)
+        self.key: TopicPartition = (topic, index)
+        self.name = f"{topic}-{index}"
         self.log = log
         self.leader = -1
         self.leader_epoch = NO_EPOCH
@@ -90,47 +132,55 @@ class Partition:
         self.isr: frozenset[int] = frozenset()
         self.replicas: tuple[int, ...] = ()
         self.progress: LeaderProgress | None = None
+        self._known_high_watermark = checkpointed_high_watermark
 
     def __repr__(self) -> str:
-        return f"<Partition {self.topic}-{self.index} leader_epoch={self.leader_epoch}>"
+        return f"<Partition {self.name} leader_epoch={self.leader_epoch}>"
 
     # Roles
 
-    def apply(self, image: PartitionImage, *, min_insync_replicas: int, checkpointed_high_watermark: int) -> bool:
+    def apply(self, image: PartitionImage) -> bool:
         """Take over what the metadata says of this partition; True if the high watermark rose or the role changed."""
         was_leader, old_epoch = self.progress is not None, self.leader_epoch
         self.leader, self.leader_epoch = image.leader, image.leader_epoch
         self.partition_epoch = image.partition_epoch
         self.isr, self.replicas = frozenset(image.isr), tuple(image.replicas)
         if image.leader != self.broker_id:
-            self.progress = None
+            self.resign()
             return was_leader
         if self.progress is not None and old_epoch == image.leader_epoch:
-            self.progress.min_insync_replicas = min_insync_replicas
             self.progress.replica_count = len(self.replicas)
-            return self.progress.on_isr_change(self.isr)
+            return self._tell_producers(self.progress.on_isr_change(self.isr))
         # A new leadership: its epoch is noted before anything is appended in it, empty epochs included.
+        self.resign()
         end = self.log.log_end_offset
         self.log.assign_epoch(image.leader_epoch)
-        known = self.progress.high_watermark if self.progress is not None else checkpointed_high_watermark
         self.progress = LeaderProgress(
             broker_id=self.broker_id,
             leader_epoch=image.leader_epoch,
             log_end_offset=end,
-            high_watermark=min(max(known, self.log.log_start_offset), end),
+            high_watermark=min(max(self._known_high_watermark, self.log.log_start_offset), end),
             isr=self.isr,
-            min_insync_replicas=min_insync_replicas,
+            min_insync_replicas=self.log.config.min_insync_replicas,
             replica_count=len(self.replicas),
             epoch_start_offset=end,
         )
-        return True
+        return self._tell_producers(True)
 
-    def set_min_insync_replicas(self, count: int) -> bool:
-        """Take over a changed min.insync.replicas; True if the high watermark rose."""
-        if self.progress is None or self.progress.min_insync_replicas == count:
+    def resign(self) -> None:
+        """Lead no more: what comes for the leader is refused from now on."""
+        if self.progress is not None:
+            self._known_high_watermark = self.progress.high_watermark
+            self.progress = None
+
+    def reconfigure(self, config: LogConfig) -> bool:
+        """Take over changed settings; True if the high watermark rose by it."""
+        self.log.reconfigure(config)
+        progress = self.progress
+        if progress is None or progress.min_insync_replicas == config.min_insync_replicas:
             return False
-        self.progress.min_insync_replicas = count
-        return self.progress.on_isr_change(self.isr)
+        progress.min_insync_replicas = config.min_insync_replicas
+        return self._tell_producers(progress.on_isr_change(self.isr))
 
     @property
     def is_leader(self) -> bool:
@@ -143,9 +193,7 @@ class Partition:
         Errors  KAFKA_STORAGE_ERROR, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER
         """
         if self.log.state.failure is not None:
-            raise KafkaError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {self.topic}-{self.index} is offline"
-            )
+            raise self.log.offline_error()
         if current_leader_epoch not in (NO_EPOCH, self.leader_epoch):
             code = (
                 ErrorCode.FENCED_LEADER_EPOCH
@@ -153,30 +201,47 @@ class Partition:
                 else ErrorCode.UNKNOWN_LEADER_EPOCH
             )
             raise KafkaError(code, f"{current_leader_epoch=}, ours is {self.leader_epoch}")
-        if self.progress is None:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic}-{self.index} is led by {self.leader}")
-        return self.progress
+        progress = self.progress
+        if progress is None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name} is led by {self.leader}")
+        return progress
+
+    # Progress
+
+    def on_append(self) -> None:
+        """The leader's log has grown: the high watermark may rise."""
+        progress = self.progress
+        if progress is not None and progress.on_append(self.log.log_end_offset):
+            self.log.producers.on_high_watermark(progress.high_watermark)
+
+    def on_follower_fetch(self, replica_id: int, fetch_offset: int) -> bool:
+        """A follower holds everything below the offset that it fetches; True if the high watermark rose."""
+        progress = self.leading()
+        return self._tell_producers(
+            progress.on_follower_fetch(replica_id, leader_epoch=self.leader_epoch, fetch_offset=fetch_offset)
+        )
+
+    def _tell_producers(self, rose: bool) -> bool:
+        """Transactions whose end the high watermark has passed are stable."""
+        if rose and self.progress is not None:
+            self.log.producers.on_high_watermark(self.progress.high_watermark)
+        return rose
 
     # Offsets
 
-    @property
-    def high_watermark(self) -> int:
-        """The offset below which consumers may read."""
-        return self.leading().high_watermark
-
-    @property
-    def last_stable_offset(self) -> int:
-        """The offset below which every transaction is decided."""
+    def readable_end(self, reads_to: ReadsTo = ReadsTo.HIGH_WATERMARK) -> int:
+        """The offset up to which somebody may read."""
         high_watermark = self.leading().high_watermark
+        if reads_to is ReadsTo.HIGH_WATERMARK:
+            return high_watermark
+        if reads_to is ReadsTo.LOG_END_OFFSET:
+            return self.log.log_end_offset
+        return self._last_stable_offset(high_watermark)
+
+    def _last_stable_offset(self, high_watermark: int) -> int:
+        """The offset below which every transaction is decided."""
         unstable = self.log.producers.first_unstable_offset
         return high_watermark if unstable is None else min(unstable, high_watermark)
-
-    def readable_end(self, *, replica_id: int, read_committed: bool) -> int:
-        """The offset up to which this reader may read."""
-        high_watermark = self.leading().high_watermark
-        if replica_id >= 0:
-            return self.log.log_end_offset
-        return self.last_stable_offset if read_committed else high_watermark
 
     def end_of_epoch(self, leader_epoch: int) -> EpochEnd | None:
         """Where leader_epoch ended in this log (KIP-101, KIP-279); None when the log does not know."""
@@ -190,10 +255,9 @@ class Partition:
         *,
         fetch_offset: int,
         max_bytes: int,
+        fetcher: Fetcher,
         current_leader_epoch: int = NO_EPOCH,
         last_fetched_epoch: int = NO_EPOCH,
-        replica_id: int = CONSUMER,
-        read_committed: bool = False,
         at_least_one_batch: bool = True,
     ) -> PartitionRead:
         """Read whole batches from the one that holds fetch_offset, at most max_bytes unless at_least_one_batch.
@@ -202,34 +266,57 @@ class Partition:
         Source  KIP-227, KIP-320, KIP-595 (diverging epochs)
         """
         progress = self.leading(current_leader_epoch)
+        if fetcher.is_follower:
+            self._check_follower(fetcher.replica_id, current_leader_epoch)
         log = self.log
-        if replica_id >= 0 and (replica_id not in self.replicas or replica_id == self.broker_id):
-            code = (
-                ErrorCode.NOT_LEADER_OR_FOLLOWER if current_leader_epoch == NO_EPOCH else ErrorCode.UNKNOWN_LEADER_EPOCH
-            )
-            raise KafkaError(code, f"{replica_id=} is no follower of {self.topic}-{self.index}")
-        end = self.readable_end(replica_id=replica_id, read_committed=read_committed)
-        found = PartitionRead(
-            progress.high_watermark,
-            self.last_stable_offset,
-            log.log_start_offset,
-            leader_epoch=self.leader_epoch,
-            readable_end=end,
-        )
+        high_watermark = progress.high_watermark
+        last_stable_offset = self._last_stable_offset(high_watermark)
+        reads_to = fetcher.reads_to
+        if reads_to is ReadsTo.HIGH_WATERMARK:
+            end = high_watermark
+        else:
+            end = last_stable_offset if reads_to is ReadsTo.LAST_STABLE_OFFSET else log.log_end_offset
+        found = PartitionRead(high_watermark, last_stable_offset, log.log_start_offset, self.leader_epoch, end)
         if last_fetched_epoch != NO_EPOCH:
-            epoch_end = self.end_of_epoch(last_fetched_epoch)
-            if epoch_end is None:
-                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is known of {last_fetched_epoch=}")
-            if epoch_end.leader_epoch < last_fetched_epoch or epoch_end.end_offset < fetch_offset:
-                found.diverging = epoch_end
+            found.diverging = self._divergence(last_fetched_epoch, fetch_offset)
+            if found.diverging is not None:
                 return found
         if not log.log_start_offset <= fetch_offset <= log.log_end_offset:
-            raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{fetch_offset=} is outside {log.log_start_offset}..{log.log_end_offset}",
-            )
+            raise self._out_of_range(fetch_offset)
         if fetch_offset < end:
-            found.records = log.read(
-                fetch_offset, max_bytes=max_bytes, end_offset=end, at_least_one_batch=at_least_one_batch
-            )
+            piece = log.read(fetch_offset, max_bytes=max_bytes, end_offset=end, at_least_one_batch=at_least_one_batch)
+            found.records, found.size = piece.records, piece.size
+            found.segment_base_offset = piece.segment_base_offset
         return found
+
+    def _check_follower(self, replica_id: int, current_leader_epoch: int) -> None:
+        if replica_id not in self.replicas or replica_id == self.broker_id:
+            without_epoch = current_leader_epoch == NO_EPOCH
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER if without_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+            raise KafkaError(code, f"{replica_id=} is no follower of {self.name}")
+
+    def _divergence(self, last_fetched_epoch: int, fetch_offset: int) -> EpochEnd | None:
+        """Where the fetcher's history leaves this log's, if it does before fetch_offset."""
+        epoch_end = self.end_of_epoch(last_fetched_epoch)
+        if epoch_end is None:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is known of {last_fetched_epoch=}")
+        if fetch_offset < self.log.log_start_offset:
+            raise self._out_of_range(fetch_offset)
+        diverges = epoch_end.leader_epoch < last_fetched_epoch or epoch_end.end_offset < fetch_offset
+        return epoch_end if diverges else None
+
+    def _out_of_range(self, fetch_offset: int) -> KafkaError:
+        bounds = f"{self.log.log_start_offset}..{self.log.log_end_offset}"
+        return KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{fetch_offset=} is outside {bounds} of {self.name}")
+
+    def reads_an_older_segment(self, fetch_offset: int, read: PartitionRead) -> bool:
+        """Whether a fetcher is a segment behind what it may read: it gets no more by waiting, since an answer ends with
+        its segment.
+        """
+        end = read.readable_end
+        active_base_offset = self.log.active_segment_base_offset
+        if fetch_offset >= end or fetch_offset >= active_base_offset:
+            return False
+        if end >= active_base_offset:
+            return True
+        return self.log.segments.from_offset(end)[0].base_offset > read.segment_base_offset

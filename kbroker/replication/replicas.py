@@ -33,9 +33,7 @@ class Replicas:
             could not be made or opened to the topic's id: they answer KAFKA_STORAGE_ERROR until a restart
     """
 
-    def __init__(
-        self, *, env: Env, directory: LogDirectory, broker_id: int, settings: Settings, image: Image
-    ) -> None:
+    def __init__(self, *, env: Env, directory: LogDirectory, broker_id: int, settings: Settings, image: Image) -> None:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.failed: dict[TopicPartition, UUID] = {}
         self.directory = directory
@@ -72,14 +70,9 @@ class Replicas:
                 )
         for (name, index), topic_image in expected.items():
             partition = self._open(name, index, topic_image.id, self._log_config(name, self._image))
-            if partition is None:
-                continue
-            self.partitions[name, index] = partition
-            partition.apply(
-                topic_image.partitions[index],
-                min_insync_replicas=partition.log.config.min_insync_replicas,
-                checkpointed_high_watermark=self._checkpointed(partition),
-            )
+            if partition is not None:
+                self.partitions[partition.key] = partition
+                partition.apply(topic_image.partitions[index])
 
     def close(self, *, broker_epoch: int) -> None:
         """Flush and close every log, write the checkpoints and the clean-shutdown marker. Blocking.
@@ -88,7 +81,39 @@ class Replicas:
         """
         self.directory.close(broker_epoch=broker_epoch, high_watermarks=self.high_watermarks())
 
-    # Following the metadata
+    # Following the metadata: retire, remove_files, prepare, apply
+
+    def retire(self, delta: Delta) -> list[TopicPartition]:
+        """Stop serving what is no longer placed here, in the event loop; the partitions whose files have to go."""
+        gone = []
+        for change in delta.changed_partitions:
+            if change.after is not None and self.broker_id in change.after.replicas:
+                continue
+            key = (change.topic.name, change.index)
+            held = self.partitions.get(key)
+            if held is not None and held.topic_id == change.topic.id:
+                del self.partitions[key]
+                held.resign()
+                gone.append(key)
+            elif self.failed.get(key) == change.topic.id:
+                del self.failed[key]
+                gone.append(key)
+        return gone
+
+    def remove_files(self, key: TopicPartition) -> None:
+        """Give up the files of a retired partition; they go after file.delete.delay.ms. Blocking.
+
+        Nobody may append meanwhile. If the disk fails it is offline and what is left is removed by the next start.
+        """
+        topic, index = key
+        held = self.directory.logs.get(key)
+        delay_ms = held.config.file_delete_delay_ms if held is not None else 0
+        try:
+            self.directory.delete_log(
+                topic, index, unique_id=self._env.new_uuid(), now_ms=self._env.now_ms(), delay_ms=delay_ms
+            )
+        except KafkaError as error:
+            log.error("cannot remove a partition", topic=topic, partition=index, error=error.message)
 
     def adds_any(self, delta: Delta) -> bool:
         """Whether `prepare` has anything to make for these changes."""
@@ -98,57 +123,28 @@ class Replicas:
         """Make the logs of new partitions. Blocking; nothing is served yet."""
         made = []
         for change in delta.changed_partitions:
-            if not self._is_new(change):
-                continue
-            name, index = change.topic.name, change.index
-            known = self.partitions.get((name, index))
-            if known is not None:
-                self.remove_files(known)
-            partition = self._open(name, index, change.topic.id, self._log_config(name, image))
-            if partition is not None:
-                made.append(partition)
+            if self._is_new(change):
+                name = change.topic.name
+                partition = self._open(name, change.index, change.topic.id, self._log_config(name, image))
+                if partition is not None:
+                    made.append(partition)
         return made
 
-    def apply(self, image: Image, delta: Delta, made: list[Partition]) -> list[Partition]:
+    def apply(self, image: Image, delta: Delta, made: list[Partition]) -> list[TopicPartition]:
         """Serve what the image says, in the event loop; the partitions whose waiters should look again."""
         self._image = image
-        changed: list[Partition] = []
-        for change in delta.changed_partitions:
-            key = (change.topic.name, change.index)
-            if change.after is None:
-                self.failed.pop(key, None)
-                gone = self.partitions.get(key)
-                if gone is not None and gone.topic_id == change.topic.id:
-                    del self.partitions[key]
-                    gone.progress = None
-                    changed.append(gone)
         for partition in made:
             self.partitions[partition.key] = partition
+        changed = []
         for change in delta.changed_partitions:
             held = self.partitions.get((change.topic.name, change.index))
-            if change.after is not None and held is not None:
-                rose = held.apply(
-                    change.after,
-                    min_insync_replicas=held.log.config.min_insync_replicas,
-                    checkpointed_high_watermark=self._checkpointed(held),
-                )
-                if rose:
-                    changed.append(held)
+            if change.after is None or held is None or held.topic_id != change.topic.id:
+                continue
+            if held.apply(change.after):
+                changed.append(held.key)
         if delta.changed_configs:
             changed += self._reconfigure(image, delta)
         return changed
-
-    def remove_files(self, partition: Partition) -> None:
-        """Give up the files of a partition that is no longer served; they go after file.delete.delay.ms. Blocking."""
-        if partition.log.is_closed:
-            return
-        self.directory.delete_log(
-            partition.topic,
-            partition.index,
-            unique_id=self._env.new_uuid(),
-            now_ms=self._env.now_ms(),
-            delay_ms=partition.log.config.file_delete_delay_ms,
-        )
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """How far each partition that this broker leads is committed."""
@@ -168,10 +164,7 @@ class Replicas:
         if change.after is None or self.broker_id not in change.after.replicas:
             return False
         key = (change.topic.name, change.index)
-        known = self.partitions.get(key)
-        if known is None:
-            return self.failed.get(key) != change.topic.id
-        return known.topic_id != change.topic.id
+        return key not in self.partitions and key not in self.failed
 
     def _open(self, topic: str, index: int, topic_id: UUID, config: LogConfig) -> Partition | None:
         try:
@@ -183,24 +176,25 @@ class Replicas:
             log.error("cannot open a partition", topic=topic, partition=index, error=error.message)
             self.failed[topic, index] = topic_id
             return None
-        return Partition(broker_id=self.broker_id, topic=topic, topic_id=topic_id, index=index, log=opened)
+        return Partition(
+            broker_id=self.broker_id,
+            topic=topic,
+            topic_id=topic_id,
+            index=index,
+            log=opened,
+            checkpointed_high_watermark=self.directory.high_watermarks.get((topic, index), 0),
+        )
 
-    def _checkpointed(self, partition: Partition) -> int:
-        return self.directory.high_watermarks.get(partition.key, 0)
-
-    def _reconfigure(self, image: Image, delta: Delta) -> list[Partition]:
+    def _reconfigure(self, image: Image, delta: Delta) -> list[TopicPartition]:
         """Give the logs their changed settings; the partitions whose high watermark rose by it."""
         names = {name for kind, name in delta.changed_configs if kind == TOPIC_RESOURCE}
         every = any(kind != TOPIC_RESOURCE for kind, _ in delta.changed_configs)
         if every:
             self._take_dynamic_settings(image)
         rose = []
-        for (topic, _), partition in self.partitions.items():
-            if every or topic in names:
-                config = self._log_config(topic, image)
-                partition.log.reconfigure(config)
-                if partition.set_min_insync_replicas(config.min_insync_replicas):
-                    rose.append(partition)
+        for key, partition in self.partitions.items():
+            if (every or key[0] in names) and partition.reconfigure(self._log_config(key[0], image)):
+                rose.append(key)
         return rose
 
     def _take_dynamic_settings(self, image: Image) -> None:

@@ -86,6 +86,10 @@ class RecordsRefused(KafkaError):
         self.record_errors = record_errors
 
 
+class NotOneBatch(KafkaError):
+    """The request does not hold one whole batch of format 2: refused before the log is asked."""
+
+
 class ProducedBatch(NamedTuple):
     """The one batch of a partition, ready to get its offsets and to be appended.
 
@@ -149,15 +153,15 @@ def validate_produced(
 def _only_batch(records: memoryview | bytes | bytearray | None, api_version: int) -> RecordBatch:
     """The batch that `records` hold; what Kafka checks while it parses the request."""
     if records is None:
-        raise KafkaError(ErrorCode.INVALID_RECORD, "the records are null")
+        raise NotOneBatch(ErrorCode.INVALID_RECORD, "the records are null")
     batch = _next_batch(records, 0)
     if batch is None:
-        raise KafkaError(ErrorCode.INVALID_RECORD, "there is no complete record batch")
+        raise NotOneBatch(ErrorCode.INVALID_RECORD, "there is no complete record batch")
     if batch.attributes & CODEC_MASK == Codec.ZSTD and api_version < ZSTD_SINCE_VERSION:
-        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce 7, this is {api_version}")
+        raise NotOneBatch(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce 7, this is {api_version}")
     # As in Kafka, a batch that is cut off behind the first one is dropped; a whole second one is an error.
     if batch.size != len(records) and _next_batch(records, batch.size) is not None:
-        raise KafkaError(ErrorCode.INVALID_RECORD, "there is more than one record batch")
+        raise NotOneBatch(ErrorCode.INVALID_RECORD, "there is more than one record batch")
     return batch
 
 
@@ -174,7 +178,7 @@ def _next_batch(records: memoryview | bytes | bytearray, position: int) -> Recor
         if length >= _LEAST_LENGTH and left < length + 12 and records[position + _MAGIC_END - 1] <= MAGIC:
             return None
         code = ErrorCode.INVALID_RECORD if isinstance(error, LegacyMagic) else ErrorCode.CORRUPT_MESSAGE
-        raise KafkaError(code, str(error)) from None
+        raise NotOneBatch(code, str(error)) from None
     return batch if batch.is_whole else None
 
 

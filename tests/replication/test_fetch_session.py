@@ -1,10 +1,22 @@
 import itertools
 from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from kbroker.replication.fetch_session import FetchContext, FetchedPartition, FetchSessions, Told
+from kbroker.replication.fetch_session import FetchContext, FetchedPartition, FetchSessions
 from wire.errors import ErrorCode
-from wire.types import ZERO_UUID
+
+
+@dataclass(frozen=True)
+class Told:
+    """What an answer says of one partition."""
+
+    error_code: ErrorCode
+    high_watermark: int
+    log_start_offset: int
+    size: int
+    must_be_told: bool = False
+    asked: FetchedPartition = field(default_factory=lambda: FetchedPartition("", None, 0, 0, 0))
 
 
 def sessions(limit: int = 10) -> FetchSessions:
@@ -12,7 +24,7 @@ def sessions(limit: int = 10) -> FetchSessions:
     return FetchSessions(limit, lambda: next(ids))
 
 
-def asked(name: str, index: int = 0, *, offset: int = 0, topic_id: UUID = ZERO_UUID) -> FetchedPartition:
+def asked(name: str, index: int = 0, *, offset: int = 0, topic_id: UUID | None = None) -> FetchedPartition:
     return FetchedPartition(name, topic_id, index, offset, 1000)
 
 
@@ -39,12 +51,20 @@ def begin(
 def answer(
     context: FetchContext, told: list[Told], *, follower: bool = False, now_ms: int = 0
 ) -> tuple[int, list[str]]:
-    session_id, selected = context.select(told, is_follower=follower, uses_topic_ids=False, now_ms=now_ms)
-    return session_id, [str(context.partitions[index].name) for index in selected]
+    answers = [replace(one, asked=asked) for one, asked in zip(told, context.partitions, strict=True)]
+    session_id, selected = context.select(answers, is_follower=follower, uses_topic_ids=False, now_ms=now_ms)
+    return session_id, [str(one.asked.name) for one in selected]
 
 
-def told(high_watermark: int = 0, size: int = 0, *, error: ErrorCode = ErrorCode.NONE, log_start: int = 0) -> Told:
-    return Told(error, high_watermark, log_start, size)
+def told(
+    high_watermark: int = 0,
+    size: int = 0,
+    *,
+    error: ErrorCode = ErrorCode.NONE,
+    log_start: int = 0,
+    diverges: bool = False,
+) -> Told:
+    return Told(error, high_watermark, log_start, size, must_be_told=diverges)
 
 
 def open_session(cache: FetchSessions, *names: str, follower: bool = False, now_ms: int = 0) -> int:
@@ -166,3 +186,34 @@ def test_w12_sessions_beyond_the_limit_get_id_zero_and_the_cache_stays_bounded()
     granted = [open_session(cache, "a") for _ in range(5000)]
     assert len(cache) == 1000
     assert granted.count(0) == 4000
+
+
+def test_a_diverging_epoch_is_always_told() -> None:
+    cache = sessions()
+    session_id = open_session(cache, "a", "b")
+    context = begin(cache, [], session_id=session_id, epoch=1)
+    assert answer(context, [told(diverges=True), told()]) == (session_id, ["a"])
+
+
+def test_a_changed_log_start_offset_is_told() -> None:
+    cache = sessions()
+    session_id = open_session(cache, "a", "b")
+    context = begin(cache, [], session_id=session_id, epoch=1)
+    assert answer(context, [told(), told(log_start=3)]) == (session_id, ["b"])
+
+
+def test_a_session_of_the_same_size_takes_nobodys_place_but_a_larger_one_does() -> None:
+    cache = sessions(limit=1)
+    first = open_session(cache, "a")
+    begin(cache, [], session_id=first, epoch=1, now_ms=119_000)
+    assert open_session(cache, "b", now_ms=121_000) == 0
+    assert open_session(cache, "b", "c", now_ms=121_500) == 0, "the cache was found full within this second"
+    assert open_session(cache, "b", "c", now_ms=122_001) != 0
+    assert cache.evictions == 1
+
+
+def test_partitions_of_a_session_by_id_are_told_apart_by_id() -> None:
+    cache = sessions()
+    ids = UUID(int=1), UUID(int=2)
+    context = begin(cache, [asked("", topic_id=one) for one in (*ids, ids[0])], uses_topic_ids=True)
+    assert [partition.topic_id for partition in context.partitions] == list(ids)

@@ -1,21 +1,18 @@
-"""The broker as its handlers see it: metadata, partitions, and what may wait on them. It knows no socket.
-
-Theory of operation: between two awaits a trio task is alone, so a decision and its effect need no lock. A small append runs
-inline from its plan to its commit. A big one leaves the event loop for its write, and holds its partition's lock meanwhile,
-so that nobody else plans on top of it; whoever finds the lock taken waits in line.
+"""The domain container: it ties metadata, partitions and waiting together, and says what a handler may do with them.
 
 Source: decisions 1, 3, 11 and 14 of ARCHITECTURE.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Collection
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from uuid import UUID
 
 import trio
 
+from kbroker.broker.appending import Appended, Appender
 from kbroker.config import Settings
 from kbroker.config.describe import ConfigEntry, describe_broker, describe_cluster_defaults, describe_topic
 from kbroker.controller.auto_creation import auto_creation_request, may_create
@@ -23,24 +20,21 @@ from kbroker.controller.tasks import ControllerClient
 from kbroker.metadata.answers import Viewpoint
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Endpoint, Image
-from kbroker.metadata.names import topic_name_fault
+from kbroker.metadata.names import is_internal, topic_name_fault
 from kbroker.replication.fetch_session import FetchedPartition, FetchSessions
-from kbroker.replication.partition import Partition
+from kbroker.replication.partition import CONSUMER, Fetcher, Partition
 from kbroker.replication.replicas import Replicas
 from kbroker.runtime.log import logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.log import Log
-from kbroker.storage.validation import ProducedBatch, is_cheap, validate_produced
 from wire.errors import ErrorCode, KafkaError
-from wire.types import ZERO_UUID
-
-INLINE_WRITE_BYTES = 128 * 1024
-"""A write up to this size takes less than the two thread hops that it would cost to leave the loop for it."""
 
 HIGH_WATERMARK = -1
 MAX_SESSION_ID = 2**31 - 1
+
+_CONSUMERS = (Fetcher(), Fetcher(read_committed=True))
 
 log = logger(__name__)
 
@@ -53,42 +47,6 @@ class AdvertisedNode:
     host: str
     port: int
     rack: str | None = None
-
-
-@dataclass(slots=True)
-class Appended:
-    """A batch that is in the leader's log.
-
-    Units  offsets count records; log_append_time_ms is wall time, -1 where the topic keeps the producer's timestamps
-    """
-
-    partition: Partition
-    base_offset: int
-    next_offset: int
-    log_append_time_ms: int
-    log_start_offset: int
-    leader_epoch: int
-
-    @property
-    def is_committed(self) -> bool:
-        """Whether every in-sync replica has it."""
-        progress = self.partition.progress
-        return progress is not None and progress.high_watermark >= self.next_offset
-
-    @property
-    def is_decided(self) -> bool:
-        """Whether waiting longer changes nothing: it is committed, or this broker no longer leads."""
-        return self.is_committed or self.partition.leader_epoch != self.leader_epoch or not self.partition.is_leader
-
-    def outcome(self) -> ErrorCode:
-        """What acks=all is answered now."""
-        if not self.is_decided:
-            return ErrorCode.REQUEST_TIMED_OUT
-        if not self.is_committed:
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert self.partition.progress is not None
-        enough = self.partition.progress.has_enough_replicas
-        return ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
 class Broker:
@@ -112,19 +70,37 @@ class Broker:
             settings.fetch.max_incremental_fetch_session_cache_slots,
             lambda: env.random.randint(1, MAX_SESSION_ID),
         )
-        self._changing: dict[TopicPartition, trio.Lock] = {}
+        self.appender = Appender(
+            env, self.purgatory, max_decompressed_bytes=settings.limits.kbroker_max_decompressed_batch_bytes
+        )
+        self._log_starts_lock = trio.Lock()
 
     async def on_image(self, image: Image, delta: Delta) -> None:
-        """Follow the metadata: make, serve and give up partitions, and take over changed settings."""
+        """Follow the metadata: give up, make and serve partitions, and take over changed settings.
+
+        What is given up goes first, files and all: a topic that is made anew under the same name finds nothing of the
+        old one, and nobody who still holds the old one can write into the new one's files.
+        """
         replicas = self.replicas
+        gone = replicas.retire(delta)
+        self.purgatory.wake_many(gone)
+        for key in gone:
+            async with self.appender.holding(key):
+                await self.env.run_blocking(replicas.remove_files, key)
         made = await self.env.run_blocking(replicas.prepare, image, delta) if replicas.adds_any(delta) else []
         changed = replicas.apply(image, delta, made)
-        self.settings = replicas.settings
-        self.purgatory.wake_many(partition.key for partition in changed)
-        gone = [partition for partition in changed if replicas.partitions.get(partition.key) is not partition]
-        for partition in gone:
-            async with self._holding(partition.key):
-                await self.env.run_blocking(replicas.remove_files, partition)
+        if self.settings is not replicas.settings:
+            self._take_settings(replicas.settings)
+        self.purgatory.wake_many(changed)
+
+    def _take_settings(self, settings: Settings) -> None:
+        self.settings = settings
+        self.appender.max_decompressed_bytes = settings.limits.kbroker_max_decompressed_batch_bytes
+        self.fetch_sessions.max_sessions = settings.fetch.max_incremental_fetch_session_cache_slots
+
+    def wake_all(self) -> None:
+        """Let everybody who waits on a partition look again: the log directory has failed."""
+        self.purgatory.wake_many(self.replicas.partitions)
 
     # Metadata
 
@@ -193,7 +169,8 @@ class Broker:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
         if name and int(name) != self.node_id:
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {self.node_id} or empty string, but received {name}"
+                ErrorCode.INVALID_REQUEST,
+                f"Unexpected broker id, expected {self.node_id} or empty string, but received {name}",
             )
         describe = describe_broker if name else describe_cluster_defaults
         return describe(
@@ -221,91 +198,59 @@ class Broker:
 
         Errors  UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID, and those of `find`
         """
-        if asked.topic_id == ZERO_UUID:
+        topic_id = asked.topic_id
+        if topic_id is None:
             assert asked.name is not None, "a fetch without topic ids names its topics"
             return self.find(asked.name, asked.index)
-        asked.name = self.topic_name(asked.topic_id)
         if asked.name is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with id {asked.topic_id}")
+            # Once an id was resolved the name stays: a session hears that its topic is gone, or another one now.
+            asked.name = self.topic_name(topic_id)
+            if asked.name is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with id {topic_id}")
         partition = self.find(asked.name, asked.index)
-        if partition.topic_id != asked.topic_id:
-            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{asked.name} is being replaced by another topic")
+        if partition.topic_id != topic_id:
+            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{asked.name} is another topic by now")
         return partition
+
+    def current_leader(self, topic: str, index: int) -> tuple[int, int]:
+        """(leader, leader epoch) as far as this broker knows; -1 for what it does not know."""
+        partition = self.replicas.partitions.get((topic, index))
+        if partition is not None:
+            return partition.leader, partition.leader_epoch
+        known = self.image.partition(topic, index)
+        return (known.leader, known.leader_epoch) if known is not None else (-1, -1)
+
+    def fetcher(self, replica_id: int, *, replica_epoch: int, read_committed: bool) -> Fetcher:
+        """Who fetches. A replica is stale if the broker that is alive under its id has registered since."""
+        if replica_id < 0:
+            return _CONSUMERS[read_committed] if replica_id == CONSUMER else Fetcher(replica_id)
+        broker = self.image.brokers.get(replica_id)
+        is_stale = broker is not None and not broker.fenced and -1 < replica_epoch < broker.epoch
+        return Fetcher(replica_id, is_stale=is_stale)
 
     # Appending
 
-    async def append(
+    def append(
         self, topic: str, index: int, records: memoryview | bytes | None, *, version: int, all_in_sync: bool
-    ) -> Appended:
+    ) -> Awaitable[Appended]:
         """Append one produced batch to a partition that this broker leads.
 
-        Errors  those of find, Partition.leading, validate_produced and Log.plan_append; NOT_ENOUGH_REPLICAS
+        Errors  those of find, Partition.leading and Appender.append; NOT_ENOUGH_REPLICAS
         """
         partition = self.find(topic, index)
         progress = partition.leading()
         if all_in_sync and not progress.has_enough_replicas:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{topic}-{index} has {len(progress.isr)} in-sync replicas of {progress.min_insync_replicas}",
+                f"{partition.name} has {len(progress.isr)} in-sync replicas of {progress.min_insync_replicas}",
             )
-        config = partition.log.config
-        timestamp_ms = self.env.timestamp_ms()
-
-        def validate() -> ProducedBatch:
-            return validate_produced(
-                records,
-                api_version=version,
-                config=config,
-                timestamp_ms=timestamp_ms,
-                partition=f"{topic}-{index}",
-                max_decompressed_bytes=self.settings.limits.kbroker_max_decompressed_batch_bytes,
-            )
-
-        batch = validate() if is_cheap(records, config) else await self.env.run_blocking(validate)
-        if batch.batch.is_transactional:
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "no transaction is open: transactions are not implemented")
-        if len(batch.data) <= INLINE_WRITE_BYTES and partition.key not in self._changing:
-            return self._append_inline(partition, batch, timestamp_ms)
-        return await self._append_in_line(partition, batch, timestamp_ms)
-
-    def _append_inline(self, partition: Partition, batch: ProducedBatch, timestamp_ms: int) -> Appended:
-        partition_log, progress = partition.log, partition.leading()
-        plan = partition_log.append(batch.data, leader_epoch=partition.leader_epoch, timestamp_ms=timestamp_ms)
-        if progress.on_append(partition_log.log_end_offset):
-            partition_log.producers.on_high_watermark(progress.high_watermark)
-        self.purgatory.wake(partition.key)
-        return _appended(partition, plan.first_offset, plan.next_offset, batch, plan.timestamp_ms)
-
-    async def _append_in_line(self, partition: Partition, batch: ProducedBatch, timestamp_ms: int) -> Appended:
-        """Append with the write off the loop, after the appends that are under way."""
-        async with self._holding(partition.key):
-            partition.leading()  # while this one stood in line the leadership may have moved
-            partition_log, epoch = partition.log, partition.leader_epoch
-            plan = partition_log.plan_append(batch.data, leader_epoch=epoch, timestamp_ms=timestamp_ms)
-            await self.env.run_blocking(partition_log.write, plan)
-            partition_log.commit(plan)
-            progress = partition.progress
-            if progress is not None and progress.on_append(partition_log.log_end_offset):
-                partition_log.producers.on_high_watermark(progress.high_watermark)
-        self.purgatory.wake(partition.key)
-        return _appended(partition, plan.first_offset, plan.next_offset, batch, plan.timestamp_ms)
-
-    @asynccontextmanager
-    async def _holding(self, key: TopicPartition) -> AsyncIterator[None]:
-        """Hold off whatever changes this partition's log; whoever asks meanwhile stands in line."""
-        lock = self._changing.setdefault(key, trio.Lock())
-        try:
-            async with lock:
-                yield
-        finally:
-            if not lock.locked():
-                self._changing.pop(key, None)
+        return self.appender.append(partition, records, version=version)
 
     # For those who look after the logs (kbroker.storage.tasks)
 
     def locked(self, held: Log) -> AbstractAsyncContextManager[None]:
         """Hold off appends to a log."""
-        return self._holding((held.topic, held.partition))
+        return self.appender.holding((held.topic, held.partition))
 
     def high_watermark(self, held: Log) -> int:
         """Up to where a log is committed; its start for one that this broker does not lead any more."""
@@ -321,38 +266,32 @@ class Broker:
     async def delete_records(self, topic: str, index: int, offset: int) -> int:
         """Raise a partition's log_start_offset to `offset`, or to its high watermark for -1; the new low watermark.
 
-        Errors  those of find and Partition.leading, OFFSET_OUT_OF_RANGE, POLICY_VIOLATION (the topic is not deletable)
+        It holds after a crash once `write_log_starts` has been called.
+        Errors  those of find and Partition.leading, OFFSET_OUT_OF_RANGE, POLICY_VIOLATION (the topic is not deletable),
+                INVALID_TOPIC_EXCEPTION (it is internal)
         """
+        if self.image.partition(topic, index) is not None and is_internal(topic):
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal")
         partition = self.find(topic, index)
-        progress = partition.leading()
-        partition_log = partition.log
-        if not partition_log.config.is_deleting:
-            raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{topic} has no cleanup.policy=delete")
-        target = progress.high_watermark if offset == HIGH_WATERMARK else offset
-        if not 0 <= target <= progress.high_watermark:
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset=} is not within 0..{progress.high_watermark}")
-        if target > partition_log.log_start_offset:
-            partition_log.raise_log_start_offset(target)
+        async with self.appender.holding(partition.key):
+            progress = partition.leading()
+            partition_log = partition.log
+            if not partition_log.config.is_deleting:
+                raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{topic} has no cleanup.policy=delete")
+            target = progress.high_watermark if offset == HIGH_WATERMARK else offset
+            if not 0 <= target <= progress.high_watermark:
+                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset=} is not within 0..{progress.high_watermark}")
+            if partition_log.raise_log_start_offset(target):
+                self.purgatory.wake(partition.key)
+            return partition_log.log_start_offset
+
+    async def write_log_starts(self) -> None:
+        """Write down where the logs begin. Errors: KAFKA_STORAGE_ERROR."""
+        async with self._log_starts_lock:
             await self.env.run_blocking(self.replicas.directory.write_log_starts)
-            self.purgatory.wake(partition.key)
-        return partition_log.log_start_offset
 
     # Producer ids
 
     async def next_producer_id(self) -> int:
         """An id that no producer of this cluster ever had."""
         return await self.controller.next_producer_id()
-
-
-def _appended(
-    partition: Partition, base_offset: int, next_offset: int, batch: ProducedBatch, original_timestamp_ms: int
-) -> Appended:
-    return Appended(
-        partition,
-        base_offset,
-        next_offset,
-        # A batch that was stored before is answered with the time at which that happened.
-        original_timestamp_ms if original_timestamp_ms >= 0 else batch.log_append_time,
-        partition.log.log_start_offset,
-        partition.leader_epoch,
-    )

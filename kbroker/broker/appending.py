@@ -1,0 +1,135 @@
+"""Appending produced batches to the logs of partitions.
+
+Theory of operation: between two awaits a trio task is alone, so a small append needs no lock: it runs inline from its
+plan to its commit. What would hold up everybody else leaves the event loop: a big write, a sync, the roll of a
+segment, a batch that is dear to validate. Such an append holds its partition's lock meanwhile, so that nobody plans on
+top of it; whoever finds the lock taken stands in line.
+
+Source: decisions 1, 3, 11 and 14 of ARCHITECTURE.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from kbroker.replication.partition import Partition
+from kbroker.runtime.net_ports import Env
+from kbroker.runtime.purgatory import Purgatory
+from kbroker.storage.checkpoint import TopicPartition
+from kbroker.storage.plans import AppendPlan
+from kbroker.storage.validation import ProducedBatch, is_cheap, validate_produced
+from wire.errors import ErrorCode
+
+INLINE_WRITE_BYTES = 128 * 1024
+"""A write up to this size takes less than the two thread hops that it would cost to leave the loop for it."""
+
+
+class Appended:
+    """A batch that is in the leader's log.
+
+    Units  offsets count records; log_append_time_ms is wall time, -1 where the topic keeps the producer's timestamps
+    """
+
+    __slots__ = ("base_offset", "leader_epoch", "log_append_time_ms", "log_start_offset", "next_offset", "partition")
+
+    def __init__(self, partition: Partition, plan: AppendPlan, log_append_time_ms: int) -> None:
+        self.partition = partition
+        self.base_offset = plan.first_offset
+        self.next_offset = plan.next_offset
+        # A batch that was stored before is answered with the time at which that happened.
+        self.log_append_time_ms = plan.timestamp_ms if plan.is_duplicate else log_append_time_ms
+        self.log_start_offset = partition.log.log_start_offset
+        self.leader_epoch = partition.leader_epoch
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether every in-sync replica has it."""
+        progress = self.partition.progress
+        return progress is not None and progress.high_watermark >= self.next_offset
+
+    def outcome(self) -> ErrorCode | None:
+        """What acks=all is answered now; None while waiting may change it."""
+        partition = self.partition
+        progress = partition.progress
+        if partition.log.state.failure is not None:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if progress is None or partition.leader_epoch != self.leader_epoch:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if progress.high_watermark < self.next_offset:
+            return None
+        return ErrorCode.NONE if progress.has_enough_replicas else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+class Appender:
+    """Appends for one broker.
+
+    Note  max_decompressed_bytes is what a compressed batch may unpack to; it follows the settings
+    """
+
+    def __init__(self, env: Env, purgatory: Purgatory, *, max_decompressed_bytes: int) -> None:
+        self.max_decompressed_bytes = max_decompressed_bytes
+        self._env = env
+        self._purgatory = purgatory
+        self._locks: dict[TopicPartition, trio.Lock] = {}
+
+    async def append(self, partition: Partition, records: memoryview | bytes | None, *, version: int) -> Appended:
+        """Append one produced batch to a partition that this broker leads.
+
+        Errors  those of validate_produced, Partition.leading and Log.plan_append; TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        """
+        timestamp_ms = self._env.timestamp_ms()
+        log = partition.log
+        if is_cheap(records, log.config):
+            batch = self._validate(partition, records, version, timestamp_ms)
+        else:
+            batch = await self._env.run_blocking(self._validate, partition, records, version, timestamp_ms)
+            partition.leading()  # the leadership may have moved meanwhile
+        if len(batch.data) <= INLINE_WRITE_BYTES and partition.key not in self._locks:
+            plan = log.plan_append(batch.data, leader_epoch=partition.leader_epoch, timestamp_ms=timestamp_ms)
+            if plan.rolls or plan.syncs:
+                plan = await self._append_off_the_loop(partition, batch, timestamp_ms)
+            else:
+                log.write(plan)
+                log.commit(plan)
+                partition.on_append()
+        else:
+            plan = await self._append_off_the_loop(partition, batch, timestamp_ms)
+        self._purgatory.wake(partition.key)
+        return Appended(partition, plan, batch.log_append_time)
+
+    def _validate(
+        self, partition: Partition, records: memoryview | bytes | None, version: int, timestamp_ms: int
+    ) -> ProducedBatch:
+        return validate_produced(
+            records,
+            api_version=version,
+            config=partition.log.config,
+            timestamp_ms=timestamp_ms,
+            partition=partition.name,
+            max_decompressed_bytes=self.max_decompressed_bytes,
+        )
+
+    async def _append_off_the_loop(self, partition: Partition, batch: ProducedBatch, timestamp_ms: int) -> AppendPlan:
+        """Append with the write in a thread, after the appends that are under way."""
+        async with self.holding(partition.key):
+            partition.leading()  # while this one stood in line the leadership may have moved
+            log = partition.log
+            plan = log.plan_append(batch.data, leader_epoch=partition.leader_epoch, timestamp_ms=timestamp_ms)
+            await self._env.run_blocking(log.write, plan)
+            log.commit(plan)
+            partition.on_append()
+        return plan
+
+    @asynccontextmanager
+    async def holding(self, key: TopicPartition) -> AsyncIterator[None]:
+        """Hold off whatever changes this partition's log; whoever asks meanwhile stands in line."""
+        lock = self._locks.setdefault(key, trio.Lock())
+        try:
+            async with lock:
+                yield
+        finally:
+            if not lock.locked():
+                self._locks.pop(key, None)
