@@ -44,6 +44,9 @@ from kbroker.storage.log_directory import LogDirectory
 from kbroker.storage.tasks import apply_retention, flush_logs, remove_deleted, watch_space, write_checkpoints
 from wire.errors import KafkaError
 
+LOCALHOST = "localhost"
+EVERY_INTERFACE = (None, "", "0.0.0.0", "::")  # noqa: S104  (compared with, not bound)
+
 STOP_GRACE_MS = 2_000
 FLUSH_INTERVAL_MS = 1_000
 REMOVAL_INTERVAL_MS = 10_000
@@ -65,9 +68,14 @@ class BoundListener:
     """An address that is listened on, and what clients are told of it."""
 
     name: str
-    listener: Listener
+    listeners: list[Listener]
     advertised_host: str
     advertised_port: int
+
+    def close(self) -> None:
+        """Stop listening."""
+        for listener in self.listeners:
+            listener.close()
 
 
 def run_node(
@@ -162,7 +170,7 @@ class Node:
             failures = _leaves(group)
         finally:
             for one in bound:
-                one.listener.close()
+                one.close()
             directory.abandon()
         if failures:
             raise NodeFailed("; ".join(str(failure) for failure in failures)) from failures[0]
@@ -220,8 +228,10 @@ class Node:
             self._look_after_logs(nursery, directory, broker)
             await nursery.start(server.run)
             for one in bound:
-                server.add(one.listener, name=one.name)
-            on_ready(bound[0].listener.host, bound[0].listener.port)
+                for listener in one.listeners:
+                    server.add(listener, name=one.name)
+            first = bound[0].listeners[0]
+            on_ready(first.host, first.port)
             await self._stop.wait()
             await server.stop(grace_ms=STOP_GRACE_MS)
             await controller.shut_down_broker()
@@ -265,25 +275,38 @@ class Node:
 
     async def _bind(self) -> list[BoundListener]:
         advertised = {one.name: one for one in self.settings.listeners.advertised}
-        server = self.settings.server
         bound: list[BoundListener] = []
-        for one in self.settings.listeners.bound:
-            try:
-                listener = await self.env.listen(
-                    one.host or "",
-                    one.port,
-                    backlog=server.socket_listen_backlog_size,
-                    buffers=Buffers(server.socket_send_buffer_bytes, server.socket_receive_buffer_bytes),
+        try:
+            for one in self.settings.listeners.bound:
+                listeners = await self._listen(one.host, one.port)
+                told = advertised.get(one.name, one)
+                bound.append(
+                    BoundListener(one.name, listeners, _told_host(told.host), told.port or listeners[0].port)
                 )
-            except OSError as error:
-                for earlier in bound:
-                    earlier.listener.close()
-                raise NodeFailed(f"cannot listen on {one}: {error}") from error
-            told = advertised.get(one.name, one)
-            bound.append(
-                BoundListener(one.name, listener, told.host or listener.host or "localhost", told.port or listener.port)
-            )
+        except OSError as error:
+            for earlier in bound:
+                earlier.close()
+            raise NodeFailed(f"cannot listen on {one}: {error}") from error
+        if any(not _is_loopback(one.listeners[0].host) for one in bound):
+            log.warning("clients of other machines can connect, and nothing asks who they are: there is no TLS or SASL")
         return bound
+
+    async def _listen(self, host: str | None, port: int) -> list[Listener]:
+        """Listen on one address, or for localhost on both of its addresses if there are two."""
+        server = self.settings.server
+        listen = partial(
+            self.env.listen,
+            backlog=server.socket_listen_backlog_size,
+            buffers=Buffers(server.socket_send_buffer_bytes, server.socket_receive_buffer_bytes),
+        )
+        if host != LOCALHOST:
+            return [await listen(host or "", port)]
+        listeners: list[Listener] = [await listen("127.0.0.1", port)]
+        try:
+            listeners.append(await listen("::1", listeners[0].port))
+        except OSError as error:
+            log.debug("localhost is served by IPv4 alone", error=error)
+        return listeners
 
     async def _register(self, controller: ControllerClient, directory: LogDirectory, bound: list[BoundListener]) -> int:
         epoch = await controller.register_broker(
@@ -294,6 +317,15 @@ class Node:
         )
         await controller.unfence_broker()
         return epoch
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "::1" or host.startswith("127.")
+
+
+def _told_host(host: str | None) -> str:
+    """What clients are told of an address: one that means every interface is none that they can connect to."""
+    return LOCALHOST if host in EVERY_INTERFACE else str(host)
 
 
 def _leaves(group: BaseExceptionGroup[Exception]) -> list[Exception]:

@@ -45,11 +45,10 @@ def leader_epoch(client: Client, topic: str) -> int:
 
 
 def test_it_listens_where_it_says_and_stops_in_order_within_five_seconds(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path / "data") as broker:
-        with broker.client() as client:
-            create(client, "t")
-            assert produce(client, "t", b"one") == 0
-            code, seconds = broker.stop()
+    with BrokerProcess(tmp_path / "data") as broker, broker.client() as client:
+        create(client, "t")
+        assert produce(client, "t", b"one") == 0
+        code, seconds = broker.stop()
     assert code == 0
     assert seconds < 5
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
@@ -168,6 +167,31 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         broker.process.send_signal(signal.SIGCONT)
         code = broker.process.wait(timeout=10)
     assert code in (130, 143)
+
+
+def advertised(client: Client) -> list[tuple[str, int]]:
+    brokers = client.ask(MetadataRequest(topics=[]), MetadataResponse, 9).brokers
+    return [(broker.host, broker.port) for broker in brokers]
+
+
+def test_localhost_is_served_by_both_of_its_addresses(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", listen="localhost:0") as broker:
+        for host in ("127.0.0.1", "::1"):
+            with Client(host, broker.port) as client:
+                assert advertised(client) == [("localhost", broker.port)]
+
+
+def test_every_interface_is_told_as_localhost_with_a_warning(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", listen="0.0.0.0:0") as broker:
+        with Client("127.0.0.1", broker.port) as client:
+            assert advertised(client) == [("localhost", broker.port)]
+        assert "clients of other machines can connect" in broker.stop_and_read_errors()
+
+
+def test_the_advertised_address_is_what_clients_are_told(tmp_path: Path) -> None:
+    told = "advertised.listeners=PLAINTEXT://broker.example:1234"
+    with BrokerProcess(tmp_path / "data", "--override", told) as broker, broker.client() as client:
+        assert advertised(client) == [("broker.example", 1234)]
 
 
 def test_logs_are_json_lines_when_asked(tmp_path: Path) -> None:

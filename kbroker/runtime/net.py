@@ -297,29 +297,48 @@ class SocketListener:
             self._socket.close()
 
 
+_NO_SUCH_FAMILY = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
+"""What a system without IPv6 says: the next address of the host may do."""
+
+
 async def listen(host: str, port: int, *, backlog: int, buffers: Buffers, run_blocking: RunBlocking) -> SocketListener:
     """Bind and listen; see `kbroker.runtime.net_ports.Env.listen`."""
     found = await trio.socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     if not host:
         # "Every address" is one socket where the system has IPv6: it serves IPv4 as well.
         found.sort(key=lambda entry: entry[0] != socket.AF_INET6)
-    family, kind, protocol, _name, address = found[0]
+    failure: OSError | None = None
+    for family, kind, protocol, _name, address in found:
+        try:
+            listening = _listening(family, kind, protocol, address, backlog=backlog, buffers=buffers, every=not host)
+        except OSError as error:
+            failure = error
+            if error.errno not in _NO_SUCH_FAMILY:
+                raise
+        else:
+            return SocketListener(listening, run_blocking=run_blocking)
+    raise failure or OSError(errno.EADDRNOTAVAIL, f"{host} has no address")
+
+
+def _listening(
+    family: int, kind: int, protocol: int, address: object, *, backlog: int, buffers: Buffers, every: bool
+) -> socket.socket:
     listening = socket.socket(family, kind, protocol)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1 if host else 0)
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if every else 1)
         # Accepted sockets inherit both sizes. A size that is set is fixed; the system adapts one that is not.
         if buffers.send_bytes != -1:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffers.send_bytes)
         if buffers.receive_bytes != -1:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffers.receive_bytes)
-        listening.bind(address)
+        listening.bind(address)  # type: ignore[arg-type]  # as getaddrinfo gave it
         listening.listen(backlog)
     except OSError:
         listening.close()
         raise
-    return SocketListener(listening, run_blocking=run_blocking)
+    return listening
 
 
 async def connect(host: str, port: int, *, run_blocking: RunBlocking) -> SocketStream:
