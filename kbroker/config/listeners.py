@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kbroker.config.server import ServerSettings
 from kbroker.config.values import ConfigError, parse_list
@@ -17,6 +17,7 @@ _URI = re.compile(
     r"(?P<name>[A-Za-z0-9_.-]+)://(\[(?P<v6>[0-9A-Fa-f:.%a-z]+)\]|(?P<host>[0-9A-Za-z_.%-]*)):(?P<port>-?[0-9]+)",
     re.ASCII,
 )
+EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104  (compared with, not bound)
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
@@ -79,14 +80,15 @@ def listeners_of(server: ServerSettings) -> Listeners:
         told = _parse_all(server.advertised_listeners, key="advertised.listeners")
         advertised = tuple(one for one in told if one.name not in controller_names)
     else:
-        advertised = bound
+        # Kafka refuses to start here. A broker that was told nothing else is most likely meant for this machine.
+        advertised = tuple(replace(one, host=None) if one.host in EVERY_INTERFACE else one for one in bound)
     names = [one.name for one in bound]
     for one in advertised:
         if one.name not in names:
             raise ConfigError(
                 f"advertised.listeners: {one.name} is not among the names in listeners ({', '.join(names)})"
             )
-        if one.host in ("0.0.0.0", "::"):  # noqa: S104  (refused, not bound)
+        if one.host in EVERY_INTERFACE:
             raise ConfigError(
                 f"advertised.listeners: no client can connect to {one}; name an address that it can reach"
             )
