@@ -139,13 +139,18 @@ async def _stop_on_signal(node: Node, signals: AsyncIterator[int]) -> None:
 
 
 class Node:
-    """One node of a cluster, which so far is the whole of it: `run` it, `stop` it from another task."""
+    """One node of a cluster, which so far is the whole of it: `run` it, `stop` it from another task.
+
+    Shape  broker is the domain that the listeners serve, once it is there
+    """
 
     def __init__(self, env: Env, settings: Settings) -> None:
         self.env = env
         self.settings = settings
         self.metrics = Metrics()
+        self.broker: Broker | None = None
         self._stop = trio.Event()
+        self._token: trio.lowlevel.TrioToken | None = None
 
     def stop(self) -> None:
         """Have `run` stop in order; harmless when repeated."""
@@ -194,6 +199,9 @@ class Node:
             directory=self.settings.data_directory,
             error=error,
         )
+        if self.broker is not None and self._token is not None:
+            # A thread may have found it. Who waits for records or replicas hears of it now.
+            self._token.run_sync_soon(self.broker.wake_all)
 
     async def _run(self, directory: LogDirectory, bound: list[BoundListener], on_ready: OnReady) -> None:
         env, settings = self.env, self.settings
@@ -213,6 +221,7 @@ class Node:
         broker = Broker(
             env=env, settings=replicas.settings, cluster_id=cluster_id, replicas=replicas, controller=controller
         )
+        self.broker, self._token = broker, trio.lowlevel.current_trio_token()
         controller.add_listener(broker.on_image)
         dispatcher = Dispatcher(handlers.discover(), broker, metrics=self.metrics)
         server = Server(env, dispatcher, metrics=self.metrics, limits=_limits(broker.settings))
@@ -268,10 +277,11 @@ class Node:
         replication = settings.replication
         for write, interval_ms in (
             (directory.write_recovery_points, settings.log.log_flush_offset_checkpoint_interval_ms),
-            (directory.write_log_starts, settings.log.log_flush_start_offset_checkpoint_interval_ms),
             (broker.replicas.write_high_watermarks, replication.replica_high_watermark_checkpoint_interval_ms),
         ):
             start(partial(write_checkpoints, env, directory, [write], interval_ms=interval_ms, report=report))
+        interval_ms = settings.log.log_flush_start_offset_checkpoint_interval_ms
+        start(partial(broker.keep_log_starts, interval_ms=interval_ms))
 
     async def _bind(self) -> list[BoundListener]:
         advertised = {one.name: one for one in self.settings.listeners.advertised}

@@ -287,8 +287,17 @@ class Broker:
 
     async def write_log_starts(self) -> None:
         """Write down where the logs begin. Errors: KAFKA_STORAGE_ERROR."""
-        async with self._log_starts_lock:
+        async with self._log_starts_lock:  # the file is replaced by way of one other file
             await self.env.run_blocking(self.replicas.directory.write_log_starts)
+
+    async def keep_log_starts(self, *, interval_ms: int) -> None:
+        """Write them down for ever, since retention moves them too."""
+        while True:
+            await self.env.sleep_ms(interval_ms)
+            try:
+                await self.write_log_starts()
+            except KafkaError as error:
+                log.warning(error.message)
 
     # Producer ids
 

@@ -350,16 +350,17 @@ class LogDirectory:
 
     def write_recovery_points(self) -> None:
         """Write down what is durable of each log; what was true before it is written stays true."""
-        points = {key: log.recovery_point for key, log in self.logs.items()}
+        logs = tuple(self.logs.items())  # this runs in a thread: partitions come and go meanwhile
+        points = {key: log.recovery_point for key, log in logs}
         self._write_offsets(RECOVERY_POINT_CHECKPOINT, {**self._absent(self.recovery_points), **points})
-        for key, log in self.logs.items():
+        for key, log in logs:
             log.persisted_recovery_point = points.get(key, log.persisted_recovery_point)
 
     def write_log_starts(self) -> None:
         """Write down the log_start_offsets that the names of the segments do not say."""
         starts = {
             key: log.log_start_offset
-            for key, log in self.logs.items()
+            for key, log in tuple(self.logs.items())
             if log.log_start_offset != log.segments.first.base_offset
         }
         self._write_offsets(LOG_START_CHECKPOINT, {**self._absent(self.log_starts), **starts})
@@ -370,7 +371,7 @@ class LogDirectory:
 
     def _absent(self, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         """What the last broker wrote of partitions that are not open yet: still needed if this one dies now."""
-        return {key: offset for key, offset in offsets.items() if key not in self.logs}
+        return {key: offset for key, offset in tuple(offsets.items()) if key not in self.logs}
 
     def _write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         if self.state.failure is not None:
