@@ -63,6 +63,8 @@ def parse_offsets(text: str) -> dict[TopicPartition, int]:
         raise ValueError(f"version {lines[0]!r}, expected 0")
     if len(lines) < 2:
         return {}
+    if not text.endswith("\n"):
+        raise ValueError("the last line is cut short")
     offsets: dict[TopicPartition, int] = {}
     for line in lines[2:]:
         topic, partition, offset = line.split(" ")

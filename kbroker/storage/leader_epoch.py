@@ -127,6 +127,8 @@ def parse_epochs(text: str) -> list[tuple[int, int]]:
         raise ValueError(f"version {lines[0]!r}, expected 0")
     if len(lines) < 2:
         return []
+    if not text.endswith("\n"):
+        raise ValueError("the last line is cut short")
     entries = []
     for line in lines[2:]:
         words = line.split(" ")

@@ -121,7 +121,7 @@ def load(
     for offset in snapshots:
         if offset not in kept_snapshots:
             disk.unlink(f"{directory}/{file_name(offset, SNAPSHOT_SUFFIX)}")
-    if recovery.has_changed_names or len(kept_snapshots) < len(snapshots):
+    if len(kept_snapshots) < len(snapshots):
         # What was removed must not come back with the next loss of power, beside what is written from now on.
         sync_names(disk, directory)
     producers = ProducerState(log_start_offset)

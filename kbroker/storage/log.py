@@ -313,6 +313,7 @@ class Log:
                 else:
                     segment.write_indexes()
             except OSError as error:
+                self._cut_back(plan, error)
                 raise self.storage_error(error) from error
 
     def commit(self, plan: AppendPlan) -> None:

@@ -18,6 +18,7 @@ from kbroker.storage.leader_epoch import format_epochs
 from kbroker.storage.retention import RetentionPlan
 from kbroker.storage.retention import plan_retention as decide_retention
 from kbroker.storage.segment import DELETED_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, Segment, file_name
+from kbroker.storage.segments import unlink_newest_first
 
 if TYPE_CHECKING:
     from kbroker.storage.log import Log
@@ -77,10 +78,8 @@ def _truncate_to(log: Log, offset: int) -> None:
     log.leader_epochs.truncate_from_end(offset)
     write_epochs(log, sync=True)
     remaining = [segment for segment in log.segments if segment.base_offset <= offset]
-    for segment in reversed([segment for segment in log.segments if segment.base_offset > offset]):
-        remove_files(log, segment)
+    unlink_newest_first([segment for segment in log.segments if segment.base_offset > offset])
     log.segments.replace(remaining)
-    sync_names(log.disk, log.directory)
     active = remaining[-1]
     found = active.find(offset) if active.size else None
     if found is not None:
@@ -110,10 +109,8 @@ def truncate_fully_and_start_at(log: Log, offset: int, *, log_start_offset: int 
         log.generation += 1
         log.leader_epochs.clear()
         write_epochs(log, sync=True)
-        for segment in reversed(tuple(log.segments)):
-            remove_files(log, segment)
         remove_snapshots(log, above=-1)
-        sync_names(log.disk, log.directory)
+        unlink_newest_first(tuple(log.segments))
         created_ms = log.segments.active.created_ms
         segment = Segment.create(
             log.files,
@@ -193,6 +190,9 @@ def apply_retention(log: Log, plan: RetentionPlan, *, now_ms: int, timestamp_ms:
     due_ms = now_ms + log.config.file_delete_delay_ms
     try:
         for segment in doomed:
+            if segment is not doomed[0]:
+                # Should an older segment come back with the power without this one, all behind the gap would be lost.
+                sync_names(log.disk, log.directory)
             for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX):
                 _doom(log, segment.path(suffix), due_ms)
             if segment.base_offset in log.snapshots:

@@ -17,7 +17,7 @@ from array import array
 from bisect import bisect_right
 from typing import Final
 
-from kbroker.storage.batches import header_at
+from kbroker.storage.batches import HEADER_SIZE, header_at
 from kbroker.storage.files import FileRange
 from kbroker.storage.segment import Segment
 from kbroker.storage.segments import SegmentList
@@ -190,6 +190,6 @@ def _border_before(segment: Segment, start: int, limit: int, stop: int, at_least
     border, next_offset = segment.position_before(limit, start=start)
     if border > start or not at_least_one_batch:
         return border, next_offset
-    data = segment.open().file.pread(61, start)
+    data = segment.open().file.pread(HEADER_SIZE, start)
     header = header_at(data)
     return min(start + header.size, stop), header.next_offset

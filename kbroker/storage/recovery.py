@@ -10,26 +10,21 @@ Source  LogLoader.recoverLog of Apache Kafka 4.3.1; gaps are treated more strict
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from kbroker.storage.batches import BatchHeader
 from kbroker.storage.durable import sync
 from kbroker.storage.index import CorruptIndex
 from kbroker.storage.leader_epoch import LeaderEpochs
-from kbroker.storage.segment import SEGMENT_SUFFIXES, Segment
-from kbroker.storage.segments import SegmentList
+from kbroker.storage.segment import Segment
+from kbroker.storage.segments import SegmentList, unlink_newest_first
 
 Report = Callable[[str], None]
 
 
 class Recovery:
-    """Repairs one log's segments and epochs in place; blocking.
-
-    Note  has_changed_names: files were removed, so that the directory needs a sync
-    """
+    """Repairs one log's segments and epochs in place; blocking."""
 
     def __init__(self, segments: SegmentList, epochs: LeaderEpochs, *, tolerates_gaps: bool, report: Report) -> None:
-        self.has_changed_names = False
         self._segments = segments
         self._epochs = epochs
         self._tolerates_gaps = tolerates_gaps
@@ -80,12 +75,6 @@ class Recovery:
         return active.base_offset if last is None else last.next_offset, last
 
     def remove(self, doomed: Sequence[Segment]) -> None:
-        """Unlink segments, the newest first, so that what a crash leaves has no hole."""
-        for segment in reversed(doomed):
-            self.has_changed_names = True
-            for suffix in SEGMENT_SUFFIXES:
-                path = segment.path(suffix)
-                segment.files.forget(path)
-                with suppress(FileNotFoundError):
-                    segment.files.disk.unlink(path)
+        """Take out the end of the log, or all of it."""
+        unlink_newest_first(doomed)
         self._segments.remove(doomed)

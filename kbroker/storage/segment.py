@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from kbroker.storage.batches import BatchHeader, header_at, scan_headers, scan_valid_batches
+from kbroker.storage.batches import FRAME_SIZE, HEADER_SIZE, BatchHeader, header_at, scan_headers, scan_valid_batches
 from kbroker.storage.durable import sync
 from kbroker.storage.files import FilePool, OpenFile
 from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY, CorruptIndex, Index
@@ -23,7 +23,7 @@ from wire.record_batch import RecordBatch
 
 MAX_RELATIVE_OFFSET: Final = 0x7FFF_FFFF
 UNKNOWN: Final = -2  # of a largest timestamp that was not looked up yet; -1 is Kafka's "none"
-UNKNOWN_SIZE: Final = -1
+CHECKED_BYTES: Final = 1 << 18  # of a log are compared with the end of its time index
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
@@ -164,7 +164,7 @@ class Segment:
             self.unwritten_entries += 1
             self.add_time_entry()
             self.last_index_position = position
-        self.size = position + header.batch_length + 12
+        self.size = position + header.batch_length + FRAME_SIZE
 
     def add_time_entry(self) -> None:
         """Write the largest timestamp into the time index, unless it is there."""
@@ -222,9 +222,9 @@ class Segment:
 
     def _check_entry(self, entry: tuple[int, int]) -> None:
         relative_offset, position = entry
-        data = self.open().file.pread(61, position) if 0 <= position < self.size else b""
+        data = self.open().file.pread(HEADER_SIZE, position) if 0 <= position < self.size else b""
         if (
-            len(data) < 61
+            len(data) < HEADER_SIZE
             or (header := header_at(data)).last_offset - self.base_offset != relative_offset
             or header.magic != 2
         ):
@@ -262,21 +262,29 @@ class Segment:
             if entry is None:
                 # Either no record has a timestamp, or the index is not what it was: the log itself knows.
                 raise CorruptIndex(f"{self.time_index.path} has no entry")
-            self._check_time_entry(entry)
+            self._check_time_entry(entry, upto=self.size)
             self.max_timestamp, self.max_timestamp_offset = entry[0], self.base_offset + entry[1]
         except CorruptIndex:
             self.rebuild_indexes()
 
-    def _check_time_entry(self, entry: tuple[int, int]) -> None:
+    def _check_time_entry(self, entry: tuple[int, int], *, upto: int) -> None:
+        """Compare the last entry with its batch and those up to a position, or so many bytes: none may be later."""
         found = self.find(self.base_offset + entry[1])
         if found is None or found[1].max_timestamp != entry[0]:
-            raise CorruptIndex(f"{self.time_index.path}: no batch up to offset {entry[1]} is as late as {entry[0]}")
+            raise CorruptIndex(f"{self.time_index.path}: the batch at offset {entry[1]} is not as late as {entry[0]}")
+        for position, header in scan_headers(self.open().file, found[0], self.size):
+            if position > min(upto, found[0] + CHECKED_BYTES):
+                return
+            if header.max_timestamp > entry[0]:
+                raise CorruptIndex(
+                    f"{self.time_index.path}: its last entry is earlier than offset {header.base_offset}"
+                )
 
     def load_first_timestamp(self) -> None:
         """Look up what time-based rolling counts from: the largest timestamp of the first batch."""
         if self.first_timestamp == UNKNOWN:
-            data = self.open().file.pread(61, 0)
-            self.first_timestamp = header_at(data).max_timestamp if len(data) == 61 else -1
+            data = self.open().file.pread(HEADER_SIZE, 0)
+            self.first_timestamp = header_at(data).max_timestamp if len(data) == HEADER_SIZE else -1
 
     def find_timestamp(self, timestamp: int, start_offset: int) -> tuple[int, int, int] | None:
         """(offset, timestamp, leader_epoch) of the first record from `start_offset` on that is at least that late."""
@@ -382,7 +390,9 @@ class Segment:
             if entry is not None:
                 self._check_entry(entry)
             if time_entry is not None:
-                self._check_time_entry(time_entry)
+                self._check_time_entry(time_entry, upto=entry[1] if entry is not None else 0)
+            elif entry is not None and header_at(self.open().file.pread(HEADER_SIZE, entry[1])).max_timestamp >= 0:
+                raise CorruptIndex(f"{self.time_index.path} has no entry")
         except (CorruptIndex, FileNotFoundError):
             self._rebuild()
             time_entry, entry = self.time_index.last(), self.offset_index.last()

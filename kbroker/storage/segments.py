@@ -7,9 +7,26 @@ log has few segments and they change seldom, so the copies do not matter.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
-from kbroker.storage.segment import Segment
+from kbroker.storage.durable import sync_names
+from kbroker.storage.segment import SEGMENT_SUFFIXES, Segment
+
+
+def unlink_newest_first(segments: Sequence[Segment]) -> None:
+    """Unlink the end of a log, or all of it; those who have the files open can read on.
+
+    Each is durably gone before the next one goes: with a later segment that came back after a loss of power, but not
+    one before it, the log would have a hole.
+    """
+    for segment in reversed(segments):
+        for suffix in SEGMENT_SUFFIXES:
+            path = segment.path(suffix)
+            segment.files.forget(path)
+            with suppress(FileNotFoundError):
+                segment.files.disk.unlink(path)
+        sync_names(segment.files.disk, segment.directory)
 
 
 class SegmentList:
