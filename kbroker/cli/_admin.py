@@ -8,7 +8,6 @@ names are taken as they are.
 from __future__ import annotations
 
 import argparse
-import logging
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -71,11 +70,13 @@ def add_connection_flags(parser: argparse.ArgumentParser) -> None:
 @contextmanager
 def admin_client(options: argparse.Namespace) -> Iterator[KafkaAdminClient]:
     """A connected client. Raises CommandFailed when no broker answers, and in place of the client's own errors."""
+    import logging  # noqa: PLC0415  (help must cost neither this import nor the client's)
+
     settings = client_settings(options)
     # The library tells of each attempt to connect; what a user needs to know of them comes as one error in the end.
     logging.getLogger("kafka").addHandler(logging.NullHandler())
     logging.getLogger("kafka").propagate = False
-    from kafka.admin import KafkaAdminClient  # noqa: PLC0415  (help must not cost the import of the client)
+    from kafka.admin import KafkaAdminClient  # noqa: PLC0415
     from kafka.errors import KafkaError, KafkaTimeoutError  # noqa: PLC0415
 
     servers = ",".join(settings["bootstrap_servers"])

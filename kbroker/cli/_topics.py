@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
+from uuid import UUID
 
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from kafka.errors import ClusterAuthorizationFailedError, IncompatibleBrokerVersion, UnsupportedVersionError
@@ -168,11 +169,13 @@ def matching_topics(client: KafkaAdminClient, pattern: str | None, *, exclude_in
 
 def names_of_id(client: KafkaAdminClient, topic_id: str) -> list[str]:
     """The name of the topic with an id, in a list; an empty one without such a topic."""
-    return [
-        topic["name"]
-        for topic in client.describe_topics()
-        if uuid_to_text(topic.get("topic_id") or ZERO_UUID) == topic_id
-    ]
+    return [topic["name"] for topic in client.describe_topics() if _id_text(topic.get("topic_id")) == topic_id]
+
+
+def _id_text(topic_id: UUID | str | None) -> str | None:
+    """Kafka's text of an id, which the client gives as an object or as text; None where a broker gave none."""
+    value = UUID(topic_id) if isinstance(topic_id, str) else topic_id
+    return None if value is None or value == ZERO_UUID else uuid_to_text(value)
 
 
 def include_list(pattern: str) -> re.Pattern[str]:
@@ -201,7 +204,7 @@ def describe(client: KafkaAdminClient, names: Sequence[str]) -> list[TopicState]
         found.append(
             TopicState(
                 name=topic["name"],
-                topic_id=None if topic.get("topic_id") in (None, ZERO_UUID) else uuid_to_text(topic["topic_id"]),
+                topic_id=_id_text(topic.get("topic_id")),
                 is_internal=topic["is_internal"],
                 partitions=sorted(partitions, key=lambda each: each.index),
                 settings={name: entry["value"] for name, entry in entries.items()},

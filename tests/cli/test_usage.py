@@ -1,0 +1,175 @@
+"""What the command line itself promises: names, wrong usage, a client's properties, and a quick start."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kbroker.cli import CommandFailed
+from kbroker.cli._admin import client_settings, translate
+from kbroker.cli._topics import Filters, PartitionState, TopicState, include_list
+from kbroker.cli.topic import parse_assignment, parse_config
+from tests.cli.conftest import Run
+
+
+def test_help_costs_neither_the_broker_nor_a_client() -> None:
+    program = (
+        "import sys\n"
+        "from kbroker.cli import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "costly = {'trio', 'construct', 'kafka', 'rich', 'wire', 'logging'}\n"
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & costly))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "dump-log" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["topic", "dump-log"])
+def test_a_command_may_be_called_by_its_plural(run: Run, name: str) -> None:
+    done = run(name, "--help")
+    assert done.code == 0
+    assert done.out.startswith(f"usage: kbroker {name} ")
+    assert run(f"{name}s", "--help") == done
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ([], "one of the arguments --create --delete --alter --list --describe is required"),
+        (["--create", "--delete"], "not allowed with argument --create"),
+        (["--create"], "--create requires --topic"),
+        (["--delete"], "--delete requires --topic"),
+        (["--alter", "--topic", "x"], "--alter requires --partitions"),
+        (["--alter", "--topic", "x", "--config", "a=b"], "settings of a topic are altered by kafka-configs"),
+        (["--delete", "--topic", "x", "--partitions", "1"], "--partitions cannot be used with --delete"),
+        (["--alter", "--topic", "x", "--replication-factor", "1"], "--replication-factor cannot be used with --alter"),
+        (["--list", "--if-exists"], "--if-exists cannot be used with --list"),
+        (["--create", "--topic", "x", "--exclude-internal"], "--exclude-internal cannot be used with --create"),
+        (["--list", "--at-min-isr-partitions"], "--at-min-isr-partitions cannot be used with --list"),
+        (["--create", "--topic", "x", "--partitions", "0"], "The partitions must be greater than 0"),
+        (["--create", "--topic", "x", "--partitions", "many"], "invalid _partitions value"),
+        (["--create", "--topic", "x", "--replication-factor", "40000"], "must be between 1 and 32767"),
+        (["--create", "--topic", "x", "--config", "a"], 'must be in the format "key=val"'),
+        (["--create", "--topic", "x", "--replica-assignment", "0", "--partitions", "1"], "cannot be used with --part"),
+        (["--create", "--topic", "x", "--replica-assignment", "0:0"], "may not contain duplicate entries: 0"),
+        (["--create", "--topic", "x", "--replica-assignment", "0:1,2"], "Partition 1 has different replication factor"),
+        (["--describe", "--if-exists"], "--topic or --topic-id is required"),
+    ],
+)
+def test_wrong_usage_of_topic_ends_with_2_and_a_reason(run: Run, words: list[str], reason: str) -> None:
+    done = run("topic", *words)
+    assert (done.code, done.out) == (2, "")
+    assert reason in done.err
+
+
+def test_a_setting_may_hold_further_equals_signs() -> None:
+    assert parse_config(" a = b=c ") == ("a", "b=c")
+
+
+def test_an_assignment_lists_the_brokers_of_each_partition() -> None:
+    assert parse_assignment("0:1, 1:2") == [[0, 1], [1, 2]]
+
+
+def settings_for(*servers: str, config: Path | None = None) -> dict[str, object]:
+    return client_settings(argparse.Namespace(bootstrap_servers=list(servers) or None, command_config=config))
+
+
+def test_brokers_come_from_flags_then_the_file_then_the_default(tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text("bootstrap.servers=c:3\n")
+    assert settings_for("a:1, b:2", "d:4", config=config)["bootstrap_servers"] == ["a:1", "b:2", "d:4"]
+    assert settings_for(config=config)["bootstrap_servers"] == ["c:3"]
+    assert settings_for()["bootstrap_servers"] == ["localhost:9092"]
+    with pytest.raises(CommandFailed, match="names no broker"):
+        settings_for(",")
+
+
+def test_a_java_clients_properties_are_translated(capsys: pytest.CaptureFixture[str]) -> None:
+    found = translate(
+        {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.jaas.config": 'org.apache.kafka.common.security.scram.ScramLoginModule required username="al" '
+            'password="s=cr;t";',
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": "/ca.pem",
+            "ssl.endpoint.identification.algorithm": "",
+            "request.timeout.ms": "5000",
+            "sasl_plain_username": "bo",
+            "metrics.recording.level": "INFO",
+        }
+    )
+    assert found == {
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "SCRAM-SHA-256",
+        "sasl_plain_username": "bo",
+        "sasl_plain_password": "s=cr;t",
+        "ssl_cafile": "/ca.pem",
+        "ssl_check_hostname": False,
+        "request_timeout_ms": 5000,
+    }
+    assert (
+        capsys.readouterr().err
+        == "kbroker: the client setting metrics.recording.level is not known here and is ignored\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("properties", "reason"),
+    [
+        ({"ssl.truststore.location": "/x.jks"}, "is of type JKS, which cannot be read here"),
+        ({"sasl.jaas.config": "Krb5LoginModule required;"}, "without username and password"),
+        ({"request.timeout.ms": "soon"}, "request.timeout.ms=soon is not a number"),
+    ],
+)
+def test_properties_that_cannot_be_followed_are_refused(properties: dict[str, str], reason: str) -> None:
+    with pytest.raises(CommandFailed, match=reason):
+        translate(properties)
+
+
+def test_a_command_config_that_is_not_there_is_told(run: Run, tmp_path: Path) -> None:
+    done = run("topic", "--list", "--command-config", tmp_path / "none")
+    assert done.code == 1
+    assert f"cannot read {tmp_path / 'none'}: No such file or directory" in done.err
+
+
+def test_an_include_list_is_kafkas() -> None:
+    assert include_list("\"a.*, b'").pattern == "a.*|b"
+
+
+def state(leader: int, isr: list[int], *, adding: list[int] | None = None) -> PartitionState:
+    return PartitionState(0, leader, 0, [1, 2, 3], isr, [], [], [], adding or [])
+
+
+@pytest.mark.parametrize(
+    ("chosen", "leader", "isr", "is_shown"),
+    [
+        ("under_replicated", 1, [1, 2, 3], False),
+        ("under_replicated", 1, [1, 2], True),
+        ("unavailable", 1, [1], False),
+        ("unavailable", -1, [], True),
+        ("unavailable", 3, [3], True),
+        ("under_min_isr", 1, [1], True),
+        ("under_min_isr", 1, [1, 2], False),
+        ("under_min_isr", -1, [1, 2], True),
+        ("at_min_isr", 1, [1, 2], True),
+        ("at_min_isr", 1, [1], False),
+        ("topics_with_overrides", 1, [1], True),
+    ],
+)
+def test_filters_are_kafkas(chosen: str, leader: int, isr: list[int], is_shown: bool) -> None:
+    partition = state(leader, isr)
+    topic = TopicState("t", None, False, [partition], {"min.insync.replicas": "2"}, {})
+    assert Filters(**{chosen: True}).shows(topic, partition, {1, 2}) is is_shown
+
+
+def test_replicas_that_are_only_being_added_do_not_count_as_missing() -> None:
+    moving = state(1, [1, 2], adding=[3])
+    topic = TopicState("t", None, False, [moving], {}, {})
+    assert topic.replication_factor == 2
+    assert not Filters(under_replicated=True).shows(topic, moving, set())
