@@ -165,7 +165,9 @@ class LogDirectory:
         try:
             if not disk.exists(path):
                 disk.make_directory(path)
-                disk.sync_directory(path.rpartition("/")[0] or ("/" if path.startswith("/") else "."))
+            if not disk.exists(f"{path}/{META_PROPERTIES}"):
+                # New, or what an interrupted first start left: its own name has to be durable before anything in it.
+                sync_names(disk, path.rpartition("/")[0] or ("/" if path.startswith("/") else "."))
             lock = disk.lock(f"{path}/{LOCK}")
         except BlockingIOError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"another broker is running on {path}") from error
@@ -280,8 +282,8 @@ class LogDirectory:
             stored_id = topic_id if is_new else self.stored_topic_id(topic, partition)
             if is_new:
                 self.disk.make_directory(path)
-                sync_names(self.disk, self.path)
             if is_new or stored_id is None:
+                sync_names(self.disk, self.path)
                 metadata = format_partition_metadata(topic_id).encode()
                 write_atomically(self.disk, f"{path}/{PARTITION_METADATA}", metadata, sync=not is_new)
         except OSError as error:
