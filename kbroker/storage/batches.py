@@ -123,8 +123,9 @@ def scan_valid_batches(file: File, end: int) -> Iterator[tuple[int, BatchHeader]
 
     Reads the whole file in big pieces, so that recovery runs at the speed of the disk and of CRC-32C.
     """
-    position = 0
-    chunk, chunk_start = memoryview(b""), 0
+    unpack, make = HEADER.unpack_from, BatchHeader._make
+    position = chunk_start = 0
+    chunk = memoryview(b"")
     expected_offset = -1
     while position + HEADER_SIZE <= end:
         at = position - chunk_start
@@ -132,17 +133,24 @@ def scan_valid_batches(file: File, end: int) -> Iterator[tuple[int, BatchHeader]
             chunk, chunk_start, at = memoryview(file.pread(min(RECOVERY_BYTES, end - position), position)), position, 0
             if len(chunk) < HEADER_SIZE:
                 return
-        header = BatchHeader._make(HEADER.unpack_from(chunk, at))
-        size = header.size
-        if not header.is_plausible or position + size > end or header.base_offset < expected_offset:
+        # This loop runs for every batch of a segment: what it needs of the header it takes by place.
+        fields = unpack(chunk, at)
+        size = fields[1] + FRAME_SIZE
+        if (
+            fields[3] != MAGIC
+            or size < HEADER_SIZE
+            or fields[6] < 0
+            or fields[0] < expected_offset
+            or position + size > end
+        ):
             return
         if at + size > len(chunk):
             wanted = min(max(RECOVERY_BYTES, size), end - position)
             chunk, chunk_start, at = memoryview(file.pread(wanted, position)), position, 0
             if len(chunk) < size:
                 return
-        if crc32c(chunk[at + CRC_START : at + size]) != header.crc:
+        if crc32c(chunk[at + CRC_START : at + size]) != fields[4]:
             return
-        yield position, header
+        yield position, make(fields)
         position += size
-        expected_offset = header.next_offset
+        expected_offset = fields[0] + fields[6] + 1

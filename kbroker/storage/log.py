@@ -19,11 +19,12 @@ Source  UnifiedLog, LocalLog of Apache Kafka 4.3.1
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from kbroker.runtime.ports import Buffer, Disk
-from kbroker.storage import loader, maintenance
+from kbroker.storage import flushing, loader, maintenance, rolling
 from kbroker.storage.batches import (
     BASE_OFFSET,
     CONTROL_BIT,
@@ -36,16 +37,15 @@ from kbroker.storage.batches import (
     headers_in,
 )
 from kbroker.storage.checkpoint import write_atomically
-from kbroker.storage.durable import sync_names
 from kbroker.storage.files import FilePool
 from kbroker.storage.index import BLOCK_ENTRIES
 from kbroker.storage.leader_epoch import LeaderEpochs, format_epochs
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.plans import AppendPlan, DirectoryState, FlushPlan
 from kbroker.storage.producer_state import ProducerEntry, ProducerState, read_marker
-from kbroker.storage.reading import TAIL_BATCHES, LogSlice, RecentReads, Tail, read_segments
+from kbroker.storage.reading import TAIL_BATCHES, LogSlice, RecentReads, Tail, first_at_or_after, latest, read_segments
 from kbroker.storage.retention import RetentionPlan
-from kbroker.storage.segment import MAX_RELATIVE_OFFSET, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, Segment, file_name
+from kbroker.storage.segment import MAX_RELATIVE_OFFSET
 from kbroker.storage.segments import SegmentList
 from wire.errors import ErrorCode, KafkaError, Malformed
 
@@ -70,8 +70,8 @@ class Log:
     Errors     KafkaError KAFKA_STORAGE_ERROR from everything that touches the disk, with the OSError as its cause
     """
 
-    _tail: Tail
-    _recent_reads: RecentReads
+    tail: Tail
+    recent_reads: RecentReads
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Log:
         self.disk: Disk = files.disk
         self.state = state
         self.report = report
-        self._jitter_ms = jitter_ms
+        self.jitter_ms = jitter_ms
         self.segments: SegmentList = loaded.segments
         self.snapshots: list[int] = loaded.snapshots
         self.leader_epochs: LeaderEpochs = loaded.leader_epochs
@@ -175,7 +175,7 @@ class Log:
         self.config = config
         self._segment_bytes = config.segment_bytes
         self._segment_ms = config.segment_ms
-        self._tail.segment.interval_bytes = config.index_interval_bytes
+        self.tail.segment.interval_bytes = config.index_interval_bytes
         self._flush_messages = config.flush_messages
         self._offset_entries = config.offset_index_entries
         self._time_entries = config.time_index_entries
@@ -187,7 +187,7 @@ class Log:
 
     @property
     def active_segment_base_offset(self) -> int:
-        return self._tail.segment.base_offset
+        return self.tail.segment.base_offset
 
     @property
     def unflushed_messages(self) -> int:
@@ -228,7 +228,7 @@ class Log:
         if header.producer_id != NO_PRODUCER_ID:
             original = self.producers.check(header)
             if original is not None:
-                return AppendPlan.of_duplicate(header, original, self._tail.segment)
+                return AppendPlan.of_duplicate(header, original, self.tail.segment)
         return self._plan(batches, size, (header,), header.max_timestamp, timestamp_ms)
 
     def _plan_several(self, batches: bytearray | memoryview, *, leader_epoch: int, timestamp_ms: int) -> AppendPlan:
@@ -242,7 +242,7 @@ class Log:
             header = _MAKE_HEADER(HEADER.unpack_from(batches, position))
             original = self.producers.check(header, pending)
             if original is not None:
-                return AppendPlan.of_duplicate(header, original, self._tail.segment)
+                return AppendPlan.of_duplicate(header, original, self.tail.segment)
             headers.append(header)
             offset = header.next_offset
             position += header.size
@@ -271,7 +271,7 @@ class Log:
     def _plan(
         self, batches: Buffer, size: int, headers: tuple[BatchHeader, ...], latest: int, timestamp_ms: int
     ) -> AppendPlan:
-        active = self._tail.segment
+        active = self.tail.segment
         last = headers[-1]
         next_offset = last.base_offset + last.last_offset_delta + 1
         if active.size:
@@ -296,24 +296,26 @@ class Log:
         try:
             segment = plan.segment
             if plan.rolls:
-                segment = plan.segment = self._prepare_roll(plan.first_offset, plan.wall_ms)
+                segment = plan.segment = rolling.prepare_roll(self, plan.first_offset, plan.wall_ms)
             file = self.files.open(segment.log_path).file
         except OSError as error:
             raise self.storage_error(error) from error
         try:
             file.pwrite(plan.data, segment.size)
         except OSError as error:
-            self._cut_back(plan, error)
+            rolling.cut_back(self, plan, error)
             raise self.storage_error(error) from error
         if plan.syncs or segment.unwritten_entries >= BLOCK_ENTRIES:
             try:
                 if plan.syncs:
-                    self._write_epochs_for(plan)
-                    self._sync_files((*self.segments, segment) if plan.rolls else tuple(self.segments), segment)
+                    rolling.write_epochs_for(self, plan)
+                    flushing.sync_files(
+                        self, (*self.segments, segment) if plan.rolls else tuple(self.segments), segment
+                    )
                 else:
                     segment.write_indexes()
             except OSError as error:
-                self._cut_back(plan, error)
+                rolling.cut_back(self, plan, error)
                 raise self.storage_error(error) from error
 
     def commit(self, plan: AppendPlan) -> None:
@@ -321,9 +323,9 @@ class Log:
         if plan.is_duplicate:
             return
         segment = plan.segment
-        tail = self._tail
+        tail = self.tail
         if segment is not tail.segment:
-            tail = self._install(segment)
+            tail = rolling.install(self, segment)
         segment.has_unsynced_files = not plan.syncs
         position, at = segment.size, 0
         epochs = self.leader_epochs
@@ -342,75 +344,7 @@ class Log:
             if plan.wrote_epochs:
                 epochs.is_dirty = False
         if len(tail.ends) > 2 * TAIL_BATCHES:
-            self._tail = tail.shortened()
-
-    def _write_epochs_for(self, plan: AppendPlan) -> None:
-        """The epochs have to be durable before a recovery point behind their batches is."""
-        epochs = self.leader_epochs
-        if epochs.is_dirty or plan.headers[-1].partition_leader_epoch > epochs.latest:
-            coming = LeaderEpochs(epochs.entries)
-            for header in plan.headers:
-                coming.assign(header.partition_leader_epoch, header.base_offset)
-            write_atomically(self.disk, maintenance.epoch_path(self), format_epochs(coming.entries).encode())
-            plan.wrote_epochs = True
-
-    def _prepare_roll(self, base_offset: int, timestamp_ms: int) -> Segment:
-        """Finish the active segment's files and make the next segment's; blocking, and nothing that a reader sees
-        changes.
-        """
-        old = self._tail.segment
-        old.add_time_entry()
-        old.write_indexes()
-        if max(self.recovery_point, self.persisted_recovery_point) >= self.log_end_offset:
-            # Recovery will trust everything below a recovery point, so a closed segment below it must be durable as a
-            # whole: its indexes after a flush that came before the roll, and its data where the log was cut and grew
-            # again.
-            old.sync(with_indexes=True)
-            old.has_unsynced_files = False
-        else:
-            old.has_unsynced_files = True
-        self._write_snapshot(base_offset, sync=False)
-        if self.needs_directory_sync:
-            # A name that is not durable yet may be lost while the next one stays, and the log would seem to begin
-            # there.
-            sync_names(self.disk, self.directory)
-        jitter_bound = min(self.config.segment_jitter_ms, self.config.segment_ms)
-        jitter_ms = self._jitter_ms(jitter_bound) if jitter_bound > 0 else 0
-        self.needs_directory_sync = True
-        return Segment.create(
-            self.files,
-            self.directory,
-            base_offset,
-            interval_bytes=self.config.index_interval_bytes,
-            created_ms=timestamp_ms,
-            jitter_ms=jitter_ms,
-        )
-
-    def _install(self, segment: Segment) -> Tail:
-        """Make a prepared segment the active one. An empty one before it, possible only in a log that skips offsets,
-        goes.
-        """
-        old = self._tail.segment
-        if not old.size:
-            maintenance.remove_files(self, old)
-            self.segments.remove([old])
-        old.is_active, segment.is_active = False, True
-        self.segments.add(segment)
-        self._tail = tail = Tail(segment, self.log_end_offset, 0)
-        return tail
-
-    def _cut_back(self, plan: AppendPlan, error: OSError) -> None:
-        """After a failed write, make the file end where it ended before; if that fails too, nothing is certain any
-        more.
-        """
-        segment = plan.segment
-        try:
-            if plan.rolls:
-                maintenance.remove_files(self, segment)
-            else:
-                self.files.open(segment.log_path).file.truncate(segment.size)
-        except OSError:
-            self.state.fail(error)
+            self.tail = tail.shortened()
 
     # --- read ---------------------------------------------------------------------------------------------------------
 
@@ -424,7 +358,7 @@ class Log:
         It may be called in a thread: reading far behind the tail opens files and reads indexes.
         Errors  OFFSET_OUT_OF_RANGE below local_log_start_offset or above log_end_offset
         """
-        tail = self._tail
+        tail = self.tail
         if tail.start_offset <= offset:
             log_end_offset = tail.ends[-1] if tail.ends else tail.start_offset
             if offset <= log_end_offset:
@@ -434,18 +368,16 @@ class Log:
                 except OSError as error:
                     raise self.storage_error(error) from error
         elif offset >= self.local_log_start_offset:
-            try:
+            with self.disk_errors():
                 return read_segments(
                     self.segments,
                     tail,
-                    self._recent_reads,
+                    self.recent_reads,
                     offset,
                     max_bytes=max_bytes,
                     end_offset=self.log_end_offset if end_offset is None else end_offset,
                     at_least_one_batch=at_least_one_batch,
                 )
-            except OSError as error:
-                raise self.storage_error(error) from error
         raise KafkaError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
             f"{self!r} has local offsets from {self.local_log_start_offset}, not {offset}",
@@ -453,49 +385,25 @@ class Log:
 
     def is_at_tail(self, offset: int) -> bool:
         """Whether a read from there is served from memory, so that it may run in the event loop."""
-        return offset >= self._tail.start_offset
+        return offset >= self.tail.start_offset
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
-        """(offset, timestamp, leader_epoch) of the first local record at least that late; None if there is none.
-        Blocking.
-        """
-        start_offset = self.local_log_start_offset
-        try:
-            for segment in self.segments.from_offset(start_offset):
-                segment.load_timestamps()
-                if segment.max_timestamp >= timestamp:
-                    found = segment.find_timestamp(timestamp, start_offset)
-                    if found is not None:
-                        return found
-        except OSError as error:
-            raise self.storage_error(error) from error
-        except Malformed as error:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self!r}: {error}") from error
-        return None
+        """(offset, timestamp, leader_epoch) of the first local record at least that late, or None. Blocking."""
+        with self.disk_errors():
+            return first_at_or_after(self.segments, timestamp, self.local_log_start_offset)
 
     def max_timestamp(self) -> tuple[int, int, int] | None:
-        """(offset, timestamp, leader_epoch) of the first record with the largest timestamp of the local log; None if
-        empty.
-        """
-        best: Segment | None = None
-        try:
-            for segment in self.segments:
-                segment.load_timestamps()
-                if best is None or segment.max_timestamp > best.max_timestamp:
-                    best = segment
-            return best.record_with_max_timestamp() if best is not None else None
-        except OSError as error:
-            raise self.storage_error(error) from error
-        except Malformed as error:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self!r}: {error}") from error
+        """(offset, timestamp, leader_epoch) of the first local record with the largest timestamp. Blocking."""
+        with self.disk_errors():
+            return latest(self.segments)
 
     def restart_reading(self) -> None:
         """Learn anew where batches lie, since the log was loaded or cut."""
         active = self.segments.active
         for segment in self.segments:
             segment.is_active = segment is active
-        self._recent_reads = RecentReads()
-        self._tail = Tail(active, self.log_end_offset, active.size)
+        self.recent_reads = RecentReads()
+        self.tail = Tail(active, self.log_end_offset, active.size)
 
     # --- epochs and offsets -------------------------------------------------------------------------------------------
 
@@ -563,12 +471,10 @@ class Log:
 
     def roll(self, *, timestamp_ms: int) -> bool:
         """Begin a new segment at log_end_offset, unless the active one is empty. Blocking."""
-        if not self._tail.segment.size:
+        if not self.tail.segment.size:
             return False
-        try:
-            self._install(self._prepare_roll(self.log_end_offset, timestamp_ms))
-        except OSError as error:
-            raise self.storage_error(error) from error
+        with self.disk_errors():
+            rolling.install(self, rolling.prepare_roll(self, self.log_end_offset, timestamp_ms))
         return True
 
     def flush(self) -> None:
@@ -582,7 +488,7 @@ class Log:
         """What a flush has to do now, None if nothing; `below_active` leaves the active segment out."""
         if self.state.failure is not None:
             raise self.offline_error()
-        active = self._tail.segment
+        active = self.tail.segment
         offset = active.base_offset if below_active else self.log_end_offset
         segments = tuple(s for s in self.segments if s.has_unsynced_files and (s is not active or not below_active))
         epochs = self.leader_epochs
@@ -595,7 +501,7 @@ class Log:
     def write_flush(self, plan: FlushPlan) -> None:
         """Sync files, epochs and names. Blocking; may run in a thread while the log is read and appended to."""
         try:
-            self._sync_files(plan.segments, plan.active)
+            flushing.sync_files(self, plan.segments, plan.active)
             if plan.epochs is not None:
                 write_atomically(self.disk, maintenance.epoch_path(self), plan.epochs.encode())
         except OSError as error:
@@ -607,72 +513,21 @@ class Log:
         if plan.generation == self.generation:
             self.recovery_point = max(self.recovery_point, plan.offset)
 
-    def _sync_files(self, segments: tuple[Segment, ...], active: Segment) -> None:
-        """Sync segments in order; whatever closes while this runs is marked for the next flush."""
-        for segment in segments:
-            if segment is active or segment.has_unsynced_files:
-                segment.has_unsynced_files = False
-                try:
-                    segment.sync(with_indexes=segment is not active)
-                except FileNotFoundError:
-                    continue  # retention has deleted it meanwhile
-                except OSError:
-                    segment.has_unsynced_files = True
-                    raise
-        if self.needs_directory_sync:
-            self.needs_directory_sync = False
-            try:
-                sync_names(self.disk, self.directory)
-            except OSError:
-                self.needs_directory_sync = True
-                raise
-
     def close(self) -> None:
         """Make the log durable and complete its files, so that the next load need not look into them. Blocking."""
-        if self.is_closed:
-            return
-        if self.state.failure is not None:
-            self._forget_files()
-            self.is_closed = True
-            return
-        active = self._tail.segment
-        changed = self.recovery_point < self.log_end_offset or any(s.has_unsynced_files for s in self.segments)
-        try:
-            if changed or active.unwritten_entries:
-                active.add_time_entry()
-                active.write_indexes()
-                for segment in self.segments:
-                    if segment is active or segment.has_unsynced_files:
-                        segment.sync(with_indexes=True)
-            # A clean stop promises a snapshot, unless there is nobody to remember.
-            self._write_snapshot(self.log_end_offset, sync=changed or len(self.producers) > 0)
-            if self.leader_epochs.is_dirty:
-                # An epoch without batches can be lost with the power: the log does not need it to be right.
-                maintenance.write_epochs(self, sync=changed)
-            if changed or self.needs_directory_sync:
-                sync_names(self.disk, self.directory)
-        except OSError as error:
-            raise self.storage_error(error) from error
-        self.recovery_point = self.log_end_offset
-        self._forget_files()
-        self.is_closed = True
-
-    def _forget_files(self) -> None:
-        for segment in self.segments:
-            for suffix in SEGMENT_SUFFIXES:
-                self.files.forget(segment.path(suffix))
-
-    def _write_snapshot(self, offset: int, *, sync: bool) -> None:
-        """Write down the producers as of `offset`, unless nothing came since the last snapshot."""
-        if offset <= self.producers.snapshot_offset:
-            return
-        path = f"{self.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
-        write_atomically(self.disk, path, self.producers.format_snapshot(), sync=sync)
-        self.producers.snapshot_offset = offset
-        if offset not in self.snapshots:
-            self.snapshots.append(offset)
+        flushing.close(self)
 
     # --- errors -------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def disk_errors(self) -> Iterator[None]:
+        """Turn what the disk does wrong into what clients are told."""
+        try:
+            yield
+        except OSError as error:
+            raise self.storage_error(error) from error
+        except Malformed as error:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self!r}: {error}") from error
 
     def storage_error(self, error: OSError) -> KafkaError:
         self.state.note(error)

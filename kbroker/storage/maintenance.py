@@ -66,10 +66,8 @@ def truncate_to(log: Log, offset: int) -> bool:
     if offset < log.segments.first.base_offset:
         truncate_fully_and_start_at(log, offset)
         return True
-    try:
+    with log.disk_errors():
         _truncate_to(log, offset)
-    except OSError as error:
-        raise log.storage_error(error) from error
     return True
 
 
@@ -105,7 +103,7 @@ def _truncate_to(log: Log, offset: int) -> None:
 
 def truncate_fully_and_start_at(log: Log, offset: int, *, log_start_offset: int | None = None) -> None:
     """See `Log.truncate_fully_and_start_at`."""
-    try:
+    with log.disk_errors():
         log.generation += 1
         log.leader_epochs.clear()
         write_epochs(log, sync=True)
@@ -121,8 +119,6 @@ def truncate_fully_and_start_at(log: Log, offset: int, *, log_start_offset: int 
         )
         log.segments.replace([segment])
         sync_names(log.disk, log.directory)
-    except OSError as error:
-        raise log.storage_error(error) from error
     log.log_start_offset = offset if log_start_offset is None else log_start_offset
     log.local_log_start_offset = offset
     log.producers.clear(offset)
@@ -155,7 +151,7 @@ def plan_retention(
         # Records without timestamps: the file's age has to do, as in Kafka.
         return log.disk.modified_ms(segment.log_path)
 
-    try:
+    with log.disk_errors():
         return decide_retention(
             segments,
             largest_timestamp=largest_timestamp,
@@ -166,8 +162,6 @@ def plan_retention(
             timestamp_ms=timestamp_ms,
             highest_offset_in_remote_storage=highest_offset_in_remote_storage,
         )
-    except OSError as error:
-        raise log.storage_error(error) from error
 
 
 def apply_retention(log: Log, plan: RetentionPlan, *, now_ms: int, timestamp_ms: int, tiered: bool) -> None:
@@ -188,7 +182,7 @@ def apply_retention(log: Log, plan: RetentionPlan, *, now_ms: int, timestamp_ms:
         log.raise_log_start_offset(max(log.log_start_offset, start_offset))
     log.segments.replace(remaining)
     due_ms = now_ms + log.config.file_delete_delay_ms
-    try:
+    with log.disk_errors():
         for segment in doomed:
             if segment is not doomed[0]:
                 # Should an older segment come back with the power without this one, all behind the gap would be lost.
@@ -197,8 +191,6 @@ def apply_retention(log: Log, plan: RetentionPlan, *, now_ms: int, timestamp_ms:
                 _doom(log, segment.path(suffix), due_ms)
             if segment.base_offset in log.snapshots:
                 log.snapshots.remove(segment.base_offset)
-    except OSError as error:
-        raise log.storage_error(error) from error
 
 
 def _doom(log: Log, path: str, due_ms: int) -> None:
@@ -212,10 +204,8 @@ def unlink_doomed(log: Log, now_ms: int) -> int:
     """See `Log.unlink_doomed`."""
     due = [path for due_ms, path in log.doomed_files if due_ms <= now_ms]
     log.doomed_files = [(due_ms, path) for due_ms, path in log.doomed_files if due_ms > now_ms]
-    try:
+    with log.disk_errors():
         for path in due:
             with suppress(FileNotFoundError):
                 log.disk.unlink(path)
-    except OSError as error:
-        raise log.storage_error(error) from error
     return len(due)

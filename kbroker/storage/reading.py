@@ -193,3 +193,24 @@ def _border_before(segment: Segment, start: int, limit: int, stop: int, at_least
     data = segment.open().file.pread(HEADER_SIZE, start)
     header = header_at(data)
     return min(start + header.size, stop), header.next_offset
+
+
+def first_at_or_after(segments: SegmentList, timestamp: int, start_offset: int) -> tuple[int, int, int] | None:
+    """(offset, timestamp, leader_epoch) of the first record from `start_offset` on that is at least that late."""
+    for segment in segments.from_offset(start_offset):
+        segment.load_timestamps()
+        if segment.max_timestamp >= timestamp:
+            found = segment.find_timestamp(timestamp, start_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def latest(segments: SegmentList) -> tuple[int, int, int] | None:
+    """(offset, timestamp, leader_epoch) of the first record with the largest timestamp; None if no record has one."""
+    best: Segment | None = None
+    for segment in segments:
+        segment.load_timestamps()
+        if best is None or segment.max_timestamp > best.max_timestamp:
+            best = segment
+    return best.record_with_max_timestamp() if best is not None else None

@@ -269,9 +269,9 @@ def test_an_overtaken_tail_reads_as_before(tmp_path: Path) -> None:
     # A thread that took the tail before newer appends shortened it still sees what it saw.
     log = open_log(tmp_path)
     fill(log, 400, size=1)
-    old_tail = log._tail
+    old_tail = log.tail
     fill(log, 600, size=1)
-    assert log._tail is not old_tail
+    assert log.tail is not old_tail
     found = old_tail.read(390, 1 << 20, 400, True)
     assert [one.base_offset for one in batches(found.read())] == list(range(390, 400))
 

@@ -1,0 +1,82 @@
+"""Making a log durable, now and then and when it closes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kbroker.storage import maintenance
+from kbroker.storage.checkpoint import write_atomically
+from kbroker.storage.durable import sync_names
+from kbroker.storage.segment import SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, Segment, file_name
+
+if TYPE_CHECKING:
+    from kbroker.storage.log import Log
+
+
+def sync_files(log: Log, segments: tuple[Segment, ...], active: Segment) -> None:
+    """Sync segments in order; whatever closes while this runs is marked for the next flush."""
+    for segment in segments:
+        if segment is active or segment.has_unsynced_files:
+            segment.has_unsynced_files = False
+            try:
+                segment.sync(with_indexes=segment is not active)
+            except FileNotFoundError:
+                continue  # retention has deleted it meanwhile
+            except OSError:
+                segment.has_unsynced_files = True
+                raise
+    if log.needs_directory_sync:
+        log.needs_directory_sync = False
+        try:
+            sync_names(log.disk, log.directory)
+        except OSError:
+            log.needs_directory_sync = True
+            raise
+
+
+def close(log: Log) -> None:
+    """Make the log durable and complete its files, so that the next load need not look into them. Blocking."""
+    if log.is_closed:
+        return
+    if log.state.failure is not None:
+        forget_files(log)
+        log.is_closed = True
+        return
+    active = log.tail.segment
+    changed = log.recovery_point < log.log_end_offset or any(s.has_unsynced_files for s in log.segments)
+    try:
+        if changed or active.unwritten_entries:
+            active.add_time_entry()
+            active.write_indexes()
+            for segment in log.segments:
+                if segment is active or segment.has_unsynced_files:
+                    segment.sync(with_indexes=True)
+        # A clean stop promises a snapshot, unless there is nobody to remember.
+        write_snapshot(log, log.log_end_offset, sync=changed or len(log.producers) > 0)
+        if log.leader_epochs.is_dirty:
+            # An epoch without batches can be lost with the power: the log does not need it to be right.
+            maintenance.write_epochs(log, sync=changed)
+        if changed or log.needs_directory_sync:
+            sync_names(log.disk, log.directory)
+    except OSError as error:
+        raise log.storage_error(error) from error
+    log.recovery_point = log.log_end_offset
+    forget_files(log)
+    log.is_closed = True
+
+
+def forget_files(log: Log) -> None:
+    for segment in log.segments:
+        for suffix in SEGMENT_SUFFIXES:
+            log.files.forget(segment.path(suffix))
+
+
+def write_snapshot(log: Log, offset: int, *, sync: bool) -> None:
+    """Write down the producers as of `offset`, unless nothing came since the last snapshot."""
+    if offset <= log.producers.snapshot_offset:
+        return
+    path = f"{log.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
+    write_atomically(log.disk, path, log.producers.format_snapshot(), sync=sync)
+    log.producers.snapshot_offset = offset
+    if offset not in log.snapshots:
+        log.snapshots.append(offset)

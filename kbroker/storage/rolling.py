@@ -1,0 +1,92 @@
+"""Beginning a segment, and undoing an append that failed.
+
+Source  UnifiedLog.roll, LocalLog.roll of Apache Kafka 4.3.1
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kbroker.storage import maintenance
+from kbroker.storage.checkpoint import write_atomically
+from kbroker.storage.durable import sync_names
+from kbroker.storage.flushing import write_snapshot
+from kbroker.storage.leader_epoch import LeaderEpochs, format_epochs
+from kbroker.storage.plans import AppendPlan
+from kbroker.storage.reading import Tail
+from kbroker.storage.segment import Segment
+
+if TYPE_CHECKING:
+    from kbroker.storage.log import Log
+
+
+def write_epochs_for(log: Log, plan: AppendPlan) -> None:
+    """The epochs have to be durable before a recovery point behind their batches is."""
+    epochs = log.leader_epochs
+    if epochs.is_dirty or plan.headers[-1].partition_leader_epoch > epochs.latest:
+        coming = LeaderEpochs(epochs.entries)
+        for header in plan.headers:
+            coming.assign(header.partition_leader_epoch, header.base_offset)
+        write_atomically(log.disk, maintenance.epoch_path(log), format_epochs(coming.entries).encode())
+        plan.wrote_epochs = True
+
+
+def prepare_roll(log: Log, base_offset: int, timestamp_ms: int) -> Segment:
+    """Finish the active segment's files and make the next segment's; blocking, and nothing that a reader sees
+    changes.
+    """
+    old = log.tail.segment
+    old.add_time_entry()
+    old.write_indexes()
+    if max(log.recovery_point, log.persisted_recovery_point) >= log.log_end_offset:
+        # Recovery will trust everything below a recovery point, so a closed segment below it must be durable as a
+        # whole: its indexes after a flush that came before the roll, and its data where the log was cut and grew
+        # again.
+        old.sync(with_indexes=True)
+        old.has_unsynced_files = False
+    else:
+        old.has_unsynced_files = True
+    write_snapshot(log, base_offset, sync=False)
+    if log.needs_directory_sync:
+        # A name that is not durable yet may be lost while the next one stays, and the log would seem to begin
+        # there.
+        sync_names(log.disk, log.directory)
+    jitter_bound = min(log.config.segment_jitter_ms, log.config.segment_ms)
+    jitter_ms = log.jitter_ms(jitter_bound) if jitter_bound > 0 else 0
+    log.needs_directory_sync = True
+    return Segment.create(
+        log.files,
+        log.directory,
+        base_offset,
+        interval_bytes=log.config.index_interval_bytes,
+        created_ms=timestamp_ms,
+        jitter_ms=jitter_ms,
+    )
+
+
+def install(log: Log, segment: Segment) -> Tail:
+    """Make a prepared segment the active one. An empty one before it, possible only in a log that skips offsets,
+    goes.
+    """
+    old = log.tail.segment
+    if not old.size:
+        maintenance.remove_files(log, old)
+        log.segments.remove([old])
+    old.is_active, segment.is_active = False, True
+    log.segments.add(segment)
+    log.tail = tail = Tail(segment, log.log_end_offset, 0)
+    return tail
+
+
+def cut_back(log: Log, plan: AppendPlan, error: OSError) -> None:
+    """After a failed write, make the file end where it ended before; if that fails too, nothing is certain any
+    more.
+    """
+    segment = plan.segment
+    try:
+        if plan.rolls:
+            maintenance.remove_files(log, segment)
+        else:
+            log.files.open(segment.log_path).file.truncate(segment.size)
+    except OSError:
+        log.state.fail(error)
