@@ -1,0 +1,170 @@
+"""Questions that tests of handlers ask of a whole node, in few words, and the part of the answer that they look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from kbroker.testing.broker import Client
+from kbroker.testing.env import WALL_START_MS
+from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+    ReplicaState,
+)
+from wire.messages.init_producer_id import InitProducerIdRequest
+from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from wire.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
+from wire.record_batch import Record, RecordBatch, batches, build_batch
+from wire.types import ZERO_UUID
+
+
+async def create_topic(
+    client: Client, name: str, *, partitions: int = 1, settings: Mapping[str, object] | None = None
+) -> UUID:
+    """Create one topic, which must succeed; its id."""
+    configs = [CreatableTopicConfig(name=key, value=str(value)) for key, value in (settings or {}).items()]
+    topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=configs)
+    answer = await client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000))
+    assert answer.topics[0].error_code == 0, answer
+    topic_id = answer.topics[0].topic_id
+    assert isinstance(topic_id, UUID)
+    return topic_id
+
+
+async def delete_topic(client: Client, name: str) -> None:
+    """Delete one topic, which must succeed."""
+    topic = DeleteTopicState(name=name, topic_id=ZERO_UUID)
+    answer = await client.ask(DeleteTopicsRequest(topics=[topic], topic_names=[], timeout_ms=1000))
+    assert answer.responses[0].error_code == 0, answer
+
+
+def batch(*values: bytes, timestamp: int = WALL_START_MS, **more: Any) -> bytes:
+    """A batch of some values, all with one timestamp."""
+    return build_batch([Record(timestamp=timestamp, value=value) for value in values], **more)
+
+
+def producing(
+    *entries: tuple[str, int, bytes | None], acks: int = -1, transactional_id: str | None = None, timeout_ms: int = 1000
+) -> ProduceRequest:
+    """A Produce of (topic, partition, records) each."""
+    topics: dict[str, list[PartitionProduceData]] = {}
+    for topic, index, records in entries:
+        topics.setdefault(topic, []).append(PartitionProduceData(index=index, records=records))
+    return ProduceRequest(
+        transactional_id=transactional_id,
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
+    )
+
+
+async def produce(
+    client: Client, topic: str, records: bytes | None, *, partition: int = 0, version: int | None = None, **more: Any
+) -> PartitionProduceResponse:
+    """Produce one batch; the answer for its partition."""
+    answer = await client.ask(producing((topic, partition, records), **more), version=version)
+    found = answer.responses[0].partition_responses[0]
+    assert isinstance(found, PartitionProduceResponse)
+    return found
+
+
+async def new_producer(client: Client) -> int:
+    """A producer id."""
+    answer = await client.ask(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000))
+    assert answer.error_code == 0
+    return int(answer.producer_id)
+
+
+def wanted(partition: int = 0, offset: int = 0, *, limit: int = 1 << 20, **more: Any) -> FetchPartition:
+    """One partition of a Fetch."""
+    return FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=limit, **more)
+
+
+def fetching(
+    topic: str | UUID,
+    *partitions: FetchPartition,
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 30,
+    replica_id: int = -1,
+    replica_epoch: int | None = None,
+    session: tuple[int, int] = (0, -1),
+    forget: Sequence[int] = (),
+    read_committed: bool = False,
+) -> FetchRequest:
+    """A Fetch from one topic, by name (up to version 12) or by id; a replica_epoch is sent from version 15 on."""
+    key: dict[str, Any] = {"topic_id": topic} if isinstance(topic, UUID) else {"topic": topic}
+    return FetchRequest(
+        replica_id=replica_id if replica_epoch is None else -1,
+        replica_state=None
+        if replica_epoch is None
+        else ReplicaState(replica_id=replica_id, replica_epoch=replica_epoch),
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=int(read_committed),
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=[FetchTopic(partitions=list(partitions), **key)] if partitions else [],
+        forgotten_topics_data=[ForgottenTopic(partitions=list(forget), **key)] if forget else [],
+    )
+
+
+def parts(answer: FetchResponse) -> dict[int, PartitionData]:
+    """The partitions of an answer from one topic, in their order."""
+    return {part.partition_index: part for topic in answer.responses for part in topic.partitions}
+
+
+def read_batches(part: PartitionData) -> list[RecordBatch]:
+    """The batches that a partition gave."""
+    assert isinstance(part.records, memoryview)
+    return list(batches(part.records))
+
+
+def values(part: PartitionData) -> list[bytes | None]:
+    """The values that a partition gave, in their order."""
+    return [record.value for one in read_batches(part) for record in one.records()]
+
+
+async def read(client: Client, topic: str, *, partition: int = 0, offset: int = 0) -> list[bytes | None]:
+    """All values of a partition from an offset on."""
+    answer = await client.ask(fetching(topic, wanted(partition, offset, limit=1 << 30)), version=12)
+    part = parts(answer)[partition]
+    assert part.error_code == 0, part
+    return values(part)
+
+
+async def list_offset(
+    client: Client, topic: str, timestamp: int, *, partition: int = 0, version: int | None = None, **more: Any
+) -> tuple[int, int, int, int]:
+    """(error code, offset, timestamp, leader epoch) for a timestamp."""
+    current = more.pop("current_leader_epoch", -1)
+    asked = ListOffsetsPartition(partition_index=partition, current_leader_epoch=current, timestamp=timestamp)
+    request = ListOffsetsRequest(
+        replica_id=more.pop("replica_id", -1),
+        isolation_level=more.pop("isolation_level", 0),
+        topics=[ListOffsetsTopic(name=topic, partitions=[asked])],
+    )
+    answer = await client.ask(request, version=version)
+    found = answer.topics[0].partitions[0]
+    return found.error_code, found.offset, found.timestamp, found.leader_epoch
+
+
+async def delete_records(
+    client: Client, topic: str, offset: int, *, partition: int = 0, version: int | None = None
+) -> tuple[int, int]:
+    """(error code, low watermark) of deleting the records below an offset."""
+    asked = DeleteRecordsPartition(partition_index=partition, offset=offset)
+    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=[asked])], timeout_ms=1000)
+    answer = await client.ask(request, version=version)
+    found = answer.topics[0].partitions[0]
+    return found.error_code, found.low_watermark
