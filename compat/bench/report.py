@@ -83,7 +83,8 @@ the same clients in processes of their own. A figure is the median of the rounds
 What the rows mean:
 
 - Produce is version 7 over one plaintext loopback connection, from frames that were encoded beforehand. A batch of
-  16 or 900 KiB holds records of 1,000 bytes, one of 1 KiB holds one record. Nothing is compressed.
+  16 or 900 KiB holds records of 1,000 bytes where nothing else is said (a broker walks every record, so their number
+  counts), one of 1 KiB holds one record. Nothing is compressed.
 - Fetch is version 11 without a session, one request in flight, each for up to 1 MiB of one of four partitions that hold
   64 MB each. The broker's CPU is user and system time of its process.
 - End to end is one record from `produce` of confluent-kafka's producer (`linger.ms=0`, `acks=all`) to `poll` of its

@@ -33,11 +33,11 @@ def produce_frame(topic: str, batch: bytes) -> bytes:
     return encode_request("Produce", PRODUCE_VERSION, message)
 
 
-def batch_of_size(size: int) -> bytes:
-    """A batch of about `size` bytes of records of 1,000 bytes; below that, of one record."""
-    count = max(size // 1024, 1)
+def batch_of_size(size: int, record_bytes: int = RECORD_BYTES) -> bytes:
+    """A batch of about `size` bytes of records of `record_bytes`; where only one fits, of one that fills it."""
+    count = max(size // (record_bytes + 16), 1)
     value = bytes(range(256)) * 4
-    return Batch([Item(value[: min(RECORD_BYTES, size - 100)]) for _ in range(count)]).encode()
+    return Batch([Item(value[: min(record_bytes, size - 100)]) for _ in range(count)]).encode()
 
 
 def fetch_frame(topic: str, partition: int, offset: int, limit: int) -> bytes:
@@ -93,10 +93,12 @@ def latency(servers: str, topic: str, *, count: int, idle_connections: int = 0) 
     return percentiles(times)
 
 
-def throughput(servers: str, topic: str, *, batch_bytes: int, count: int) -> dict[str, float]:
+def throughput(
+    servers: str, topic: str, *, batch_bytes: int, count: int, record_bytes: int = RECORD_BYTES
+) -> dict[str, float]:
     """Produce `count` batches with five in flight on one connection."""
     connection = RawConnection(servers, timeout_s=60).socket
-    batch = batch_of_size(batch_bytes)
+    batch = batch_of_size(batch_bytes, record_bytes)
     frame = produce_frame(topic, batch)
     pending = b""
     sent = received = 0
