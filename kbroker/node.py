@@ -23,14 +23,14 @@ import trio
 from kbroker import handlers
 from kbroker.broker import Broker
 from kbroker.config import ConfigError, Settings
-from kbroker.config.rules import ConfigRules
+from kbroker.config.rules import ConfigRules, topic_warnings
 from kbroker.config.server import connections_by_address
 from kbroker.controller.context import ControllerSettings
 from kbroker.controller.metadata_log import MetadataLogConfig
 from kbroker.controller.tasks import ControllerClient, open_controller
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.errors import UnusableMetadata
-from kbroker.metadata.image import Endpoint, Image
+from kbroker.metadata.image import TOPIC_RESOURCE, Endpoint, Image
 from kbroker.replication.replicas import Replicas
 from kbroker.runtime import log as logs
 from kbroker.runtime.disk import raise_descriptor_limit
@@ -226,11 +226,15 @@ class Node:
         dispatcher = Dispatcher(handlers.discover(), broker, metrics=self.metrics)
         server = Server(env, dispatcher, metrics=self.metrics, limits=_limits(broker.settings))
 
-        def take_limits(_image: Image, delta: Delta) -> None:
+        def on_image(image: Image, delta: Delta) -> None:
             if delta.changed_configs:
                 server.limits = _limits(broker.settings)
+            for kind, name in delta.changed_configs:
+                if kind == TOPIC_RESOURCE:
+                    for warning in topic_warnings(image.topic_configs(name)):
+                        log.warning(warning, topic=name)
 
-        controller.add_listener(take_limits)
+        controller.add_listener(on_image)
         async with trio.open_nursery() as nursery:
             await nursery.start(controller.run)
             broker_epoch = await self._register(controller, directory, bound)
@@ -290,9 +294,7 @@ class Node:
             for one in self.settings.listeners.bound:
                 listeners = await self._listen(one.host, one.port)
                 told = advertised.get(one.name, one)
-                bound.append(
-                    BoundListener(one.name, listeners, _told_host(told.host), told.port or listeners[0].port)
-                )
+                bound.append(BoundListener(one.name, listeners, _told_host(told.host), told.port or listeners[0].port))
         except OSError as error:
             for earlier in bound:
                 earlier.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker_process import BrokerProcess, Client, serve_and_fail
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
@@ -167,6 +167,15 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         broker.process.send_signal(signal.SIGCONT)
         code = broker.process.wait(timeout=10)
     assert code in (130, 143)
+
+
+def test_a_topic_setting_that_has_no_effect_yet_is_said_aloud(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker, broker.client() as client:
+        config = CreatableTopicConfig(name="cleanup.policy", value="compact")
+        topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1, assignments=[], configs=[config])
+        answer = client.ask(CreateTopicsRequest(topics=[topic]), CreateTopicsResponse, 5)
+        assert answer.topics[0].error_code == 0
+        assert "compaction is not implemented yet topic=t" in broker.stop_and_read_errors()
 
 
 def advertised(client: Client) -> list[tuple[str, int]]:

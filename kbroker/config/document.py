@@ -49,7 +49,6 @@ DescribeConfigs is held to what Apache Kafka 4.3.1 answers, for every key, sourc
   another default, because no clean-up job empties it.
 - `listeners` and `listener.security.protocol.map` are read-only: listeners are opened once.
 - `segment.bytes` and `log.segment.bytes` may be smaller than Kafka's minimum of 1 MiB.
-- `cleanup.policy` with `compact` is refused: compaction is not implemented yet.
 - IncrementalAlterConfigs refuses a broker key that nobody knows; Kafka stores it.
 - Once any broker setting was changed while running, Kafka shows static values of other keys as if they were not set;
   kbroker goes on to show what is set.

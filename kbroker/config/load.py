@@ -265,6 +265,8 @@ def remarks(name: str, declaration: Setting, text: str) -> Iterator[Remark]:
         raise ConfigError(f"{name}={shown} cannot be used: {declaration.why}")
     if declaration.effect is Effect.HARMLESS and value != declaration.default:
         yield Remark(f"{name}={shown}", f"without effect: {declaration.why}")
+    if declaration.warn is not None and (what := declaration.warn(value)) is not None:
+        yield Remark(f"{name}={shown}", what)
     if declaration.warn_below is not None and isinstance(value, int) and value < declaration.warn_below:
         yield Remark(
             f"{name}={shown}", f"below Kafka's minimum of {declaration.warn_below}: many small files cost time"

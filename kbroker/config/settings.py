@@ -69,6 +69,7 @@ class Setting:
         "name",
         "one_of",
         "synonyms",
+        "warn",
         "warn_below",
         "why",
     )
@@ -85,6 +86,7 @@ class Setting:
         also: int | None = None,
         one_of: tuple[str, ...] = (),
         check: Callable[[Any], str | None] | None = None,
+        warn: Callable[[Any], str | None] | None = None,
         warn_below: int | None = None,
         dynamic: Dynamic = Dynamic.READ_ONLY,
         effect: Effect = Effect.ENFORCED,
@@ -101,6 +103,7 @@ class Setting:
         self.also = also
         self.one_of = one_of
         self.check = check
+        self.warn = warn
         self.warn_below = warn_below
         self.dynamic = dynamic
         self.effect = effect

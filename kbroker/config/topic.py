@@ -10,12 +10,12 @@ from kbroker.config.log import (
     MIN_SEGMENT_BYTES,
     SMALLEST_SEGMENT_BYTES,
     TIMESTAMP_TYPES,
-    no_compaction,
+    not_compacted_yet,
 )
 from kbroker.config.settings import DAY, GB, HOUR, KB, MAX_INT64, MB, MINUTE, Effect, Setting, setting, settings
 from kbroker.config.values import Kind
 
-NO_COMPACTION = "Compaction is not implemented yet, and a compacting policy is refused."
+NO_COMPACTION = "Compaction is not implemented yet; a compacted topic keeps every record."
 NO_TIER = "Tiered storage is not implemented yet."
 NO_FOLLOWERS = "This broker has no followers whose reading could be throttled yet."
 NO_PREALLOCATION = "Segments grow as they are written; preallocation only ever saved time on some file systems."
@@ -40,9 +40,9 @@ class TopicSettings:
     cleanup_policy: tuple[str, ...] = setting(
         default=("delete",),
         one_of=("compact", "delete"),
-        check=no_compaction,
+        warn=not_compacted_yet,
         synonyms=(("log.cleanup.policy", 1),),
-        doc="What happens to old records; only delete is implemented yet.",
+        doc="What happens to old records. With compact they must have keys, and all of them stay for now.",
     )
     compression_type: str = setting(
         default="producer",

@@ -51,10 +51,16 @@ def test_dynamic_settings_stand_above_static_ones_and_the_brokers_above_the_clus
     assert both.with_dynamic({}, {}) == static
 
 
+def test_a_compacting_policy_is_taken_with_a_warning() -> None:
+    loaded = Settings.load(b"log.cleanup.policy=compact,delete")
+    assert loaded.log.log_cleanup_policy == ("compact", "delete")
+    assert any("compaction is not implemented yet" in warning for warning in loaded.warnings)
+
+
 def test_a_stored_dynamic_setting_that_cannot_be_used_is_left_out_with_a_warning() -> None:
     settings = Settings.load().with_dynamic(
         {"message.max.bytes": "x", "sasl.enabled.mechanisms": "PLAIN", "node.id": "7", "nobodys": "1"},
-        {"log.cleanup.policy": "compact"},
+        {"log.cleanup.policy": "shred"},
     )
     assert settings.log == Settings.load().log
     assert settings.node_id == 1
@@ -89,7 +95,6 @@ def test_a_misspelt_key_is_an_error_that_names_the_nearest(key: str, nearest: st
     [
         ("num.partitions=0", "Invalid value 0 for configuration num.partitions: Value must be at least 1"),
         ("num.partitions=many", "Invalid value many for configuration num.partitions: Not a number of type INT"),
-        ("log.cleanup.policy=compact", "compaction is not implemented yet"),
         ("log.dirs=/a,/b", "exactly one log directory"),
         ("log.dirs=", "exactly one log directory"),
         ("process.roles=broker", "one of these roles are not implemented yet"),

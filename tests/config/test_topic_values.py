@@ -49,7 +49,7 @@ def test_dynamic_settings_of_the_broker_reach_its_topics() -> None:
 
 
 def test_what_was_stored_by_something_else_and_is_invalid_counts_as_not_set() -> None:
-    stored = {"retention.ms": "x", "cleanup.policy": "compact", "nobodys": "1", "segment.bytes": "2000000"}
+    stored = {"retention.ms": "x", "cleanup.policy": "shred", "nobodys": "1", "segment.bytes": "2000000"}
     assert Settings.load().log_config(stored, LogConfig) == LogConfig(segment_bytes=2_000_000)
 
 
