@@ -96,7 +96,6 @@ class Broker:
     def _take_settings(self, settings: Settings) -> None:
         self.settings = settings
         self.appender.max_decompressed_bytes = settings.limits.kbroker_max_decompressed_batch_bytes
-        self.fetch_sessions.max_sessions = settings.fetch.max_incremental_fetch_session_cache_slots
 
     def wake_all(self) -> None:
         """Let everybody who waits on a partition look again: the log directory has failed."""

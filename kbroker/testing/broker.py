@@ -150,7 +150,9 @@ async def memory_broker(
     then says what the next one finds.
     """
     disk = disk or SimulatedDisk()
-    env = MemoryEnv(disk, seed=seed)
+    # Two lives on one disk must not draw the same ids, and the same life shall draw the same ones in every run.
+    lived = sum(len(contents or b"") for contents in disk.image().values())
+    env = MemoryEnv(disk, seed=(seed << 40) + lived)
     loaded = Settings.load(
         overrides=[f"{key}={value}" for key, value in (settings or {}).items()],
         defaults={"log.dirs": DATA_DIRECTORY, "listeners": "PLAINTEXT://broker.example:9092"},

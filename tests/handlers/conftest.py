@@ -1,8 +1,7 @@
-"""A node in memory and a client of it; every test of this directory runs on virtual time."""
+"""A node in memory and a client of it; every test here and in tests/broker runs on virtual time."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from inspect import iscoroutinefunction
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ def run_on_virtual_time(
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if Path(__file__).parent in item.path.parents and iscoroutinefunction(getattr(item, "obj", None)):
+        if item.path.parent.name in ("handlers", "broker") and iscoroutinefunction(getattr(item, "obj", None)):
             item.add_marker(pytest.mark.trio(run=run_on_virtual_time))
 
 

@@ -34,7 +34,11 @@ async def fill(client: Client, topic: str, count: int, *, partition: int = 0) ->
 
 
 def sizes(answer: FetchResponse) -> dict[int, int]:
-    return {index: len(part.records or b"") for index, part in parts(answer).items()}
+    found = {}
+    for index, part in parts(answer).items():
+        assert isinstance(part.records, memoryview)
+        found[index] = len(part.records)
+    return found
 
 
 # Versions and shapes

@@ -259,7 +259,7 @@ async def test_a_segment_rolls_and_a_sync_happens_while_others_append(broker: Me
             nursery.start_soon(write, number)
     assert sorted(answers) == list(range(30))
     assert sum(name.startswith("t-0/") and name.endswith(".log") for name in broker.files()) > 1
-    found = []
+    found: list[bytes | None] = []
     while len(found) < 30:
         found += await read(client, "t", offset=len(found))
     assert sorted(len(value or b"") for value in found) == sorted(

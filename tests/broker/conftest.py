@@ -1,0 +1,5 @@
+"""Every test of this directory runs on virtual time, against nodes in memory."""
+
+from tests.handlers.conftest import broker, client, pytest_collection_modifyitems
+
+__all__ = ["broker", "client", "pytest_collection_modifyitems"]

@@ -1,0 +1,101 @@
+"""DescribeConfigs and IncrementalAlterConfigs, and what a change reaches."""
+
+from kbroker.testing.broker import Client, memory_broker
+from tests.handlers.asking import batch, create_topic, produce
+from wire.errors import ErrorCode
+from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+
+TOPIC, BROKER = 2, 4
+SET, DELETE = 0, 1
+DEFAULT, STATIC, TOPIC_SOURCE, DYNAMIC_DEFAULT, DYNAMIC_BROKER = 5, 4, 1, 3, 2
+
+
+async def alter(client: Client, kind: int, name: str, key: str, value: str | None, *, version: int = 1) -> int:
+    """The error code of setting one key, or of taking it away where the value is None."""
+    config = AlterableConfig(name=key, config_operation=SET if value is not None else DELETE, value=value)
+    resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=[config])
+    answer = await client.ask(
+        IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), version=version
+    )
+    return int(answer.responses[0].error_code)
+
+
+async def describe(client: Client, kind: int, name: str, key: str) -> tuple[str | None, int]:
+    """(value, source) of one key."""
+    resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=[key])
+    answer = await client.ask(DescribeConfigsRequest(resources=[resource], include_synonyms=True))
+    (found,) = answer.results[0].configs
+    return found.value, found.config_source
+
+
+async def test_a_changed_setting_of_a_topic_reaches_its_log_at_once(client: Client) -> None:
+    await create_topic(client, "t")
+    large = batch(b"x" * 2000)
+    assert (await produce(client, "t", large)).error_code == 0
+    assert await alter(client, TOPIC, "t", "max.message.bytes", "1000") == 0
+    assert (await produce(client, "t", large)).error_code == ErrorCode.MESSAGE_TOO_LARGE
+    assert await describe(client, TOPIC, "t", "max.message.bytes") == ("1000", TOPIC_SOURCE)
+    assert await alter(client, TOPIC, "t", "max.message.bytes", None) == 0
+    assert (await produce(client, "t", large)).error_code == 0
+    assert await describe(client, TOPIC, "t", "max.message.bytes") == ("1048588", DEFAULT)
+
+
+async def test_a_changed_default_of_the_brokers_reaches_the_logs_without_a_setting_of_their_own(
+    client: Client,
+) -> None:
+    await create_topic(client, "a")
+    await create_topic(client, "b", settings={"max.message.bytes": 5000})
+    large = batch(b"x" * 2000)
+    assert await alter(client, BROKER, "", "message.max.bytes", "1000") == 0
+    assert (await produce(client, "a", large)).error_code == ErrorCode.MESSAGE_TOO_LARGE
+    assert (await produce(client, "b", large)).error_code == 0
+    assert await describe(client, TOPIC, "a", "max.message.bytes") == ("1000", DYNAMIC_DEFAULT)
+    assert await alter(client, BROKER, "1", "message.max.bytes", "3000") == 0
+    assert (await produce(client, "a", large)).error_code == 0
+    assert await describe(client, TOPIC, "a", "max.message.bytes") == ("3000", DYNAMIC_BROKER)
+    await create_topic(client, "c")
+    assert (await produce(client, "c", batch(b"x" * 4000))).error_code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+async def test_changes_hold_after_a_restart() -> None:
+    async with memory_broker() as broker:
+        client = await broker.connect()
+        await create_topic(client, "t", settings={"retention.ms": 5000})
+        await alter(client, TOPIC, "t", "max.message.bytes", "1000")
+        await alter(client, BROKER, "", "log.retention.ms", "7777")
+    async with memory_broker(broker.disk) as broker:
+        client = await broker.connect()
+        assert (await produce(client, "t", batch(b"x" * 2000))).error_code == ErrorCode.MESSAGE_TOO_LARGE
+        assert await describe(client, TOPIC, "t", "retention.ms") == ("5000", TOPIC_SOURCE)
+        assert await describe(client, BROKER, "1", "log.retention.ms") == ("7777", DYNAMIC_DEFAULT)
+
+
+async def test_what_cannot_be_described_says_why(client: Client) -> None:
+    for kind, name, code in (
+        (TOPIC, "absent", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPIC, "../x", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (BROKER, "7", ErrorCode.INVALID_REQUEST),
+        (BROKER, "one", ErrorCode.INVALID_REQUEST),
+        (99, "t", ErrorCode.INVALID_REQUEST),
+    ):
+        resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+        answer = await client.ask(DescribeConfigsRequest(resources=[resource]))
+        assert (answer.results[0].error_code, answer.results[0].configs) == (code, [])
+
+
+async def test_all_settings_of_a_topic_are_described_in_every_version(client: Client) -> None:
+    await create_topic(client, "t", settings={"retention.ms": 5000})
+    resource = DescribeConfigsResource(resource_type=TOPIC, resource_name="t", configuration_keys=None)
+    for version in range(1, 5):
+        answer = await client.ask(
+            DescribeConfigsRequest(resources=[resource], include_documentation=version >= 3), version=version
+        )
+        found = {config.name: config for config in answer.results[0].configs}
+        assert found["retention.ms"].value == "5000"
+        assert {"cleanup.policy", "min.insync.replicas", "segment.bytes"} < found.keys()
+        assert bool(found["retention.ms"].documentation) == (version >= 3)

@@ -1,0 +1,148 @@
+"""Cases A to H of Kafka's delayed fetch, as a table of what ends a wait."""
+
+from kbroker.replication.partition import Fetcher
+from kbroker.storage.log_config import LogConfig
+from tests.replication.partitions import ONE, append, asking, partition, placed, round_over
+from wire.errors import ErrorCode
+
+FOLLOWER = Fetcher(2)
+
+
+def test_case_a_a_leader_that_resigns_ends_the_wait() -> None:
+    held = partition()
+    waiting = round_over([held], asking())
+    assert not waiting.answers_at_once
+    assert not waiting.is_satisfied()
+    held.apply(placed(leader=2, replicas=(1, 2), isr=(1, 2), epoch=1))
+    assert waiting.is_satisfied()
+    waiting.read_again()
+    assert waiting.answers[0].error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_case_d_a_failed_directory_ends_the_wait() -> None:
+    held = partition()
+    waiting = round_over([held], asking())
+    held.log.state.fail(OSError(5, "gone"))
+    assert waiting.is_satisfied()
+    waiting.read_again()
+    assert waiting.answers[0].error_code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_case_e_a_new_leader_epoch_ends_the_wait_of_who_gave_the_old_one() -> None:
+    held = partition()
+    with_epoch, without = round_over([held], asking(epoch=0)), round_over([held], asking())
+    held.apply(placed(epoch=1))
+    assert with_epoch.is_satisfied()
+    assert not without.is_satisfied()
+    with_epoch.read_again()
+    assert with_epoch.answers[0].error_code is ErrorCode.FENCED_LEADER_EPOCH
+
+
+def test_case_f_who_reads_an_older_segment_does_not_wait() -> None:
+    held = partition(config=LogConfig(segment_bytes=3 * ONE))
+    append(held, 2)
+    waiting = round_over([held], asking(), min_bytes=1000)
+    assert not waiting.answers_at_once
+    append(held, 1)
+    assert not waiting.is_satisfied(), "the end is still in the same segment"
+    append(held, 1)
+    assert waiting.is_satisfied()
+    assert round_over([held], asking(), min_bytes=1000).answers_at_once
+    assert not round_over([held], asking(offset=3), min_bytes=1000).answers_at_once
+
+
+def test_case_f_counts_even_where_the_budget_left_nothing() -> None:
+    old, big = partition("old", config=LogConfig(segment_bytes=2 * ONE)), partition("big")
+    append(old, 3)
+    append(big, 1)
+    read = round_over([old, big], asking("big"), asking("old"), max_bytes=ONE, min_bytes=1000)
+    assert [answer.size for answer in read.answers] == [ONE, 0]
+    assert read.answers_at_once
+
+
+def test_case_g_bytes_of_all_partitions_count_up_to_what_each_may_give() -> None:
+    a, b = partition("a"), partition("b")
+    waiting = round_over([a, b], asking("a", limit=2 * ONE), asking("b"), min_bytes=4 * ONE)
+    append(a, 3)
+    append(b, 1)
+    assert not waiting.is_satisfied(), "a counts for two"
+    append(b, 1)
+    assert waiting.is_satisfied()
+    waiting.read_again()
+    assert [answer.size for answer in waiting.answers] == [2 * ONE, 2 * ONE]
+
+
+def test_case_g_what_was_there_before_counts_once() -> None:
+    held = partition()
+    append(held, 1)
+    waiting = round_over([held], asking(), min_bytes=3 * ONE)
+    for _ in range(3):
+        assert not waiting.is_satisfied()
+    append(held, 1)
+    assert not waiting.is_satisfied()
+    append(held, 1)
+    assert waiting.is_satisfied()
+
+
+def test_case_h_a_divergence_that_appears_ends_the_wait() -> None:
+    held = partition()
+    append(held, 2)
+    waiting = round_over([held], asking(offset=2, last=0), fetcher=FOLLOWER)
+    assert waiting.answers_at_once, "2 is no follower yet"
+    held.apply(placed(replicas=(1, 2), isr=(1,), epoch=1))
+    waiting = round_over([held], asking(offset=2, last=1), fetcher=FOLLOWER)
+    assert not waiting.answers_at_once
+    held.log.truncate_to(1)
+    held.log.leader_epochs.truncate_from_end(1)
+    held.apply(placed(replicas=(1, 2), isr=(1,), epoch=2))
+    assert waiting.is_satisfied()
+
+
+def test_a_follower_waits_for_the_log_end_and_a_consumer_for_the_high_watermark() -> None:
+    held = partition(image=placed(replicas=(1, 2), isr=(1, 2)))
+    follower, consumer = round_over([held], asking(), fetcher=FOLLOWER), round_over([held], asking())
+    append(held)
+    assert follower.is_satisfied()
+    assert not consumer.is_satisfied()
+    assert round_over([held], asking(offset=1), fetcher=FOLLOWER).risen == [held.key]
+    assert consumer.is_satisfied()
+
+
+def test_a_follower_acknowledges_by_its_first_read_only() -> None:
+    held = partition(image=placed(replicas=(1, 2), isr=(1, 2)))
+    append(held, 2)
+    fetch = round_over([held], asking(offset=1), fetcher=FOLLOWER)
+    assert fetch.risen == [held.key]
+    assert held.readable_end() == 1
+    fetch.answers[0].asked.fetch_offset = 2
+    fetch.read_again()
+    assert held.readable_end() == 1
+
+
+def test_a_follower_that_was_replaced_since_is_refused_and_acknowledges_nothing() -> None:
+    held = partition(image=placed(replicas=(1, 2), isr=(1, 2)))
+    append(held, 1)
+    fetch = round_over([held], asking(offset=1), fetcher=Fetcher(2, is_stale=True))
+    assert fetch.answers[0].error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert fetch.answers[0].size == 0
+    assert fetch.answers_at_once
+    assert held.readable_end() == 0
+
+
+def test_a_diverging_follower_acknowledges_nothing() -> None:
+    held = partition(image=placed(replicas=(1, 2), isr=(1, 2), epoch=4))
+    append(held, 2)
+    fetch = round_over([held], asking(offset=2, last=3), fetcher=FOLLOWER)
+    assert fetch.answers[0].error_code is ErrorCode.OFFSET_OUT_OF_RANGE or fetch.answers[0].must_be_told
+    assert held.readable_end() == 0
+
+
+def test_a_consumer_gets_nothing_beyond_the_high_watermark_and_a_follower_everything() -> None:
+    held = partition(image=placed(replicas=(1, 2), isr=(1, 2)))
+    append(held, 3)
+    round_over([held], asking(offset=2), fetcher=FOLLOWER)
+    assert round_over([held], asking()).size == 2 * ONE
+    assert round_over([held], asking(), fetcher=FOLLOWER).size == 3 * ONE
+    assert round_over([held], asking(), fetcher=Fetcher(-3)).size == 3 * ONE
+    between = round_over([held], asking(offset=3))
+    assert (between.answers[0].error_code, between.size) == (ErrorCode.NONE, 0)
