@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol, TextIO
 
 from kbroker.cli._message_json import dump_json
-from kbroker.cli._payloads import Payload, Shown
+from kbroker.cli._payloads import Payload, Shown, text
 from wire.record_batch import CODEC_MASK, MAX_SEQUENCE, Record, RecordBatch
 
 _CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -85,7 +85,7 @@ def _timestamp_type(batch: RecordBatch) -> str:
 
 def header_names(record: Record) -> list[str]:
     """The names of a record's headers, with replacement characters where they are not UTF-8."""
-    return [name.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for name, _ in record.headers]
+    return [text(name.encode("utf-8", "surrogateescape")) for name, _ in record.headers]
 
 
 class OptionalLong(NamedTuple):

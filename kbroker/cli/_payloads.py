@@ -38,9 +38,15 @@ class Payload(NamedTuple):
 Decoder: TypeAlias = Callable[[Record], Payload]
 
 
+_ENCODED_SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
+
+
 def text(data: bytes) -> str:
-    """UTF-8, with a replacement character for each malformed sequence."""
-    return data.decode("utf-8", "replace")
+    """UTF-8, with a replacement character for each malformed sequence, as Java counts them: a surrogate is one."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return _ENCODED_SURROGATE.sub("\ufffd".encode(), data).decode("utf-8", "replace")
 
 
 def _integer(size: int) -> Decode:

@@ -58,8 +58,8 @@ def test_a_segment_is_printed_in_the_lines_of_kafkas_tool(run: Run, tmp_path: Pa
         (
             "baseOffset: 0 lastOffset: 1 count: 2 baseSequence: 2147483647 lastSequence: 0 producerId: 7 "
             "producerEpoch: 2 partitionLeaderEpoch: 3 isTransactional: false isControl: false "
-            f"deleteHorizonMs: OptionalLong.empty position: 0 CreateTime: 1005 size: {first.size} magic: 2 compresscodec: none crc: {first.crc} "
-            "isvalid: true"
+            f"deleteHorizonMs: OptionalLong.empty position: 0 CreateTime: 1005 size: {first.size} magic: 2 "
+            f"compresscodec: none crc: {first.crc} isvalid: true"
         ),
         (
             "| offset: 0 CreateTime: 1000 keySize: 1 valueSize: 1 sequence: 2147483647 headerKeys: [h1,h\u00e9] "

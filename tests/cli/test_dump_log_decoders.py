@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from kbroker.cli._payloads import text
 from kbroker.controller import records
 from kbroker.controller.snapshots import SnapshotId, write_snapshot
 from kbroker.runtime.disk import RealDisk
@@ -234,3 +235,18 @@ def test_the_decoders_that_come_with_kafka_are_known_and_others_are_refused(run:
 )
 def test_wrong_usage_ends_with_2(run: Run, words: list[str]) -> None:
     assert run("dump-log", *words).code == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        (b"\xff", "\ufffd"),
+        (b"a\xed\xa0\x80b", "a\ufffdb"),  # an encoded surrogate is one malformed sequence to Java, three to Python
+        (b"\xed\xa6r", "\ufffdr"),
+        (b"\xf0\x90", "\ufffd"),
+        (b"\xc0\x80", "\ufffd\ufffd"),
+        ("\u20ac\U0001f600".encode(), "\u20ac\U0001f600"),
+    ],
+)
+def test_bytes_that_are_no_text_are_shown_as_java_shows_them(data: bytes, shown: str) -> None:
+    assert text(data) == shown
