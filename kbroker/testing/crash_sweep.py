@@ -160,9 +160,9 @@ class Sweep:
             log, complaints = self._open(crash, disk, expected)
             yield from complaints
             if before is not None and not complaints:
-                yield from self._judge_repeats(crash, disk, log)
+                yield from self._judge_repeats(crash, disk, log, expected)
                 yield from self._judge_interrupted(crash, before, expected)
-                yield from self._judge_afterlife(crash, disk, log)
+                yield from self._judge_afterlife(crash, disk, log, expected)
         except Exception:  # noqa: BLE001 - whatever recovery raises is what the sweep is looking for
             yield f"recovery fails: {traceback.format_exc()}"
 
@@ -178,7 +178,10 @@ class Sweep:
         if wrong is not None:
             return log, [wrong]
         draws = Draws("judge", _key(crash))
-        return log, list(complaints_about(log, disk, found, draws, indexes_are_whole=indexes_are_whole))
+        complaints = complaints_about(
+            log, disk, found, draws, deleted_below=expected.most_start, indexes_are_whole=indexes_are_whole
+        )
+        return log, list(complaints)
 
     def _start(self, disk: SimulatedDisk) -> tuple[Log, list[str]]:
         """The log, and what its recovery reported."""
@@ -186,17 +189,18 @@ class Sweep:
         _, log = self.options.start(disk, self._config, timestamp_ms=LATER_MS, report=reports.append)
         return log, reports
 
-    def _judge_repeats(self, crash: Crash, disk: SimulatedDisk, log: Log) -> Iterator[str]:
+    def _judge_repeats(self, crash: Crash, disk: SimulatedDisk, log: Log, expected: Expectation) -> Iterator[str]:
         """Nothing was written since the recovery: a second one finds nothing to do, and the same log."""
         survivor = disk.crash(Loss.PROCESS_DEATH)
         again, reports = self._start(survivor)
         self.report.recoveries += 1
         if _state(again, survivor) != _state(log, disk):
             yield f"a second recovery gives another log ({reports})"
-        yield from (f"after a second recovery: {wrong}" for wrong in self._whole(crash, again, survivor))
-
-    def _whole(self, crash: Crash, log: Log, disk: SimulatedDisk) -> list[str]:
-        return list(complaints_about(log, disk, read_batches(log, disk), Draws("again", _key(crash))))
+        whole = read_batches(again, survivor)
+        again_complaints = complaints_about(
+            again, survivor, whole, Draws("again", _key(crash)), deleted_below=expected.most_start
+        )
+        yield from (f"after a second recovery: {wrong}" for wrong in again_complaints)
 
     def _judge_interrupted(self, crash: Crash, disk: SimulatedDisk, expected: Expectation) -> Iterator[str]:
         """Recovery itself is crashed at each of its operations; the promise is still that of the first crash."""
@@ -215,7 +219,7 @@ class Sweep:
         self._start(disk)
         yield from complaints
 
-    def _judge_afterlife(self, crash: Crash, disk: SimulatedDisk, log: Log) -> Iterator[str]:
+    def _judge_afterlife(self, crash: Crash, disk: SimulatedDisk, log: Log, expected: Expectation) -> Iterator[str]:
         """The recovered log is written to and flushed: all of it is durable then."""
         # A new leader's epoch is above all that were: the controller counts them, not the log.
         epoch = 1 + max([log.leader_epochs.latest, 0, *(batch.epoch for batch in read_batches(log, disk))])
@@ -225,7 +229,8 @@ class Sweep:
         whole = [*read_batches(log, disk)]
         if not whole or whole[-1].data != bytes(plan.data):
             yield "a batch that was appended after the recovery is not the last of the log"
-        expected = Expectation((whole,), log.log_end_offset, 0, log.log_start_offset)
+        start = max(log.log_start_offset, expected.most_start)
+        expected = Expectation((whole,), log.log_end_offset, 0, start)
         loss = Draws("afterlife", _key(crash)).choice(POWER_LOSSES)
         survivor = disk.crash(loss, seed=_key(crash))
         _, complaints = self._open(crash, survivor, expected)

@@ -37,9 +37,18 @@ def read_batches(log: Log, disk: Disk) -> list[Batch]:
 
 
 def complaints_about(
-    log: Log, disk: Disk, found: Sequence[Batch], draws: Draws, *, indexes_are_whole: bool = True
+    log: Log,
+    disk: Disk,
+    found: Sequence[Batch],
+    draws: Draws,
+    *,
+    deleted_below: int = 0,
+    indexes_are_whole: bool = True,
 ) -> Iterator[str]:
     """Each disagreement, as a sentence.
+
+    Records below `deleted_below` had been deleted before the crash, which may have undone that; nobody has to remember
+    then who wrote them.
 
     An index that was damaged behind the log's back is rebuilt by the first look-up that meets the damage; where that
     may have happened (not indexes_are_whole) the indexes themselves are not judged, but every look-up that they serve
@@ -50,7 +59,7 @@ def complaints_about(
     if indexes_are_whole:
         yield from _judge_indexes(log, found)
     yield from _judge_epochs(log, found)
-    yield from _judge_producers(log, found)
+    yield from _judge_producers(log, found, max(log.log_start_offset, deleted_below))
     yield from _judge_lookups(log, found, draws, every=not indexes_are_whole)
 
 
@@ -158,10 +167,9 @@ def _judge_epochs(log: Log, found: Sequence[Batch]) -> Iterator[str]:
                 yield f"epoch {epoch} claims offsets {start} to {following}, which are of epoch {covered[0].epoch}"
 
 
-def _judge_producers(log: Log, found: Sequence[Batch]) -> Iterator[str]:
+def _judge_producers(log: Log, found: Sequence[Batch], start_offset: int) -> Iterator[str]:
     """The last batch of each producer is a duplicate now, what follows it is new, and what leaves a gap is refused."""
-    # What lies below the start of the log is deleted; nobody has to remember who wrote it.
-    readable = [batch for batch in found if batch.next_offset > log.log_start_offset]
+    readable = [batch for batch in found if batch.next_offset > start_offset]
     latest = {batch.producer_id: batch for batch in readable if batch.producer_id >= 0}
     for producer_id, batch in latest.items():
         header = header_at(batch.data)

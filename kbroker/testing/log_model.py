@@ -176,8 +176,12 @@ class ModelLog:
 
 def compare(found: Sequence[Batch], log_start_offset: int, log_end_offset: int, expected: Expectation) -> str | None:
     """What is wrong with the batches that a recovery found, None if nothing is."""
-    if not expected.least_start <= log_start_offset <= expected.most_start:
-        return f"log_start_offset is {log_start_offset}, expected {expected.least_start} to {expected.most_start}"
+    most_start = expected.most_start
+    if not found and expected.least_end <= expected.least_start:
+        # Nothing was promised and nothing is there; then the log may go on from any offset that it has seen.
+        most_start = max([most_start, *(history[-1].next_offset for history in expected.histories if history)])
+    if not expected.least_start <= log_start_offset <= most_start:
+        return f"log_start_offset is {log_start_offset}, expected {expected.least_start} to {most_start}"
     if log_end_offset < expected.least_end:
         return f"log_end_offset is {log_end_offset}, but everything below {expected.least_end} was promised to survive"
     if not found:

@@ -90,7 +90,8 @@ def drawn_steps(seed: int, count: int) -> list[Step]:
 class LogWorkload:
     """Carries steps out on a log and on its model.
 
-    Note    `disk` changes when a step lets the process die; `on_new_disk` is told
+    Note    `disk` changes when a step lets the process die; `on_new_disk` is told. is_stopped between a stop and a
+    start
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class LogWorkload:
         self.disk = disk
         self.config = config
         self.model = ModelLog()
-        self.refusals = 0
+        self.is_stopped = False
         self._seed = seed
         self._start = start
         self._on_new_disk = on_new_disk
@@ -163,8 +164,10 @@ class LogWorkload:
         try:
             write()
         except KafkaError:
-            self.refusals += 1
-            self.model.refuse_append()
+            # A refused batch is cut off again. In a directory that has failed nothing is touched any more, so there it
+            # may be found after a restart, as may any request without an answer.
+            if self.log.state.failure is None:
+                self.model.refuse_append()
             raise
 
     def _append(self, draws: Draws) -> None:
@@ -308,6 +311,7 @@ class LogWorkload:
 
     def close(self) -> None:
         """Stop cleanly."""
+        self.is_stopped = True
         self._begin_checkpoint()
         self._directory.close()
         self.model.finish_checkpoint()
@@ -317,6 +321,7 @@ class LogWorkload:
         """A clean stop and start."""
         self.close()
         self._directory, self.log = self._started()
+        self.is_stopped = False
         assert self._reports == [], f"after a clean stop: {self._reports}"
 
     def _die(self, _: Draws) -> None:

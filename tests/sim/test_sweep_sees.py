@@ -142,3 +142,8 @@ def test_the_sweep_sees_a_recovery_that_reads_too_little(start: Callable[..., tu
 )  # fmt: skip
 def test_the_sweep_sees_a_recovery_with_a_wrong_result(damage: Callable[[Log], None]) -> None:
     assert caught(Options(steps=30, losses=1, deep=0.0, start=damaged(damage)))
+
+
+def test_the_sweep_lets_the_right_log_pass() -> None:
+    """The same workloads, crashes and losses as above: what the canaries were caught by was their own fault."""
+    assert not caught(Options(steps=30, losses=1, deep=0.0))
