@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 
@@ -82,10 +83,20 @@ class Appender:
         """
         timestamp_ms = self._env.timestamp_ms()
         log = partition.log
-        if is_cheap(records, log.config):
-            batch = self._validate(partition, records, version, timestamp_ms)
+        config = log.config
+        validate = partial(
+            validate_produced,
+            records,
+            api_version=version,
+            config=config,
+            timestamp_ms=timestamp_ms,
+            partition=partition.name,
+            max_decompressed_bytes=self.max_decompressed_bytes,
+        )
+        if is_cheap(records, config):
+            batch = validate()
         else:
-            batch = await self._env.run_blocking(self._validate, partition, records, version, timestamp_ms)
+            batch = await self._env.run_blocking(validate)
             partition.leading()  # the leadership may have moved meanwhile
         if len(batch.data) <= INLINE_WRITE_BYTES and partition.key not in self._locks:
             plan = log.plan_append(batch.data, leader_epoch=partition.leader_epoch, timestamp_ms=timestamp_ms)
@@ -99,18 +110,6 @@ class Appender:
             plan = await self._append_off_the_loop(partition, batch, timestamp_ms)
         self._purgatory.wake(partition.key)
         return Appended(partition, plan, batch.log_append_time)
-
-    def _validate(
-        self, partition: Partition, records: memoryview | bytes | None, version: int, timestamp_ms: int
-    ) -> ProducedBatch:
-        return validate_produced(
-            records,
-            api_version=version,
-            config=partition.log.config,
-            timestamp_ms=timestamp_ms,
-            partition=partition.name,
-            max_decompressed_bytes=self.max_decompressed_bytes,
-        )
 
     async def _append_off_the_loop(self, partition: Partition, batch: ProducedBatch, timestamp_ms: int) -> AppendPlan:
         """Append with the write in a thread, after the appends that are under way."""

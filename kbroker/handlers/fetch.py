@@ -31,13 +31,14 @@ _LEADERSHIP_ERRORS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_
 async def fetch(request: FetchRequest, broker: Broker, context: Context) -> FetchResponse:
     """Read from the partitions of the request (or of its session), waiting for min_bytes at most max_wait_ms."""
     by_id = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
+    now_ms = broker.env.now_ms()
     session = broker.fetch_sessions.begin(
         session_id=request.session_id,
         session_epoch=request.session_epoch,
         asked=_asked(request, broker, by_id=by_id),
         forgotten=_forgotten(request, by_id=by_id) if request.forgotten_topics_data else (),
         uses_topic_ids=by_id,
-        now_ms=broker.env.now_ms(),
+        now_ms=now_ms,
     )
     if session.error is not ErrorCode.NONE:
         return FetchResponse(error_code=session.error, responses=[])
@@ -54,19 +55,22 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
         max_bytes=min(request.max_bytes, broker.settings.fetch.fetch_max_bytes),
         min_bytes=request.min_bytes,
     )
-    this_round.read()
-    if this_round.risen:
-        broker.purgatory.wake_many(this_round.risen)
+    if not this_round.read():
+        await broker.env.run_blocking(this_round.read_blocking)
+    this_round.set_unknown_aside()
+    if fetcher.is_follower:
+        broker.purgatory.wake_many(this_round.note_follower())
     if request.max_wait_ms > 0 and not this_round.answers_at_once:
         keys = [answer.partition.key for answer in this_round.answers if answer.partition is not None]
         await context.wait(broker.purgatory, *keys, until=this_round.is_satisfied, max_wait_ms=request.max_wait_ms)
-        this_round.read_again()
+        if not this_round.read():
+            await broker.env.run_blocking(this_round.read_blocking)
     if session.is_superseded:
         return FetchResponse(
             error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=request.session_id, responses=[]
         )
     session_id, selected = session.select(
-        this_round.answers, is_follower=fetcher.is_follower, uses_topic_ids=by_id, now_ms=broker.env.now_ms()
+        this_round.answers, is_follower=fetcher.is_follower, uses_topic_ids=by_id, now_ms=now_ms
     )
     response = FetchResponse(session_id=session_id, responses=[])
     leaders: set[int] = set()

@@ -9,8 +9,6 @@ There are no transactions yet. Records of one are refused as Kafka refuses those
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from kbroker.broker import Appended, Broker
 from kbroker.handlers import Context, handles
 from kbroker.metadata.names import is_internal
@@ -55,7 +53,8 @@ _REFUSED_BEFORE_THE_LOG = frozenset(
 async def produce(request: ProduceRequest, broker: Broker, context: Context) -> ProduceResponse | None:
     """Append every partition's batch by itself: one that is refused does not touch the others."""
     acks, version = request.acks, context.api_version
-    if request.transactional_id is None and any(_is_transactional(data.records) for data in _data(request)):
+    in_transaction = request.transactional_id is not None
+    if not in_transaction and _has_transactional(request):
         return _refused(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     responses: list[TopicProduceResponse] = []
     waiting: list[tuple[PartitionProduceResponse, Appended]] = []
@@ -68,7 +67,7 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
             try:
                 if acks not in (ALL_IN_SYNC, LEADER_ONLY, NO_REPLY) or is_internal(topic.name):
                     _refuse(topic.name, data, acks, broker, context)
-                if request.transactional_id is not None and _is_transactional(records):
+                if in_transaction and _is_transactional(records):
                     raise _unverified(version)
                 appended = await broker.append(
                     topic.name, data.index, records, version=version, all_in_sync=acks == ALL_IN_SYNC
@@ -113,9 +112,12 @@ async def _wait_until_committed(
         answer.error_code = ErrorCode.REQUEST_TIMED_OUT if code is None else code
 
 
-def _data(request: ProduceRequest) -> Iterator[PartitionProduceData]:
+def _has_transactional(request: ProduceRequest) -> bool:
     for topic in request.topic_data:
-        yield from topic.partition_data
+        for data in topic.partition_data:
+            if _is_transactional(data.records):
+                return True
+    return False
 
 
 def _is_transactional(records: object) -> bool:

@@ -5,6 +5,9 @@ may exceed both limits by one whole batch, so that a consumer always gets on; la
 batch does not fit. A Fetch that found too little waits, and looks again at just those partitions whose readable end or
 leadership moved. When the wait ends everything is read anew.
 
+Where records lie is known in memory at the tail of a log and where the last reads ended. To find any other place takes
+1.5 to 5 ms when the index is not in the page cache, and 0.04 to 0.1 ms when it is: such a round leaves the event loop.
+
 A partition that the metadata does not know is no reason to answer at once while others may have records: a consumer
 whose topic was deleted would otherwise ask in a loop until it has heard of it. Such partitions stand at the end of the
 answer.
@@ -22,6 +25,10 @@ from kbroker.storage.checkpoint import TopicPartition
 from wire.errors import ErrorCode, KafkaError
 
 _NOT_IN_THE_METADATA = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+
+
+class _FarBehind(Exception):
+    """A place in a log that is not known in memory."""
 
 
 class PartitionAnswer:
@@ -66,7 +73,6 @@ class PartitionAnswer:
 class FetchRound:
     """One Fetch, read as often as it takes.
 
-    Shape   risen holds the partitions whose high watermark rose since a follower asked for more: wake who waits on them
     Units   max_bytes, min_bytes and size are bytes of records
     Errors  none: what goes wrong with a partition is part of its answer
     """
@@ -82,40 +88,50 @@ class FetchRound:
     ) -> None:
         self.answers = [PartitionAnswer(partition) for partition in asked]
         self.size = 0
-        self.risen: list[TopicPartition] = []
         self._find = find
         self._fetcher = fetcher
         self._max_bytes = max(0, max_bytes)
         self._min_bytes = min(min_bytes, self._max_bytes)
 
-    def read(self) -> None:
-        """Read every partition for the first time, within the byte budget."""
-        self._read_all()
+    def read(self) -> bool:
+        """Read every partition within the byte budget, as long as nothing has to be looked for on the disk.
+
+        False if it has: then the round must be read by `read_blocking`, in a thread.
+        """
+        try:
+            self._read_all(may_block=False)
+        except _FarBehind:
+            return False
+        return True
+
+    def read_blocking(self) -> None:
+        """The same, wherever the records are. Blocking."""
+        self._read_all(may_block=True)
+
+    def set_unknown_aside(self) -> None:
+        """After the first read: what the metadata does not know goes to the end, and is not looked for again."""
         has_unknown = False
         for answer in self.answers:
             if answer.error is not None and answer.error.code in _NOT_IN_THE_METADATA:
                 answer.is_unknown = has_unknown = True
         if has_unknown:
             self.answers.sort(key=lambda answer: answer.is_unknown)
-        if self._fetcher.is_follower:
-            self._note_follower()
 
-    def read_again(self) -> None:
-        """Read everything anew at the end of a wait."""
-        self._read_all()
-
-    def _read_all(self) -> None:
+    def _read_all(self, *, may_block: bool) -> None:
         budget, self.size = self._max_bytes, 0
         for answer in self.answers:
             if answer.is_unknown:
                 continue
-            size = self._read_one(answer, budget, first=self.size == 0)
+            size = self._read_one(answer, budget, first=self.size == 0, may_block=may_block)
             self.size += size
             budget = max(0, budget - size)
 
-    def _note_follower(self) -> None:
-        """To ask for an offset is to acknowledge everything below it."""
-        fetcher = self._fetcher
+    def note_follower(self) -> list[TopicPartition]:
+        """To ask for an offset is to acknowledge everything below it; the partitions whose high watermark rose by it.
+
+        To be called once, after the first read, for a follower.
+        """
+        fetcher, risen = self._fetcher, []
         for answer in self.answers:
             partition, read = answer.partition, answer.read
             if partition is None or read is None:
@@ -125,7 +141,8 @@ class FetchRound:
                 answer.error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
                 answer.read, answer.size = None, 0
             elif read.diverging is None and partition.on_follower_fetch(fetcher.replica_id, answer.asked.fetch_offset):
-                self.risen.append(partition.key)
+                risen.append(partition.key)
+        return risen
 
     @property
     def answers_at_once(self) -> bool:
@@ -157,7 +174,7 @@ class FetchRound:
             if end == read.readable_end and partition.leader_epoch == read.leader_epoch:
                 continue
             self.size -= answer.size
-            self.size += self._read_one(answer, answer.asked.partition_max_bytes, first=True)
+            self.size += self._read_one(answer, answer.asked.partition_max_bytes, first=True, may_block=True)
             if self._ends_the_wait(answer):
                 return True
         return self.size >= self._min_bytes
@@ -169,13 +186,15 @@ class FetchRound:
             return True
         return partition.reads_an_older_segment(answer.asked.fetch_offset, read)
 
-    def _read_one(self, answer: PartitionAnswer, budget: int, *, first: bool) -> int:
+    def _read_one(self, answer: PartitionAnswer, budget: int, *, first: bool, may_block: bool) -> int:
         """Read one partition; how many bytes it gives."""
         asked = answer.asked
         answer.read = answer.error = None
         answer.size = 0
         try:
             partition = answer.partition = self._find(asked)
+            if not may_block and not partition.log.knows_place_of(asked.fetch_offset):
+                raise _FarBehind
             read = answer.read = partition.read(
                 fetch_offset=asked.fetch_offset,
                 max_bytes=min(max(0, asked.partition_max_bytes), budget),

@@ -383,9 +383,11 @@ class Log:
             f"{self!r} has local offsets from {self.local_log_start_offset}, not {offset}",
         )
 
-    def is_at_tail(self, offset: int) -> bool:
-        """Whether a read from there is served from memory, so that it may run in the event loop."""
-        return offset >= self.tail.start_offset
+    def knows_place_of(self, offset: int) -> bool:
+        """Whether a read from there may run in the event loop: at the tail, or where one of the last reads ended. Any
+        other looks into indexes, which may have to come from the disk.
+        """
+        return offset >= self.tail.start_offset or offset in self.recent_reads
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
         """(offset, timestamp, leader_epoch) of the first local record at least that late, or None. Blocking."""

@@ -118,6 +118,9 @@ class RecentReads:
     def __init__(self) -> None:
         self._places: dict[int, tuple[Segment, int]] = {}
 
+    def __contains__(self, offset: int) -> bool:
+        return offset in self._places
+
     def note(self, next_offset: int, segment: Segment, position: int) -> None:
         places = self._places
         if len(places) >= REMEMBERED_READS:

@@ -79,5 +79,7 @@ def round_over(
         return by_name[wanted.name]
 
     made = FetchRound([replace(one) for one in asked], find, fetcher=fetcher, max_bytes=max_bytes, min_bytes=min_bytes)
-    made.read()
+    if not made.read():
+        made.read_blocking()
+    made.set_unknown_aside()
     return made

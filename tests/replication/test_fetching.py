@@ -1,5 +1,6 @@
 """Cases A to H of Kafka's delayed fetch, as a table of what ends a wait."""
 
+from kbroker.replication.fetching import FetchRound
 from kbroker.replication.partition import Fetcher
 from kbroker.storage.log_config import LogConfig
 from tests.replication.partitions import ONE, append, asking, partition, placed, round_over
@@ -15,7 +16,7 @@ def test_case_a_a_leader_that_resigns_ends_the_wait() -> None:
     assert not waiting.is_satisfied()
     held.apply(placed(leader=2, replicas=(1, 2), isr=(1, 2), epoch=1))
     assert waiting.is_satisfied()
-    waiting.read_again()
+    waiting.read_blocking()
     assert waiting.answers[0].error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
@@ -24,7 +25,7 @@ def test_case_d_a_failed_directory_ends_the_wait() -> None:
     waiting = round_over([held], asking())
     held.log.state.fail(OSError(5, "gone"))
     assert waiting.is_satisfied()
-    waiting.read_again()
+    waiting.read_blocking()
     assert waiting.answers[0].error_code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
@@ -34,7 +35,7 @@ def test_case_e_a_new_leader_epoch_ends_the_wait_of_who_gave_the_old_one() -> No
     held.apply(placed(epoch=1))
     assert with_epoch.is_satisfied()
     assert not without.is_satisfied()
-    with_epoch.read_again()
+    with_epoch.read_blocking()
     assert with_epoch.answers[0].error_code is ErrorCode.FENCED_LEADER_EPOCH
 
 
@@ -68,7 +69,7 @@ def test_case_g_bytes_of_all_partitions_count_up_to_what_each_may_give() -> None
     assert not waiting.is_satisfied(), "a counts for two"
     append(b, 1)
     assert waiting.is_satisfied()
-    waiting.read_again()
+    waiting.read_blocking()
     assert [answer.size for answer in waiting.answers] == [2 * ONE, 2 * ONE]
 
 
@@ -104,18 +105,18 @@ def test_a_follower_waits_for_the_log_end_and_a_consumer_for_the_high_watermark(
     append(held)
     assert follower.is_satisfied()
     assert not consumer.is_satisfied()
-    assert round_over([held], asking(offset=1), fetcher=FOLLOWER).risen == [held.key]
+    assert round_over([held], asking(offset=1), fetcher=FOLLOWER).note_follower() == [held.key]
     assert consumer.is_satisfied()
 
 
-def test_a_follower_acknowledges_by_its_first_read_only() -> None:
+def test_a_follower_acknowledges_once_and_not_by_reading_on() -> None:
     held = partition(image=placed(replicas=(1, 2), isr=(1, 2)))
     append(held, 2)
     fetch = round_over([held], asking(offset=1), fetcher=FOLLOWER)
-    assert fetch.risen == [held.key]
+    assert fetch.note_follower() == [held.key]
     assert held.readable_end() == 1
     fetch.answers[0].asked.fetch_offset = 2
-    fetch.read_again()
+    fetch.read_blocking()
     assert held.readable_end() == 1
 
 
@@ -123,6 +124,7 @@ def test_a_follower_that_was_replaced_since_is_refused_and_acknowledges_nothing(
     held = partition(image=placed(replicas=(1, 2), isr=(1, 2)))
     append(held, 1)
     fetch = round_over([held], asking(offset=1), fetcher=Fetcher(2, is_stale=True))
+    assert fetch.note_follower() == []
     assert fetch.answers[0].error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert fetch.answers[0].size == 0
     assert fetch.answers_at_once
@@ -132,17 +134,36 @@ def test_a_follower_that_was_replaced_since_is_refused_and_acknowledges_nothing(
 def test_a_diverging_follower_acknowledges_nothing() -> None:
     held = partition(image=placed(replicas=(1, 2), isr=(1, 2), epoch=4))
     append(held, 2)
-    fetch = round_over([held], asking(offset=2, last=3), fetcher=FOLLOWER)
-    assert fetch.answers[0].error_code is ErrorCode.OFFSET_OUT_OF_RANGE or fetch.answers[0].must_be_told
+    held.apply(placed(replicas=(1, 2), isr=(1, 2), epoch=6))
+    fetch = round_over([held], asking(offset=3, last=5), fetcher=FOLLOWER)
+    assert fetch.answers[0].must_be_told
+    assert fetch.note_follower() == []
     assert held.readable_end() == 0
 
 
 def test_a_consumer_gets_nothing_beyond_the_high_watermark_and_a_follower_everything() -> None:
     held = partition(image=placed(replicas=(1, 2), isr=(1, 2)))
     append(held, 3)
-    round_over([held], asking(offset=2), fetcher=FOLLOWER)
+    round_over([held], asking(offset=2), fetcher=FOLLOWER).note_follower()
     assert round_over([held], asking()).size == 2 * ONE
     assert round_over([held], asking(), fetcher=FOLLOWER).size == 3 * ONE
     assert round_over([held], asking(), fetcher=Fetcher(-3)).size == 3 * ONE
     between = round_over([held], asking(offset=3))
     assert (between.answers[0].error_code, between.size) == (ErrorCode.NONE, 0)
+
+
+def test_a_place_that_is_not_known_in_memory_is_looked_for_off_the_loop() -> None:
+    held = partition()
+    append(held, 2000)
+    tail = held.log.log_end_offset - 1
+    assert not held.log.knows_place_of(5)
+    assert held.log.knows_place_of(tail)
+    asked = asking(offset=5, limit=10 * ONE)
+    far = FetchRound([asked], lambda _: held, fetcher=Fetcher(), max_bytes=1000, min_bytes=1)
+    assert not far.read()
+    far.read_blocking()
+    assert far.size == 10 * ONE
+    on = FetchRound([asking(offset=15)], lambda _: held, fetcher=Fetcher(), max_bytes=1000, min_bytes=1)
+    assert on.read(), "it goes on where the last one ended"
+    near = FetchRound([asking(offset=tail)], lambda _: held, fetcher=Fetcher(), max_bytes=1000, min_bytes=1)
+    assert near.read()

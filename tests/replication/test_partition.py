@@ -73,5 +73,5 @@ def test_r13_a_leader_that_has_not_reached_its_epoch_does_not_say_where_the_log_
         assert caught.value.code is code
     assert look_up(held, OffsetAsked(-1, version, replica_id=2)).offset == 3
     assert look_up(held, OffsetAsked(-2, version)).offset == 0
-    round_over([held], asking(offset=3), fetcher=Fetcher(2))
+    round_over([held], asking(offset=3), fetcher=Fetcher(2)).note_follower()
     assert look_up(held, OffsetAsked(-1, version)).offset == 3
