@@ -36,6 +36,7 @@ from kbroker.runtime import log as logs
 from kbroker.runtime.disk import raise_descriptor_limit
 from kbroker.runtime.env import RealEnv
 from kbroker.runtime.log import logger
+from kbroker.runtime.memory import keep_freed_memory
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Buffers, Env, Listener
 from kbroker.server.dispatch import Dispatcher
@@ -107,6 +108,7 @@ def run_node(
     for warning in settings.warnings:
         log.warning(warning)
     raise_descriptor_limit()
+    keep_freed_memory()
     Path(settings.data_directory).parent.mkdir(parents=True, exist_ok=True)
     trio.run(_run_until_signal, RealEnv(), settings, on_ready)
     return 0

@@ -4,7 +4,8 @@ Theory of operation: the task receives until a frame is whole, answers it, and s
 whole frames are in the buffer, their replies are collected and leave together, but never wait for anything: before the
 task receives, and at the first moment that a handler suspends, what was collected is sent. So a client that pipelines
 small requests costs one system call for many of them, and a Fetch that waits holds back none of the replies before it.
-There is no second task and no queue for a connection.
+There is no queue for a connection, and a second task only while a large request is answered, whose work is done in a
+thread: it receives the next request meanwhile.
 
 A task that always finds its next frame would hold the event loop for ever; it yields when the clock has moved or after
 so many requests.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -31,6 +33,7 @@ from wire.framing import RECEIVE_BYTES, FrameBuffer
 Result = TypeVar("Result")
 
 _COLLECT_BYTES = 64 * 1024
+_LARGE_BYTES = 128 * 1024
 _REQUESTS_BETWEEN_YIELDS = 64
 
 
@@ -56,6 +59,7 @@ class Connection:
         self.frames = FrameBuffer(max_frame_bytes)
         self.state = State.RECEIVING
         self.requests = 0
+        self.ahead: memoryview | None = None
         self._context = Context(stream, listener=listener, served=dispatcher.handlers)
         self._answer = dispatcher.answer
         self._env = env
@@ -90,7 +94,7 @@ class Connection:
         yielded_ms, since_yield = now_ms(), 0
         while True:
             try:
-                frame = frames.next_frame()
+                frame, self.ahead = self.ahead or frames.next_frame(), None
             except Malformed as error:
                 raise CloseConnection(f"malformed frame: {error}") from error
             if frame is None:
@@ -101,7 +105,10 @@ class Connection:
                     return
                 continue
             self.requests += 1
-            await self._answer_one(frame)
+            if len(frame) < _LARGE_BYTES:
+                await self._answer_one(frame)
+            else:
+                await self._answer_large(frame)
             since_yield += 1
             if since_yield == _REQUESTS_BETWEEN_YIELDS or now_ms() != yielded_ms:
                 await trio.lowlevel.checkpoint()
@@ -125,6 +132,28 @@ class Connection:
         if frames.pending_bytes:
             raise CloseConnection("the connection ended inside a frame")
         return False
+
+    async def _answer_large(self, frame: memoryview) -> None:
+        """Answer a request whose work leaves the event loop, and receive what follows it meanwhile.
+
+        A large frame has a buffer of its own, so the next one does not touch it. At most one frame is received ahead.
+        """
+        failure: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._receive_ahead)
+            try:
+                await self._answer_one(frame)
+            except Exception as error:  # noqa: BLE001 - raised again below, not as part of a group
+                failure = error
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _receive_ahead(self) -> None:
+        """Receive until the next frame is whole. What goes wrong is found again by the receive that comes next."""
+        with suppress(CloseConnection, trio.BrokenResourceError, trio.ClosedResourceError, Malformed):
+            while self.ahead is None and await self._receive():
+                self.ahead = self.frames.next_frame()
 
     async def _answer_one(self, frame: memoryview) -> None:
         self.state = State.ANSWERING

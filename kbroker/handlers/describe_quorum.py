@@ -1,0 +1,77 @@
+"""DescribeQuorum: who leads the metadata log, at which epoch, and how far its voters have come.
+
+The quorum is the one controller in this process, which leads for life: it is the only voter and has everything that is
+committed. It has no listener of its own, so none is told.
+"""
+
+from __future__ import annotations
+
+from kbroker.broker import Broker
+from kbroker.handlers import Context, handles
+from kbroker.metadata.names import CLUSTER_METADATA_TOPIC
+from wire.errors import ErrorCode
+from wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    DescribeQuorumResponsePartitionData,
+    DescribeQuorumResponseTopicData,
+    Node,
+    ReplicaState,
+)
+
+
+@handles(
+    DescribeQuorumRequest,
+    versions="0-2",
+    on_error=lambda request, code: DescribeQuorumResponse(error_code=code, topics=[]),
+)
+async def describe_quorum(request: DescribeQuorumRequest, broker: Broker, context: Context) -> DescribeQuorumResponse:
+    """Answer for partition 0 of the metadata log; anything else makes the whole request unknown."""
+    asked = [
+        (topic.topic_name, partition.partition_index) for topic in request.topics for partition in topic.partitions
+    ]
+    if asked != [(CLUSTER_METADATA_TOPIC, 0)]:
+        return _unknown(request)
+    image = broker.image
+    now_ms = broker.env.timestamp_ms()
+    voter = ReplicaState(
+        replica_id=broker.node_id,
+        log_end_offset=image.end_offset,
+        last_fetch_timestamp=now_ms,
+        last_caught_up_timestamp=now_ms,
+    )
+    partition = DescribeQuorumResponsePartitionData(
+        partition_index=0,
+        leader_id=broker.node_id,
+        leader_epoch=image.epoch,
+        high_watermark=image.end_offset,
+        current_voters=[voter],
+        observers=[],
+    )
+    return DescribeQuorumResponse(
+        topics=[DescribeQuorumResponseTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])],
+        nodes=[Node(node_id=broker.node_id, listeners=[])] if context.api_version >= 2 else [],
+    )
+
+
+def _unknown(request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+    def refused(index: int) -> DescribeQuorumResponsePartitionData:
+        return DescribeQuorumResponsePartitionData(
+            partition_index=index,
+            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            leader_id=0,
+            leader_epoch=0,
+            high_watermark=0,
+            current_voters=[],
+            observers=[],
+        )
+
+    return DescribeQuorumResponse(
+        topics=[
+            DescribeQuorumResponseTopicData(
+                topic_name=topic.topic_name,
+                partitions=[refused(partition.partition_index) for partition in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
