@@ -71,6 +71,8 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
     for topic in request.topic_data:
         if topic.name == "fault":
             raise ZeroDivisionError("a fault of ours")
+        if topic.name == "close":
+            raise CloseConnection("the handler says so")
         if topic.name == "gated":
             await broker.gate.wait()
         for partition in topic.partition_data:

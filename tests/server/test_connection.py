@@ -128,6 +128,47 @@ async def test_frames_of_every_size_arrive_whole_between_small_ones(rig: Rig, si
     assert rig.broker.appended == [data[:size]] * 2
 
 
+async def test_what_follows_a_large_request_is_received_while_that_is_answered(rig: Rig) -> None:
+    client = await rig.connect()
+    first, second = b"1" * 2 * MIB, b"2" * 2 * MIB
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.send, (records(first, topic="gated"), 7, 1))
+        await rig.until("requests.Produce", 1)
+        (connection,) = rig.server.connections
+        nursery.start_soon(client.send, (records(second), 7, 2), (heart(), 0, 3))
+        while connection.ahead is None:
+            await trio.lowlevel.checkpoint()
+        assert len(connection.ahead) > 2 * MIB
+        assert rig.broker.appended == []
+        rig.broker.gate.set()
+        assert [(await client.receive(ProduceResponse, 7))[0] for _ in range(2)] == [1, 2]
+        assert await client.receive_heartbeat() == (3, 0)
+    assert rig.broker.appended == [first, second]
+
+
+@pytest.mark.parametrize("rest", [b"", b"\x00\x00\x01", b"\xff\xff\xff\xff"], ids=["nothing", "a cut", "nonsense"])
+async def test_the_end_of_a_connection_behind_a_large_request_does_not_undo_it(rig: Rig, rest: bytes) -> None:
+    client = await rig.connect()
+    await client.stream.send([framed(records(b"1" * MIB, topic="gated"), 7, 1) + rest])
+    await rig.until("requests.Produce", 1)
+    await wait_all_tasks_blocked(0.01)
+    rig.broker.gate.set()
+    assert (await client.receive(ProduceResponse, 7))[0] == 1
+    assert rig.broker.appended == [b"1" * MIB]
+    client.stream.close()
+    while rig.server.connections:
+        await trio.lowlevel.checkpoint()
+
+
+async def test_a_large_request_may_close_the_connection_like_any_other(rig: Rig) -> None:
+    client = await rig.connect()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.send, (heart(), 0, 1), (records(b"1" * MIB, topic="close"), 7, 2), (heart(), 0, 3))
+        assert await client.receive_heartbeat() == (1, 0)
+        assert await client.ends_without_reply()
+    assert rig.count("connections.closed_for_fault") == 1
+
+
 async def test_a_request_may_come_byte_by_byte(rig: Rig) -> None:
     client = await rig.connect()
     for byte in framed(heart(), 0, 1) + framed(heart(), 0, 2):
