@@ -258,7 +258,7 @@ class Node:
     def _look_after_logs(self, nursery: trio.Nursery, directory: LogDirectory, broker: Broker) -> None:
         env, settings, report = self.env, self.settings, log.warning
         start = nursery.start_soon
-        start(partial(flush_logs, env, directory, interval_ms=FLUSH_INTERVAL_MS, report=report))
+        start(partial(flush_logs, env, directory, broker, interval_ms=FLUSH_INTERVAL_MS, report=report))
         start(
             partial(
                 apply_retention,

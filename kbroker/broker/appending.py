@@ -10,16 +10,12 @@ Source: decisions 1, 3, 11 and 14 of ARCHITECTURE.md.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 
-import trio
-
+from kbroker.broker.locks import PartitionLocks
 from kbroker.replication.partition import Partition
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
-from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.plans import AppendPlan
 from kbroker.storage.validation import ProducedBatch, is_cheap, validate_produced
 from wire.errors import ErrorCode
@@ -68,13 +64,14 @@ class Appender:
     """Appends for one broker.
 
     Note  max_decompressed_bytes is what a compressed batch may unpack to; it follows the settings
+    Note  who changes a log in more than one step holds its lock in `locks`
     """
 
     def __init__(self, env: Env, purgatory: Purgatory, *, max_decompressed_bytes: int) -> None:
         self.max_decompressed_bytes = max_decompressed_bytes
         self._env = env
         self._purgatory = purgatory
-        self._locks: dict[TopicPartition, trio.Lock] = {}
+        self.locks = PartitionLocks()
 
     async def append(self, partition: Partition, records: memoryview | bytes | None, *, version: int) -> Appended:
         """Append one produced batch to a partition that this broker leads.
@@ -98,7 +95,7 @@ class Appender:
         else:
             batch = await self._env.run_blocking(validate)
             partition.leading()  # the leadership may have moved meanwhile
-        if len(batch.data) <= INLINE_WRITE_BYTES and partition.key not in self._locks:
+        if len(batch.data) <= INLINE_WRITE_BYTES and partition.key not in self.locks:
             plan = log.plan_append(batch.data, leader_epoch=partition.leader_epoch, timestamp_ms=timestamp_ms)
             if plan.rolls or plan.syncs:
                 plan = await self._append_off_the_loop(partition, batch, timestamp_ms)
@@ -113,7 +110,7 @@ class Appender:
 
     async def _append_off_the_loop(self, partition: Partition, batch: ProducedBatch, timestamp_ms: int) -> AppendPlan:
         """Append with the write in a thread, after the appends that are under way."""
-        async with self.holding(partition.key):
+        async with self.locks.holding(partition.key):
             partition.leading()  # while this one stood in line the leadership may have moved
             log = partition.log
             plan = log.plan_append(batch.data, leader_epoch=partition.leader_epoch, timestamp_ms=timestamp_ms)
@@ -121,14 +118,3 @@ class Appender:
             log.commit(plan)
             partition.on_append()
         return plan
-
-    @asynccontextmanager
-    async def holding(self, key: TopicPartition) -> AsyncIterator[None]:
-        """Hold off whatever changes this partition's log; whoever asks meanwhile stands in line."""
-        lock = self._locks.setdefault(key, trio.Lock())
-        try:
-            async with lock:
-                yield
-        finally:
-            if not lock.locked():
-                self._locks.pop(key, None)

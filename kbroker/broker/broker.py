@@ -13,6 +13,7 @@ from uuid import UUID
 import trio
 
 from kbroker.broker.appending import Appended, Appender
+from kbroker.broker.locks import PartitionLocks
 from kbroker.config import Settings
 from kbroker.config.describe import ConfigEntry, describe_broker, describe_cluster_defaults, describe_topic
 from kbroker.controller.auto_creation import auto_creation_request, may_create
@@ -73,6 +74,7 @@ class Broker:
         self.appender = Appender(
             env, self.purgatory, max_decompressed_bytes=settings.limits.kbroker_max_decompressed_batch_bytes
         )
+        self._kept = PartitionLocks()
         self._log_starts_lock = trio.Lock()
 
     async def on_image(self, image: Image, delta: Delta) -> None:
@@ -85,7 +87,7 @@ class Broker:
         gone = replicas.retire(delta)
         self.purgatory.wake_many(gone)
         for key in gone:
-            async with self.appender.holding(key):
+            async with self.appender.locks.holding(key), self._kept.holding(key):
                 await self.env.run_blocking(replicas.remove_files, key)
         made = await self.env.run_blocking(replicas.prepare, image, delta) if replicas.adds_any(delta) else []
         changed = replicas.apply(image, delta, made)
@@ -248,13 +250,17 @@ class Broker:
     # For those who look after the logs (kbroker.storage.tasks)
 
     def locked(self, held: Log) -> AbstractAsyncContextManager[None]:
-        """Hold off appends to a log."""
-        return self.appender.holding((held.topic, held.partition))
+        """Hold off appends to a log, and its removal."""
+        return self.appender.locks.holding((held.topic, held.partition))
+
+    def kept(self, held: Log) -> AbstractAsyncContextManager[None]:
+        """Hold off the removal of a log; appends go on."""
+        return self._kept.holding((held.topic, held.partition))
 
     def high_watermark(self, held: Log) -> int:
         """Up to where a log is committed; its start for one that this broker does not lead any more."""
         partition = self.replicas.partitions.get((held.topic, held.partition))
-        if partition is None or partition.progress is None:
+        if partition is None or partition.log is not held or partition.progress is None:
             return held.log_start_offset
         return partition.progress.high_watermark
 
@@ -272,7 +278,7 @@ class Broker:
         if self.image.partition(topic, index) is not None and is_internal(topic):
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal")
         partition = self.find(topic, index)
-        async with self.appender.holding(partition.key):
+        async with self.appender.locks.holding(partition.key):
             progress = partition.leading()
             partition_log = partition.log
             if not partition_log.config.is_deleting:

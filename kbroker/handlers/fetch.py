@@ -55,16 +55,14 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
         max_bytes=min(request.max_bytes, broker.settings.fetch.fetch_max_bytes),
         min_bytes=request.min_bytes,
     )
-    if not this_round.read():
-        await broker.env.run_blocking(this_round.read_blocking)
+    await _read(this_round, broker)
     this_round.set_unknown_aside()
     if fetcher.is_follower:
         broker.purgatory.wake_many(this_round.note_follower())
     if request.max_wait_ms > 0 and not this_round.answers_at_once:
         keys = [answer.partition.key for answer in this_round.answers if answer.partition is not None]
         await context.wait(broker.purgatory, *keys, until=this_round.is_satisfied, max_wait_ms=request.max_wait_ms)
-        if not this_round.read():
-            await broker.env.run_blocking(this_round.read_blocking)
+        await _read(this_round, broker)
     if session.is_superseded:
         return FetchResponse(
             error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=request.session_id, responses=[]
@@ -95,6 +93,12 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
             if node.id in leaders
         ]
     return response
+
+
+async def _read(this_round: FetchRound, broker: Broker) -> None:
+    if not this_round.read():
+        await broker.env.run_blocking(this_round.read_blocking)
+        this_round.refuse_retired()
 
 
 def _asked(request: FetchRequest, broker: Broker, *, by_id: bool) -> list[FetchedPartition]:

@@ -56,7 +56,9 @@ async def list_offsets(request: ListOffsetsRequest, broker: Broker, context: Con
         partition = broker.find(name, asked.partition_index)
         # A search by timestamp reads the disk, perhaps a cold part of it.
         if question.reads_the_log:
-            return await broker.env.run_blocking(look_up, partition, question)
+            found = await broker.env.run_blocking(look_up, partition, question)
+            partition.leading()  # else another topic may have taken the name of the files meanwhile
+            return found
         return look_up(partition, question)
 
     async def answer(name: str, asked: ListOffsetsPartition) -> ListOffsetsPartitionResponse:

@@ -108,6 +108,15 @@ class FetchRound:
         """The same, wherever the records are. Blocking."""
         self._read_all(may_block=True)
 
+    def refuse_retired(self) -> None:
+        """After `read_blocking`: what a thread read while its partition was given up counts for nothing, since another
+        topic may have taken the name of its files.
+        """
+        for answer in self.answers:
+            if answer.partition is not None and answer.error is None and not answer.partition.is_leader:
+                answer.error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{answer.partition.name} was given up")
+                answer.read, answer.size = None, 0
+
     def set_unknown_aside(self) -> None:
         """After the first read: what the metadata does not know goes to the end, and is not looked for again."""
         has_unknown = False

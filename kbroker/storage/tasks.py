@@ -18,6 +18,7 @@ from kbroker.runtime.ports import Clock
 from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.log import Log
 from kbroker.storage.log_directory import LogDirectory
+from kbroker.storage.plans import FlushPlan
 from wire.errors import KafkaError
 
 Result = TypeVar("Result")
@@ -42,11 +43,22 @@ class Partitions(Protocol):
     def high_watermarks(self) -> Mapping[TopicPartition, int]: ...
 
     def locked(self, log: Log) -> AbstractAsyncContextManager[object]:
-        """Hold off appends, truncations and the like that take more than one step."""
+        """Hold off appends, truncations and the like that take more than one step, and the removal of the log."""
+        ...
+
+    def kept(self, log: Log) -> AbstractAsyncContextManager[object]:
+        """Hold off the removal of the log alone: its name may soon be another log's. Appends go on."""
         ...
 
 
-async def flush_logs(env: TaskEnv, directory: LogDirectory, *, interval_ms: int, report: Callable[[str], None]) -> None:
+async def flush_logs(
+    env: TaskEnv,
+    directory: LogDirectory,
+    partitions: Partitions,
+    *,
+    interval_ms: int,
+    report: Callable[[str], None],
+) -> None:
     """Sync what a roll has closed, and logs that were last synced flush.ms ago."""
     while True:
         await env.sleep_ms(interval_ms)
@@ -57,12 +69,18 @@ async def flush_logs(env: TaskEnv, directory: LogDirectory, *, interval_ms: int,
             try:
                 plan = log.plan_flush(below_active=not due)
                 if plan is not None:
-                    await env.run_blocking(log.write_flush, plan)
-                    log.commit_flush(plan)
+                    async with partitions.kept(log):
+                        await _flush(env, log, plan)
                 if due:
                     log.last_flush_ms = env.now_ms()
             except KafkaError as error:
                 report(error.message)
+
+
+async def _flush(env: TaskEnv, log: Log, plan: FlushPlan) -> None:
+    if not log.is_closed:  # it may have been removed while this stood in line
+        await env.run_blocking(log.write_flush, plan)
+        log.commit_flush(plan)
 
 
 async def apply_retention(
@@ -91,6 +109,8 @@ async def _apply_retention_once(env: TaskEnv, partitions: Partitions, log: Log) 
     if not log.may_need_retention:
         return
     async with partitions.locked(log):
+        if log.is_closed:
+            return
         high_watermark = partitions.high_watermark(log)
         plan = await env.run_blocking(
             lambda: log.plan_retention(high_watermark=high_watermark, timestamp_ms=timestamp_ms)

@@ -36,6 +36,8 @@ class Owner:
         async with self.lock:
             yield
 
+    kept = locked
+
 
 class World:
     def __init__(self, path: Path) -> None:
@@ -73,7 +75,7 @@ async def test_what_a_roll_closed_is_flushed_and_an_old_log_wholly(
     world.append(timed, 8)
     timed.last_flush_ms = world.env.now_ms()
     nursery.start_soon(
-        partial(tasks.flush_logs, world.env, world.directory, interval_ms=1_000, report=world.told.append)
+        partial(tasks.flush_logs, world.env, world.directory, Owner(), interval_ms=1_000, report=world.told.append)
     )
     await trio.sleep(1.5)
     assert rolled.recovery_point == rolled.active_segment_base_offset == 5
@@ -156,7 +158,7 @@ async def test_one_logs_trouble_is_told_and_the_loop_goes_on(
     world.directory.files.close()
     world.disk.fail("open", times=2, error=24)
     nursery.start_soon(
-        partial(tasks.flush_logs, world.env, world.directory, interval_ms=1_000, report=world.told.append)
+        partial(tasks.flush_logs, world.env, world.directory, Owner(), interval_ms=1_000, report=world.told.append)
     )
     await trio.sleep(1.5)
     assert len(world.told) == 1
