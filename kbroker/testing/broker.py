@@ -11,10 +11,10 @@ provoked it, even if the client got some reply.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 import trio
 
@@ -27,6 +27,9 @@ from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.env import MemoryEnv
 from wire.framing import RECEIVE_BYTES, FrameBuffer, decode_response, encode_request_frame
 from wire.schema import response_class, schema_of
+
+Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
 
 DATA_DIRECTORY = "/data"
 MAX_REPLY_BYTES = 256 * 1024 * 1024
@@ -135,24 +138,43 @@ class MemoryBroker:
         return sorted(path.removeprefix(DATA_DIRECTORY + "/") for path in found if path != DATA_DIRECTORY)
 
 
+class _SlowEnv(MemoryEnv):
+    """An environment in which threads take their time."""
+
+    def __init__(self, disk: SimulatedDisk, *, seed: int, latency_ms: int) -> None:
+        super().__init__(disk, seed=seed)
+        self._latency_ms = latency_ms
+
+    async def run_blocking(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+        if not self._latency_ms:
+            return await super().run_blocking(function, *arguments)
+        with trio.CancelScope(shield=True):  # a thread cannot be stopped
+            await trio.sleep(self.random.uniform(0, self._latency_ms) / 1000)
+            result = function(*arguments)
+            await trio.sleep(self.random.uniform(0, self._latency_ms) / 1000)
+        return result
+
+
 @asynccontextmanager
 async def memory_broker(
     disk: SimulatedDisk | None = None,
     *,
     settings: Mapping[str, object] | None = None,
     seed: int = 0,
+    latency_ms: int = 0,
     stops_cleanly: bool = True,
     expects_faults: bool = False,
 ) -> AsyncIterator[MemoryBroker]:
     """Run a node on `disk`, or on a new one, until the block ends.
 
-    `settings` are Kafka's keys. Without `stops_cleanly` it ends as a process does that is killed: the disk's `crash`
-    then says what the next one finds.
+    `settings` are Kafka's keys. A blocking call begins up to `latency_ms` after it was made, and ends as much later, so
+    that whatever may happen meanwhile does happen. Without `stops_cleanly` it ends as a process does that is killed:
+    the disk's `crash` then says what the next one finds.
     """
     disk = disk or SimulatedDisk()
     # Two lives on one disk must not draw the same ids, and the same life shall draw the same ones in every run.
     lived = sum(len(contents or b"") for contents in disk.image().values())
-    env = MemoryEnv(disk, seed=(seed << 40) + lived)
+    env = _SlowEnv(disk, seed=(seed << 40) + lived, latency_ms=latency_ms)
     loaded = Settings.load(
         overrides=[f"{key}={value}" for key, value in (settings or {}).items()],
         defaults={"log.dirs": DATA_DIRECTORY, "listeners": "PLAINTEXT://broker.example:9092"},

@@ -70,45 +70,47 @@ async def test_r15_a_topic_made_anew_has_a_new_id_and_an_empty_log(broker: Memor
     assert await read(client, "t") == [b"new"]
 
 
-async def test_r15_deleted_and_made_anew_in_one_step_under_load(broker: MemoryBroker) -> None:
+@pytest.mark.parametrize("seed", range(3))
+async def test_r15_deleted_and_made_anew_in_one_step_under_load(seed: int) -> None:
     """Both decisions reach the broker in one image, while producers write."""
-    admins = [await broker.connect() for _ in range(2)]
-    await create_topic(admins[0], "t")
-    codes, replaced = set(), 0
+    async with memory_broker(seed=seed, latency_ms=30) as broker:
+        admins = [await broker.connect() for _ in range(2)]
+        await create_topic(admins[0], "t")
+        codes, replaced = set(), 0
 
-    def count_replacements(_image: Image, delta: Delta) -> None:
-        nonlocal replaced
-        replaced += bool(delta.deleted_topics and delta.created_topics)
+        def count_replacements(_image: Image, delta: Delta) -> None:
+            nonlocal replaced
+            replaced += bool(delta.deleted_topics and delta.created_topics)
 
-    assert broker.node.broker is not None
-    broker.node.broker.controller.add_listener(count_replacements)
+        assert broker.node.broker is not None
+        broker.node.broker.controller.add_listener(count_replacements)
 
-    async def write(number: int) -> None:
-        client = await broker.connect()
-        for _ in range(30):
-            codes.add((await produce(client, "t", batch(b"%d" % number * 70_000))).error_code)
+        async def write(number: int) -> None:
+            client = await broker.connect()
+            for _ in range(30):
+                codes.add((await produce(client, "t", batch(b"%d" % number * 70_000))).error_code)
 
-    async with trio.open_nursery() as nursery:
-        for number in range(3):
-            nursery.start_soon(write, number)
-        for _ in range(5):
-            topic = DeleteTopicState(name="t", topic_id=ZERO_UUID)
-            await admins[0].send(DeleteTopicsRequest(topics=[topic], topic_names=[], timeout_ms=1000))
-            await admins[1].send(creating("t"))
-            deleted, created = await admins[0].receive(), await admins[1].receive()
-            assert deleted.responses[0].error_code == 0
-            if created.topics[0].error_code:
-                await create_topic(admins[1], "t")
-    assert replaced > 0, "a topic gave way to its successor in one step"
-    assert codes <= {0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
-    count = (await list_offset(admins[0], "t", -1))[1]
-    found: list[bytes | None] = []
-    while len(found) < count:
-        found += await read(admins[0], "t", offset=len(found))
-    assert len(found) == count
-    async with memory_broker(broker.disk.crash(Loss.PROCESS_DEATH)) as again:
-        client = await again.connect()
-        assert (await list_offset(client, "t", -1))[1] == count
+        async with trio.open_nursery() as nursery:
+            for number in range(3):
+                nursery.start_soon(write, number)
+            for _ in range(5):
+                topic = DeleteTopicState(name="t", topic_id=ZERO_UUID)
+                await admins[0].send(DeleteTopicsRequest(topics=[topic], topic_names=[], timeout_ms=1000))
+                await admins[1].send(creating("t"))
+                deleted, created = await admins[0].receive(), await admins[1].receive()
+                assert deleted.responses[0].error_code == 0
+                if created.topics[0].error_code:
+                    await create_topic(admins[1], "t")
+        assert replaced > 0, "a topic gave way to its successor in one step"
+        assert codes <= {0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
+        count = (await list_offset(admins[0], "t", -1))[1]
+        found: list[bytes | None] = []
+        while len(found) < count:
+            found += await read(admins[0], "t", offset=len(found))
+        assert len(found) == count
+        async with memory_broker(broker.disk.crash(Loss.PROCESS_DEATH)) as again:
+            client = await again.connect()
+            assert (await list_offset(client, "t", -1))[1] == count
 
 
 async def test_a_deletion_that_a_crash_interrupted_is_finished_by_the_next_start() -> None:
