@@ -28,7 +28,7 @@ from kbroker.handlers import CloseConnection, Context
 from kbroker.runtime.net_ports import Env, Part, Stream
 from kbroker.server.dispatch import Dispatcher
 from wire.errors import Malformed
-from wire.framing import RECEIVE_BYTES, FrameBuffer
+from wire.framing import RECEIVE_BYTES, BufferPool, FrameBuffer
 
 Result = TypeVar("Result")
 
@@ -53,10 +53,17 @@ class Connection:
     """
 
     def __init__(
-        self, stream: Stream, *, listener: str, dispatcher: Dispatcher, env: Env, max_frame_bytes: int
+        self,
+        stream: Stream,
+        *,
+        listener: str,
+        dispatcher: Dispatcher,
+        env: Env,
+        max_frame_bytes: int,
+        buffers: BufferPool | None = None,
     ) -> None:
         self.stream = stream
-        self.frames = FrameBuffer(max_frame_bytes)
+        self.frames = FrameBuffer(max_frame_bytes, buffers)
         self.state = State.RECEIVING
         self.requests = 0
         self.ahead: memoryview | None = None
@@ -148,6 +155,7 @@ class Connection:
             nursery.cancel_scope.cancel()
         if failure is not None:
             raise failure
+        self.frames.release(frame)
 
     async def _receive_ahead(self) -> None:
         """Receive until the next frame is whole. What goes wrong is found again by the receive that comes next."""

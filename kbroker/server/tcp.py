@@ -29,6 +29,7 @@ from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env, Listener, Stream
 from kbroker.server.connection import Connection, State
 from kbroker.server.dispatch import Dispatcher
+from wire.framing import BufferPool
 
 log = logger(__name__)
 
@@ -72,6 +73,7 @@ class Server:
         self._env = env
         self._dispatcher = dispatcher
         self._by_host: dict[str, int] = {}
+        self._buffers = BufferPool()
         self._listeners: list[tuple[Listener, trio.CancelScope]] = []
         rate = self._limits.max_connection_creation_rate
         self._creations = TokenBucket(rate, rate, now_ms=env.now_ms())
@@ -164,6 +166,7 @@ class Server:
             dispatcher=self._dispatcher,
             env=self._env,
             max_frame_bytes=self._limits.socket_request_max_bytes,
+            buffers=self._buffers,
         )
         self.connections[connection] = Observed(connection, self._env.now_ms())
         assert self._nursery is not None

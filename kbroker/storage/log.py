@@ -154,7 +154,7 @@ class Log:
         except OSError as error:
             state.note(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot load {directory}: {error}") from error
-        return cls(
+        log = cls(
             loaded,
             directory=directory,
             files=files,
@@ -166,6 +166,9 @@ class Log:
             jitter_ms=jitter_ms,
             report=report,
         )
+        # The file keeps its number until it is written again, also one that lies behind a log that was cut since.
+        log.persisted_recovery_point = recovery_point
+        return log
 
     def __repr__(self) -> str:
         return f"<Log {self.topic}-{self.partition}, offsets {self.log_start_offset}-{self.log_end_offset}>"

@@ -67,3 +67,36 @@ async def test_in_memory_both_clocks_run_on_virtual_time(autojump_clock: MockClo
     now_ms, timestamp_ms = env.now_ms(), env.timestamp_ms()
     await env.sleep_ms(86_400_000)
     assert env.now_ms() - now_ms == env.timestamp_ms() - timestamp_ms == 86_400_000
+
+
+async def test_a_cancelled_caller_waits_until_the_function_has_returned() -> None:
+    env, began, ended = RealEnv(), threading.Event(), threading.Event()
+
+    def work() -> str:
+        began.set()
+        assert may_end.wait(10)
+        ended.set()
+        return "done"
+
+    may_end = threading.Event()
+    results = []
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+
+            async def call() -> None:
+                results.append(await env.run_blocking(work))
+
+            nursery.start_soon(call)
+            while not began.is_set():
+                await trio.lowlevel.checkpoint()
+            scope.cancel()
+            may_end.set()
+    assert ended.is_set()
+    assert results == ["done"]
+
+
+async def test_a_caller_that_is_cancelled_before_begins_nothing() -> None:
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await RealEnv().run_blocking(pytest.fail, "it ran")
+    assert scope.cancelled_caught

@@ -15,6 +15,7 @@ from wire.errors import ErrorCode, Malformed
 from wire.framing import (
     MAX_ROOM_BYTES,
     RECEIVE_BYTES,
+    BufferPool,
     FrameBuffer,
     RequestHeader,
     decode_request,
@@ -265,3 +266,54 @@ def test_w2_a_cut_large_frame_is_pending_too() -> None:
     assert buffer.pending_bytes == 20_004
     buffer.filled(10)
     assert buffer.pending_bytes == 20_014
+
+
+def receive_in_pieces(buffer: FrameBuffer, data: bytes, piece: int = 50_000) -> memoryview:
+    """Give a buffer the bytes of one frame as a server does; the frame."""
+    position = 0
+    while (frame := buffer.next_frame()) is None:
+        room = buffer.room()
+        if room is None:
+            buffer.feed(data[position : position + piece])
+            position += piece
+        else:
+            count = min(len(room), piece, len(data) - position)
+            room[:count] = data[position : position + count]
+            buffer.filled(count)
+            position += count
+    return frame
+
+
+def test_the_buffer_of_a_released_frame_is_used_again_and_nothing_of_it_shows() -> None:
+    pool = BufferPool()
+    first_connection, second_connection = FrameBuffer(MEGABYTE, pool), FrameBuffer(MEGABYTE, pool)
+    first = receive_in_pieces(first_connection, framed(bytes([1]) * 900_000))
+    used = first.obj
+    first_connection.release(first)
+    second = receive_in_pieces(second_connection, framed(bytes([2]) * 700_000))
+    assert second.obj is used
+    assert len(second) == 700_000
+    assert set(second) == {2}
+    third = receive_in_pieces(second_connection, framed(bytes([3]) * 900_000))
+    assert third.obj is not used
+    assert set(second) == {2}
+    assert set(third) == {3}
+
+
+def test_a_pool_keeps_few_buffers_and_no_huge_one() -> None:
+    pool = BufferPool(max_buffers=2, max_bytes=1000)
+    for size in (500, 2000, 100, 900):
+        pool.give(bytearray(size))
+    taken = [pool.take(400), pool.take(400), pool.take(1)]
+    assert sorted(len(buffer) for buffer in taken if buffer is not None) == [500, 900]
+    assert taken.count(None) == 1
+
+
+def test_small_frames_have_no_buffer_to_give_back() -> None:
+    pool = BufferPool()
+    buffer = FrameBuffer(MEGABYTE, pool)
+    buffer.feed(framed(bytes([1]) * 100))
+    frame = buffer.next_frame()
+    assert frame is not None
+    buffer.release(frame)
+    assert pool.take(1) is None
