@@ -42,7 +42,7 @@ from kbroker.runtime.net_ports import Buffers, Env, Listener
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.tcp import Limits, Server
 from kbroker.storage.log_directory import LogDirectory
-from kbroker.storage.tasks import apply_retention, flush_logs, remove_deleted, watch_space, write_checkpoints
+from kbroker.storage.tasks import apply_retention, flush_logs, remove_deleted, watch_space
 from wire.errors import KafkaError
 
 LOCALHOST = "localhost"
@@ -283,11 +283,10 @@ class Node:
         replication = settings.replication
         for write, interval_ms in (
             (directory.write_recovery_points, settings.log.log_flush_offset_checkpoint_interval_ms),
+            (directory.write_log_starts, settings.log.log_flush_start_offset_checkpoint_interval_ms),
             (broker.replicas.write_high_watermarks, replication.replica_high_watermark_checkpoint_interval_ms),
         ):
-            start(partial(write_checkpoints, env, directory, [write], interval_ms=interval_ms, report=report))
-        interval_ms = settings.log.log_flush_start_offset_checkpoint_interval_ms
-        start(partial(broker.keep_log_starts, interval_ms=interval_ms))
+            start(partial(broker.keep_checkpoint, write, interval_ms=interval_ms))
 
     async def _bind(self) -> list[BoundListener]:
         advertised = {one.name: one for one in self.settings.listeners.advertised}

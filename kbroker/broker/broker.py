@@ -5,7 +5,7 @@ Source: decisions 1, 3, 11 and 14 of ARCHITECTURE.md.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from uuid import UUID
@@ -75,7 +75,7 @@ class Broker:
             env, self.purgatory, max_decompressed_bytes=settings.limits.kbroker_max_decompressed_batch_bytes
         )
         self._kept = PartitionLocks()
-        self._log_starts_lock = trio.Lock()
+        self._checkpoint_lock = trio.Lock()
 
     async def on_image(self, image: Image, delta: Delta) -> None:
         """Follow the metadata: give up, make and serve partitions, and take over changed settings.
@@ -89,7 +89,10 @@ class Broker:
         for key in gone:
             async with self.appender.locks.holding(key), self._kept.holding(key):
                 await self.env.run_blocking(replicas.remove_files, key)
-        made = await self.env.run_blocking(replicas.prepare, image, delta) if replicas.adds_any(delta) else []
+        made: list[Partition] = []
+        if replicas.adds_any(delta):
+            async with self._checkpoint_lock:
+                made = await self.env.run_blocking(replicas.prepare, image, delta)
         changed = replicas.apply(image, delta, made)
         if self.settings is not replicas.settings:
             self._take_settings(replicas.settings)
@@ -292,17 +295,20 @@ class Broker:
 
     async def write_log_starts(self) -> None:
         """Write down where the logs begin. Errors: KAFKA_STORAGE_ERROR."""
-        async with self._log_starts_lock:  # the file is replaced by way of one other file
-            await self.env.run_blocking(self.replicas.directory.write_log_starts)
+        await self._write_checkpoint(self.replicas.directory.write_log_starts)
 
-    async def keep_log_starts(self, *, interval_ms: int) -> None:
-        """Write them down for ever, since retention moves them too."""
+    async def keep_checkpoint(self, write: Callable[[], None], *, interval_ms: int) -> None:
+        """Have a blocking function write one of the checkpoints, for ever."""
         while True:
             await self.env.sleep_ms(interval_ms)
             try:
-                await self.write_log_starts()
+                await self._write_checkpoint(write)
             except KafkaError as error:
                 log.warning(error.message)
+
+    async def _write_checkpoint(self, write: Callable[[], None]) -> None:
+        async with self._checkpoint_lock:  # each is replaced by way of one other file
+            await self.env.run_blocking(write)
 
     # Producer ids
 

@@ -50,7 +50,7 @@ class Replicas:
     def load(self) -> None:
         """Open every partition that the metadata places here, and take away the files of those it does not. Blocking.
 
-        Errors  OSError
+        Errors  OSError, KAFKA_STORAGE_ERROR
         """
         expected = {
             (topic.name, index): topic
@@ -68,6 +68,8 @@ class Replicas:
                 self.directory.delete_log(
                     topic, index, unique_id=self._env.new_uuid(), now_ms=self._env.now_ms(), delay_ms=0
                 )
+        stored = set(self.directory.stored_partitions())
+        self.directory.forget_earlier([key for key in expected if key not in stored])
         for (name, index), topic_image in expected.items():
             partition = self._open(name, index, topic_image.id, self._log_config(name, self._image))
             if partition is not None:
@@ -120,14 +122,20 @@ class Replicas:
         return any(self._is_new(change) for change in delta.changed_partitions)
 
     def prepare(self, image: Image, delta: Delta) -> list[Partition]:
-        """Make the logs of new partitions. Blocking; nothing is served yet."""
+        """Make the logs of new partitions. Blocking; nothing is served yet, and nobody else may write checkpoints."""
+        new = [change for change in delta.changed_partitions if self._is_new(change)]
+        try:
+            self.directory.forget_earlier([(change.topic.name, change.index) for change in new])
+        except KafkaError as error:
+            log.error("cannot make partitions", partitions=len(new), error=error.message)
+            self.failed.update({(change.topic.name, change.index): change.topic.id for change in new})
+            return []
         made = []
-        for change in delta.changed_partitions:
-            if self._is_new(change):
-                name = change.topic.name
-                partition = self._open(name, change.index, change.topic.id, self._log_config(name, image))
-                if partition is not None:
-                    made.append(partition)
+        for change in new:
+            name = change.topic.name
+            partition = self._open(name, change.index, change.topic.id, self._log_config(name, image))
+            if partition is not None:
+                made.append(partition)
         return made
 
     def apply(self, image: Image, delta: Delta, made: list[Partition]) -> list[TopicPartition]:

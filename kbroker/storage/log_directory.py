@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -137,6 +137,7 @@ class LogDirectory:
         self.log_starts: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
         self._doomed: list[tuple[int, str]] = []
+        self._written: dict[str, dict[TopicPartition, int]] = {}  # what each checkpoint on the disk says
         self._lock = lock
         self._report = report
         self._jitter_ms = jitter_ms
@@ -233,10 +234,12 @@ class LogDirectory:
     def _read_checkpoints(self) -> None:
         def read(name: str, consequence: str) -> dict[TopicPartition, int]:
             try:
-                return read_offsets(self.disk, f"{self.path}/{name}")
+                found = read_offsets(self.disk, f"{self.path}/{name}")
             except ValueError as error:
                 self._report(f"{error}; {consequence}")
-                return {}
+                found = {}
+            self._written[name] = dict(found)
+            return found
 
         self.recovery_points = read(RECOVERY_POINT_CHECKPOINT, "every log is recovered from its start")
         self.log_starts = read(LOG_START_CHECKPOINT, "every log starts with its first segment")
@@ -371,6 +374,20 @@ class LogDirectory:
         """Write down how far each partition is committed."""
         self._write_offsets(REPLICATION_OFFSET_CHECKPOINT, {**self._absent(self.high_watermarks), **high_watermarks})
 
+    def forget_earlier(self, partitions: Collection[TopicPartition]) -> None:
+        """Take out of the checkpoints what they say of earlier partitions of these names, before new ones are made.
+
+        If this process died, the next would else take the start or recovery point of a deleted log for the new one's.
+        Errors  KAFKA_STORAGE_ERROR
+        """
+        for offsets in (self.recovery_points, self.log_starts, self.high_watermarks):
+            for key in partitions:
+                offsets.pop(key, None)
+        for name, written in tuple(self._written.items()):
+            if any(key in written for key in partitions):
+                gone = set(partitions)
+                self._write_offsets(name, {key: offset for key, offset in written.items() if key not in gone})
+
     def _absent(self, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         """What the last broker wrote of partitions that are not open yet: still needed if this one dies now."""
         return {key: offset for key, offset in tuple(offsets.items()) if key not in self.logs}
@@ -382,6 +399,7 @@ class LogDirectory:
             write_atomically(self.disk, f"{self.path}/{name}", format_offsets(offsets).encode())
         except OSError as error:
             raise self._failure(f"write {name}", error) from error
+        self._written[name] = dict(offsets)
 
     def close(self, *, broker_epoch: int = -1, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
         """Close every log, write the checkpoints, and only when all of that is durable say that the stop was clean."""

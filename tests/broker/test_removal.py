@@ -4,7 +4,8 @@ import pytest
 import trio
 
 from kbroker.testing.broker import MemoryBroker, memory_broker
-from tests.handlers.asking import batch, create_topic, delete_topic, list_offset, produce, read
+from kbroker.testing.disk_nodes import Loss
+from tests.handlers.asking import batch, create_topic, delete_records, delete_topic, list_offset, produce, read
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -55,3 +56,24 @@ async def test_retention_that_stood_in_line_behind_a_deletion_leaves_the_success
     assert broker.node.broker.high_watermark(old) == old.log_start_offset, "nothing of the successor is told of it"
     await trio.sleep(400)
     assert await read(client, "t") == [b"new"]
+
+
+@pytest.mark.parametrize("loss", [Loss.PROCESS_DEATH, Loss.ONLY_SYNCED])
+async def test_r15_what_checkpoints_say_of_a_deleted_topic_does_not_hold_for_its_successor(loss: Loss) -> None:
+    """Neither the start of its log, nor up to where it was durable, nor its high watermark."""
+    async with memory_broker(stops_cleanly=False) as broker:
+        client = await broker.connect()
+        await create_topic(client, "t", settings={"flush.messages": 1})
+        for _ in range(50):
+            await produce(client, "t", batch(b"old"))
+        await delete_records(client, "t", 40)
+        await trio.sleep(120)
+        await delete_topic(client, "t")
+        await create_topic(client, "t", settings={"flush.messages": 1})
+        for number in range(3):
+            await produce(client, "t", batch(b"%d" % number))
+        survivor = broker.disk.crash(loss)
+    async with memory_broker(survivor) as broker:
+        client = await broker.connect()
+        assert [(await list_offset(client, "t", name))[1] for name in (-2, -1)] == [0, 3]
+        assert await read(client, "t") == [b"0", b"1", b"2"]
