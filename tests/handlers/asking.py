@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from kbroker.testing.broker import Client
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from kbroker.testing.broker import Client, MemoryBroker
 from kbroker.testing.env import WALL_START_MS
 from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -168,3 +171,38 @@ async def delete_records(
     answer = await client.ask(request, version=version)
     found = answer.topics[0].partitions[0]
     return found.error_code, found.low_watermark
+
+
+ONE = len(batch(b"x" * 100))
+"""The size of the batches that `fill` appends."""
+
+
+async def fill(client: Client, topic: str, count: int, *, partition: int = 0) -> None:
+    """Append `count` batches of ONE bytes with a record each."""
+    for _ in range(count):
+        assert (await produce(client, topic, batch(b"x" * 100), partition=partition)).error_code == 0
+
+
+def sizes(answer: FetchResponse) -> dict[int, int]:
+    found = {}
+    for index, part in parts(answer).items():
+        assert isinstance(part.records, memoryview)
+        found[index] = len(part.records)
+    return found
+
+
+async def fetch_in_background(
+    nursery: trio.Nursery, broker: MemoryBroker, request: FetchRequest, *, version: int = 12
+) -> list[tuple[float, FetchResponse]]:
+    """Begin a Fetch that waits; the list gets (time, answer) when it comes."""
+    client = await broker.connect()
+    answers: list[tuple[float, FetchResponse]] = []
+
+    async def run() -> None:
+        answer = await client.ask(request, version=version)
+        answers.append((trio.current_time(), answer))
+
+    nursery.start_soon(run)
+    await wait_all_tasks_blocked()
+    assert not answers, "it was answered at once"
+    return answers
