@@ -19,7 +19,9 @@ def named_in_tests() -> dict[str, set[str]]:
     for path in [*(ROOT / "tests").rglob("test_*.py"), *(ROOT / "compat").rglob("test_*.py")]:
         if path == Path(__file__):
             continue
-        for name, text in re.findall(r"def (test_\w+)\(.*?\) -> None:\n(?:\s+\"\"\"(.*?)\"\"\")?", path.read_text(), re.DOTALL):
+        for name, text in re.findall(
+            r"def (test_\w+)\(.*?\) -> None:\n(?:\s+\"\"\"(.*?)\"\"\")?", path.read_text(), re.DOTALL
+        ):
             ids = {word.upper() for word in re.findall(r"(?<![a-z0-9])[a-z]\d+(?![a-z0-9])", name.replace("_", " "))}
             for row in ids | set(re.findall(r"\b[A-Z]\d+\b", text)):
                 found.setdefault(row, set()).add(str(path.relative_to(ROOT)))
