@@ -31,6 +31,7 @@ from kbroker.controller.tasks import ControllerClient, open_controller
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import TOPIC_RESOURCE, Endpoint, Image
+from kbroker.metadata.names import CLUSTER_METADATA_TOPIC
 from kbroker.replication.replicas import Replicas
 from kbroker.runtime import log as logs
 from kbroker.runtime.disk import raise_descriptor_limit
@@ -49,6 +50,7 @@ LOCALHOST = "localhost"
 EVERY_INTERFACE = (None, "", "0.0.0.0", "::")  # noqa: S104  (compared with, not bound)
 
 STOP_GRACE_MS = 2_000
+FAILURE_NOTICE_MS = 1_000
 FLUSH_INTERVAL_MS = 1_000
 REMOVAL_INTERVAL_MS = 10_000
 SPACE_INTERVAL_MS = 1_000
@@ -173,7 +175,7 @@ class Node:
         try:
             bound = await self._bind()
             await self._run(directory, bound, on_ready)
-        except* (UnusableMetadata, KafkaError, OSError) as group:
+        except* (UnusableMetadata, KafkaError, OSError, NodeFailed) as group:
             failures = _leaves(group)
         finally:
             for one in bound:
@@ -196,18 +198,16 @@ class Node:
         )
 
     def _on_directory_failure(self, error: OSError) -> None:
-        log.error(
-            "the data directory has failed; its partitions are offline until a restart",
-            directory=self.settings.data_directory,
-            error=error,
-        )
+        log.error("the data directory has failed; the node stops", directory=self.settings.data_directory, error=error)
         if self.broker is not None and self._token is not None:
             # A thread may have found it. Who waits for records or replicas hears of it now.
             self._token.run_sync_soon(self.broker.wake_all)
+            self._token.run_sync_soon(self.stop)
 
     async def _run(self, directory: LogDirectory, bound: list[BoundListener], on_ready: OnReady) -> None:
         env, settings = self.env, self.settings
         cluster_id = directory.identity.cluster_id
+        await env.run_blocking(_refuse_logs_without_metadata, directory)
         controller = await open_controller(
             env,
             directory.path,
@@ -248,6 +248,11 @@ class Node:
             first = bound[0].listeners[0]
             on_ready(first.host, first.port)
             await self._stop.wait()
+            if directory.state.failure is not None:
+                # It was the only directory (D8). Clients are told so for a moment; then this is over, as for a kill.
+                await env.sleep_ms(FAILURE_NOTICE_MS)
+                await server.stop(grace_ms=FAILURE_NOTICE_MS)
+                raise NodeFailed(f"the data directory {directory.path} has failed: {directory.state.failure}")
             await server.stop(grace_ms=STOP_GRACE_MS)
             await controller.shut_down_broker()
             nursery.cancel_scope.cancel()
@@ -330,6 +335,19 @@ class Node:
         )
         await controller.unfence_broker()
         return epoch
+
+
+def _refuse_logs_without_metadata(directory: LogDirectory) -> None:
+    """Not to take logs for those of deleted topics just because somebody removed the log that knows the topics.
+
+    Errors  NodeFailed
+    """
+    stored = directory.stored_partitions()
+    if stored and (CLUSTER_METADATA_TOPIC, 0) not in stored:
+        raise NodeFailed(
+            f"{directory.path} holds {len(stored)} partitions but no {CLUSTER_METADATA_TOPIC}-0, which says whose they "
+            "are; put that directory back, or begin with an empty one"
+        )
 
 
 def _is_loopback(host: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
 from pathlib import Path
@@ -120,6 +121,22 @@ def test_d12_a_directory_of_another_node_is_refused(tmp_path: Path) -> None:
     assert code == 1
     assert "belongs to node 1" in errors
     assert "Traceback" not in errors
+
+
+def test_logs_without_the_metadata_that_knows_them_are_not_touched(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with BrokerProcess(data) as broker, broker.client() as client:
+        create(client, "t")
+        produce(client, "t", b"one")
+        broker.stop()
+    shutil.move(data / "__cluster_metadata-0", tmp_path / "kept")
+    code, errors = serve_and_fail(data)
+    assert code == 1
+    assert "holds 1 partitions but no __cluster_metadata-0" in errors
+    assert "Traceback" not in errors
+    shutil.move(tmp_path / "kept", data / "__cluster_metadata-0")
+    with BrokerProcess(data) as broker, broker.client() as client:
+        assert consume(client, "t") == [b"one"]
 
 
 def test_a_taken_port_is_one_clear_line(tmp_path: Path) -> None:

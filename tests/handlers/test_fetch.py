@@ -169,12 +169,14 @@ async def test_an_unknown_topic_id_fails_alone(client: Client, topic_id: UUID, s
     assert trio.current_time() == 0
 
 
-async def test_the_version_of_a_storage_error_that_old_clients_know(broker: MemoryBroker, client: Client) -> None:
-    await create_topic(client, "t")
-    assert broker.node.broker is not None
-    broker.node.broker.replicas.directory.state.fail(OSError(5, "the disk is gone"))
-    for version, code in ((5, ErrorCode.NOT_LEADER_OR_FOLLOWER), (6, ErrorCode.KAFKA_STORAGE_ERROR)):
-        assert parts(await client.ask(fetching("t", wanted()), version=version))[0].error_code == code
+async def test_the_version_of_a_storage_error_that_old_clients_know() -> None:
+    async with memory_broker(stops_cleanly=False) as broker:
+        client = await broker.connect()
+        await create_topic(client, "t")
+        assert broker.node.broker is not None
+        broker.node.broker.replicas.directory.state.fail(OSError(5, "the disk is gone"))
+        for version, code in ((5, ErrorCode.NOT_LEADER_OR_FOLLOWER), (6, ErrorCode.KAFKA_STORAGE_ERROR)):
+            assert parts(await client.ask(fetching("t", wanted()), version=version))[0].error_code == code
 
 
 # Sizes

@@ -1,6 +1,7 @@
 import pytest
 import trio
 
+from kbroker.node import NodeFailed
 from kbroker.testing.broker import Client, ConnectionClosed, MemoryBroker, memory_broker
 from kbroker.testing.disk import Fault
 from kbroker.testing.env import WALL_START_MS
@@ -275,6 +276,17 @@ async def test_d8_a_disk_that_fails_is_told_to_producers_and_never_tried_again()
         assert (await produce(client, "t", GOOD)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         broker.disk.heal()
         assert (await produce(client, "t", GOOD)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_d8_a_node_whose_only_directory_fails_stops_with_an_error() -> None:
+    with pytest.raises(ExceptionGroup) as caught:
+        async with memory_broker() as broker:
+            client = await broker.connect()
+            await create_topic(client, "t", settings={"flush.messages": 1})
+            broker.disk.inject(Fault(5, name="sync", path="*/t-0/*.log"))
+            assert (await produce(client, "t", GOOD)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            await trio.sleep(60)
+    assert caught.group_contains(NodeFailed, match="the data directory /data has failed")
 
 
 async def test_d9_a_full_disk_refuses_records_and_takes_them_again_when_there_is_space(

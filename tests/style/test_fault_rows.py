@@ -31,6 +31,5 @@ def named_in_tests() -> dict[str, set[str]]:
 def test_every_row_has_a_test_that_names_it() -> None:
     wanted, named = rows(), named_in_tests()
     missing = [row for row in wanted if row not in named]
-    print(f"rows covered: {len(wanted) - len(missing)} of {len(wanted)}")
     assert wanted
     assert not missing
