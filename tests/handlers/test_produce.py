@@ -279,7 +279,7 @@ async def test_d8_a_disk_that_fails_is_told_to_producers_and_never_tried_again()
 
 
 async def test_d8_a_node_whose_only_directory_fails_stops_with_an_error() -> None:
-    with pytest.raises(ExceptionGroup) as caught:
+    with pytest.raises(ExceptionGroup) as caught:  # noqa: PT012 - it fails while the block runs
         async with memory_broker() as broker:
             client = await broker.connect()
             await create_topic(client, "t", settings={"flush.messages": 1})
