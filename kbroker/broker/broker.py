@@ -25,6 +25,7 @@ from kbroker.metadata.names import is_internal, topic_name_fault
 from kbroker.replication.fetch_session import FetchedPartition, FetchSessions
 from kbroker.replication.partition import CONSUMER, Fetcher, Partition
 from kbroker.replication.replicas import Replicas
+from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.log import logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
@@ -34,6 +35,7 @@ from wire.errors import ErrorCode, KafkaError
 
 HIGH_WATERMARK = -1
 MAX_SESSION_ID = 2**31 - 1
+LOG_INTERVAL_MS = 60_000
 
 _CONSUMERS = (Fetcher(), Fetcher(read_committed=True))
 
@@ -66,6 +68,7 @@ class Broker:
         self.node_id = settings.server.node_id
         self.replicas = replicas
         self.controller = controller
+        self.log_limit = RateLimitedLog(interval_ms=LOG_INTERVAL_MS)
         self.purgatory: Purgatory = Purgatory()
         self.fetch_sessions = FetchSessions(
             settings.fetch.max_incremental_fetch_session_cache_slots,

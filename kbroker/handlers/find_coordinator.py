@@ -2,19 +2,23 @@
 
 Groups and transactions are not implemented, and none of their other APIs is advertised. This one is, for the same
 reason as Produce 0: librdkafka before 2.12 takes lz4 for supported only where FindCoordinator 0 is advertised, and
-otherwise sends such batches uncompressed without a word. The code is one that clients give up on, so a consumer that
-subscribes fails at once instead of asking for ever.
+otherwise sends such batches uncompressed without a word. The code is the one of a coordinator that cannot be had now: a
+consumer of assigned partitions, which some libraries make name a group, works on beside it, where a final code would
+end it. Who waits for a group learns the reason from the error message and from the broker's log.
 """
 
 from __future__ import annotations
 
 from kbroker.broker import Broker
 from kbroker.handlers import Context, handles
+from kbroker.runtime.log import logger
 from wire.errors import ErrorCode
 from wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 FIRST_VERSION_WITH_SEVERAL_KEYS = 4
 NOT_IMPLEMENTED = "consumer groups and transactions are not implemented yet"
+
+log = logger(__name__)
 
 
 def _refused(request: FindCoordinatorRequest, code: ErrorCode) -> FindCoordinatorResponse:
@@ -38,6 +42,10 @@ async def find_coordinator(
     request: FindCoordinatorRequest, broker: Broker, context: Context
 ) -> FindCoordinatorResponse:
     """Refuse every key."""
+    peer = context.stream.peer_host
+    left_out = broker.log_limit.admit(("groups", peer), now_ms=broker.env.now_ms())
+    if left_out is not None:
+        log.warning(NOT_IMPLEMENTED, peer=peer, client_id=context.client_id, left_out=left_out)
     if context.api_version >= FIRST_VERSION_WITH_SEVERAL_KEYS and not request.coordinator_keys:
         return FindCoordinatorResponse(coordinators=[])
-    return _refused(request, ErrorCode.UNSUPPORTED_VERSION)
+    return _refused(request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
