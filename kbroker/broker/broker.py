@@ -29,7 +29,6 @@ from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.log import logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
-from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.log import Log
 from wire.errors import ErrorCode, KafkaError
 
@@ -269,10 +268,6 @@ class Broker:
         if partition is None or partition.log is not held or partition.progress is None:
             return held.log_start_offset
         return partition.progress.high_watermark
-
-    def high_watermarks(self) -> dict[TopicPartition, int]:
-        """The same for all that this broker leads."""
-        return self.replicas.high_watermarks()
 
     async def delete_records(self, topic: str, index: int, offset: int) -> int:
         """Raise a partition's log_start_offset to `offset`, or to its high watermark for -1; the new low watermark.

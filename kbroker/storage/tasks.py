@@ -1,5 +1,6 @@
-"""What is done for ever for the logs of one directory: flush, retention, checkpoints, removal of what was deleted, free
-space.
+"""What is done for ever for the logs of one directory: flush, retention, removal of what was deleted, free space.
+
+Checkpoints are written by who owns the partitions (`Broker.keep_checkpoint`), one writer at a time.
 
 Loops only; each step is a method of `Log` or `LogDirectory`. Disk work leaves the event loop. A step that changes
 segments holds the partition's lock, which an append that has left the loop holds too.
@@ -10,12 +11,11 @@ state says whether the broker can go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeVar, TypeVarTuple
 
 from kbroker.runtime.ports import Clock
-from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.log import Log
 from kbroker.storage.log_directory import LogDirectory
 from kbroker.storage.plans import FlushPlan
@@ -39,8 +39,6 @@ class Partitions(Protocol):
     def high_watermark(self, log: Log) -> int:
         """Up to where the log is committed: nothing at or above it may be deleted."""
         ...
-
-    def high_watermarks(self) -> Mapping[TopicPartition, int]: ...
 
     def locked(self, log: Log) -> AbstractAsyncContextManager[object]:
         """Hold off appends, truncations and the like that take more than one step, and the removal of the log."""
@@ -136,27 +134,6 @@ async def remove_deleted(
             await env.run_blocking(directory.remove_doomed, now_ms)
         except KafkaError as error:
             report(error.message)
-
-
-async def write_checkpoints(
-    env: TaskEnv,
-    directory: LogDirectory,
-    write: Iterable[Callable[[], None]],
-    *,
-    interval_ms: int,
-    report: Callable[[str], None],
-) -> None:
-    """Write the directory's checkpoints, each by one of `write`."""
-    steps = tuple(write)
-    while True:
-        await env.sleep_ms(interval_ms)
-        for step in steps:
-            if directory.state.failure is not None:
-                continue
-            try:
-                await env.run_blocking(step)
-            except KafkaError as error:
-                report(error.message)
 
 
 async def watch_space(

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -27,9 +27,6 @@ class Owner:
 
     def high_watermark(self, log: Log) -> int:
         return log.log_end_offset
-
-    def high_watermarks(self) -> Mapping[tuple[str, int], int]:
-        return {}
 
     @asynccontextmanager
     async def locked(self, _log: Log) -> AsyncIterator[None]:
@@ -127,24 +124,6 @@ async def test_retention_waits_for_who_holds_the_partition(
         assert log.log_start_offset == 0
     await trio.sleep(1)
     assert log.log_start_offset == 8
-
-
-async def test_checkpoints_are_written_at_intervals(
-    world: World, nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
-    del autojump_clock
-    log = world.log()
-    world.append(log, 8)
-    log.flush()
-    write = (world.directory.write_recovery_points, world.directory.write_log_starts)
-    run = partial(tasks.write_checkpoints, world.env, world.directory, write, report=world.told.append)
-    nursery.start_soon(partial(run, interval_ms=60_000))
-    path = Path(world.directory.path) / "recovery-point-offset-checkpoint"
-    await trio.sleep(59)
-    assert not path.exists()
-    await trio.sleep(2)
-    assert path.read_text() == "0\n1\norders 0 8\n"
-    assert log.persisted_recovery_point == 8
 
 
 async def test_one_logs_trouble_is_told_and_the_loop_goes_on(

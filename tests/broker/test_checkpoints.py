@@ -1,0 +1,49 @@
+"""Checkpoints are written at the intervals of Kafka's settings, and by one writer at a time."""
+
+import trio
+
+from kbroker.testing.broker import Client, MemoryBroker
+from kbroker.testing.disk import Fault
+from tests.handlers.asking import batch, create_topic, delete_records, produce
+
+
+def lines(broker: MemoryBroker, name: str) -> list[str]:
+    """The partitions of a checkpoint file but for the metadata log; none if there is no file."""
+    path = f"/data/{name}"
+    if not broker.disk.exists(path):
+        return []
+    text = broker.disk.open(path).pread(broker.disk.size(path), 0).decode()
+    return [line for line in text.splitlines()[2:] if not line.startswith("__")]
+
+
+async def test_each_checkpoint_is_written_at_its_interval(broker: MemoryBroker, client: Client) -> None:
+    await create_topic(client, "t", settings={"flush.messages": 1})
+    for _ in range(8):
+        await produce(client, "t", batch(b"x"))
+    await trio.sleep(6)
+    assert lines(broker, "replication-offset-checkpoint") == ["t 0 8"]
+    assert lines(broker, "recovery-point-offset-checkpoint") == []
+    await trio.sleep(60)
+    assert lines(broker, "recovery-point-offset-checkpoint") == ["t 0 8"]
+
+
+async def test_records_that_are_deleted_are_in_the_checkpoint_before_the_answer(
+    broker: MemoryBroker, client: Client
+) -> None:
+    await create_topic(client, "t")
+    for _ in range(8):
+        await produce(client, "t", batch(b"x"))
+    await delete_records(client, "t", 5)
+    assert lines(broker, "log-start-offset-checkpoint") == ["t 0 5"]
+
+
+async def test_d9_a_checkpoint_that_does_not_fit_on_the_disk_is_written_the_next_time(
+    broker: MemoryBroker, client: Client
+) -> None:
+    await create_topic(client, "t")
+    await produce(client, "t", batch(b"x"))
+    broker.disk.inject(Fault(28, name="write", path="*replication-offset-checkpoint*"))
+    await trio.sleep(6)
+    assert lines(broker, "replication-offset-checkpoint") == []
+    await trio.sleep(5)
+    assert lines(broker, "replication-offset-checkpoint") == ["t 0 1"]
