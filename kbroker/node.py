@@ -5,8 +5,8 @@ changes nothing), the metadata log, the logs of the partitions, the registration
 accepted and is the node called ready. Stopping is the same backwards, and ends with the clean-shutdown marker, which
 says that the logs need no repair.
 
-A second signal, or a disk that fails under the metadata log, ends the process at once: what was acknowledged is on the
-disk, and recovery does the rest.
+A second signal ends the process at once, and a data directory that fails ends it as soon as clients have been told:
+what was acknowledged is on the disk, and recovery does the rest.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """A real broker under load, `kill -9` in the middle, again and again: nothing acknowledged may be lost, moved or
 doubled.
 
-    python -m compat.torture.kill9                                   kbroker, on a temporary directory python -m
-    compat.torture.kill9 --broker kafka                    Apache Kafka 4.3.1: the proof that the judge is fair python
-    -m compat.torture.kill9 --command '...' --bootstrap-server 127.0.0.1:9092
-                                                                     any command that runs a broker in the foreground
+    python -m compat.torture.kill9                    kbroker, on a temporary directory
+    python -m compat.torture.kill9 --broker kafka     Apache Kafka 4.3.1: the proof that the judge is fair
+    python -m compat.torture.kill9 --command '...' --bootstrap-server 127.0.0.1:9092
+                                                      any command that runs a broker in the foreground
 
 Some restarts are killed as well before the broker answers, since a recovery that is cut off must leave a disk that the
-next one can recover. The run is bounded: by the number of records, of kills, and by time. Promise checked: decision 11,
-acknowledged data survives the death of the process at Kafka's default settings (nothing is synced for that). Exit
-status 1 when K1-K4 find something; the history is kept then.
+next one can recover. The run is bounded: by the number of records, of kills, and by time. The promise (ARCHITECTURE.md, "What
+is promised"): acknowledged data survives the death of the process at Kafka's default settings, where nothing is synced
+for that. Exit status 1 when K1-K4 find something; the history is kept then.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ dictionary: it is on the path of every append.
 
 A request that is satisfied at once never parks, sets no deadline and does not yield.
 
-Source: decision 3 of ARCHITECTURE.md; the role of Kafka's DelayedOperationPurgatory, without its timer wheel and
+Source: decision 4 of ARCHITECTURE.md; the role of Kafka's DelayedOperationPurgatory, without its timer wheel and
 callbacks.
 """
 

@@ -2,11 +2,13 @@
 
 The same functions judge simulated runs, kbroker under `kill -9`, and Apache Kafka. Each stands for one promise:
 
-K1 acked_is_durable   what was acknowledged is readable at its offset with its bytes, until retention or DeleteRecords;
-                      what was refused is never seen
-K2 offsets_agree      one value for each offset, over all acknowledgements, polls and logs; nobody reads what nobody
-sent K3 order_is_kept      a producer's records lie in the order of its sends; a reader's offsets rise, and it skips
-no record K4 sent_once          each value lies at one offset, and the offsets of a log have no unexplained gap
+    K1 acked_is_durable   what was acknowledged is readable at its offset with its bytes, until retention or
+                          DeleteRecords; what was refused is never seen
+    K2 offsets_agree      one value for each offset, over all acknowledgements, polls and logs; nobody reads what
+                          nobody sent
+    K3 order_is_kept      a producer's records lie in the order of its sends; a reader's offsets rise, and it skips
+                          no record
+    K4 sent_once          each value lies at one offset, and the offsets of a log have no unexplained gap
 
 They work on values that are unique for each partition, so a record that was lost, changed, moved or repeated is told
 from its neighbours. `Allowances` names what a run was permitted to do; everything else is a finding. They say nothing

@@ -1,4 +1,4 @@
-"""A log crashed at every disk operation keeps what was promised: decision 11, rows D1, D7 and D13.
+"""A log crashed at every disk operation keeps what ARCHITECTURE.md promises: rows D1, D7 and D13.
 
 Reduced here; `python -m kbroker.testing.crash_sweep` has the full counts, as has KBROKER_SWEEP_WORKLOADS=200.
 """
