@@ -37,7 +37,7 @@ def add_parser(commands: Commands) -> None:
         help="one setting, stronger than the file; repeatable",
     )
     parser.add_argument(
-        "--profile", choices=["embedded", "test"], default="embedded", help="the defaults below all settings"
+        "--profile", choices=["embedded", "test", "kafka"], default="embedded", help="the defaults below all settings"
     )
     parser.add_argument(
         "--log-format", choices=["text", "json"], default="text", help="how the log on stderr is written"

@@ -13,6 +13,7 @@ from kbroker.cli import CommandFailed
 from kbroker.cli._admin import client_settings, translate
 from kbroker.cli._topics import Filters, PartitionState, TopicState, include_list
 from kbroker.cli.topic import parse_assignment, parse_config
+from kbroker.config.profiles import PROFILES
 from tests.cli.conftest import Run
 
 
@@ -27,6 +28,11 @@ def test_help_costs_neither_the_broker_nor_a_client() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
     assert "dump-log" in done.stdout
+
+
+def test_every_profile_can_be_chosen(run: Run) -> None:
+    """The names stand in the command as well, since help must not cost the import of the settings."""
+    assert f"--profile {{{','.join(PROFILES)}}}" in " ".join(run("serve", "--help").out.split())
 
 
 @pytest.mark.parametrize("name", ["topic", "dump-log"])
