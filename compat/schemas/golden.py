@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from compat.kafka.libraries import java
 from compat.schemas.check import load_declarations, load_schemas, snake_case
 from compat.schemas.filler import full, sparse
 from wire.codec import encode
@@ -95,7 +96,7 @@ def ask_kafka(libs: Path) -> list[bytes | str]:
         as_json = json.dumps(to_json(value, schema["fields"], common, version))
         lines.append(f"{classes[cls.__name__]} {version} {as_json}")
     source = Path(__file__).with_name("Golden.java")
-    command = ["java", "-Dfile.encoding=UTF-8", "-cp", f"{libs}/*", str(source)]
+    command = [java(), "-Dfile.encoding=UTF-8", "-cp", f"{libs}/*", str(source)]
     run = subprocess.run(command, input="\n".join(lines), stdout=subprocess.PIPE, text=True, check=True)
     answers = run.stdout.splitlines()
     return [answer if answer.startswith("error") else bytes.fromhex(answer) for answer in answers]
