@@ -36,7 +36,9 @@ def test_x5_illegal_names_are_refused_in_kafkas_words(name: str, text: str) -> N
     assert text in fault
 
 
-@given(st.text())
+@given(
+    st.text(st.sampled_from("./\\_-aZ0\0 ä"), max_size=4) | st.text(st.sampled_from("ab"), min_size=245, max_size=255)
+)
 def test_x5_no_legal_name_can_leave_its_directory(name: str) -> None:
     if topic_name_fault(name) is None:
         assert "/" not in name
