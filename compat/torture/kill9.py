@@ -7,9 +7,9 @@ doubled.
                                                       any command that runs a broker in the foreground
 
 Some restarts are killed as well before the broker answers, since a recovery that is cut off must leave a disk that the
-next one can recover. The run is bounded: by the number of records, of kills, and by time. The promise (ARCHITECTURE.md, "What
-is promised"): acknowledged data survives the death of the process at Kafka's default settings, where nothing is synced
-for that. Exit status 1 when K1-K4 find something; the history is kept then.
+next one can recover. The run is bounded: by the number of records, of kills, and by time. What is judged is promised by
+ARCHITECTURE.md: acknowledged data survives the death of the process at Kafka's default settings, where nothing is
+synced for that. Exit status 1 when K1-K4 find something; the history is kept then.
 """
 
 from __future__ import annotations

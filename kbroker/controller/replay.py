@@ -3,7 +3,7 @@
 One rule makes damage readable: **the writer syncs each batch before it writes the next one.** So at most one batch, the
 last, can be unfinished, and nobody was told that it happened. Damage at the very end is such a torn tail and is cut
 (C3, D1). Damage with a whole batch behind it, in a segment that is not the last, or after a clean stop, is a batch that
-was committed: the process stops (C4, K12).
+was committed: the process stops.
 
 Blocking, through the disk.
 """
