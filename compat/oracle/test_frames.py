@@ -1,4 +1,4 @@
-"""Hostile frames: the broker under test and Apache Kafka belong to one class {reply, close, silence} (K14)."""
+"""Hostile frames: the broker under test and Apache Kafka belong to one class {reply, close, silence}."""
 
 from __future__ import annotations
 

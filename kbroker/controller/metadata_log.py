@@ -10,8 +10,8 @@ goes into several, held together by a metadata transaction.
 
 A snapshot lets the log forget what lies before it. Snapshots go, oldest first, when all files exceed
 metadata.max.retention.bytes or when they are older than metadata.max.retention.ms; the newest always stays, and the log
-reaches back to the oldest that stays, so that a damaged snapshot can be replaced by an older one and the log behind it
-(C5).
+reaches back to the oldest that stays, so that a damaged snapshot can be replaced by an older one and the log behind
+it.
 
 Blocking; one caller at a time.
 

@@ -1,7 +1,7 @@
 """``quorum-state``: which epoch this voter knows, and whom it voted for. One JSON object in a file of its own.
 
 A single voter writes it before its epoch's first record, so that an epoch is never used twice. It is never guessed: a
-file that cannot be read stops the process (C4). Version 0 belongs to static voters (kraft.version 0), version 1 to
+file that cannot be read stops the process. Version 0 belongs to static voters (kraft.version 0), version 1 to
 dynamic ones.
 
 Source: FileQuorumStateStore and QuorumStateData of Apache Kafka 4.3.1.

@@ -70,7 +70,7 @@ def encode_value(record: Record, metadata_version: int) -> bytes:
 
 
 def decode_value(value: bytes | None) -> Record:
-    """The record in a frame. Raises UnusableMetadata for whatever this version does not know (C4)."""
+    """The record in a frame. Raises UnusableMetadata for whatever this version does not know."""
     try:
         return decode_record(value or b"", _TYPES)[0]
     except Malformed as error:

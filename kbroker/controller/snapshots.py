@@ -2,7 +2,7 @@
 
 The end offset is exclusive: the file holds the state made by every record below it, the last of which had that epoch.
 Its batches are a header control record, the records with offsets from 0 on, and a footer; without the footer the file
-counts as absent (C5). It is written as ``.checkpoint.part``, synced, renamed, and the directory synced, so that a name
+counts as absent. It is written as ``.checkpoint.part``, synced, renamed, and the directory synced, so that a name
 without ``.part`` is whole unless the disk damaged it.
 
 ``bootstrap.checkpoint`` in the root of the log directory has the same format; formatting writes it, and an empty log

@@ -419,7 +419,7 @@ def _disk() -> SimulatedDisk:
 @pytest.mark.parametrize("loss", list(Loss))
 @pytest.mark.parametrize("done", [0.0, 0.6])
 def test_c3_d7_k1_what_was_told_survives_a_crash_at_any_operation(loss: Loss, *, done: float) -> None:
-    """K8: the state after recovery is one that existed, and no older than the last that somebody was told of."""
+    """The state after recovery is one that existed, and no older than the last that somebody was told of."""
     disk = _disk()
     told = [Image()]
     survivors: list[tuple[Operation, int, SimulatedDisk]] = []
