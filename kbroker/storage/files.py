@@ -81,6 +81,18 @@ class FilePool:
             self._ring = deque(tuple(self._files))
         return opened
 
+    def create(self, path: str) -> OpenFile:
+        """The file that the path names now, made if there is none; it takes the place of what was held under the path.
+
+        A thread that read a deleted log may have brought its file back under the name that is now another log's.
+        """
+        self.forget(path)
+        opened = self._files[path] = OpenFile(self.disk.open(path, create=True))
+        self._ring.append(path)
+        if len(self._files) > self._limit:
+            self._evict(self._limit)
+        return opened
+
     def forget(self, path: str) -> None:
         """Let go of a file whose path is about to be renamed or unlinked; those who hold it can use it on."""
         self._files.pop(path, None)

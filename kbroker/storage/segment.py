@@ -118,9 +118,7 @@ class Segment:
         segment.jitter_ms = jitter_ms
         segment.has_unsynced_files = True
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
-            opened = files.open(segment.path(suffix), create=True)
-            opened.block = None
-            opened.entries = -1
+            opened = files.create(segment.path(suffix))
             if opened.file.size():
                 opened.file.truncate(0)
         segment._offset_index = Index(files, segment.path(INDEX_SUFFIX), OFFSET_ENTRY, written=0)
@@ -334,12 +332,24 @@ class Segment:
         return True
 
     def _rebuild(self) -> None:
-        self._reset_indexes()
-        size = self.size
-        for position, header in scan_headers(self.open().file, 0, size, chunk_bytes=1 << 20):
-            self.note_batch(header, position)
-        self.size = size
-        self._finish_rebuild()
+        """Other threads may read the segment, or rebuild it, meanwhile: what they see changes only when all is done,
+        and whoever comes second writes the same bytes again.
+        """
+        made = Segment(self.files, self.directory, self.base_offset, interval_bytes=self.interval_bytes)
+        made._offset_index = Index(self.files, self.path(INDEX_SUFFIX), OFFSET_ENTRY, written=0)
+        made._time_index = Index(self.files, self.path(TIME_INDEX_SUFFIX), TIME_ENTRY, written=0)
+        for position, header in scan_headers(self.open().file, 0, self.size, chunk_bytes=1 << 20):
+            made.note_batch(header, position)
+        made.add_time_entry()
+        made.write_indexes()
+        for index in (made._offset_index, made._time_index):
+            index.truncate(index.entries)  # whatever the file held behind them
+        self._offset_index, self._time_index = made._offset_index, made._time_index
+        self.max_timestamp_offset, self.max_timestamp = made.max_timestamp_offset, made.max_timestamp
+        self.first_timestamp, self.indexed_timestamp = made.first_timestamp, made.indexed_timestamp
+        self.last_index_position = made.last_index_position
+        self.index_entries, self.time_entries, self.unwritten_entries = made.index_entries, made.time_entries, 0
+        self.has_unsynced_files = True
 
     def recover(self, on_batch: Callable[[BatchHeader], None]) -> int:
         """Cut the log at the first batch that is damaged and rebuild the indexes; returns how many bytes were cut.

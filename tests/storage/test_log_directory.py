@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kbroker.runtime.disk import RealDisk
+from kbroker.runtime.disk import RealDisk, RealFile
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.log_directory import (
     LogDirectory,
@@ -269,3 +270,34 @@ def test_many_logs_share_one_bounded_pool(tmp_path: Path) -> None:
     for log in logs:
         assert offsets(log) == list(range(6))
     directory.close()
+
+
+def test_a_reader_of_a_deleted_log_does_not_bring_its_file_under_the_name_of_the_next(tmp_path: Path) -> None:
+    disk = SlowToOpen()
+    directory = open_directory(tmp_path / "data", disk=disk)
+    old = open_log(directory)
+    fill(old, 3)
+    path = old.segments.active.log_path
+    directory.files.forget(path)
+    disk.meanwhile = lambda: directory.delete_log("orders", 0, unique_id=uuid.UUID(int=7), now_ms=0)
+    reading = directory.files.open(path).file  # by a thread that had found the partition before
+    assert reading.size() > 0
+    new = open_log(directory)
+    fill(new, 2)
+    assert reading is not new.segments.active.open().file
+    directory.files.close()
+    assert offsets(new) == [0, 1]
+
+
+class SlowToOpen(RealDisk):
+    """Something happens while a file is opened to be read."""
+
+    def __init__(self) -> None:
+        self.meanwhile: Callable[[], None] | None = None
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
+        file = super().open(path, create=create, writable=writable)
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        return file

@@ -5,15 +5,18 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from kbroker.runtime.disk import RealDisk, RealFile
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
 from tests.storage.logs import FailingDisk, batch, fill, offsets, open_log, read_all
 from tests.storage.test_log import SMALL, names
 from wire.errors import KafkaError
+from wire.record_batch import RecordBatch
 
 COUNT = 100
 
@@ -356,3 +359,45 @@ def test_d13_a_recovery_that_dies_at_any_operation_is_only_another_crash(crashed
         assert offsets(log) == list(range(COUNT))
         assert log.producers.producers[1].last_sequence == COUNT - 1
         shutil.rmtree(directory)
+
+
+def test_d6_who_reads_while_another_rebuilds_an_index_misses_nothing(tmp_path: Path) -> None:
+    disk = BusyDisk()
+    log = open_log(tmp_path, disk=disk, config=LogConfig(segment_bytes=3 << 20, index_interval_bytes=4096))
+    fill(log, 40, size=100_000)
+    closed = log.segments.first
+    log.flush()
+    (tmp_path / f"{0:020d}.index").write_bytes(b"\x00\x00\x00\x01" * 20)
+    log = open_log(tmp_path, disk=disk, config=log.config, clean_shutdown=True)
+    found: list[bytes] = []
+    # The second piece of the log is read when the first is in the new index already.
+    disk.read_behind = (closed.log_path, 1 << 20)
+    disk.meanwhile = lambda: found.append(log.read(25, max_bytes=1).read())
+    first = log.read(2, max_bytes=1).read()
+    assert [RecordBatch(data).base_offset for data in (first, *found)] == [2, 25]
+    assert offsets(log) == list(range(40))
+
+
+class BusyDisk(RealDisk):
+    """Something happens once, when a file is first read at or behind a position."""
+
+    def __init__(self) -> None:
+        self.read_behind = ("", 0)
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
+        file = super().open(path, create=create, writable=writable)
+        busy = BusyFile(path, os.dup(file.fileno()))
+        busy.disk = self
+        return busy
+
+
+class BusyFile(RealFile):
+    disk: BusyDisk
+
+    def pread(self, size: int, position: int) -> bytes:
+        path, behind = self.disk.read_behind
+        if self.path == path and position >= behind:
+            self.disk.read_behind = ("", 0)
+            self.disk.meanwhile()
+        return super().pread(size, position)
