@@ -93,7 +93,7 @@ class Connection:
     def finish(self) -> None:
         """End the connection after the request that is answered now; one that waits stops waiting."""
         self._context.stop()
-        if self.state is State.RECEIVING:
+        if self.state is State.RECEIVING and not self._collected:
             self._scope.cancel()
 
     async def _serve(self) -> None:
@@ -160,7 +160,7 @@ class Connection:
     async def _receive_ahead(self) -> None:
         """Receive until the next frame is whole. What goes wrong is found again by the receive that comes next."""
         with suppress(CloseConnection, trio.BrokenResourceError, trio.ClosedResourceError, Malformed):
-            while self.ahead is None and await self._receive():
+            while self.ahead is None and not self._context.stopping and await self._receive():
                 self.ahead = self.frames.next_frame()
 
     async def _answer_one(self, frame: memoryview) -> None:

@@ -5,6 +5,8 @@ matter.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from functools import partial
 
 import pytest
 import trio
@@ -235,3 +237,42 @@ async def test_w8_a_reader_that_is_slow_but_reads_is_kept(autojump_clock: MockCl
             assert trio.current_time() > 45
             assert rig.count("connections.open") == 1
             nursery.cancel_scope.cancel()
+
+
+async def test_replies_that_are_collected_when_the_server_stops_are_sent(rig: Rig) -> None:
+    client = await rig.connect()
+    await client.send(*((heart(), 0, number) for number in range(200)))
+    await rig.until("connections.accepted", 1)
+    (connection,) = rig.server.connections
+    while not connection.requests:
+        await trio.lowlevel.checkpoint()
+    answered = connection.requests
+    assert answered < 200, "the connection let others run between two requests"
+    await rig.server.stop(grace_ms=5_000)
+    assert [await client.receive_heartbeat() for _ in range(answered)] == [(number, 0) for number in range(answered)]
+
+
+async def test_large_requests_one_behind_the_other_do_not_delay_the_stop(rig: Rig) -> None:
+    client = await rig.connect()
+    data = b"1" * MIB
+    async with trio.open_nursery() as nursery:
+
+        async def keep_sending() -> None:
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                await client.send((records(data, topic="gated"), 7, 0))
+                for number in range(1, 1_000):
+                    await client.send((records(data), 7, number))
+
+        nursery.start_soon(keep_sending)
+        await rig.until("requests.Produce", 1)
+        (connection,) = rig.server.connections
+        while connection.ahead is None:
+            await trio.lowlevel.checkpoint()
+        nursery.start_soon(partial(rig.server.stop, grace_ms=60_000))
+        await wait_all_tasks_blocked(0.01)
+        rig.broker.gate.set()
+        with trio.fail_after(10):
+            while rig.server.connections:
+                await trio.lowlevel.checkpoint()
+        assert len(rig.broker.appended) <= 3
+        nursery.cancel_scope.cancel()
