@@ -75,8 +75,8 @@ class RealEnv:
         def deliver(result: Outcome[Result]) -> None:
             token.run_sync_soon(trio.lowlevel.reschedule, task, result)
 
-        trio.lowlevel.start_thread_soon(partial(function, *arguments), deliver)
         try:
+            trio.lowlevel.start_thread_soon(partial(function, *arguments), deliver)
             found: Result = await trio.lowlevel.wait_task_rescheduled(_abort_fails)
         finally:
             self._free_threads += 1

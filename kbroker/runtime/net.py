@@ -249,8 +249,8 @@ class ClosedPeers:
     def add(self, descriptor: int, on_peer_closed: Callable[[], object]) -> None:
         """Watch a socket; it must not be watched yet."""
         assert descriptor not in self._watched
-        self._watched[descriptor] = on_peer_closed
         self._epoll.register(descriptor, select.EPOLLRDHUP | select.EPOLLONESHOT)
+        self._watched[descriptor] = on_peer_closed
 
     def remove(self, descriptor: int) -> None:
         """Watch it no more; harmless when it is not watched."""

@@ -100,3 +100,17 @@ async def test_a_caller_that_is_cancelled_before_begins_nothing() -> None:
         scope.cancel()
         await RealEnv().run_blocking(pytest.fail, "it ran")
     assert scope.cancelled_caught
+
+
+async def test_a_thread_that_cannot_be_started_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = RealEnv(max_threads=1)
+
+    def refuse(*_arguments: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(trio.lowlevel, "start_thread_soon", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            await env.run_blocking(len, "abc")
+    with trio.fail_after(5):
+        assert await env.run_blocking(len, "abc") == 3
