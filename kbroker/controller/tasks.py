@@ -184,12 +184,12 @@ class ControllerClient:
                 continue
             try:
                 await self.write_snapshot()
-            except OSError as error:
+            except (OSError, KafkaError) as error:
                 # Without a snapshot the log only grows; the next one is tried when it is due again.
                 log.error("cannot write a metadata snapshot", error=str(error))
 
     async def write_snapshot(self) -> snapshots.SnapshotId:
-        """Write a snapshot of the published image and clean up behind it. OSError."""
+        """Write a snapshot of the published image and clean up behind it. OSError; KAFKA_STORAGE_ERROR from the log."""
         image = self.image
         self._metadata_log.note_snapshot(now_ms=self._env.now_ms())
         snapshot = await self._env.run_blocking(

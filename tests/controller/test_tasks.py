@@ -286,3 +286,19 @@ async def test_the_broker_follows_what_its_own_registration_says(autojump_clock:
         assert broker.endpoints == {"PLAINTEXT": Endpoint("PLAINTEXT", "h", 9092)}
         assert broker.log_dirs == (LOG_DIRECTORY,)
     assert fenced == [True, False]
+
+
+async def test_d9_a_disk_that_is_full_when_a_snapshot_is_adopted_ends_nothing(autojump_clock: MockClock) -> None:
+    disk = new_disk()
+
+    def newest() -> str:
+        return max(name for name in disk.list(f"/data/{DIRECTORY}") if name.endswith(".checkpoint"))
+
+    async with running(await open_client(disk, MetadataLogConfig(max_snapshot_interval_ms=100_000))) as client:
+        await client.create_topics(create(topic("a")))
+        disk.inject(Fault(error=28, name="write", path="*.timeindex"))
+        await trio.sleep(150)
+        not_adopted = newest()
+        await client.create_topics(create(topic("b")))
+        await trio.sleep(150)
+        assert newest() > not_adopted
