@@ -5,8 +5,8 @@ changes nothing), the metadata log, the logs of the partitions, the registration
 accepted and is the node called ready. Stopping is the same backwards, and ends with the clean-shutdown marker, which
 says that the logs need no repair.
 
-A second signal ends the process at once, and a data directory that fails ends it as soon as clients have been told:
-what was acknowledged is on the disk, and recovery does the rest.
+A second signal, or one that comes before the node serves, ends the process at once, and a data directory that fails
+ends it as soon as clients have been told: what was acknowledged is on the disk, and recovery does the rest.
 """
 
 from __future__ import annotations
@@ -111,7 +111,10 @@ def run_node(
         log.warning(warning)
     raise_descriptor_limit()
     keep_freed_memory()
-    Path(settings.data_directory).parent.mkdir(parents=True, exist_ok=True)
+    try:
+        Path(settings.data_directory).parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NodeFailed(f"cannot make {settings.data_directory}: {error}") from error
     trio.run(_run_until_signal, RealEnv(), settings, on_ready)
     return 0
 
@@ -134,7 +137,8 @@ async def _run_until_signal(env: Env, settings: Settings, on_ready: OnReady) -> 
 async def _stop_on_signal(node: Node, signals: AsyncIterator[int]) -> None:
     first = True
     async for number in signals:
-        if not first:
+        if not first or not node.is_serving:
+            # A start has nothing to put in order, and what it does in a thread (a long recovery) cannot be interrupted.
             log.warning("stopping at once", signal=signal.Signals(number).name)
             os._exit(EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_TERMINATED)
         first = False
@@ -146,6 +150,7 @@ class Node:
     """One node of a cluster, which so far is the whole of it: `run` it, `stop` it from another task.
 
     Shape  broker is the domain that the listeners serve, once it is there
+    Shape  is_serving: connections are accepted, or have been
     """
 
     def __init__(self, env: Env, settings: Settings) -> None:
@@ -153,6 +158,7 @@ class Node:
         self.settings = settings
         self.metrics = Metrics()
         self.broker: Broker | None = None
+        self.is_serving = False
         self._stop = trio.Event()
         self._token: trio.lowlevel.TrioToken | None = None
 
@@ -220,6 +226,8 @@ class Node:
             env=env, directory=directory, broker_id=settings.node_id, settings=settings, image=controller.image
         )
         await env.run_blocking(replicas.load)
+        if directory.state.failure is not None:
+            raise NodeFailed(f"the data directory {directory.path} has failed: {directory.state.failure}")
         broker = Broker(
             env=env, settings=replicas.settings, cluster_id=cluster_id, replicas=replicas, controller=controller
         )
@@ -245,6 +253,7 @@ class Node:
             for one in bound:
                 for listener in one.listeners:
                     server.add(listener, name=one.name)
+            self.is_serving = True
             first = bound[0].listeners[0]
             on_ready(first.host, first.port)
             await self._stop.wait()

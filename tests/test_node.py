@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import signal
 import socket
 from pathlib import Path
 
 import pytest
+import trio
+from trio.testing import MockClock
 
+from kbroker.node import NodeFailed
+from kbroker.testing.broker import killed, memory_broker
+from kbroker.testing.disk import Fault
 from tests.broker_process import BrokerProcess, Client, serve_and_fail
 from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -227,3 +234,49 @@ def test_logs_are_json_lines_when_asked(tmp_path: Path) -> None:
         broker.stop()
         errors = broker.stop_and_read_errors()
     assert [json.loads(line)["event"] for line in errors.splitlines()][-1] == "stopped"
+
+
+def test_a_signal_ends_a_start_that_hangs(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    os.mkfifo(data / "meta.properties")  # whoever opens it waits for a writer, as for a disk that does not answer
+    starting = BrokerProcess(data)
+    try:
+        while not _handles(starting.process.pid, signal.SIGTERM):
+            assert starting.process.poll() is None
+        code, seconds = starting.stop()
+        assert code == 128 + signal.SIGTERM
+        assert seconds < 5
+    finally:
+        starting.stop_and_read_errors()
+
+
+def _handles(process: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    caught = next(int(line.split()[1], 16) for line in lines if line.startswith("SigCgt"))
+    return bool(caught >> (number - 1) & 1)
+
+
+def test_a_data_directory_that_cannot_be_made_is_refused_with_a_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    code, errors = serve_and_fail(tmp_path / "file" / "below" / "data")
+    assert code == 1
+    assert "cannot make" in errors
+    assert "Traceback" not in errors
+
+
+async def test_d8_a_directory_that_fails_while_its_logs_are_opened_ends_the_start(autojump_clock: MockClock) -> None:
+    del autojump_clock
+    async with memory_broker(stops_cleanly=False) as broker:
+        client = await broker.connect()
+        topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1, assignments=[], configs=[])
+        await client.ask(CreateTopicsRequest(topics=[topic]), version=5)
+        batch = build_batch([Record(0, 1_000, None, b"one")])
+        data = [TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=batch)])]
+        await client.ask(ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=data), version=7)
+    disk = killed(broker)
+    disk.inject(Fault(error=errno.EIO, name="read", path="*/t-0/*.log"))
+    with trio.fail_after(60), pytest.RaisesGroup(NodeFailed, flatten_subgroups=True):
+        async with memory_broker(disk):
+            await trio.sleep_forever()

@@ -102,12 +102,15 @@ async def apply_retention(
 
 
 async def _apply_retention_once(env: TaskEnv, partitions: Partitions, log: Log) -> None:
-    timestamp_ms = env.timestamp_ms()
-    log.producers.expire(timestamp_ms, log.config.producer_id_expiration_ms)
-    if not log.may_need_retention:
+    if not log.may_need_retention and not log.producers:
         return
     async with partitions.locked(log):
         if log.is_closed:
+            return
+        timestamp_ms = env.timestamp_ms()
+        # Not while a thread rolls a segment: it writes all producers down.
+        log.producers.expire(timestamp_ms, log.config.producer_id_expiration_ms)
+        if not log.may_need_retention:
             return
         high_watermark = partitions.high_watermark(log)
         plan = await env.run_blocking(

@@ -126,6 +126,22 @@ async def test_retention_waits_for_who_holds_the_partition(
     assert log.log_start_offset == 8
 
 
+async def test_no_producer_is_forgotten_while_somebody_holds_the_partition(
+    world: World, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    log = world.log(producer_id_expiration_ms=1)
+    log.append(batch(timestamp=1, producer_id=4, producer_epoch=0, base_sequence=0), leader_epoch=0, timestamp_ms=1)
+    owner = Owner()
+    run = partial(tasks.apply_retention, world.env, world.directory, owner, report=world.told.append)
+    async with owner.locked(log):
+        nursery.start_soon(partial(run, interval_ms=1_000))
+        await trio.sleep(5)
+        assert 4 in log.producers.producers
+    await trio.sleep(1)
+    assert 4 not in log.producers.producers
+
+
 async def test_one_logs_trouble_is_told_and_the_loop_goes_on(
     world: World, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
