@@ -226,8 +226,7 @@ class Node:
             env=env, directory=directory, broker_id=settings.node_id, settings=settings, image=controller.image
         )
         await env.run_blocking(replicas.load)
-        if directory.state.failure is not None:
-            raise NodeFailed(f"the data directory {directory.path} has failed: {directory.state.failure}")
+        _refuse_failed(directory)
         broker = Broker(
             env=env, settings=replicas.settings, cluster_id=cluster_id, replicas=replicas, controller=controller
         )
@@ -261,7 +260,7 @@ class Node:
                 # It was the only directory (D8). Clients are told so for a moment; then this is over, as for a kill.
                 await env.sleep_ms(FAILURE_NOTICE_MS)
                 await server.stop(grace_ms=FAILURE_NOTICE_MS)
-                raise NodeFailed(f"the data directory {directory.path} has failed: {directory.state.failure}")
+                _refuse_failed(directory)
             await server.stop(grace_ms=STOP_GRACE_MS)
             await controller.shut_down_broker()
             nursery.cancel_scope.cancel()
@@ -357,6 +356,12 @@ def _refuse_logs_without_metadata(directory: LogDirectory) -> None:
             f"{directory.path} holds {len(stored)} partitions but no {CLUSTER_METADATA_TOPIC}-0, which says whose they "
             "are; put that directory back, or begin with an empty one"
         )
+
+
+def _refuse_failed(directory: LogDirectory) -> None:
+    """Not to go on with a directory that has failed. Errors: NodeFailed."""
+    if directory.state.failure is not None:
+        raise NodeFailed(f"the data directory {directory.path} has failed: {directory.state.failure}")
 
 
 def _is_loopback(host: str) -> bool:
