@@ -231,6 +231,7 @@ class Node:
             env=env, settings=replicas.settings, cluster_id=cluster_id, replicas=replicas, controller=controller
         )
         self.broker, self._token = broker, trio.lowlevel.current_trio_token()
+        controller.is_short_of_space = lambda: directory.state.is_short_of_space
         controller.add_listener(broker.on_image)
         dispatcher = Dispatcher(handlers.discover(), broker, metrics=self.metrics)
         server = Server(env, dispatcher, metrics=self.metrics, limits=_limits(broker.settings))

@@ -139,7 +139,11 @@ class Broker:
 
     async def create_automatically(self, names: list[str]) -> None:
         """Create topics that a client named, with the defaults; the client finds out when it asks again."""
-        answer = await self.controller.create_topics(auto_creation_request(names, self.controller.settings))
+        try:
+            answer = await self.controller.create_topics(auto_creation_request(names, self.controller.settings))
+        except KafkaError as error:
+            log.warning("automatic creation failed", topics=names, code=error.code.name, why=error.message)
+            return
         for topic in answer.topics:
             if topic.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 log.warning("automatic creation failed", topic=topic.name, code=ErrorCode(topic.error_code).name)

@@ -37,7 +37,7 @@ from kbroker.metadata.image import Endpoint, Image
 from kbroker.runtime.log import logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.outcome import Outcome
-from wire.errors import KafkaError
+from wire.errors import ErrorCode, KafkaError
 from wire.messages import alter_configs as legacy_configs
 from wire.messages import incremental_alter_configs as incremental_configs
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
@@ -96,6 +96,7 @@ class ControllerClient:
         self._published = trio.Event()
         self._written = trio.Event()
         self._listeners: list[Listener] = []
+        self.is_short_of_space: Callable[[], bool] = lambda: False
         self._producer_ids = ProducerIdBlock()
         self._producer_id_lock = trio.Lock()
         self._broker: tuple[int, int] | None = None
@@ -208,11 +209,15 @@ class ControllerClient:
 
     # -- decisions
 
-    async def decide(self, decision: Callable[[Controller], Outcome[R]]) -> R:
+    async def decide(self, decision: Callable[[Controller], Outcome[R]], *, adds: bool = False) -> R:
         """Have a decision taken, committed and published; then its response, or its KafkaError.
 
+        Decisions that add something are refused with KAFKA_STORAGE_ERROR while the disk is nearly full, so that there
+        is room for those that end things: a metadata log that cannot be written is the end of the process.
         A caller that is cancelled stops waiting; the decision is taken all the same.
         """
+        if adds and self.is_short_of_space():
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is nearly full")
         request = _Request(decision)
         self._waiting.append(request)
         self._arrived.set()
@@ -226,7 +231,7 @@ class ControllerClient:
 
     async def create_topics(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
         """See topics.create_topics."""
-        return await self.decide(lambda controller: controller.create_topics(request))
+        return await self.decide(lambda controller: controller.create_topics(request), adds=True)
 
     async def delete_topics(self, request: DeleteTopicsRequest, *, version: int) -> DeleteTopicsResponse:
         """See topics.delete_topics."""
@@ -234,7 +239,7 @@ class ControllerClient:
 
     async def create_partitions(self, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
         """See partitions.create_partitions."""
-        return await self.decide(lambda controller: controller.create_partitions(request))
+        return await self.decide(lambda controller: controller.create_partitions(request), adds=True)
 
     async def incremental_alter_configs(
         self, request: incremental_configs.IncrementalAlterConfigsRequest
@@ -252,7 +257,7 @@ class ControllerClient:
 
     async def update_features(self, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
         """See features.update_features."""
-        return await self.decide(lambda controller: controller.update_features(request))
+        return await self.decide(lambda controller: controller.update_features(request), adds=True)
 
     async def next_producer_id(self) -> int:
         """An id that nobody ever had: out of this broker's block, or of a new one."""
@@ -262,7 +267,7 @@ class ControllerClient:
                 broker_id, epoch = self._registered()
                 request = AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=epoch)
                 self._producer_ids.refill(
-                    await self.decide(lambda controller: controller.allocate_producer_ids(request))
+                    await self.decide(lambda controller: controller.allocate_producer_ids(request), adds=True)
                 )
                 taken = self._producer_ids.take()
             assert taken is not None, "a block of producer ids is never empty"

@@ -67,9 +67,10 @@ class RealEnv:
         it starts: here the thread runs before anything else does.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
-        while not self._free_threads:
-            await self._waiting_for_threads.park()
-        self._free_threads -= 1
+        if self._free_threads:
+            self._free_threads -= 1
+        else:
+            await self._waiting_for_threads.park()  # whoever ends next hands its place over
         task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
 
         def deliver(result: Outcome[Result]) -> None:
@@ -79,8 +80,8 @@ class RealEnv:
             trio.lowlevel.start_thread_soon(partial(function, *arguments), deliver)
             found: Result = await trio.lowlevel.wait_task_rescheduled(_abort_fails)
         finally:
-            self._free_threads += 1
-            self._waiting_for_threads.unpark()
+            if not self._waiting_for_threads.unpark():
+                self._free_threads += 1
         return found
 
 

@@ -49,7 +49,7 @@ class Connection:
     """One accepted connection.
 
     Bound  the receive buffer: one frame of at most socket.request.max.bytes, grown as bytes arrive, and what came with
-           it; replies: those of one request, and _COLLECT_BYTES
+           it; while a large request is answered, one frame more; replies: those of one request, and _COLLECT_BYTES
     """
 
     def __init__(

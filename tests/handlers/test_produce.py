@@ -20,6 +20,8 @@ from tests.handlers.asking import (
 )
 from wire.compression import Codec
 from wire.errors import ErrorCode
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from wire.messages.delete_topics import DeleteTopicsRequest
 from wire.record_batch import Record, build_batch
 
 HOUR_MS = 3_600_000
@@ -310,6 +312,11 @@ async def test_d9_with_little_space_left_records_are_refused_but_read() -> None:
         await trio.sleep(60)
         assert (await produce(client, "t", GOOD)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert await read(client, "t") == [b"before"]
+        topic = CreatableTopic(name="u", num_partitions=1, replication_factor=1, assignments=[], configs=[])
+        made = await client.ask(CreateTopicsRequest(topics=[topic]), version=5)
+        assert [topic.error_code for topic in made.topics] == [ErrorCode.KAFKA_STORAGE_ERROR]
+        gone = await client.ask(DeleteTopicsRequest(topic_names=["t"], timeout_ms=0), version=1)
+        assert [topic.error_code for topic in gone.responses] == [ErrorCode.NONE]
         broker.disk.capacity_bytes = None
         await trio.sleep(60)
         assert (await produce(client, "t", GOOD)).error_code == 0
