@@ -307,6 +307,7 @@ async def test_d9_with_little_space_left_records_are_refused_but_read() -> None:
     async with memory_broker(settings={"kbroker.min.free.bytes": 1_000_000}) as broker:
         client = await broker.connect()
         await create_topic(client, "t")
+        await create_topic(client, "doomed")
         await produce(client, "t", batch(b"before"))
         broker.disk.capacity_bytes = 500_000
         await trio.sleep(60)
@@ -315,7 +316,7 @@ async def test_d9_with_little_space_left_records_are_refused_but_read() -> None:
         topic = CreatableTopic(name="u", num_partitions=1, replication_factor=1, assignments=[], configs=[])
         made = await client.ask(CreateTopicsRequest(topics=[topic]), version=5)
         assert [topic.error_code for topic in made.topics] == [ErrorCode.KAFKA_STORAGE_ERROR]
-        gone = await client.ask(DeleteTopicsRequest(topic_names=["t"], timeout_ms=0), version=1)
+        gone = await client.ask(DeleteTopicsRequest(topic_names=["doomed"], timeout_ms=0), version=1)
         assert [topic.error_code for topic in gone.responses] == [ErrorCode.NONE]
         broker.disk.capacity_bytes = None
         await trio.sleep(60)
