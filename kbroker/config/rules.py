@@ -7,7 +7,7 @@ stores it), and so is a value whose effect is not implemented, rather than accep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from kbroker.config.catalogue import BROKER, TOPIC, broker_setting, unknown
@@ -33,6 +33,7 @@ class ConfigRules:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._described: tuple[tuple[Mapping[str, str], ...], Sequence[ConfigEntry]] = ((), ())
 
     def validate_topic(self, configs: Mapping[str, str], previous: Mapping[str, str]) -> None:
         """Check what a topic's own settings would become; what does not change is not checked again.
@@ -87,10 +88,16 @@ class ConfigRules:
         declaration = _declaration(resource_type, key)
         return None if declaration is None else declaration.default_text
 
-    def describe_topic(self, configs: Mapping[str, str], image: DynamicConfigs) -> list[ConfigEntry]:
+    def describe_topic(self, configs: Mapping[str, str], image: DynamicConfigs) -> Sequence[ConfigEntry]:
         """A topic's settings by name, over the dynamic settings of an image."""
-        settings = self._settings.with_dynamic(image.broker_configs(None), image.broker_configs(self._settings.node_id))
-        return describe_topic(settings, configs, include_synonyms=False)
+        cluster, own = image.broker_configs(None), image.broker_configs(self._settings.node_id)
+        asked = (configs, cluster, own)
+        if asked != self._described[0]:
+            # The last answer is kept: thousands of topics may be made at once, in the event loop, all with the same.
+            settings = self._settings.with_dynamic(cluster, own)
+            entries = describe_topic(settings, configs, include_synonyms=False)
+            self._described = (dict(configs), dict(cluster), dict(own)), entries
+        return self._described[1]
 
 
 def topic_warnings(configs: Mapping[str, str]) -> list[str]:

@@ -110,8 +110,12 @@ def test_only_lists_can_be_appended_to_and_they_start_from_the_default() -> None
 
 
 class _Stored:
+    def __init__(self) -> None:
+        self.cluster = {"log.retention.ms": "1000"}
+        self.own = {"log.segment.bytes": "2000000"}
+
     def broker_configs(self, broker_id: int | None) -> Mapping[str, str]:
-        return {"log.retention.ms": "1000"} if broker_id is None else {"log.segment.bytes": "2000000"}
+        return self.cluster if broker_id is None else self.own
 
 
 def test_a_new_topic_is_described_over_what_is_stored_for_the_brokers() -> None:
@@ -121,6 +125,20 @@ def test_a_new_topic_is_described_over_what_is_stored_for_the_brokers() -> None:
     assert found == describe_topic(expected, {"retention.bytes": "5"}, include_synonyms=False)
     values = {entry.name: entry.value for entry in found}
     assert (values["retention.ms"], values["segment.bytes"], values["retention.bytes"]) == ("1000", "2000000", "5")
+
+
+def test_equal_topics_share_one_description_and_a_change_anywhere_makes_another() -> None:
+    rules = ConfigRules(Settings.load())
+    stored = _Stored()
+    first = rules.describe_topic({"retention.bytes": "5"}, stored)
+    assert rules.describe_topic({"retention.bytes": "5"}, stored) is first
+
+    own = {entry.name: entry.value for entry in rules.describe_topic({"retention.bytes": "6"}, stored)}
+    assert own["retention.bytes"] == "6"
+    stored.cluster = {"log.retention.ms": "2000"}
+    stored.own = {"log.segment.bytes": "3000000"}
+    values = {entry.name: entry.value for entry in rules.describe_topic({"retention.bytes": "6"}, stored)}
+    assert (values["retention.ms"], values["segment.bytes"]) == ("2000", "3000000")
 
 
 def test_a_topic_with_small_segments_and_keys_without_effect_is_warned_of() -> None:
