@@ -55,7 +55,7 @@ def close(log: Log) -> None:
         write_snapshot(log, log.log_end_offset, sync=changed or len(log.producers) > 0)
         if log.leader_epochs.is_dirty:
             # An epoch without batches can be lost with the power: the log does not need it to be right.
-            maintenance.write_epochs(log, sync=changed)
+            maintenance.write_epochs(log, log.leader_epochs.entries, sync=changed)
         if changed or log.needs_directory_sync:
             sync_names(log.disk, log.directory)
     except OSError as error:

@@ -4,7 +4,7 @@ A list of (epoch, start_offset), both ascending. A follower or consumer that kno
 learns how far its own history agrees with the leader's. With a tier the list reaches down to log_start_offset, not only
 to the local start.
 
-Shape   two lists of one length; epochs and start offsets both strictly ascend
+Shape   epochs and start offsets both strictly ascend
 Source  KIP-101, KIP-279; `leader-epoch-checkpoint` of Apache Kafka
 """
 
@@ -18,32 +18,58 @@ from typing import Final
 UNDEFINED_EPOCH: Final = -1
 UNDEFINED_OFFSET: Final = -1
 
+_History = tuple[tuple[int, ...], tuple[int, ...]]
+_NOTHING: Final[_History] = ((), ())
+
 
 class LeaderEpochs:
     """The leader epochs of one partition.
 
-    Invariant  `latest` is the newest epoch or -1
-    Note       `is_dirty` says that there is something that the checkpoint file does not have yet; who writes it resets
-               it
+    Invariant   `latest` is the newest epoch or -1
+    Concurrent  any thread may ask, and one may raise the start while another assigns: the history is replaced as a
+                whole by those who change its end, and who changes its start only stores how far it is out of date
+    Note        `is_dirty` says that the checkpoint file may say something else; who writes it tells `note_written`
     """
 
-    __slots__ = ("_epochs", "_starts", "is_dirty", "latest")
+    __slots__ = ("_history", "_start", "_written", "latest")
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
-        self._epochs: list[int] = []
-        self._starts: list[int] = []
+        self._history: _History = _NOTHING
+        self._start = 0  # what the history has below it is gone; cut off with the next change of the end
         self.latest = UNDEFINED_EPOCH
         for epoch, start_offset in entries:
             self.assign(epoch, start_offset)
-        self.is_dirty = False
+        self._written: list[tuple[int, int]] | None = self.entries
+
+    def _view(self) -> _History:
+        """(epochs, their start offsets) as of now."""
+        epochs, starts = history = self._history
+        start = self._start
+        floor = bisect_right(starts, start) - 1
+        if floor < 0 or (floor == 0 and starts[0] == start):
+            return history
+        return epochs[floor:], (start, *starts[floor + 1 :])
 
     @property
     def entries(self) -> list[tuple[int, int]]:
         """(epoch, start_offset), oldest first."""
-        return list(zip(self._epochs, self._starts, strict=True))
+        return list(zip(*self._view(), strict=True))
 
     def __len__(self) -> int:
-        return len(self._epochs)
+        return len(self._view()[0])
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether the checkpoint file has to be written."""
+        return self.entries != self._written
+
+    def note_written(self, entries: list[tuple[int, int]]) -> None:
+        """The checkpoint file holds these entries, durably or not; newer ones stay to be written."""
+        self._written = entries
+
+    def note_unwritten(self) -> None:
+        """Nobody knows what the checkpoint file holds, since a write of it failed."""
+        self._written = None
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """Note that `epoch` begins at `start_offset`.
@@ -53,63 +79,56 @@ class LeaderEpochs:
         """
         if epoch < 0 or start_offset < 0:
             return
-        if epoch == self.latest and self._starts[-1] <= start_offset:
+        epochs, starts = self._view()
+        if epoch == self.latest and starts[-1] <= start_offset:
             return
-        self._cut(min(bisect_left(self._epochs, epoch), bisect_left(self._starts, start_offset)))
-        self._epochs.append(epoch)
-        self._starts.append(start_offset)
+        keep = min(bisect_left(epochs, epoch), bisect_left(starts, start_offset))
+        if keep == 0 and start_offset < self._start:
+            self._start = start_offset
+        self._history = ((*epochs[:keep], epoch), (*starts[:keep], start_offset))
         self.latest = epoch
-        self.is_dirty = True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """(epoch, end_offset) of the largest epoch not above the one asked for; (-1, -1) when nothing can be said."""
-        if epoch == UNDEFINED_EPOCH or not self._epochs or epoch > self.latest:
+        epochs, starts = self._view()
+        if epoch == UNDEFINED_EPOCH or not epochs or epoch > epochs[-1]:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
-        if epoch == self.latest:
+        if epoch == epochs[-1]:
             return epoch, log_end_offset
-        higher = bisect_right(self._epochs, epoch)
+        higher = bisect_right(epochs, epoch)
         if higher == 0:
             # Older than all that is known: everything from the oldest known start on is of later epochs.
-            return epoch, self._starts[0]
-        return self._epochs[higher - 1], self._starts[higher]
+            return epoch, starts[0]
+        return epochs[higher - 1], starts[higher]
 
     def epoch_for_offset(self, offset: int) -> int:
         """The epoch in which a record of that offset was written; -1 if it lies before the oldest entry."""
-        at = bisect_right(self._starts, offset) - 1
-        return self._epochs[at] if at >= 0 else UNDEFINED_EPOCH
+        epochs, starts = self._view()
+        at = bisect_right(starts, offset) - 1
+        return epochs[at] if at >= 0 else UNDEFINED_EPOCH
 
     def start_offset_of(self, epoch: int) -> int:
         """Where exactly this epoch begins; -1 if it has no entry."""
-        at = bisect_left(self._epochs, epoch)
-        found = at < len(self._epochs) and self._epochs[at] == epoch
-        return self._starts[at] if found else UNDEFINED_OFFSET
+        epochs, starts = self._view()
+        at = bisect_left(epochs, epoch)
+        return starts[at] if at < len(epochs) and epochs[at] == epoch else UNDEFINED_OFFSET
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Drop the epochs that begin at or behind the log's new end."""
-        keep = bisect_left(self._starts, end_offset)
-        if keep < len(self._starts):
-            self._cut(keep)
-            self.is_dirty = True
+        epochs, starts = self._view()
+        keep = bisect_left(starts, end_offset)
+        if keep < len(starts):
+            self._history = epochs[:keep], starts[:keep]
+            self.latest = epochs[keep - 1] if keep else UNDEFINED_EPOCH
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Drop the epochs that ended before the log's new start; the one that covers it now begins there."""
-        floor = bisect_right(self._starts, start_offset) - 1
-        if floor < 0 or (floor == 0 and self._starts[0] == start_offset):
-            return
-        del self._epochs[:floor]
-        del self._starts[:floor]
-        self._starts[0] = start_offset
-        self.is_dirty = True
+        starts = self._history[1]
+        if starts and starts[0] <= start_offset:
+            self._start = max(self._start, start_offset)
 
     def clear(self) -> None:
-        if self._epochs:
-            self._cut(0)
-            self.is_dirty = True
-
-    def _cut(self, keep: int) -> None:
-        del self._epochs[keep:]
-        del self._starts[keep:]
-        self.latest = self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
+        self._history, self._start, self.latest = _NOTHING, 0, UNDEFINED_EPOCH
 
 
 def format_epochs(entries: Iterable[tuple[int, int]]) -> str:

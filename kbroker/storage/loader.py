@@ -201,8 +201,9 @@ def _rebuild_epochs(disk: Disk, directory: str, segments: SegmentList, epochs: L
         for _, header in scan_headers(segment.open().file, 0, segment.size, chunk_bytes=1 << 20):
             if header.partition_leader_epoch > epochs.latest:
                 epochs.assign(header.partition_leader_epoch, header.base_offset)
-    write_atomically(disk, f"{directory}/{EPOCH_CHECKPOINT}", format_epochs(epochs.entries).encode())
-    epochs.is_dirty = False
+    entries = epochs.entries
+    write_atomically(disk, f"{directory}/{EPOCH_CHECKPOINT}", format_epochs(entries).encode())
+    epochs.note_written(entries)
 
 
 def _complete_start(epochs: LeaderEpochs, segments: SegmentList, log_start_offset: int) -> None:
@@ -223,7 +224,6 @@ def _complete_start(epochs: LeaderEpochs, segments: SegmentList, log_start_offse
             break
     for epoch, start_offset in known:
         epochs.assign(epoch, start_offset)
-    epochs.is_dirty = True
 
 
 def _last_before(segments: SegmentList, limit: Segment) -> BatchHeader | None:

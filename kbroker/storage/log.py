@@ -36,10 +36,9 @@ from kbroker.storage.batches import (
     BatchHeader,
     headers_in,
 )
-from kbroker.storage.checkpoint import write_atomically
 from kbroker.storage.files import FilePool
 from kbroker.storage.index import BLOCK_ENTRIES
-from kbroker.storage.leader_epoch import LeaderEpochs, format_epochs
+from kbroker.storage.leader_epoch import LeaderEpochs
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.plans import AppendPlan, DirectoryState, FlushPlan
 from kbroker.storage.producer_state import ProducerEntry, ProducerState, read_marker
@@ -344,8 +343,6 @@ class Log:
         self.producers.end_offset = self.log_end_offset = plan.next_offset
         if plan.syncs:
             self.recovery_point = plan.next_offset
-            if plan.wrote_epochs:
-                epochs.is_dirty = False
         if len(tail.ends) > 2 * TAIL_BATCHES:
             self.tail = tail.shortened()
 
@@ -496,21 +493,18 @@ class Log:
         active = self.tail.segment
         offset = active.base_offset if below_active else self.log_end_offset
         segments = tuple(s for s in self.segments if s.has_unsynced_files and (s is not active or not below_active))
-        epochs = self.leader_epochs
-        if not segments and offset <= self.recovery_point and not epochs.is_dirty and not self.needs_directory_sync:
+        epochs = self.leader_epochs.entries if self.leader_epochs.is_dirty else None
+        if not segments and offset <= self.recovery_point and epochs is None and not self.needs_directory_sync:
             return None
-        text = format_epochs(epochs.entries) if epochs.is_dirty else None
-        epochs.is_dirty = False
-        return FlushPlan(offset, segments, active, text, generation=self.generation)
+        return FlushPlan(offset, segments, active, epochs, generation=self.generation)
 
     def write_flush(self, plan: FlushPlan) -> None:
         """Sync files, epochs and names. Blocking; may run in a thread while the log is read and appended to."""
         try:
             flushing.sync_files(self, plan.segments, plan.active)
             if plan.epochs is not None:
-                write_atomically(self.disk, maintenance.epoch_path(self), plan.epochs.encode())
+                maintenance.write_epochs(self, plan.epochs, sync=True)
         except OSError as error:
-            self.leader_epochs.is_dirty = True
             raise self.storage_error(error) from error
 
     def commit_flush(self, plan: FlushPlan) -> None:

@@ -28,13 +28,14 @@ def epoch_path(log: Log) -> str:
     return f"{log.directory}/{loader.EPOCH_CHECKPOINT}"
 
 
-def write_epochs(log: Log, *, sync: bool) -> None:
-    log.leader_epochs.is_dirty = False
+def write_epochs(log: Log, entries: list[tuple[int, int]], *, sync: bool) -> None:
+    """Write the checkpoint of the epochs; what came since `entries` were taken is left to the next who writes it."""
     try:
-        write_atomically(log.disk, epoch_path(log), format_epochs(log.leader_epochs.entries).encode(), sync=sync)
+        write_atomically(log.disk, epoch_path(log), format_epochs(entries).encode(), sync=sync)
     except OSError:
-        log.leader_epochs.is_dirty = True
+        log.leader_epochs.note_unwritten()
         raise
+    log.leader_epochs.note_written(entries)
 
 
 def remove_files(log: Log, segment: Segment) -> None:
@@ -74,7 +75,7 @@ def truncate_to(log: Log, offset: int) -> bool:
 def _truncate_to(log: Log, offset: int) -> None:
     log.generation += 1
     log.leader_epochs.truncate_from_end(offset)
-    write_epochs(log, sync=True)
+    write_epochs(log, log.leader_epochs.entries, sync=True)
     remaining = [segment for segment in log.segments if segment.base_offset <= offset]
     unlink_newest_first([segment for segment in log.segments if segment.base_offset > offset])
     log.segments.replace(remaining)
@@ -106,7 +107,7 @@ def truncate_fully_and_start_at(log: Log, offset: int, *, log_start_offset: int 
     with log.disk_errors():
         log.generation += 1
         log.leader_epochs.clear()
-        write_epochs(log, sync=True)
+        write_epochs(log, log.leader_epochs.entries, sync=True)
         remove_snapshots(log, above=-1)
         unlink_newest_first(tuple(log.segments))
         created_ms = log.segments.active.created_ms

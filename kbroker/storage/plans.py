@@ -36,7 +36,6 @@ class AppendPlan:
         "syncs",
         "timestamp_ms",
         "wall_ms",
-        "wrote_epochs",
     )
 
     def __init__(
@@ -61,7 +60,6 @@ class AppendPlan:
         self.is_duplicate = False
         self.timestamp_ms = -1
         self.wall_ms = wall_ms
-        self.wrote_epochs = False
 
     @property
     def last_offset(self) -> int:
@@ -79,15 +77,21 @@ class AppendPlan:
 class FlushPlan:
     """What one flush covers: everything below `offset`.
 
-    Shape  segments have something to sync, of `active` only the log; epochs is the text of the checkpoint, None if that
-           is current
+    Shape  segments have something to sync, of `active` only the log; epochs is what the checkpoint is to hold, None if
+           that is current
     Note   generation is the log's when the plan was made: a log that was cut since then does not count it
     """
 
     __slots__ = ("active", "epochs", "generation", "offset", "segments")
 
     def __init__(
-        self, offset: int, segments: tuple[Segment, ...], active: Segment, epochs: str | None, *, generation: int
+        self,
+        offset: int,
+        segments: tuple[Segment, ...],
+        active: Segment,
+        epochs: list[tuple[int, int]] | None,
+        *,
+        generation: int,
     ) -> None:
         self.offset = offset
         self.segments = segments

@@ -8,10 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kbroker.storage import maintenance
-from kbroker.storage.checkpoint import write_atomically
 from kbroker.storage.durable import sync_names
 from kbroker.storage.flushing import write_snapshot
-from kbroker.storage.leader_epoch import LeaderEpochs, format_epochs
+from kbroker.storage.leader_epoch import LeaderEpochs
 from kbroker.storage.plans import AppendPlan
 from kbroker.storage.reading import Tail
 from kbroker.storage.segment import Segment
@@ -24,11 +23,10 @@ def write_epochs_for(log: Log, plan: AppendPlan) -> None:
     """The epochs have to be durable before a recovery point behind their batches is."""
     epochs = log.leader_epochs
     if epochs.is_dirty or plan.headers[-1].partition_leader_epoch > epochs.latest:
-        coming = LeaderEpochs(epochs.entries)
+        coming = LeaderEpochs(epochs.entries)  # a copy: another thread may raise the start meanwhile
         for header in plan.headers:
             coming.assign(header.partition_leader_epoch, header.base_offset)
-        write_atomically(log.disk, maintenance.epoch_path(log), format_epochs(coming.entries).encode())
-        plan.wrote_epochs = True
+        maintenance.write_epochs(log, coming.entries, sync=True)
 
 
 def prepare_roll(log: Log, base_offset: int, timestamp_ms: int) -> Segment:

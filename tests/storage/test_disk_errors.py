@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.storage.files import FilePool
+from kbroker.storage.leader_epoch import parse_epochs
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.plans import DirectoryState
@@ -235,3 +236,55 @@ def test_d13_a_log_that_cannot_be_opened_for_want_of_descriptors_is_no_failed_di
     disk.fail("")
     assert state.failure is None
     assert open_log(tmp_path, disk=disk, state=state).log_end_offset == 5
+
+
+def checkpoint(directory: Path) -> list[tuple[int, int]]:
+    return parse_epochs((directory / "leader-epoch-checkpoint").read_text())
+
+
+def test_epochs_of_a_flush_that_was_planned_and_never_done_are_written_when_the_log_closes(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 3)
+    log.flush()
+    log.assign_epoch(7)
+    assert log.plan_flush() is not None
+    log.close()
+    assert checkpoint(tmp_path) == [(0, 0), (7, 3)]
+
+
+def test_an_epoch_that_came_while_a_flush_ran_is_written_by_the_next(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 3)
+    plan = log.plan_flush()
+    assert plan is not None
+    log.assign_epoch(7)
+    log.write_flush(plan)
+    log.commit_flush(plan)
+    assert checkpoint(tmp_path) == [(0, 0)]
+    log.flush()
+    assert checkpoint(tmp_path) == [(0, 0), (7, 3)]
+
+
+def test_an_epoch_that_came_while_a_synced_append_ran_is_written_when_the_log_closes(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config=LogConfig(flush_messages=1))
+    plan = log.plan_append(batch(), leader_epoch=4, timestamp_ms=0)
+    log.write(plan)
+    log.commit(plan)
+    assert not log.leader_epochs.is_dirty
+    plan = log.plan_append(batch(), leader_epoch=5, timestamp_ms=0)
+    log.write(plan)
+    log.assign_epoch(6)
+    log.commit(plan)
+    log.close()
+    assert checkpoint(tmp_path) == log.leader_epochs.entries == [(4, 0), (6, 1)]
+
+
+def test_d8_a_checkpoint_whose_write_failed_is_written_again(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = open_log(tmp_path, disk=disk)
+    fill(log, 3)
+    disk.fail("rename", error=errno.ENOSPC)
+    with pytest.raises(KafkaError):
+        log.flush()
+    log.flush()
+    assert checkpoint(tmp_path) == [(0, 0)]

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from itertools import pairwise
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -99,3 +103,99 @@ def test_entries_always_ascend_and_survive_the_text(assigned: list[tuple[int, in
     assert parse_epochs(format_epochs(entries)) == entries
     if assigned:
         assert one.latest == entries[-1][0]
+
+
+def at_each_step(step: Callable[[], None], check: Callable[[], None]) -> None:
+    """Run `step`, and `check` before each of its instructions, as another thread might."""
+    checked = 0
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Callable[..., Any]:
+        nonlocal checked
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            checked += 1
+            check()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        step()
+    finally:
+        sys.settrace(before)
+    assert checked > 10
+
+
+def test_who_asks_while_another_thread_changes_the_epochs_gets_the_answer_of_before_or_after() -> None:
+    one = epochs((1, 0), (2, 10), (3, 20), (4, 30))
+    asked = [*range(6)]
+
+    def answers() -> tuple[object, ...]:
+        return (
+            [one.end_offset_for(epoch, 100) for epoch in asked],
+            [one.epoch_for_offset(offset) for offset in (0, 12, 17, 25, 40)],
+            one.start_offset_of(3),
+            one.entries,
+        )
+
+    steps: list[Callable[[], None]] = [
+        lambda: one.truncate_from_start(15),
+        lambda: one.truncate_from_start(25),
+        lambda: one.assign(5, 40),
+        lambda: one.truncate_from_end(35),
+        one.clear,
+    ]
+    for step in steps:
+        seen: list[tuple[object, ...]] = []
+        before = answers()
+        at_each_step(step, lambda: seen.append(answers()))  # noqa: B023 - called before seen changes
+        assert all(answer in (before, answers()) for answer in seen)
+
+
+def test_an_epoch_assigned_while_another_thread_raises_the_start_is_kept() -> None:
+    one = epochs((1, 0), (2, 10))
+    coming = iter(range(3, 1_000))
+    at_each_step(lambda: one.truncate_from_start(15), lambda: one.assign(epoch := next(coming), 10 * epoch))
+    assert one.entries == [(2, 15), *((epoch, 10 * epoch) for epoch in range(3, next(coming)))]
+
+
+def test_what_was_assigned_while_the_checkpoint_was_written_stays_to_be_written() -> None:
+    one = epochs((1, 0))
+    one.assign(2, 10)
+    written = one.entries
+    one.assign(3, 20)
+    one.note_written(written)
+    seen = [one.is_dirty]
+    one.note_written(one.entries)
+    seen.append(one.is_dirty)
+    one.note_unwritten()
+    seen.append(one.is_dirty)
+    assert seen == [True, False, True]
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("assign"), st.integers(0, 20), st.integers(0, 40)),
+            st.tuples(st.sampled_from(["start", "end"]), st.just(0), st.integers(0, 40)),
+        )
+    )
+)
+def test_epochs_are_those_of_a_log_that_notes_the_epoch_of_each_offset(steps: list[tuple[str, int, int]]) -> None:
+    one, model = epochs(), list[tuple[int, int]]()
+    for kind, epoch, offset in steps:
+        if kind == "assign":
+            one.assign(epoch, offset)
+            if not (model and model[-1][0] == epoch and model[-1][1] <= offset):
+                model = [*(entry for entry in model if entry[0] < epoch and entry[1] < offset), (epoch, offset)]
+        elif kind == "end":
+            one.truncate_from_end(offset)
+            model = [entry for entry in model if entry[1] < offset]
+        else:
+            one.truncate_from_start(offset)
+            below = [entry for entry in model if entry[1] <= offset]
+            if below:
+                model = [(below[-1][0], offset), *model[len(below) :]]
+        assert one.entries == model
+        assert one.latest == (model[-1][0] if model else -1)
+        assert len(one) == len(model)
