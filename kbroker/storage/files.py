@@ -64,15 +64,7 @@ class FilePool:
         if found is not None:
             found.is_used = True
             return found
-        try:
-            file = self.disk.open(path, create=create)
-        except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE):
-                raise
-            # Out of descriptors: sockets have taken their share. Files can be opened again, connections cannot.
-            self._evict(len(self._files) // 2)
-            file = self.disk.open(path, create=create)
-        opened = self._files.setdefault(path, OpenFile(file))
+        opened = self._files.setdefault(path, self._open(path, create=create))
         self._ring.append(path)
         if len(self._files) > self._limit:
             self._evict(self._limit)
@@ -87,7 +79,7 @@ class FilePool:
         A thread that read a deleted log may have brought its file back under the name that is now another log's.
         """
         self.forget(path)
-        opened = self._files[path] = OpenFile(self.disk.open(path, create=True))
+        opened = self._files[path] = self._open(path, create=True)
         self._ring.append(path)
         if len(self._files) > self._limit:
             self._evict(self._limit)
@@ -106,6 +98,16 @@ class FilePool:
     def close(self) -> None:
         self._files.clear()
         self._ring.clear()
+
+    def _open(self, path: str, *, create: bool) -> OpenFile:
+        try:
+            return OpenFile(self.disk.open(path, create=create))
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            # Out of descriptors: sockets have taken their share. Files can be opened again, connections cannot.
+            self._evict(len(self._files) // 2)
+            return OpenFile(self.disk.open(path, create=create))
 
     def _evict(self, goal: int) -> None:
         """Let go of files until at most `goal` are held."""
