@@ -36,6 +36,7 @@ from kbroker.storage.batches import (
     BatchHeader,
     headers_in,
 )
+from kbroker.storage.doomed import Doomed
 from kbroker.storage.files import FilePool
 from kbroker.storage.index import BLOCK_ENTRIES
 from kbroker.storage.leader_epoch import LeaderEpochs
@@ -104,7 +105,7 @@ class Log:
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = min(loaded.recovery_point, loaded.log_end_offset)
         self.persisted_recovery_point = loaded.recovery_point
-        self.doomed_files: list[tuple[int, str]] = []  # (due in monotonic ms, path)
+        self.doomed_files = Doomed()
         self.last_flush_ms = 0
         self.generation = 0  # raised by each truncation, so that a flush planned before does not count
         self.needs_directory_sync = self.segments.active.has_unsynced_files  # it may be new

@@ -37,6 +37,7 @@ from kbroker.storage.checkpoint import (
     read_offsets,
     write_atomically,
 )
+from kbroker.storage.doomed import Doomed
 from kbroker.storage.durable import sync_names
 from kbroker.storage.files import DEFAULT_LIMIT, FilePool
 from kbroker.storage.log import Log, ignore, no_jitter
@@ -136,7 +137,7 @@ class LogDirectory:
         self.recovery_points: dict[TopicPartition, int] = {}
         self.log_starts: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
-        self._doomed: list[tuple[int, str]] = []
+        self._doomed = Doomed()
         self._written: dict[str, dict[TopicPartition, int]] = {}  # what each checkpoint on the disk says
         self._lock = lock
         self._report = report
@@ -187,7 +188,7 @@ class LogDirectory:
             )
             directory._read_checkpoints()
             directory._take_clean_shutdown()
-            directory._doomed = [(0, name) for name in disk.list(path) if _DELETED.fullmatch(name)]
+            directory._doomed = Doomed((0, name) for name in disk.list(path) if _DELETED.fullmatch(name))
         except OSError as error:
             lock.close()
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot use {path}: {error}") from error
@@ -333,23 +334,20 @@ class LogDirectory:
             return
         except OSError as error:
             raise self._failure(f"delete {path}", error) from error
-        self._doomed.append((now_ms + delay_ms, name))
+        self._doomed.add(now_ms + delay_ms, name)
 
     def remove_doomed(self, now_ms: int) -> int:
         """Remove the directories whose delay is over; how many went."""
-        due = [name for due_ms, name in self._doomed if due_ms <= now_ms]
-        self._doomed = [(due_ms, name) for due_ms, name in self._doomed if due_ms > now_ms]
-        for name in due:
-            path = f"{self.path}/{name}"
-            try:
-                for file_name in self.disk.list(path):
-                    self.disk.unlink(f"{path}/{file_name}")
-                self.disk.remove_directory(path)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise self._failure(f"remove {path}", error) from error
-        return len(due)
+        try:
+            return self._doomed.remove_due(now_ms, self._remove_directory)
+        except OSError as error:
+            raise self._failure("remove deleted partitions", error) from error
+
+    def _remove_directory(self, name: str) -> None:
+        path = f"{self.path}/{name}"
+        for file_name in self.disk.list(path):
+            self.disk.unlink(f"{path}/{file_name}")
+        self.disk.remove_directory(path)
 
     # --- checkpoints ---
 

@@ -198,15 +198,10 @@ def _doom(log: Log, path: str, due_ms: int) -> None:
     log.files.forget(path)
     with suppress(FileNotFoundError):
         log.disk.rename(path, path + DELETED_SUFFIX)
-        log.doomed_files.append((due_ms, path + DELETED_SUFFIX))
+        log.doomed_files.add(due_ms, path + DELETED_SUFFIX)
 
 
 def unlink_doomed(log: Log, now_ms: int) -> int:
     """See `Log.unlink_doomed`."""
-    due = [path for due_ms, path in log.doomed_files if due_ms <= now_ms]
-    log.doomed_files = [(due_ms, path) for due_ms, path in log.doomed_files if due_ms > now_ms]
     with log.disk_errors():
-        for path in due:
-            with suppress(FileNotFoundError):
-                log.disk.unlink(path)
-    return len(due)
+        return log.doomed_files.remove_due(now_ms, log.disk.unlink)
