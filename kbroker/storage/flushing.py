@@ -25,6 +25,9 @@ def sync_files(log: Log, segments: tuple[Segment, ...], active: Segment) -> None
             except OSError:
                 segment.has_unsynced_files = True
                 raise
+            if segment is active and segment.is_finished:
+                # A roll in another thread wants the indexes synced too, and may have said so before the flag fell.
+                segment.has_unsynced_files = True
     if log.needs_directory_sync:
         log.needs_directory_sync = False
         try:

@@ -73,20 +73,20 @@ class Index:
             key, value = self._entry.unpack_from(self._tail, len(self._tail) - self._entry.size)
             return key, value
         written = self._file_entries()
-        return self._read(self._files.open(self._path), written - 1) if written else None
+        return self._read(self._open(), written - 1) if written else None
 
     def first(self) -> Entry | None:
         if self._file_entries():
-            return self._read(self._files.open(self._path), 0)
+            return self._read(self._open(), 0)
         return self._entry.unpack_from(self._tail, 0) if self._tail else None
 
     @property
     def is_checked(self) -> bool:
         """Whether somebody compared the file with the log since it was opened; true of one that has no entries."""
-        return not self._file_entries() or self._files.open(self._path).is_checked
+        return not self._file_entries() or self._open().is_checked
 
     def note_checked(self) -> None:
-        self._files.open(self._path).is_checked = True
+        self._open().is_checked = True
 
     def floor(self, target: int, *, field: int = 0) -> Entry | None:
         """The last entry whose field (0 or 1) is at most `target`; None if every one is larger."""
@@ -98,7 +98,7 @@ class Index:
         written = self._file_entries()
         if not written:
             return None
-        file = self._files.open(self._path)
+        file = self._open()
         block = file.block
         if block is not None:
             start, data = block
@@ -147,7 +147,7 @@ class Index:
         written = self._file_entries()
         if not written:
             return
-        file = self._files.open(self._path)
+        file = self._open()
         if file.is_checked:
             return
         data = file.file.pread(written * self._entry.size, 0)
@@ -162,7 +162,7 @@ class Index:
 
     def read_all(self) -> list[Entry]:
         """Every entry; for checks and tools, since an index may have hundreds of thousands."""
-        file = self._files.open(self._path)
+        file = self._open()
         data = file.file.pread(self._file_entries() * self._entry.size, 0) + bytes(self._tail)
         return list(self._entry.iter_unpack(data))
 
@@ -223,6 +223,13 @@ class Index:
             raise CorruptIndex(f"{self._path} ends before entry {number}")
         key, value = self._entry.unpack(data)
         return key, value
+
+    def _open(self) -> OpenFile:
+        """The file for a look-up; somebody may have deleted it since its entries were counted."""
+        try:
+            return self._files.open(self._path)
+        except FileNotFoundError as error:
+            raise CorruptIndex(f"{self._path} is gone") from error
 
     def _file_entries(self) -> int:
         """How many entries the file holds; counted at first use, and again if the file was closed meanwhile."""

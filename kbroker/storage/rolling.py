@@ -36,6 +36,7 @@ def prepare_roll(log: Log, base_offset: int, timestamp_ms: int) -> Segment:
     old = log.tail.segment
     old.add_time_entry()
     old.write_indexes()
+    old.is_finished = True
     if max(log.recovery_point, log.persisted_recovery_point) >= log.log_end_offset:
         # Recovery will trust everything below a recovery point, so a closed segment below it must be durable as a
         # whole: its indexes after a flush that came before the roll, and its data where the log was cut and grew

@@ -63,6 +63,7 @@ class Segment:
         "indexed_timestamp",
         "interval_bytes",
         "is_active",
+        "is_finished",
         "jitter_ms",
         "last_index_position",
         "log_path",
@@ -92,6 +93,7 @@ class Segment:
         self.created_ms = created_ms
         self.jitter_ms = 0
         self.is_active = False
+        self.is_finished = False  # a roll has completed its index files
         self.first_timestamp = UNKNOWN if size else -1
         self.max_timestamp = UNKNOWN if size else -1
         self.max_timestamp_offset = base_offset
@@ -215,8 +217,15 @@ class Segment:
                 return 0
             self._check_entry(entry)
         except CorruptIndex:
-            entry = self.offset_index.floor(offset - self.base_offset) if self.rebuild_indexes() else None
+            entry = self._floor_in_rebuilt(lambda: self.offset_index, offset - self.base_offset)
         return entry[1] if entry is not None else 0
+
+    def _floor_in_rebuilt(self, index: Callable[[], Index], target: int) -> tuple[int, int] | None:
+        """Look up again in what `index` gives after a rebuild; None, so a scan of all, if that helped nothing."""
+        try:
+            return index().floor(target) if self.rebuild_indexes() else None
+        except CorruptIndex:
+            return None
 
     def _check_entry(self, entry: tuple[int, int]) -> None:
         relative_offset, position = entry
@@ -290,7 +299,7 @@ class Segment:
             self.time_index.check_order()
             entry = self.time_index.floor(timestamp)
         except CorruptIndex:
-            entry = self.time_index.floor(timestamp) if self.rebuild_indexes() else None
+            entry = self._floor_in_rebuilt(lambda: self.time_index, timestamp)
         from_offset = self.base_offset + (entry[1] if entry is not None else 0)
         file = self.open().file
         start = self._floor_position(max(from_offset, start_offset))
@@ -387,6 +396,7 @@ class Segment:
         Batches behind the last index entry are read again, so that the indexes go on as if the log had never been
         closed.
         """
+        self.is_finished = False
         if not self.size:
             self.first_timestamp = self.max_timestamp = self.indexed_timestamp = -1
             self.max_timestamp_offset = self.base_offset

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
 
+from kbroker.runtime.disk import RealDisk, RealFile
+from kbroker.storage.doomed import Doomed
 from kbroker.storage.files import FilePool
 from kbroker.storage.leader_epoch import parse_epochs
 from kbroker.storage.log import Log
@@ -288,3 +291,92 @@ def test_d8_a_checkpoint_whose_write_failed_is_written_again(tmp_path: Path) -> 
         log.flush()
     log.flush()
     assert checkpoint(tmp_path) == [(0, 0)]
+
+
+def test_what_cannot_be_removed_is_tried_again_and_holds_nothing_else_up(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = open_log(tmp_path, disk=disk, config=LogConfig(segment_bytes=4_000, retention_bytes=0))
+    fill(log, 60)
+    log.apply_retention(log.plan_retention(high_watermark=60, timestamp_ms=0), now_ms=0, timestamp_ms=0)
+    count = len(log.doomed_files)
+    disk.fail("unlink", nth=2, error=errno.EACCES)
+    with pytest.raises(KafkaError):
+        log.unlink_doomed(1 << 40)
+    assert len([*tmp_path.glob("*.deleted")]) == 1
+    assert log.unlink_doomed(1 << 40) == 1
+    assert count > 2
+    assert not [*tmp_path.glob("*.deleted")]
+
+
+def test_a_name_doomed_while_others_are_removed_is_removed_later() -> None:
+    doomed, removed = Doomed([(0, "a"), (9, "later"), (0, "b")]), list[str]()
+
+    def remove(name: str) -> None:
+        removed.append(name)
+        doomed.add(0, f"{name}-too")
+
+    assert doomed.remove_due(5, remove) == 2
+    assert (removed, len(doomed)) == (["a", "b"], 3)
+    assert doomed.remove_due(9, removed.append) == 3
+    assert sorted(removed) == ["a", "a-too", "b", "b-too", "later"]
+
+
+def test_indexes_that_a_roll_finished_while_a_flush_synced_the_log_are_synced_by_the_next(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = open_log(tmp_path, disk=disk, config=LogConfig(index_interval_bytes=500))
+    fill(log, 20)
+    flush = log.plan_flush()
+    assert flush is not None
+    fill(log, 20)
+    log.reconfigure(LogConfig(index_interval_bytes=500, segment_bytes=4_000))
+    append = log.plan_append(batch(), leader_epoch=0, timestamp_ms=0)
+    assert append.rolls
+    log.write(append)
+    log.write_flush(flush)
+    log.commit(append)
+    log.commit_flush(flush)
+    disk.done.clear()
+    log.flush()
+    assert f"sync {0:020d}.index" in disk.done
+    assert f"sync {0:020d}.timeindex" in disk.done
+
+
+class ForgetfulDisk(RealDisk):
+    """A disk on which every index ends before it should, also one that was just written."""
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
+        file = super().open(path, create=create, writable=writable)
+        if not path.endswith("index"):
+            return file
+        short = ShortFile(path, os.dup(file.fileno()))
+        file.close()
+        return short
+
+
+class ShortFile(RealFile):
+    def pread(self, size: int, position: int) -> bytes:
+        return super().pread(max(size - 3, 0), position)
+
+
+def test_d4_an_index_that_is_no_better_after_it_was_rebuilt_is_done_without(tmp_path: Path) -> None:
+    log = open_log(tmp_path, disk=ForgetfulDisk(), config=SMALL)
+    fill(log, 60)
+    assert len(log.segments) > 2
+    assert offsets(log) == list(range(60))
+    found = [log.offset_for_timestamp(1_000 + offset) for offset in range(60)]
+    assert [entry and entry[0] for entry in found] == list(range(60))
+
+
+def test_d4_an_index_deleted_under_a_running_log_is_made_anew(tmp_path: Path) -> None:
+    files = FilePool(RealDisk())
+    log = open_log(tmp_path, files=files, config=SMALL)
+    fill(log, 60)
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("*index")}
+    for name in before:
+        if log.segments.active.base_offset != int(name.split(".")[0]):
+            (tmp_path / name).unlink()
+    files.forget_directory(str(tmp_path))
+    assert offsets(log) == list(range(60))
+    found = [log.offset_for_timestamp(1_000 + offset) for offset in range(60)]
+    assert [entry and entry[0] for entry in found] == list(range(60))
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("*index")} == before
