@@ -34,11 +34,16 @@ def produce_frame(topic: str, batch: bytes) -> bytes:
     return encode_request("Produce", PRODUCE_VERSION, message)
 
 
+def batch_of_now(items: list[Item]) -> bytes:
+    """A batch with the time of day, which retention leaves alone."""
+    return Batch(items, base_timestamp=int(time.time() * 1000)).encode()
+
+
 def batch_of_size(size: int, record_bytes: int = RECORD_BYTES) -> bytes:
     """A batch of about `size` bytes of records of `record_bytes`; where only one fits, of one that fills it."""
     count = max(size // (record_bytes + 16), 1)
     value = bytes(range(256)) * 4
-    return Batch([Item(value[: min(record_bytes, size - 100)]) for _ in range(count)]).encode()
+    return batch_of_now([Item(value[: min(record_bytes, size - 100)]) for _ in range(count)])
 
 
 def fetch_frame(topic: str, partition: int, offset: int, limit: int) -> bytes:
@@ -81,7 +86,7 @@ def latency(servers: str, topic: str, *, count: int, idle_connections: int = 0) 
     for each in idle:
         each.call("ApiVersions", 0, {})
     connection = RawConnection(servers, timeout_s=30).socket
-    frame = produce_frame(topic, Batch([Item(b"x" * 100)]).encode())
+    frame = produce_frame(topic, batch_of_now([Item(b"x" * 100)]))
     times = []
     for _ in range(count):
         began = time.perf_counter_ns()
