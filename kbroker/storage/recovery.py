@@ -56,7 +56,8 @@ class Recovery:
                 return
 
     def _note(self, header: BatchHeader) -> None:
-        if header.partition_leader_epoch > self._epochs.latest:
+        # The checkpoint may also begin an epoch too late, where a raised log start was written there and nowhere else.
+        if self._epochs.epoch_for_offset(header.base_offset) != header.partition_leader_epoch:
             self._epochs.assign(header.partition_leader_epoch, header.base_offset)
         self._end = header.base_offset + header.last_offset_delta + 1
 

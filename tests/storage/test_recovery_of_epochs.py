@@ -1,0 +1,25 @@
+"""What recovery makes of a checkpoint of epochs that knows more of the log's start than the log itself."""
+
+from pathlib import Path
+
+from kbroker.runtime.disk import RealDisk
+from kbroker.storage.log import Log
+from kbroker.storage.log_config import LogConfig
+from wire.record_batch import Record, build_batch
+
+
+def opened(directory: Path) -> Log:
+    return Log.load(
+        str(directory), disk=RealDisk(), config=LogConfig(), topic="t", partition=0, recovery_point=70, timestamp_ms=1
+    )
+
+
+def test_d7_an_epoch_that_the_checkpoint_begins_behind_the_end_is_found_in_the_batches(tmp_path: Path) -> None:
+    """A raised log start reached the epochs alone, then the power took the records behind it."""
+    log = opened(tmp_path)
+    log.append(build_batch([Record(0, 1_000, None, b"value", [])]), leader_epoch=8, timestamp_ms=1_000)
+    log.flush()
+    (tmp_path / "leader-epoch-checkpoint").write_text("0\n1\n8 1\n")
+    recovered = opened(tmp_path)
+    assert (recovered.log_start_offset, recovered.log_end_offset) == (0, 1)
+    assert recovered.leader_epochs.entries == [(8, 0)]
