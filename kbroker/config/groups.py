@@ -1,4 +1,4 @@
-"""Settings of groups, none of which has an effect yet: known, so that files written for Kafka can be read."""
+"""Settings of classic consumer groups and of their offsets; those of other groups are known only, and have no effect."""
 
 from __future__ import annotations
 
@@ -11,14 +11,73 @@ from kbroker.config.settings import (
     Dynamic,
     Setting,
     harmless,
+    setting,
+    settings,
 )
 from kbroker.config.values import Kind
 
 CLUSTER_WIDE, PER_BROKER = Dynamic.CLUSTER_WIDE, Dynamic.PER_BROKER
 
+
+def _codec_fault(value: int) -> str | None:
+    return None if 0 <= value <= 4 else f"Unknown compression type id: {value}"
+
+
+@settings
+class GroupSettings:
+    """Bounds and delays of classic groups, and where their offsets are kept."""
+
+    group_initial_rebalance_delay_ms: int = setting(
+        default=3000, doc="The first rebalance of an empty group waits so long for further members."
+    )
+    group_max_session_timeout_ms: int = setting(
+        default=30 * MINUTE, doc="The longest session that a member may ask for."
+    )
+    group_max_size: int = setting(default=MAX_INT32, at_least=1, doc="The most members of one group.")
+    group_min_session_timeout_ms: int = setting(default=6000, doc="The shortest session that a member may ask for.")
+    offset_metadata_max_bytes: int = setting(
+        default=4096, doc="The most characters of text that a client may keep with an offset."
+    )
+    offsets_commit_timeout_ms: int = setting(
+        default=5000, at_least=1, doc="How long a change of a group waits for the replicas of its offsets partition."
+    )
+    offsets_load_buffer_size: int = setting(
+        default=5 * MB, at_least=1, doc="How much of an offsets partition is read at once when its groups are loaded."
+    )
+    offsets_retention_check_interval_ms: int = setting(
+        default=10 * MINUTE, kind=Kind.LONG, at_least=1, doc="How often expired offsets are looked for."
+    )
+    offsets_retention_minutes: int = setting(
+        default=10_080,
+        at_least=1,
+        doc="An offset is forgotten so long after its group became empty, or was committed by a simple consumer.",
+    )
+    offsets_topic_compression_codec: int = setting(
+        default=0,
+        check=_codec_fault,
+        doc="Codec of the records in __consumer_offsets: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+    )
+    offsets_topic_num_partitions: int = setting(
+        default=50, at_least=1, doc="Partitions of __consumer_offsets when it is created."
+    )
+    offsets_topic_replication_factor: int = setting(
+        default=3, kind=Kind.SHORT, at_least=1, doc="Replicas of __consumer_offsets when it is created."
+    )
+    offsets_topic_segment_bytes: int = setting(
+        default=100 * MB, at_least=1, doc="Size of the segments of __consumer_offsets."
+    )
+
+
 KNOWN: tuple[Setting, ...] = (
     *harmless(
-        "Consumer groups are not served yet.",
+        "Groups are coordinated in the event loop, and nothing waits to share a batch with others.",
+        group_coordinator_append_linger_ms=Setting(-1, at_least=-1),
+        group_coordinator_background_threads=Setting(2, at_least=1),
+        group_coordinator_cached_buffer_max_bytes=Setting(1_048_588, at_least=512 * KB, dynamic=CLUSTER_WIDE),
+        group_coordinator_threads=Setting(4, at_least=1),
+    ),
+    *harmless(
+        "Groups of the consumer protocol (KIP-848) are not served yet.",
         group_consumer_assignment_interval_ms=Setting(1000, at_least=0, dynamic=CLUSTER_WIDE),
         group_consumer_assignors=Setting(("uniform", "range")),
         group_consumer_heartbeat_interval_ms=Setting(5000, at_least=1),
@@ -32,26 +91,9 @@ KNOWN: tuple[Setting, ...] = (
         group_consumer_min_session_timeout_ms=Setting(45 * SECOND, at_least=1),
         group_consumer_regex_refresh_interval_ms=Setting(10 * MINUTE, at_least=10_000, internal=True),
         group_consumer_session_timeout_ms=Setting(45 * SECOND, at_least=1),
-        group_coordinator_append_linger_ms=Setting(-1, at_least=-1),
-        group_coordinator_background_threads=Setting(2, at_least=1),
-        group_coordinator_cached_buffer_max_bytes=Setting(1_048_588, at_least=512 * KB, dynamic=CLUSTER_WIDE),
         group_coordinator_rebalance_protocols=Setting(
             ("classic", "consumer", "streams"), one_of=("consumer", "classic", "share", "streams")
         ),
-        group_coordinator_threads=Setting(4, at_least=1),
-        group_initial_rebalance_delay_ms=Setting(3000),
-        group_max_session_timeout_ms=Setting(30 * MINUTE),
-        group_max_size=Setting(MAX_INT32, at_least=1),
-        group_min_session_timeout_ms=Setting(6000),
-        offset_metadata_max_bytes=Setting(4096),
-        offsets_commit_timeout_ms=Setting(5000, at_least=1),
-        offsets_load_buffer_size=Setting(5 * MB, at_least=1),
-        offsets_retention_check_interval_ms=Setting(10 * MINUTE, kind=Kind.LONG, at_least=1),
-        offsets_retention_minutes=Setting(10_080, at_least=1),
-        offsets_topic_compression_codec=Setting(0),
-        offsets_topic_num_partitions=Setting(50, at_least=1),
-        offsets_topic_replication_factor=Setting(3, kind=Kind.SHORT, at_least=1),
-        offsets_topic_segment_bytes=Setting(100 * MB, at_least=1),
     ),
     *harmless(
         "Share groups are not served.",

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from kbroker.config.catalogue import BROKER, DYNAMIC_ONLY, TOPIC, broker_setting, unknown
 from kbroker.config.environment import from_environment
 from kbroker.config.fetch import FetchSettings
+from kbroker.config.groups import GroupSettings
 from kbroker.config.limits import LimitSettings
 from kbroker.config.listeners import Listeners, listeners_of
 from kbroker.config.log import LogSettings
@@ -58,6 +59,7 @@ class Settings:
     replication: ReplicationSettings
     metadata: MetadataSettings
     fetch: FetchSettings
+    groups: GroupSettings
     limits: LimitSettings
     listeners: Listeners
     layers: Layers
@@ -104,6 +106,7 @@ class Settings:
             replication=_area(ReplicationSettings, layers),
             metadata=_area(MetadataSettings, layers),
             fetch=_area(FetchSettings, layers),
+            groups=_area(GroupSettings, layers),
             limits=_area(LimitSettings, layers),
             listeners=listeners or listeners_of(server),
             layers=layers,
