@@ -1,4 +1,4 @@
-"""Settings of classic consumer groups and of their offsets; those of other groups are known only, and have no effect."""
+"""Settings of classic consumer groups and their offsets; those of other kinds of groups are known, without effect."""
 
 from __future__ import annotations
 
