@@ -1,0 +1,134 @@
+"""What readers see of a log: where it begins and ends, and its batches by offset and by time.
+
+The other half, `kbroker.storage.log.Log`, changes all of this. Reads may run in threads beside the one writer; see
+reading.py for how that goes well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kbroker.runtime.ports import Disk
+from kbroker.storage.files import FilePool
+from kbroker.storage.plans import DirectoryState
+from kbroker.storage.reading import LogSlice, RecentReads, Tail, first_at_or_after, latest, read_segments
+from kbroker.storage.segments import SegmentList
+from wire.errors import ErrorCode, KafkaError, Malformed
+
+
+class LogView:
+    """See the module's text; a part of `Log`, which makes it.
+
+    Units      offsets count records
+    Invariant  log_start_offset <= log_end_offset
+    Invariant  local_log_start_offset is where the local segments begin, and never below log_start_offset
+    Errors     KafkaError KAFKA_STORAGE_ERROR from everything that touches the disk, with the OSError as its cause
+    """
+
+    directory: str
+    topic: str
+    partition: int
+    files: FilePool
+    disk: Disk
+    state: DirectoryState
+    segments: SegmentList
+    log_start_offset: int
+    local_log_start_offset: int
+    log_end_offset: int
+    tail: Tail
+    recent_reads: RecentReads
+
+    def __repr__(self) -> str:
+        return f"<Log {self.topic}-{self.partition}, offsets {self.log_start_offset}-{self.log_end_offset}>"
+
+    @property
+    def size(self) -> int:
+        """Bytes of all local segments."""
+        return self.segments.size
+
+    @property
+    def active_segment_base_offset(self) -> int:
+        return self.tail.segment.base_offset
+
+    # --- read ---------------------------------------------------------------------------------------------------------
+
+    def read(
+        self, offset: int, *, max_bytes: int, end_offset: int | None = None, at_least_one_batch: bool = True
+    ) -> LogSlice:
+        """Whole batches from the one that holds `offset`, at most `max_bytes` of them, none that reaches beyond
+        `end_offset`.
+
+        With `at_least_one_batch` the first batch comes even when it alone is larger. The answer ends with its segment.
+        It may be called in a thread: reading far behind the tail opens files and reads indexes.
+        Errors  OFFSET_OUT_OF_RANGE below local_log_start_offset or above log_end_offset
+        """
+        tail = self.tail
+        if tail.start_offset <= offset:
+            log_end_offset = tail.ends[-1] if tail.ends else tail.start_offset
+            if offset <= log_end_offset:
+                end = log_end_offset if end_offset is None else end_offset
+                try:
+                    return tail.read(offset, max_bytes, end, at_least_one_batch)
+                except OSError as error:
+                    raise self.storage_error(error) from error
+        elif offset >= self.local_log_start_offset:
+            with self.disk_errors():
+                return read_segments(
+                    self.segments,
+                    tail,
+                    self.recent_reads,
+                    offset,
+                    max_bytes=max_bytes,
+                    end_offset=self.log_end_offset if end_offset is None else end_offset,
+                    at_least_one_batch=at_least_one_batch,
+                )
+        raise KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"{self!r} has local offsets from {self.local_log_start_offset}, not {offset}",
+        )
+
+    def knows_place_of(self, offset: int) -> bool:
+        """Whether a read from there may run in the event loop: at the tail, or where one of the last reads ended. Any
+        other looks into indexes, which may have to come from the disk.
+        """
+        return offset >= self.tail.start_offset or offset in self.recent_reads
+
+    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
+        """(offset, timestamp, leader_epoch) of the first local record at least that late, or None. Blocking."""
+        with self.disk_errors():
+            return first_at_or_after(self.segments, timestamp, self.local_log_start_offset)
+
+    def max_timestamp(self) -> tuple[int, int, int] | None:
+        """(offset, timestamp, leader_epoch) of the first local record with the largest timestamp. Blocking."""
+        with self.disk_errors():
+            return latest(self.segments)
+
+    def restart_reading(self) -> None:
+        """Learn anew where batches lie, since the log was loaded or cut."""
+        active = self.segments.active
+        for segment in self.segments:
+            segment.is_active = segment is active
+        self.recent_reads = RecentReads()
+        self.tail = Tail(active, self.log_end_offset, active.size)
+
+    # --- errors -------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def disk_errors(self) -> Iterator[None]:
+        """Turn what the disk does wrong into what clients are told."""
+        try:
+            yield
+        except OSError as error:
+            raise self.storage_error(error) from error
+        except Malformed as error:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self!r}: {error}") from error
+
+    def storage_error(self, error: OSError) -> KafkaError:
+        self.state.note(error)
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic}-{self.partition} in {self.directory}: {error}")
+
+    def offline_error(self) -> KafkaError:
+        failure = self.state.failure
+        reason = "has too little space left" if failure is None else f"is offline: {failure}"
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic}-{self.partition}: its log directory {reason}")
