@@ -11,6 +11,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from kbroker.runtime.log import logger
 from kbroker.storage import loader
 from kbroker.storage.checkpoint import write_atomically
 from kbroker.storage.durable import sync, sync_names
@@ -22,6 +23,8 @@ from kbroker.storage.segments import unlink_newest_first
 
 if TYPE_CHECKING:
     from kbroker.storage.log import Log
+
+events = logger(__name__)
 
 
 def epoch_path(log: Log) -> str:
@@ -40,6 +43,7 @@ def write_epochs(log: Log, entries: list[tuple[int, int]], *, sync: bool) -> Non
 
 def remove_files(log: Log, segment: Segment) -> None:
     """Unlink a segment's files at once; who reads from them can read on."""
+    segment.is_gone = True
     for suffix in SEGMENT_SUFFIXES:
         path = segment.path(suffix)
         log.files.forget(path)
@@ -182,16 +186,27 @@ def apply_retention(log: Log, plan: RetentionPlan, *, now_ms: int, timestamp_ms:
     if not tiered:
         log.raise_log_start_offset(max(log.log_start_offset, start_offset))
     log.segments.replace(remaining)
+    # One line for each log and pass: a pass over a log that was idle for long may take hundreds of segments.
+    events.info(
+        "retention removes segments",
+        topic=log.topic,
+        partition=log.partition,
+        segments=len(doomed),
+        bytes=sum(segment.size for segment in doomed),
+        below_offset=start_offset,
+        reasons=", ".join(dict.fromkeys(plan.reasons)),
+    )
     due_ms = now_ms + log.config.file_delete_delay_ms
     with log.disk_errors():
         for segment in doomed:
-            if segment is not doomed[0]:
-                # Should an older segment come back with the power without this one, all behind the gap would be lost.
-                sync_names(log.disk, log.directory)
+            segment.is_gone = True
             for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX):
                 _doom(log, segment.path(suffix), due_ms)
             if segment.base_offset in log.snapshots:
                 log.snapshots.remove(segment.base_offset)
+            # Should it come back with the power when the next one, of this pass or a later one, does not, the log would
+            # have a hole.
+            sync_names(log.disk, log.directory)
 
 
 def _doom(log: Log, path: str, due_ms: int) -> None:

@@ -14,7 +14,8 @@ Source  UnifiedLog.deletableSegments, deleteOldSegments of Apache Kafka 4.3.1
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
 
 from kbroker.storage.log_config import LogConfig
@@ -30,14 +31,25 @@ class Retained(Protocol):
     def size(self) -> int: ...
 
 
+class Reason(StrEnum):
+    """Why a segment goes, as operators are told."""
+
+    LOG_START = "log start offset"
+    SIZE = "retention.bytes"
+    TIME = "retention.ms"
+
+
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
     """The segments that go, by base_offset and oldest first; whether the active one is among them or must be closed for
     the tier.
+
+    Shape  reasons is parallel to doomed
     """
 
     doomed: tuple[int, ...] = ()
     rolls: bool = False
+    reasons: tuple[Reason, ...] = field(default=(), compare=False)
 
     def __bool__(self) -> bool:
         return bool(self.doomed) or self.rolls
@@ -70,6 +82,7 @@ def plan_retention(
     upper_bounds = [segment.base_offset for segment in segments[1:]] + [log_end_offset]
     excess = sum(segment.size for segment in segments) - retention_bytes if retention_bytes >= 0 else 0
     doomed: list[int] = []
+    reasons: list[Reason] = []
     rolls = False
     by_size = retention_bytes >= 0
     for at, (segment, upper_bound) in enumerate(zip(segments, upper_bounds, strict=True)):
@@ -78,7 +91,8 @@ def plan_retention(
             break
         below_start = not is_active and upper_bound <= log_start_offset
         by_size = by_size and excess - segment.size >= 0
-        if not below_start and not by_size:
+        reason = Reason.LOG_START if below_start else Reason.SIZE if by_size else Reason.TIME
+        if reason is Reason.TIME:
             newest = largest_timestamp(at) if retention_ms >= 0 else 0
             if retention_ms < 0 or timestamp_ms - newest <= retention_ms:
                 break
@@ -89,5 +103,6 @@ def plan_retention(
             break
         excess -= segment.size
         doomed.append(segment.base_offset)
+        reasons.append(reason)
         rolls = rolls or is_active
-    return RetentionPlan(tuple(doomed), rolls)
+    return RetentionPlan(tuple(doomed), rolls, tuple(reasons))

@@ -13,6 +13,7 @@ Source  LogSegment of Apache Kafka 4.3.1
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from kbroker.storage.batches import FRAME_SIZE, HEADER_SIZE, BatchHeader, header_at, scan_headers, scan_valid_batches
@@ -64,6 +65,7 @@ class Segment:
         "interval_bytes",
         "is_active",
         "is_finished",
+        "is_gone",
         "jitter_ms",
         "last_index_position",
         "log_path",
@@ -94,6 +96,7 @@ class Segment:
         self.jitter_ms = 0
         self.is_active = False
         self.is_finished = False  # a roll has completed its index files
+        self.is_gone = False  # its files are being renamed or unlinked, or have been
         self.first_timestamp = UNKNOWN if size else -1
         self.max_timestamp = UNKNOWN if size else -1
         self.max_timestamp_offset = base_offset
@@ -334,10 +337,16 @@ class Segment:
         """Write both indexes of a closed segment anew from the headers of the log; False for the active one.
 
         Another thread may be writing the active segment's: it makes do with a longer scan until it is closed or loaded.
+        Another thread may also be removing the segment: what is made anew beside that is taken away again.
         """
-        if self.is_active:
+        if self.is_active or self.is_gone:
             return False
         self._rebuild()
+        if self.is_gone and not self.files.disk.exists(self.log_path):
+            for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+                self.files.forget(self.path(suffix))
+                with suppress(FileNotFoundError):
+                    self.files.disk.unlink(self.path(suffix))
         return True
 
     def _rebuild(self) -> None:

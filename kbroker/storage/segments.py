@@ -21,6 +21,7 @@ def unlink_newest_first(segments: Sequence[Segment]) -> None:
     one before it, the log would have a hole.
     """
     for segment in reversed(segments):
+        segment.is_gone = True
         for suffix in SEGMENT_SUFFIXES:
             path = segment.path(suffix)
             segment.files.forget(path)

@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from kbroker.runtime.disk import RealDisk, RealFile
 from kbroker.storage.log_config import LogConfig
-from kbroker.storage.retention import RetentionPlan, plan_retention
+from kbroker.storage.retention import Reason, RetentionPlan, plan_retention
+from kbroker.testing.disk import SimulatedDisk
+from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.workload import start_broker
 from tests.storage.logs import batch, fill, offsets, open_log
 from tests.storage.test_log import names
 
@@ -153,3 +159,74 @@ def test_of_a_tiered_log_only_the_local_start_rises(tmp_path: Path) -> None:
     assert log.log_start_offset == 0
     assert 0 < log.local_log_start_offset <= 26
     assert offsets(log) == list(range(log.local_log_start_offset, 50))
+
+
+def test_each_pass_says_once_what_it_removes_and_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = open_log(tmp_path, config=LogConfig(segment_bytes=2_000, retention_ms=1_000, retention_bytes=6_000))
+    fill(log, 100)
+    log.raise_log_start_offset(names(tmp_path, ".log")[1])
+    bases = names(tmp_path, ".log")
+    plan = log.plan_retention(high_watermark=100, timestamp_ms=1_000 + bases[-2] + 1_000)
+    assert len(plan.reasons) == len(plan.doomed)
+    assert plan.reasons[0] is Reason.LOG_START
+    assert set(plan.reasons[1:]) == {Reason.SIZE, Reason.TIME}
+    with caplog.at_level(logging.INFO, logger="kbroker"):
+        log.apply_retention(plan, now_ms=0, timestamp_ms=0)
+    (line,) = [record for record in caplog.records if record.getMessage() == "retention removes segments"]
+    told = line.__dict__["kbroker_fields"]
+    assert line.levelno == logging.INFO
+    assert (told["topic"], told["partition"], told["segments"]) == ("orders", 0, len(plan.doomed))
+    assert told["below_offset"] == log.log_start_offset
+    assert told["reasons"] == "log start offset, retention.bytes, retention.ms"
+
+
+@pytest.mark.parametrize("loss", [Loss.NAMES_LOST, Loss.SECTORS])
+def test_d7_what_two_passes_removed_comes_back_in_one_piece_or_not_at_all(loss: Loss) -> None:
+    config = LogConfig(segment_bytes=2_000, retention_ms=-1, file_delete_delay_ms=0)
+    for seed in range(12):
+        disk = SimulatedDisk()
+        directory, log = start_broker(disk, config, timestamp_ms=0, report=lambda _: None)
+        fill(log, 50)
+        log.flush()
+        directory.write_recovery_points()
+        for _ in range(3):
+            log.raise_log_start_offset(tuple(log.segments)[1].base_offset)
+            plan = log.plan_retention(high_watermark=50, timestamp_ms=0)
+            assert len(plan.doomed) == 1
+            log.apply_retention(plan, now_ms=0, timestamp_ms=0)
+            log.unlink_doomed(0)
+        survivor = disk.crash(loss, seed=seed)
+        _, log = start_broker(survivor, config, timestamp_ms=0, report=lambda _: None)
+        assert offsets(log) == list(range(log.log_start_offset, 50))
+
+
+class RacingDisk(RealDisk):
+    """Does something else just before it makes the file of an index."""
+
+    def __init__(self) -> None:
+        self.meanwhile: Callable[[], None] | None = None
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
+        if create and path.endswith("index") and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        return super().open(path, create=create, writable=writable)
+
+
+def test_an_index_that_is_rebuilt_while_its_segment_is_removed_is_not_left_behind(tmp_path: Path) -> None:
+    disk = RacingDisk()
+    log = open_log(tmp_path, disk=disk, config=LogConfig(segment_bytes=2_000, index_interval_bytes=500))
+    fill(log, 50)
+    first = log.segments.first
+    log.raise_log_start_offset(20)
+    log.files.close()
+
+    def remove() -> None:
+        log.apply_retention(log.plan_retention(high_watermark=50, timestamp_ms=0), now_ms=0, timestamp_ms=0)
+
+    disk.meanwhile = remove
+    assert first.rebuild_indexes()
+    assert log.segments.first is not first
+    assert not Path(first.path(".index")).exists()
+    assert not Path(first.path(".timeindex")).exists()
+    assert not first.rebuild_indexes()
