@@ -1,0 +1,48 @@
+"""A peer that answers one connection with what it is told, for states that a healthy broker does not get into."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from types import TracebackType
+
+from wire.framing import FrameBuffer, decode_request_header, encode_response_frame
+
+RECEIVE_BYTES = 65_536
+
+
+class Scripted:
+    """Listens on a free port; `answers` maps api keys to responses, `greeting` is sent unasked and raw."""
+
+    def __init__(self, answers: Mapping[int, object], *, greeting: bytes | None = None) -> None:
+        self._answers = answers
+        self._greeting = greeting
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve)
+
+    def __enter__(self) -> Scripted:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join(timeout=20)
+        self._listener.close()
+
+    def _serve(self) -> None:
+        # Nobody came, or whoever came did not wait for the rest.
+        with suppress(OSError), self._listener.accept()[0] as connection:
+            if self._greeting is not None:
+                connection.sendall(self._greeting)
+            buffer = FrameBuffer(1 << 20)
+            while data := connection.recv(RECEIVE_BYTES):
+                buffer.feed(data)
+                while (frame := buffer.next_frame()) is not None:
+                    header, _ = decode_request_header(frame)
+                    answer = self._answers.get(header.api_key)
+                    if answer is not None:
+                        parts = encode_response_frame(header.correlation_id, answer, header.api_version)
+                        connection.sendall(b"".join(part for part in parts if isinstance(part, bytes)))

@@ -1,0 +1,140 @@
+"""`kbroker health`: what it takes for healthy, and that it never hangs."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from kbroker.cli import CommandFailed
+from kbroker.cli._connection import parse_server
+from tests.cli.conftest import Run
+from tests.cli.scripted import Scripted
+from wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+from wire.messages.describe_log_dirs import DescribeLogDirsResponse, DescribeLogDirsResult
+from wire.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+METADATA, API_VERSIONS, LOG_DIRS = 3, 18, 35
+KNOWS = ApiVersionsResponse(
+    api_keys=[
+        ApiVersion(api_key=key, min_version=lowest, max_version=highest)
+        for key, lowest, highest in ((METADATA, 0, 9), (API_VERSIONS, 0, 3), (LOG_DIRS, 1, 4))
+    ]
+)
+SOUND_DIRECTORY = DescribeLogDirsResponse(results=[DescribeLogDirsResult(error_code=0, log_dir="/a", topics=[])])
+
+
+def metadata(*leaders: int) -> MetadataResponse:
+    partitions = [
+        MetadataResponsePartition(partition_index=index, leader_id=leader, replica_nodes=[1], isr_nodes=[1])
+        for index, leader in enumerate(leaders)
+    ]
+    return MetadataResponse(
+        brokers=[MetadataResponseBroker(node_id=1, host="h", port=1)],
+        cluster_id="c",
+        topics=[MetadataResponseTopic(name="orders", partitions=partitions)],
+    )
+
+
+def test_a_broker_that_serves_is_healthy_in_one_line(run: Run, broker: str) -> None:
+    done = run("health", "-b", broker)
+    assert (done.code, done.err) == (0, "")
+    assert len(done.lines) == 1
+    assert done.out.startswith("healthy: cluster ")
+    told = json.loads(run("health", "--bootstrap-servers", broker, "--format", "json").out)
+    assert told["is_healthy"] is True
+    assert told["leaderless"] == told["offline_directories"] == []
+
+
+def test_the_first_broker_that_can_be_reached_is_asked(run: Run, broker: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        down = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert run("health", "-b", f"{down},{broker}").code == 0
+        done = run("health", "-b", down)
+    assert (done.code, done.out) == (1, "")
+    assert done.err == f"kbroker health: no broker answers at {down}: Connection refused\n"
+
+
+def test_partitions_without_a_leader_are_named(run: Run) -> None:
+    answers = {API_VERSIONS: KNOWS, METADATA: metadata(1, -1, -1, 1, -1, -1), LOG_DIRS: SOUND_DIRECTORY}
+    with Scripted(answers) as peer:
+        done = run("health", "-b", peer.address)
+    assert (done.code, done.out) == (1, "")
+    said = "4 of 6 partitions have no leader: orders-1, orders-2, orders-4, ..."
+    assert done.err == f"kbroker health: {said}\n"
+
+
+def test_an_offline_directory_is_named(run: Run) -> None:
+    directories = [
+        DescribeLogDirsResult(error_code=0, log_dir="/a", topics=[]),
+        DescribeLogDirsResult(error_code=56, log_dir="/b", topics=[]),
+    ]
+    answers = {API_VERSIONS: KNOWS, METADATA: metadata(1), LOG_DIRS: DescribeLogDirsResponse(results=directories)}
+    with Scripted(answers) as peer:
+        done = run("health", "-b", peer.address, "--format", "json")
+    assert done.code == 1
+    assert json.loads(done.out)["offline_directories"] == ["/b"]
+    assert done.err == "kbroker health: offline log directories: /b\n"
+
+
+def test_a_broker_that_does_not_tell_its_directories_can_be_healthy(run: Run) -> None:
+    old = ApiVersionsResponse(api_keys=[ApiVersion(api_key=METADATA, min_version=0, max_version=0)])
+    with Scripted({API_VERSIONS: old, METADATA: metadata(1)}) as peer:
+        assert run("health", "-b", peer.address).code == 0
+
+
+@pytest.mark.parametrize("answers", [{}, {API_VERSIONS: KNOWS}], ids=["at all", "Metadata"])
+def test_a_broker_that_does_not_answer_in_time_is_unhealthy(run: Run, answers: dict[int, object]) -> None:
+    with Scripted(answers) as peer:
+        done = run("health", "-b", peer.address, "--timeout", 200)
+    assert done == (1, "", "kbroker health: no answer within 200 ms\n")
+
+
+def test_what_does_not_speak_the_protocol_is_told(run: Run) -> None:
+    with Scripted({}, greeting=b"HTTP/1.1 400 Bad Request\r\n\r\n") as peer:
+        done = run("health", "-b", peer.address)
+    assert done.code == 1
+    assert "does not speak Kafka's protocol" in done.err
+
+
+def test_a_broker_that_refuses_to_tell_its_versions_is_told(run: Run) -> None:
+    with Scripted({API_VERSIONS: ApiVersionsResponse(error_code=35, api_keys=[])}) as peer:
+        done = run("health", "-b", peer.address)
+    assert (done.code, done.err) == (1, f"kbroker health: {peer.address} answers ApiVersions with error 35\n")
+
+
+def test_a_check_imports_neither_a_client_nor_the_broker(broker: str) -> None:
+    program = (
+        f"import sys\nfrom kbroker.cli import main\nassert main(['health', '-b', '{broker}']) == 0\n"
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'trio', 'kafka', 'rich', 'asyncio'}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("a:1", ("a", 1)), ("a", ("a", 9092)), ("[::1]:5", ("::1", 5)), ("[::1]", ("::1", 9092))],
+)
+def test_a_server_is_a_host_and_a_port(text: str, found: tuple[str, int]) -> None:
+    assert parse_server(text) == found
+
+
+@pytest.mark.parametrize("text", ["", ":1", "a:b", "a:65536", "a:-1", "a:"])
+def test_what_is_no_server_is_refused(text: str) -> None:
+    with pytest.raises(CommandFailed, match="is not of the form host:port"):
+        parse_server(text)
+
+
+@pytest.mark.parametrize("words", [["--timeout", "0"], ["--timeout", "soon"], ["--format", "xml"], ["extra"]])
+def test_wrong_usage_ends_with_2(run: Run, words: list[str]) -> None:
+    assert run("health", *words).code == 2
