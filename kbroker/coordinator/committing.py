@@ -1,0 +1,202 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete.
+
+Offsets are committed by members of the current generation, which keeps their sessions alive, or, while the group is
+empty, by anybody: a consumer that assigns partitions to itself, or a tool that resets a group. Such a commit makes the
+group if there is none.
+
+Source: OffsetMetadataManager of Apache Kafka 4.3.1; KIP-496 (OffsetDelete).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kbroker.coordinator.context import Caller, Context
+from kbroker.coordinator.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group
+from kbroker.coordinator.offsets import CommittedOffset
+from kbroker.coordinator.records import NO_EXPIRY, OffsetRecord, offset_tombstone
+from kbroker.coordinator.refusals import refuse_offset_commit
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from wire.messages.offset_fetch import (
+    OffsetFetchRequestGroup,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from wire.stored.groups import OffsetCommitKey, OffsetCommitValue
+from wire.types import ZERO_UUID
+
+GROUP_ID_NOT_FOUND_VERSION: Final = 9
+
+
+def offset_commit(context: Context, request: OffsetCommitRequest, caller: Caller) -> OffsetCommitResponse:
+    """Commit offsets; the topics' names are known, and their ids where the broker knows them."""
+    try:
+        _validate_commit(context, request, caller)
+    except KafkaError as error:
+        return refuse_offset_commit(request, error.code)
+    timestamp_ms = context.timestamp_ms
+    retention_ms = request.retention_time_ms
+    expire_timestamp_ms = NO_EXPIRY if retention_ms == NO_EXPIRY else timestamp_ms + retention_ms
+    longest = context.settings.offset_metadata_max_bytes
+    records = context.records
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for partition in topic.partitions:
+            metadata = partition.committed_metadata or ""
+            code = ErrorCode.NONE
+            if len(metadata) * 2 > longest and utf16_length(metadata) > longest:
+                code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                records.append(
+                    OffsetRecord(
+                        OffsetCommitKey(group=request.group_id, topic=topic.name, partition=partition.partition_index),
+                        OffsetCommitValue(
+                            offset=partition.committed_offset,
+                            leader_epoch=partition.committed_leader_epoch,
+                            metadata=metadata,
+                            commit_timestamp=timestamp_ms,
+                            expire_timestamp=expire_timestamp_ms,
+                            topic_id=topic.topic_id,
+                        ),
+                    )
+                )
+            partitions.append(OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=code))
+        topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
+    context.counts.offset_commits += len(records)
+    return OffsetCommitResponse(topics=topics)
+
+
+def _validate_commit(context: Context, request: OffsetCommitRequest, caller: Caller) -> None:
+    """Raises what refuses the whole request."""
+    generation_id = request.generation_id_or_member_epoch
+    group = context.groups.get(request.group_id)
+    if group is None:
+        if generation_id < 0:
+            return  # the record makes the group
+        is_told = caller.api_version >= GROUP_ID_NOT_FOUND_VERSION
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.ILLEGAL_GENERATION)
+    if group.state is DEAD:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    if generation_id < 0 and group.state is EMPTY:
+        return
+    if generation_id < 0 and not request.member_id and request.group_instance_id is None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+    member = group.validate_member(request.member_id, request.group_instance_id)
+    if generation_id != group.generation_id:
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+    if group.state is COMPLETING_REBALANCE:
+        # It knows the generation, but not yet what it has to read in it.
+        raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+    if group.state in (STABLE, PREPARING_REBALANCE):
+        context.extend_session(member)
+
+
+def utf16_length(text: str) -> int:
+    """The length that Java gives the text: characters beyond the basic plane count twice."""
+    return len(text) + sum(character > "\uffff" for character in text)
+
+
+def offset_fetch(
+    context: Context, request: OffsetFetchRequestGroup, *, require_stable: bool
+) -> OffsetFetchResponseGroup:
+    """The offsets of one group, all of them where topics is None; -1 where none is committed, and for no group.
+
+    With require_stable, a partition that an open transaction has committed is answered UNSTABLE_OFFSET_COMMIT.
+    """
+    group_id = request.group_id
+    group = context.groups.get(group_id)
+    known = context.offsets.of_group(group_id) if group is not None and group.state is not DEAD else {}
+    answered = []
+    if request.topics is None:
+        for name, of_topic in known.items():
+            partitions = [
+                _fetched(context, group_id, name, index, one, require_stable=require_stable)
+                for index, one in of_topic.items()
+            ]
+            answered.append(OffsetFetchResponseTopics(name=name, topic_id=ZERO_UUID, partitions=partitions))
+        return OffsetFetchResponseGroup(group_id=group_id, topics=answered)
+    for topic in request.topics:
+        of_topic = known.get(topic.name, {})
+        partitions = []
+        for index in topic.partition_indexes:
+            found = of_topic.get(index)
+            if found is not None and not found.is_of(topic.topic_id):
+                found = None
+            partitions.append(_fetched(context, group_id, topic.name, index, found, require_stable=require_stable))
+        answered.append(OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
+    return OffsetFetchResponseGroup(group_id=group_id, topics=answered)
+
+
+def _fetched(
+    context: Context,
+    group_id: str,
+    topic: str,
+    index: int,
+    found: CommittedOffset | None,
+    *,
+    require_stable: bool,
+) -> OffsetFetchResponsePartitions:
+    code = ErrorCode.NONE
+    if require_stable and context.offsets.is_pending(group_id, topic, index):
+        code, found = ErrorCode.UNSTABLE_OFFSET_COMMIT, None
+    if found is None:
+        return OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1, metadata="", error_code=code)
+    return OffsetFetchResponsePartitions(
+        partition_index=index,
+        committed_offset=found.offset,
+        committed_leader_epoch=found.leader_epoch,
+        metadata=found.metadata,
+    )
+
+
+def offset_delete(context: Context, request: OffsetDeleteRequest, caller: Caller) -> OffsetDeleteResponse:
+    """Forget offsets of topics that no member reads."""
+    del caller
+    try:
+        group = _validate_delete(context, request.group_id)
+    except KafkaError as error:
+        return OffsetDeleteResponse(error_code=error.code, topics=[])
+    topics = []
+    for topic in request.topics:
+        is_read = group.is_subscribed_to(topic.name)
+        code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_read else ErrorCode.NONE
+        partitions = []
+        for partition in topic.partitions:
+            index = partition.partition_index
+            if not is_read and _is_known(context, request.group_id, topic.name, index):
+                context.records.append(offset_tombstone(request.group_id, topic.name, index))
+            partitions.append(OffsetDeleteResponsePartition(partition_index=index, error_code=code))
+        topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
+    context.counts.offset_deletions += len(context.records)
+    return OffsetDeleteResponse(topics=topics)
+
+
+def _validate_delete(context: Context, group_id: str) -> Group:
+    if not group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+    group = context.groups.get(group_id)
+    if group is None or group.state is DEAD:
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
+    if group.state is not EMPTY and not group.uses_consumer_protocol():
+        # Nobody knows what members of another protocol read.
+        raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+    return group
+
+
+def _is_known(context: Context, group_id: str, topic: str, partition: int) -> bool:
+    offsets = context.offsets
+    return offsets.find(group_id, topic, partition) is not None or offsets.is_pending(group_id, topic, partition)

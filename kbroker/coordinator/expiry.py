@@ -1,0 +1,84 @@
+"""Which offsets nobody needs any more, and which groups.
+
+    simple consumers (no protocol type)   an offset goes `offsets.retention.minutes` after it was committed
+    an empty group                        all its offsets go so long after it became empty
+    a stable group of consumers           an offset goes so long after its commit, unless a member reads its topic
+    any other                             nothing goes
+
+An offset that was committed with a retention of its own (OffsetCommit v2-4) goes when that is over, under the same
+conditions. A group without members goes with its last offset. Offsets of deleted topics go at once.
+
+Times are wall time, because they are stored and compared after restarts.
+
+Source: OffsetMetadataManager.cleanupExpiredOffsets of Apache Kafka 4.3.1; KIP-211, KIP-496.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from kbroker.coordinator.context import Context
+from kbroker.coordinator.group import EMPTY, STABLE, Group
+from kbroker.coordinator.offsets import CommittedOffset
+from kbroker.coordinator.records import NO_EXPIRY, group_tombstone, offset_tombstone
+from wire.types import ZERO_UUID
+
+MINUTE_MS = 60_000
+
+
+def expire(context: Context) -> None:
+    """Write tombstones for all that is not needed any more."""
+    for group in list(context.groups.values()):
+        if _expire_offsets(context, group) and group.state is EMPTY:
+            context.records.append(group_tombstone(group.group_id))
+
+
+def _expire_offsets(context: Context, group: Group) -> bool:
+    """Whether the group keeps no offset."""
+    group_id, offsets = group.group_id, context.offsets
+    known = offsets.of_group(group_id)
+    if not known:
+        return next(offsets.pending_of(group_id), None) is None
+    if not _may_expire(group):
+        return False
+    all_expired = True
+    for topic, partitions in known.items():
+        if group.is_subscribed_to(topic):
+            all_expired = False
+            continue
+        for partition, committed in partitions.items():
+            if _is_expired(context, group, committed) and not offsets.is_pending(group_id, topic, partition):
+                context.records.append(offset_tombstone(group_id, topic, partition))
+                context.counts.offset_expirations += 1
+            else:
+                all_expired = False
+    return all_expired and next(offsets.pending_of(group_id), None) is None
+
+
+def _may_expire(group: Group) -> bool:
+    if group.protocol_type is None or group.state is EMPTY:
+        return True
+    return group.state is STABLE and group.uses_consumer_protocol() and group.subscribed_topics is not None
+
+
+def _is_expired(context: Context, group: Group, committed: CommittedOffset) -> bool:
+    if committed.expire_timestamp_ms != NO_EXPIRY:
+        return context.timestamp_ms >= committed.expire_timestamp_ms
+    base_ms = committed.commit_timestamp_ms
+    if group.protocol_type is not None and group.state is EMPTY and group.state_timestamp_ms is not None:
+        base_ms = group.state_timestamp_ms
+    return context.timestamp_ms - base_ms >= context.settings.offsets_retention_minutes * MINUTE_MS
+
+
+def forget_topics(context: Context, topics: Iterable[tuple[UUID, str]]) -> None:
+    """Write tombstones for all offsets of deleted topics; those of a newer topic with the same name stay."""
+    offsets = context.offsets
+    gone = {name: topic_id for topic_id, name in topics}
+    for group_id in offsets.groups():
+        for topic, partitions in offsets.of_group(group_id).items():
+            if topic not in gone:
+                continue
+            for partition, committed in partitions.items():
+                if committed.topic_id in (ZERO_UUID, gone[topic]):
+                    context.records.append(offset_tombstone(group_id, topic, partition))

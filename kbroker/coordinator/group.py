@@ -1,0 +1,313 @@
+"""A classic group: its state, its members, and the counts that make its decisions quick.
+
+    Empty -> PreparingRebalance -> CompletingRebalance -> Stable -> PreparingRebalance ...
+                    |                                                     |
+                    +-> Empty, when nobody is left                        any -> Dead, when it is unloaded
+
+While a rebalance is prepared, members join; when all have, or its time is over, a new generation begins and the leader
+works out the assignment; with its SyncGroup the group is stable. What has to be known for each join (have all joined,
+which protocols do all support) is counted, so that a rebalance of n members costs n steps.
+
+Source: ClassicGroup of Apache Kafka 4.3.1.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import Enum
+from typing import Final
+
+from kbroker.coordinator.member import Member
+from kbroker.coordinator.timers import Timer
+from wire.codec import decode
+from wire.errors import ErrorCode, KafkaError, Malformed
+from wire.messages.join_group import JoinGroupResponseMember
+from wire.stored.consumer_protocol import ConsumerProtocolSubscription
+from wire.stored.groups import GroupMetadataValue, MemberMetadata
+
+CONSUMER_PROTOCOL_TYPE: Final = "consumer"
+
+
+class GroupState(Enum):
+    """The states, with the names that ListGroups and DescribeGroups show."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+EMPTY, PREPARING_REBALANCE = GroupState.EMPTY, GroupState.PREPARING_REBALANCE
+COMPLETING_REBALANCE, STABLE, DEAD = GroupState.COMPLETING_REBALANCE, GroupState.STABLE, GroupState.DEAD
+
+_FROM: Final = {
+    EMPTY: {PREPARING_REBALANCE},
+    PREPARING_REBALANCE: {STABLE, COMPLETING_REBALANCE, EMPTY},
+    COMPLETING_REBALANCE: {PREPARING_REBALANCE},
+    STABLE: {COMPLETING_REBALANCE},
+    DEAD: {STABLE, PREPARING_REBALANCE, COMPLETING_REBALANCE, EMPTY, DEAD},
+}
+
+
+class Group:
+    """A group.
+
+    Shape      members by id, in the order of their joining; static_members maps group_instance_id to member id;
+               pending_join maps ids that were handed out and not used yet to the timers after which they are void;
+               pending_sync are members that have not sent SyncGroup in this generation; join and sync are the timers
+               of the phases; subscribed_topics None where they are not known
+    Units      state_timestamp_ms is wall time, None if it is not known; generation_id counts rebalances
+    Invariant  awaiting_join_count is the number of members with awaiting_join; every member supports protocol_name
+    """
+
+    __slots__ = (
+        "awaiting_join_count",
+        "generation_id",
+        "group_id",
+        "initial_delay_ms",
+        "initial_remaining_ms",
+        "join",
+        "leader_id",
+        "members",
+        "new_member_added",
+        "pending_join",
+        "pending_sync",
+        "previous_state",
+        "protocol_name",
+        "protocol_type",
+        "state",
+        "state_timestamp_ms",
+        "static_members",
+        "subscribed_topics",
+        "supported",
+        "sync",
+    )
+
+    def __init__(self, group_id: str, *, join: Timer, sync: Timer, state_timestamp_ms: int | None) -> None:
+        self.group_id = group_id
+        self.join = join
+        self.sync = sync
+        self.state = EMPTY
+        self.previous_state = DEAD
+        self.state_timestamp_ms = state_timestamp_ms
+        self.protocol_type: str | None = None
+        self.protocol_name: str | None = None
+        self.generation_id = 0
+        self.leader_id: str | None = None
+        self.members: dict[str, Member] = {}
+        self.static_members: dict[str, str] = {}
+        self.pending_join: dict[str, Timer] = {}
+        self.pending_sync: set[str] = set()
+        self.awaiting_join_count = 0
+        self.supported: Counter[str] = Counter()
+        self.subscribed_topics: frozenset[str] | None = None
+        self.new_member_added = False
+        self.initial_delay_ms = 0
+        self.initial_remaining_ms = 0
+
+    def __repr__(self) -> str:
+        return f"Group({self.group_id!r}, {self.state.value}, {self.generation_id=}, {len(self.members)} members)"
+
+    def transition(self, state: GroupState, *, timestamp_ms: int) -> None:
+        """Go to another state."""
+        assert self.state in _FROM[state], f"{self} cannot go to {state.value}"
+        self.previous_state, self.state = self.state, state
+        self.state_timestamp_ms = timestamp_ms
+
+    def can_rebalance(self) -> bool:
+        """Whether a rebalance can begin now."""
+        return self.state in _FROM[PREPARING_REBALANCE]
+
+    # Members
+
+    def add(self, member: Member) -> None:
+        """Take a member in; the first one says what type of group it is, and leads it."""
+        if member.group_instance_id is not None:
+            assert member.group_instance_id not in self.static_members, f"{member} is already in {self}"
+            self.static_members[member.group_instance_id] = member.member_id
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+        self.members[member.member_id] = member
+        self.supported.update(member.protocols.keys())
+        if member.awaiting_join is not None:
+            self.awaiting_join_count += 1
+
+    def remove(self, member: Member) -> None:
+        """Let a member go. Its parked requests are answered before, and its timer cancelled, by the caller."""
+        assert member.awaiting_join is member.awaiting_sync is None, f"{member} would never be answered"
+        del self.members[member.member_id]
+        self._withdraw(member.protocols)
+        if member.group_instance_id is not None:
+            self.static_members.pop(member.group_instance_id, None)
+        if self.leader_id == member.member_id:
+            self.leader_id = next(iter(self.members), None)
+        self.pending_sync.discard(member.member_id)
+
+    def update(
+        self, member: Member, protocols: dict[str, bytes], *, rebalance_timeout_ms: int, session_timeout_ms: int
+    ) -> None:
+        """Note what a member's new JoinGroup says of it."""
+        self._withdraw(member.protocols)
+        member.protocols = protocols
+        self.supported.update(protocols.keys())
+        member.rebalance_timeout_ms = rebalance_timeout_ms
+        member.session_timeout_ms = session_timeout_ms
+
+    def rename(self, member: Member, member_id: str) -> None:
+        """Give a static member another id; nothing else of it changes."""
+        assert member.group_instance_id is not None, f"{member} is not static"
+        del self.members[member.member_id]
+        if self.leader_id == member.member_id:
+            self.leader_id = member_id
+        if member.member_id in self.pending_sync:
+            self.pending_sync.remove(member.member_id)
+            self.pending_sync.add(member_id)
+        member.member_id = member_id
+        self.members[member_id] = member
+        self.static_members[member.group_instance_id] = member_id
+
+    def validate_member(self, member_id: str, group_instance_id: str | None) -> Member:
+        """The member that a request says it comes from. Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+        if group_instance_id is not None:
+            known = self.static_members.get(group_instance_id)
+            if known is None:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+            if known != member_id:
+                raise KafkaError(ErrorCode.FENCED_INSTANCE_ID)
+        member = self.members.get(member_id)
+        if member is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        return member
+
+    def is_leader(self, member_id: str) -> bool:
+        """Whether this member leads the group."""
+        return self.leader_id == member_id
+
+    def elect_joined_leader(self) -> bool:
+        """Let somebody lead who has joined. False if nobody has, or nobody is there."""
+        if self.leader_id is None:
+            return False
+        if self.members[self.leader_id].awaiting_join is not None:
+            return True
+        joined = next((member for member in self.members.values() if member.awaiting_join is not None), None)
+        if joined is not None:
+            self.leader_id = joined.member_id
+        return joined is not None
+
+    def has_all_members_joined(self) -> bool:
+        """Whether nobody else is waited for."""
+        return self.awaiting_join_count == len(self.members) and not self.pending_join
+
+    def rebalance_timeout_ms(self) -> int:
+        """How long a phase of a rebalance may take: as long as the slowest member asked for."""
+        return max(0, max((member.rebalance_timeout_ms for member in self.members.values()), default=0))
+
+    # Protocols
+
+    def _withdraw(self, protocols: dict[str, bytes]) -> None:
+        supported = self.supported
+        for name in protocols:
+            if supported[name] == 1:
+                del supported[name]
+            else:
+                supported[name] -= 1
+
+    def supports(self, protocol_type: str, protocols: dict[str, bytes]) -> bool:
+        """Whether a member that offers these can be in the group."""
+        if self.state is EMPTY:
+            return bool(protocol_type) and bool(protocols)
+        supported, count = self.supported, len(self.members)
+        return self.protocol_type == protocol_type and any(supported[name] == count for name in protocols)
+
+    def select_protocol(self) -> str:
+        """The protocol that all support and most prefer; of equals, the one that was voted for first."""
+        count = len(self.members)
+        candidates = {name for name, supporters in self.supported.items() if supporters == count}
+        assert candidates, f"{self} has members without a common protocol"
+        votes = Counter(member.vote(candidates) for member in self.members.values())
+        return votes.most_common(1)[0][0]
+
+    def begin_generation(self, *, timestamp_ms: int) -> None:
+        """The members that are there now are the next generation; without any the group is empty."""
+        self.generation_id += 1
+        self.pending_sync.clear()
+        if self.members:
+            self.protocol_name = self.select_protocol()
+            self.transition(COMPLETING_REBALANCE, timestamp_ms=timestamp_ms)
+        else:
+            self.protocol_name = None
+            self.transition(EMPTY, timestamp_ms=timestamp_ms)
+        self.subscribed_topics = self.compute_subscribed_topics()
+
+    def joined_members(self) -> list[JoinGroupResponseMember]:
+        """What the leader is told of all members."""
+        name = self.protocol_name
+        assert name is not None, f"{self} has no protocol"
+        return [
+            JoinGroupResponseMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                metadata=member.protocols[name],
+            )
+            for member in self.members.values()
+        ]
+
+    # Topics
+
+    def uses_consumer_protocol(self) -> bool:
+        """Whether its members are consumers, whose metadata can be read."""
+        return self.protocol_type == CONSUMER_PROTOCOL_TYPE
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether some member reads the topic; all topics count while a consumer group's are not known."""
+        topics = self.subscribed_topics
+        return topic in topics if topics is not None else self.uses_consumer_protocol()
+
+    def compute_subscribed_topics(self) -> frozenset[str] | None:
+        """The topics of all members; None for other groups than those of consumers and for metadata of others' make.
+
+        Every version of a subscription begins as version 0 does.
+        """
+        if not self.uses_consumer_protocol():
+            return None
+        if not self.members:
+            return frozenset()
+        name = self.protocol_name
+        if name is None:
+            return None
+        topics: set[str] = set()
+        try:
+            for metadata in {member.protocols[name] for member in self.members.values()}:
+                if len(metadata) < 2:
+                    return None
+                topics.update(decode(ConsumerProtocolSubscription, 0, memoryview(metadata)[2:]).topics)
+        except Malformed:
+            return None
+        return frozenset(topics)
+
+    # Records
+
+    def as_value(self, assignments: dict[str, bytes]) -> GroupMetadataValue:
+        """What is stored of the group, with these assignments, one for each member."""
+        name = self.protocol_name
+        return GroupMetadataValue(
+            protocol_type=self.protocol_type or "",
+            generation=self.generation_id,
+            protocol=name,
+            leader=self.leader_id,
+            current_state_timestamp=-1 if self.state_timestamp_ms is None else self.state_timestamp_ms,
+            members=[
+                MemberMetadata(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    rebalance_timeout=member.rebalance_timeout_ms,
+                    session_timeout=member.session_timeout_ms,
+                    subscription=member.protocols[name] if name is not None else b"",
+                    assignment=assignments[member.member_id],
+                )
+                for member in self.members.values()
+            ],
+        )

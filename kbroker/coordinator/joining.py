@@ -1,0 +1,255 @@
+"""JoinGroup: who becomes a member, and what it waits for.
+
+The order of checks is Kafka's: session time-out, known member id, room in the group, protocols, static id, state.
+Source: GroupMetadataManager.classicGroupJoin of Apache Kafka 4.3.1; KIP-394 (member ids are required), KIP-345 (static
+members), KIP-814 (skip_assignment).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from kbroker.coordinator import rebalance
+from kbroker.coordinator.context import NEW_MEMBER_JOIN_TIMEOUT_MS, Caller, Context
+from kbroker.coordinator.group import (
+    COMPLETING_REBALANCE,
+    DEAD,
+    EMPTY,
+    PREPARING_REBALANCE,
+    STABLE,
+    Group,
+)
+from kbroker.coordinator.member import Member, Parked, protocols_of
+from kbroker.coordinator.refusals import join_error, response_code, sync_error
+from kbroker.coordinator.timers import Timer
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
+
+MEMBER_ID_REQUIRED_VERSION: Final = 4
+SKIP_ASSIGNMENT_VERSION: Final = 9
+
+Answer = JoinGroupResponse | Parked
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """A JoinGroup at hand; protocols are the request's, by name."""
+
+    request: JoinGroupRequest
+    caller: Caller
+    protocols: dict[str, bytes]
+
+    def update(self, group: Group, member: Member) -> None:
+        """Note what the request says of a member that is known."""
+        request = self.request
+        group.update(
+            member,
+            self.protocols,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            session_timeout_ms=request.session_timeout_ms,
+        )
+
+    def parked(self) -> Parked:
+        """What waits for its answer."""
+        return Parked(self.request.group_id, self.caller.api_version)
+
+
+def join_group(context: Context, request: JoinGroupRequest, caller: Caller) -> Answer:
+    """Let a member in; Parked until the rebalance is prepared."""
+    settings = context.settings
+    if not request.group_id:
+        return join_error(ErrorCode.INVALID_GROUP_ID, request.member_id)
+    timeout_ms = request.session_timeout_ms
+    if not settings.group_min_session_timeout_ms <= timeout_ms <= settings.group_max_session_timeout_ms:
+        return join_error(ErrorCode.INVALID_SESSION_TIMEOUT, request.member_id)
+    if caller.api_version == 0:
+        request.rebalance_timeout_ms = timeout_ms
+    group = context.groups.get(request.group_id)
+    joining = Joining(request, caller, protocols_of(request.protocols))
+    if group is not None:
+        return _join(context, group, joining)
+    if request.member_id:
+        return join_error(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
+    group = rebalance.create_group(context, request.group_id)
+    # Stored before anything else of it, so that a new coordinator knows the group too.
+    value = group.as_value({})
+    answer = _join(context, group, joining)
+    context.store_group(
+        group,
+        value,
+        on_appended=_nothing_follows,
+        on_failed=lambda code: rebalance.give_up_new_group(context, group, response_code(code)),
+    )
+    return answer
+
+
+def _join(context: Context, group: Group, joining: Joining) -> Answer:
+    request = joining.request
+    member = group.members.get(request.member_id)
+    if not _has_room(context, group, member):
+        if member is not None:
+            context.remove_member(group, member)
+        elif request.member_id in group.pending_join:
+            rebalance.take_pending(context, group, request.member_id)
+        return join_error(ErrorCode.GROUP_MAX_SIZE_REACHED)
+    if group.state is DEAD:
+        return join_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)
+    if not group.supports(request.protocol_type, joining.protocols):
+        return join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
+    if not request.member_id:
+        return _join_new(context, group, joining)
+    if request.member_id in group.pending_join:
+        if request.group_instance_id is not None:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "an id that was handed out is not of a static member")
+        rebalance.take_pending(context, group, request.member_id)
+        return _add(context, group, joining, request.member_id)
+    try:
+        member = group.validate_member(request.member_id, request.group_instance_id)
+    except KafkaError as error:
+        return join_error(error.code, request.member_id)
+    return _rejoin(context, group, member, joining)
+
+
+def _has_room(context: Context, group: Group, member: Member | None) -> bool:
+    """Whether this member may be in the group.
+
+    While a rebalance is prepared those who have joined count, and not those who are there: so a group that is over a
+    lowered `group.max.size` loses whoever joins last.
+    """
+    size = context.settings.group_max_size
+    if group.state is PREPARING_REBALANCE:
+        return (member is not None and member.awaiting_join is not None) or group.awaiting_join_count < size
+    if group.state in (COMPLETING_REBALANCE, STABLE):
+        return member is not None or len(group.members) < size
+    return True
+
+
+def _join_new(context: Context, group: Group, joining: Joining) -> Answer:
+    """Somebody without a member id."""
+    request, caller = joining.request, joining.caller
+    instance_id = request.group_instance_id
+    member_id = f"{caller.client_id if instance_id is None else instance_id}-{context.new_uuid()}"
+    if instance_id is not None:
+        known = group.static_members.get(instance_id)
+        if known is not None:
+            return _replace_static(context, group, group.members[known], joining, member_id)
+        return _add(context, group, joining, member_id)
+    if caller.api_version < MEMBER_ID_REQUIRED_VERSION:
+        return _add(context, group, joining, member_id)
+    # A client that is gone before it learns its id leaves no member behind: it has to come again with the id.
+    timer = group.pending_join[member_id] = Timer(partial(rebalance.on_pending_end, context, group, member_id))
+    context.schedule(timer, request.session_timeout_ms)
+    return join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id)
+
+
+def _add(context: Context, group: Group, joining: Joining, member_id: str) -> Answer:
+    """A new member joins, and waits."""
+    request, caller = joining.request, joining.caller
+    member = Member(
+        member_id,
+        group_instance_id=request.group_instance_id,
+        client_id=caller.client_id,
+        client_host=caller.client_host,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        session_timeout_ms=request.session_timeout_ms,
+        protocols=joining.protocols,
+        session=Timer(_nothing_follows),
+    )
+    member.session.action = partial(rebalance.on_session_end, context, group, member)
+    member.is_new = True
+    if group.state is PREPARING_REBALANCE and group.previous_state is EMPTY:
+        group.new_member_added = True
+    if not group.members:
+        group.protocol_type = request.protocol_type
+    group.add(member)
+    parked = joining.parked()
+    context.park_join(group, member, parked)
+    # It has no id yet with which it could send heartbeats. If it is gone, this is what ends its waiting.
+    context.schedule(member.session, NEW_MEMBER_JOIN_TIMEOUT_MS)
+    rebalance.prepare_or_complete(context, group)
+    return parked
+
+
+def _rejoin(context: Context, group: Group, member: Member, joining: Joining) -> Answer:
+    """A member joins again: for the rebalance at hand, to begin one, or because it lost the answer."""
+    if group.state is EMPTY:
+        return join_error(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id)
+    is_leader = group.is_leader(member.member_id)
+    if group.state is COMPLETING_REBALANCE and member.offers(joining.protocols):
+        return rebalance.joined(group, member.member_id, group.joined_members() if is_leader else [])
+    if group.state is STABLE and member.offers(joining.protocols) and not is_leader:
+        # The leader alone can ask for a rebalance without a change of its own: when topics have changed.
+        return rebalance.joined(group, member.member_id, [])
+    joining.update(group, member)
+    parked = joining.parked()
+    context.park_join(group, member, parked)
+    rebalance.prepare_or_complete(context, group)
+    return parked
+
+
+def _replace_static(context: Context, group: Group, member: Member, joining: Joining, new_id: str) -> Answer:
+    """A static member starts again: it takes the place of the one before, which is fenced.
+
+    Where the group is stable and would choose the same protocol, nobody else notices: the new id is stored, and the
+    assignment stays.
+    """
+    old_id, leader = member.member_id, group.leader_id
+    before = member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms
+    _fence(context, group, member)
+    group.rename(member, new_id)
+    context.extend_session(member)
+    joining.update(group, member)
+    parked = joining.parked()
+    context.park_join(group, member, parked)
+    if group.state is COMPLETING_REBALANCE:
+        # The leader may have the old id already, so that its assignment would miss the new one.
+        rebalance.prepare(context, group)
+    elif group.state is not STABLE or group.protocol_name != group.select_protocol():
+        rebalance.prepare_or_complete(context, group)
+    else:
+        assignments = {one.member_id: one.assignment for one in group.members.values()}
+
+        def on_failed(code: ErrorCode) -> None:
+            refused = rebalance.joined(group, "", [], leader=leader)
+            refused.error_code = response_code(code)
+            context.answer_join(group, member, refused)
+            group.update(member, before[0], rebalance_timeout_ms=before[1], session_timeout_ms=before[2])
+            group.rename(member, old_id)
+            context.extend_session(member)
+
+        context.store_group(
+            group,
+            group.as_value(assignments),
+            on_appended=lambda: _answer_replaced(context, group, member, joining.caller.api_version, leader),
+            on_failed=on_failed,
+        )
+    return parked
+
+
+def _answer_replaced(context: Context, group: Group, member: Member, api_version: int, leader: str | None) -> None:
+    """Tell a static member that it is back.
+
+    From v9 on a leader can be told that it leads and has nothing to assign. Before, it is told that the leader is its
+    old id, so that it does not compute an assignment, which would be ignored.
+    """
+    if api_version < SKIP_ASSIGNMENT_VERSION:
+        answer = rebalance.joined(group, member.member_id, [], leader=leader)
+    else:
+        is_leader = group.is_leader(member.member_id)
+        members = group.joined_members() if is_leader else []
+        answer = rebalance.joined(group, member.member_id, members, skip_assignment=is_leader)
+    context.answer_join(group, member, answer)
+
+
+def _fence(context: Context, group: Group, member: Member) -> None:
+    """Tell who waits with a static member's old id that another has its place."""
+    fenced = join_error(ErrorCode.FENCED_INSTANCE_ID, member.member_id)
+    context.answer_join(group, member, fenced)
+    context.answer_sync(member, sync_error(ErrorCode.FENCED_INSTANCE_ID))
+    member.is_new = False
+
+
+def _nothing_follows() -> None:
+    pass

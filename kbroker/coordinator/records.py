@@ -1,0 +1,122 @@
+"""What groups leave in `__consumer_offsets`: keys and values in the versions that Apache Kafka 4.3.1 writes.
+
+A key opens with its record type, a value with its version. Every version is read, and the keys of 0.8 are taken for
+what they became. Records of KIP-848, share and streams groups have types of 3 and above: this coordinator serves no
+such groups, so they are told apart, counted by who replays, and otherwise left alone.
+
+Source: GroupCoordinatorRecordHelpers, GroupCoordinatorRecordSerde.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from wire.codec import decode
+from wire.errors import Malformed
+from wire.stored.frame import decode_value, encode_key, encode_value
+from wire.stored.groups import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    LegacyOffsetCommitKey,
+    LegacyOffsetCommitValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+
+OFFSET_COMMIT_VALUE_VERSION: Final = 4
+EXPIRING_OFFSET_COMMIT_VALUE_VERSION: Final = 1  # the only one that has a time at which the offset expires
+GROUP_METADATA_VALUE_VERSION: Final = 3
+NO_EXPIRY: Final = -1
+
+Key = OffsetCommitKey | GroupMetadataKey
+Value = OffsetCommitValue | GroupMetadataValue
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRecord:
+    """An offset that is committed, or removed where value_message is None."""
+
+    key_message: OffsetCommitKey
+    value_message: OffsetCommitValue | None
+
+    @property
+    def key(self) -> bytes:
+        """The bytes of the key; computed at each call."""
+        return encode_key(self.key_message)
+
+    @property
+    def value(self) -> bytes | None:
+        """The bytes of the value, None for a tombstone; computed at each call."""
+        message = self.value_message
+        if message is None:
+            return None
+        if message.expire_timestamp != NO_EXPIRY:
+            return encode_value(message, EXPIRING_OFFSET_COMMIT_VALUE_VERSION)
+        return encode_value(message, OFFSET_COMMIT_VALUE_VERSION)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """A group at the end of a rebalance, or its removal where value_message is None."""
+
+    key_message: GroupMetadataKey
+    value_message: GroupMetadataValue | None
+
+    @property
+    def key(self) -> bytes:
+        """The bytes of the key; computed at each call."""
+        return encode_key(self.key_message)
+
+    @property
+    def value(self) -> bytes | None:
+        """The bytes of the value, None for a tombstone; computed at each call."""
+        message = self.value_message
+        return None if message is None else encode_value(message, GROUP_METADATA_VALUE_VERSION)
+
+
+StoredRecord = OffsetRecord | GroupRecord
+
+
+def offset_tombstone(group_id: str, topic: str, partition: int) -> OffsetRecord:
+    """The record that removes one committed offset."""
+    return OffsetRecord(OffsetCommitKey(group=group_id, topic=topic, partition=partition), None)
+
+
+def group_tombstone(group_id: str) -> GroupRecord:
+    """The record that removes a group; its offsets have tombstones of their own."""
+    return GroupRecord(GroupMetadataKey(group=group_id), None)
+
+
+def decode_record(key: bytes, value: bytes | None) -> StoredRecord | None:
+    """The record behind these bytes; None for a record type that is not of classic groups.
+
+    Errors: Malformed for bytes that do not decode, which no broker wrote.
+    """
+    if len(key) < 2:
+        raise Malformed(f"a key of {len(key)} bytes, where a record type of 2 is due")
+    record_type, body = int.from_bytes(key[:2], "big", signed=True), memoryview(key)[2:]
+    if record_type == 1:
+        offset_key = decode(OffsetCommitKey, 0, body)
+        return OffsetRecord(offset_key, None if value is None else decode_value(OffsetCommitValue, value))
+    if record_type == 2:
+        group_key = decode(GroupMetadataKey, 0, body)
+        return GroupRecord(group_key, None if value is None else decode_value(GroupMetadataValue, value))
+    if record_type == 0:
+        return _from_legacy(body, value)
+    return None
+
+
+def _from_legacy(body: memoryview, value: bytes | None) -> OffsetRecord:
+    """An offset commit with a key of version 0, whose values have every version that those of version 1 have."""
+    legacy = decode(LegacyOffsetCommitKey, 0, body)
+    key = OffsetCommitKey(group=legacy.group, topic=legacy.topic, partition=legacy.partition)
+    if value is None:
+        return OffsetRecord(key, None)
+    committed = decode_value(LegacyOffsetCommitValue, value)
+    return OffsetRecord(
+        key,
+        OffsetCommitValue(
+            offset=committed.offset, metadata=committed.metadata, commit_timestamp=committed.commit_timestamp
+        ),
+    )

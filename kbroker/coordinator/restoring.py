@@ -1,0 +1,48 @@
+"""A group made again from its stored record.
+
+Only the protocol that was in force is stored, so that until its members join again the group knows no other.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from kbroker.coordinator import rebalance
+from kbroker.coordinator.context import Context
+from kbroker.coordinator.group import EMPTY, STABLE
+from kbroker.coordinator.member import Member
+from kbroker.coordinator.timers import Timer
+from wire.stored.groups import GroupMetadataValue
+
+
+def restore_group(context: Context, group_id: str, value: GroupMetadataValue) -> None:
+    """Put the stored group in the place of whatever the table has."""
+    known = context.groups.get(group_id)
+    if known is not None:
+        context.forget_group(known)
+    group = rebalance.create_group(context, group_id)
+    group.generation_id = value.generation
+    group.protocol_type = value.protocol_type or None
+    group.protocol_name = value.protocol
+    group.leader_id = value.leader
+    group.state_timestamp_ms = None if value.current_state_timestamp == -1 else value.current_state_timestamp
+    group.state = STABLE if value.members else EMPTY
+    for stored in value.members:
+        rebalance_timeout_ms = stored.rebalance_timeout
+        member = Member(
+            stored.member_id,
+            group_instance_id=stored.group_instance_id,
+            client_id=stored.client_id,
+            client_host=stored.client_host,
+            rebalance_timeout_ms=stored.session_timeout if rebalance_timeout_ms == -1 else rebalance_timeout_ms,
+            session_timeout_ms=stored.session_timeout,
+            protocols={value.protocol or "": stored.subscription},
+            session=Timer(_replaced_below),
+            assignment=stored.assignment,
+        )
+        member.session.action = partial(rebalance.on_session_end, context, group, member)
+        group.add(member)
+
+
+def _replaced_below() -> None:
+    """A member and its timer know each other."""

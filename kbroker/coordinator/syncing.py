@@ -1,0 +1,77 @@
+"""SyncGroup: the leader's assignment goes in, each member's part comes out once the assignment is stored.
+
+Source: GroupMetadataManager.classicGroupSync of Apache Kafka 4.3.1.
+"""
+
+from __future__ import annotations
+
+from kbroker.coordinator import rebalance
+from kbroker.coordinator.context import Caller, Context
+from kbroker.coordinator.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, Group
+from kbroker.coordinator.member import EMPTY_ASSIGNMENT, Member, Parked
+from kbroker.coordinator.refusals import response_code, sync_error
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+Answer = SyncGroupResponse | Parked
+
+
+def sync_group(context: Context, request: SyncGroupRequest, caller: Caller) -> Answer:
+    """Give a member its part of the assignment; Parked until the leader's is stored."""
+    if not request.group_id:
+        return sync_error(ErrorCode.INVALID_GROUP_ID)
+    group = context.groups.get(request.group_id)
+    if group is None or group.state is EMPTY:
+        return sync_error(ErrorCode.UNKNOWN_MEMBER_ID)
+    try:
+        member = _validate(group, request)
+    except KafkaError as error:
+        return sync_error(error.code)
+    if group.state is PREPARING_REBALANCE:
+        return sync_error(ErrorCode.REBALANCE_IN_PROGRESS)
+    group.pending_sync.discard(member.member_id)
+    if not group.pending_sync:
+        context.timers.cancel(group.sync)
+    if group.state is not COMPLETING_REBALANCE:
+        return rebalance.synced(group, member)
+    parked = Parked(group.group_id, caller.api_version)
+    context.park_sync(member, parked)
+    if group.is_leader(member.member_id):
+        _store_assignments(context, group, request)
+    return parked
+
+
+def _validate(group: Group, request: SyncGroupRequest) -> Member:
+    if group.state is DEAD:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    member = group.validate_member(request.member_id, request.group_instance_id)
+    if request.generation_id != group.generation_id:
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+    if _differ(request.protocol_type, group.protocol_type) or _differ(request.protocol_name, group.protocol_name):
+        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    return member
+
+
+def _differ(asked: str | None, known: str | None) -> bool:
+    return asked is not None and known is not None and asked != known
+
+
+def _store_assignments(context: Context, group: Group, request: SyncGroupRequest) -> None:
+    """Write what the leader decided; members that it forgot get an empty assignment, others than members nothing."""
+    given = {one.member_id: one.assignment for one in request.assignments}
+    assignments = {member_id: given.get(member_id, EMPTY_ASSIGNMENT) for member_id in group.members}
+
+    def is_current() -> bool:
+        # A member may have joined, or left, while the record was written: then there is another generation to come.
+        return group.state is COMPLETING_REBALANCE and group.generation_id == request.generation_id
+
+    def on_appended() -> None:
+        if is_current():
+            rebalance.give_assignments(context, group, assignments)
+
+    def on_failed(code: ErrorCode) -> None:
+        if is_current():
+            rebalance.reset_assignments(context, group, response_code(code))
+            rebalance.prepare(context, group)
+
+    context.store_group(group, group.as_value(assignments), on_appended=on_appended, on_failed=on_failed)

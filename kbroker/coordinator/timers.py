@@ -1,0 +1,98 @@
+"""Deadlines of one shard, in a heap.
+
+A session's deadline moves with every heartbeat, and nearly always to a later time. So moving a timer later only notes
+its new time; its entry stays where it is, and is put back when its old time comes. `next_deadline_ms` is therefore a
+bound: never later than the true next deadline, and sometimes earlier, by which a loop wakes once in vain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+_FEW: Final = 64
+
+
+class Timer:
+    """Something that is due at deadline_ms; None while nothing is."""
+
+    __slots__ = ("action", "deadline_ms", "queued_ms")
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self.action = action
+        self.deadline_ms: int | None = None
+        self.queued_ms: int | None = None
+
+
+class Timers:
+    """All timers of a shard. Units: monotonic milliseconds."""
+
+    __slots__ = ("_cancelled", "_count", "_heap")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Timer]] = []
+        self._count = 0
+        self._cancelled = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def schedule(self, timer: Timer, deadline_ms: int) -> None:
+        """Let the timer be due at deadline_ms, instead of when it was due before."""
+        timer.deadline_ms = deadline_ms
+        if timer.queued_ms is None or deadline_ms < timer.queued_ms:
+            self._queue(timer, deadline_ms)
+
+    def cancel(self, timer: Timer) -> None:
+        """Let the timer not be due. Its entry goes when its time comes, or when most entries are such."""
+        if timer.deadline_ms is None:
+            return
+        timer.deadline_ms = None
+        self._cancelled += 1
+        if self._cancelled > _FEW and self._cancelled * 2 > len(self._heap):
+            self._forget_cancelled()
+
+    def next_deadline_ms(self) -> int | None:
+        """When `fire` is to be called next; None without a timer."""
+        while self._heap and self._heap[0][2].deadline_ms is None:
+            self._drop_first()
+        return self._heap[0][0] if self._heap else None
+
+    def due(self, now_ms: int) -> Timer | None:
+        """Take the next timer that is due by now; None if there is none. It is not due again unless it is scheduled."""
+        while self._heap and self._heap[0][0] <= now_ms:
+            timer = self._drop_first()
+            if timer is None or timer.deadline_ms is None:
+                continue
+            if timer.deadline_ms <= now_ms:
+                timer.deadline_ms = None
+                return timer
+            self._queue(timer, timer.deadline_ms)
+        return None
+
+    def _drop_first(self) -> Timer | None:
+        """Remove the first entry, and give its timer unless a newer entry of it counts."""
+        queued_ms, _, timer = heappop(self._heap)
+        if timer.queued_ms != queued_ms:
+            return None
+        timer.queued_ms = None
+        return timer
+
+    def _queue(self, timer: Timer, deadline_ms: int) -> None:
+        timer.queued_ms = deadline_ms
+        self._count += 1
+        heappush(self._heap, (deadline_ms, self._count, timer))
+
+    def _forget_cancelled(self) -> None:
+        kept: list[tuple[int, int, Timer]] = []
+        for entry in self._heap:
+            timer = entry[2]
+            if timer.queued_ms != entry[0]:
+                continue
+            if timer.deadline_ms is None:
+                timer.queued_ms = None
+            else:
+                kept.append(entry)
+        heapify(kept)
+        self._heap, self._cancelled = kept, 0
