@@ -233,7 +233,7 @@ class Node:
         self.broker, self._token = broker, trio.lowlevel.current_trio_token()
         controller.is_short_of_space = lambda: directory.state.is_short_of_space
         controller.add_listener(broker.on_image)
-        dispatcher = Dispatcher(handlers.discover(), broker, metrics=self.metrics)
+        dispatcher = Dispatcher(handlers.discover(), broker, metrics=self.metrics, now_ns=env.now_ns)
         server = Server(env, dispatcher, metrics=self.metrics, limits=_limits(broker.settings))
 
         def on_image(image: Image, delta: Delta) -> None:

@@ -106,6 +106,10 @@ class Appender:
         else:
             plan = await self._append_off_the_loop(partition, batch, timestamp_ms)
         self._purgatory.wake(partition.key)
+        if not plan.is_duplicate:
+            traffic = partition.traffic
+            traffic.bytes_in += len(batch.data)
+            traffic.messages_in += plan.next_offset - plan.first_offset
         return Appended(partition, plan, batch.log_append_time)
 
     async def _append_off_the_loop(self, partition: Partition, batch: ProducedBatch, timestamp_ms: int) -> AppendPlan:

@@ -46,9 +46,11 @@ class Context:
     client_id       as the client calls itself in this request; "" if it does not. Escape it, it is anything
     api_version     the version of this request
     served          the handlers of this server by api key
+    has_errors      the handler says that its response holds error codes, where looking for them in every response would
+                    cost too much (Produce, Fetch); it is taken back when they were counted
     """
 
-    __slots__ = ("api_version", "client_id", "listener", "served", "stopping", "stream", "wait_scope")
+    __slots__ = ("api_version", "client_id", "has_errors", "listener", "served", "stopping", "stream", "wait_scope")
 
     def __init__(self, stream: Stream, *, listener: str, served: Mapping[int, Handler[Any]]) -> None:
         self.stream = stream
@@ -56,6 +58,7 @@ class Context:
         self.served = served
         self.client_id = ""
         self.api_version = 0
+        self.has_errors = False
         self.stopping = False
         self.wait_scope: trio.CancelScope | None = None
 
@@ -102,6 +105,11 @@ class Handler(Generic[Request]):
     authorize: str | None
     on_error: Callable[[Request, ErrorCode], Any]
     function: Callable[[Request, Any, Context], Awaitable[Any]]
+
+    @property
+    def name(self) -> str:
+        """The API's name, as Kafka has it: Produce."""
+        return self.request_class.__name__.removesuffix("Request")
 
     def __call__(self, request: Request, broker: Any, context: Context) -> Awaitable[Any]:
         return self.function(request, broker, context)

@@ -80,8 +80,11 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
             topic = FetchableTopicResponse(topic=asked.name or "", topic_id=asked.topic_id or ZERO_UUID, partitions=[])
             response.responses.append(topic)
         if answer.read is not None:
+            if answer.partition is not None and not fetcher.is_follower:
+                answer.partition.traffic.bytes_out += answer.read.size
             topic.partitions.append(_found(answer, reads_committed=request.isolation_level == READ_COMMITTED))
         else:
+            context.has_errors = True
             data = _failed(answer, broker, context.api_version)
             topic.partitions.append(data)
             if data.current_leader is not None:

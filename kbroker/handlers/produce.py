@@ -74,6 +74,7 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
                 )
             except KafkaError as error:
                 first_error = first_error or error
+                context.has_errors = True
                 answers.append(_failed(data, error, broker, topic.name, version))
                 continue
             answer = PartitionProduceResponse(

@@ -85,6 +85,21 @@ class PartitionRead:
     diverging: EpochEnd | None = None
 
 
+class Traffic:
+    """What clients produced to a partition and fetched from it since the broker started; followers do not count."""
+
+    __slots__ = ("bytes_in", "bytes_out", "messages_in")
+
+    def __init__(self) -> None:
+        self.messages_in = self.bytes_in = self.bytes_out = 0
+
+    def add(self, other: Traffic) -> None:
+        """Count what `other` counted as well."""
+        self.messages_in += other.messages_in
+        self.bytes_in += other.bytes_in
+        self.bytes_out += other.bytes_out
+
+
 class Partition:
     """One partition on this broker.
 
@@ -107,6 +122,7 @@ class Partition:
         "replicas",
         "topic",
         "topic_id",
+        "traffic",
     )
 
     def __init__(
@@ -126,6 +142,7 @@ class Partition:
         self.key: TopicPartition = (topic, index)
         self.name = f"{topic}-{index}"
         self.log = log
+        self.traffic = Traffic()
         self.leader = -1
         self.leader_epoch = NO_EPOCH
         self.partition_epoch = -1

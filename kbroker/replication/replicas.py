@@ -15,7 +15,7 @@ from kbroker.config import Settings
 from kbroker.metadata.delta import Delta, PartitionChange
 from kbroker.metadata.image import TOPIC_RESOURCE, Image
 from kbroker.metadata.names import CLUSTER_METADATA_TOPIC
-from kbroker.replication.partition import Partition
+from kbroker.replication.partition import Partition, Traffic
 from kbroker.runtime.log import logger
 from kbroker.runtime.net_ports import Env
 from kbroker.storage.checkpoint import TopicPartition
@@ -30,12 +30,14 @@ class Replicas:
     """The partitions that this broker holds.
 
     Shape   partitions maps (topic, index) to the partition; only the event loop changes it. failed maps those whose log
-            could not be made or opened to the topic's id: they answer KAFKA_STORAGE_ERROR until a restart
+            could not be made or opened to the topic's id: they answer KAFKA_STORAGE_ERROR until a restart.
+            traffic_of_retired is that of the partitions that were here
     """
 
     def __init__(self, *, env: Env, directory: LogDirectory, broker_id: int, settings: Settings, image: Image) -> None:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.failed: dict[TopicPartition, UUID] = {}
+        self.traffic_of_retired = Traffic()
         self.directory = directory
         self.broker_id = broker_id
         self.settings = settings
@@ -96,6 +98,7 @@ class Replicas:
             if held is not None and held.topic_id == change.topic.id:
                 del self.partitions[key]
                 held.resign()
+                self.traffic_of_retired.add(held.traffic)
                 gone.append(key)
             elif self.failed.get(key) == change.topic.id:
                 del self.failed[key]

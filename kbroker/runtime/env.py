@@ -39,6 +39,8 @@ class RealEnv:
     def now_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
 
+    now_ns = staticmethod(time.monotonic_ns)  # called twice for each request
+
     def timestamp_ms(self) -> int:
         return time.time_ns() // 1_000_000
 

@@ -1,6 +1,7 @@
-"""Counters and histograms, cheap enough for the path of a request.
+"""Counters, tallies and histograms, cheap enough for the path of a request.
 
-A counter is an object whose `value` one adds to; a histogram puts integers into powers of two, by one `bit_length`.
+A counter is an object whose `value` one adds to; a tally is a counter for each of a few things; a histogram puts
+integers into powers of two, by one `bit_length`.
 Nothing is locked: all of it happens on the event loop. `Metrics.snapshot()` is what a metrics page or a test reads.
 """
 
@@ -21,6 +22,22 @@ class Counter:
     def add(self, amount: int = 1) -> None:
         """Count `amount` more."""
         self.value += amount
+
+
+class Tally:
+    """How often each of several things happened, as each error of each API.
+
+    Bound  none: only what is few may be a key, never what a peer can make up
+    """
+
+    __slots__ = ("counts",)
+
+    def __init__(self) -> None:
+        self.counts: dict[tuple[str, ...], int] = {}
+
+    def add(self, *key: str) -> None:
+        """Count one more of `key`."""
+        self.counts[key] = self.counts.get(key, 0) + 1
 
 
 class Histogram:
@@ -66,12 +83,17 @@ class Metrics:
     """All metrics of one broker, by name; a name that is new makes its metric."""
 
     counters: dict[str, Counter] = field(default_factory=dict)
+    tallies: dict[str, Tally] = field(default_factory=dict)
     histograms: dict[str, Histogram] = field(default_factory=dict)
     gauges: dict[str, Callable[[], int]] = field(default_factory=dict)
 
     def counter(self, name: str) -> Counter:
         """The counter of that name. Keep it: this is a look-up."""
         return self.counters.setdefault(name, Counter())
+
+    def tally(self, name: str) -> Tally:
+        """The tally of that name. Keep it: this is a look-up."""
+        return self.tallies.setdefault(name, Tally())
 
     def histogram(self, name: str) -> Histogram:
         """The histogram of that name. Keep it: this is a look-up."""
@@ -85,6 +107,8 @@ class Metrics:
         """Every value now, by name; a histogram gives its count, its total and two quantiles."""
         values = {name: counter.value for name, counter in self.counters.items()}
         values.update((name, read()) for name, read in self.gauges.items())
+        for name, tally in self.tallies.items():
+            values.update((".".join((name, *key)), count) for key, count in tally.counts.items())
         for name, histogram in self.histograms.items():
             values[f"{name}.count"] = histogram.count
             values[f"{name}.total"] = histogram.total

@@ -139,6 +139,10 @@ class Env(Clock, Protocol):
     @property
     def disk(self) -> Disk: ...
 
+    def now_ns(self) -> int:
+        """Nanoseconds on the clock of `now_ms`: to measure what takes microseconds."""
+        ...
+
     def new_uuid(self) -> UUID:
         """A random UUID (version 4) whose base64 text does not begin with a dash, as Kafka's."""
         ...

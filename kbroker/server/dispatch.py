@@ -17,19 +17,20 @@ duplicates the records. A closed connection makes them send the batch again as i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from kbroker.handlers import CloseConnection, Context, Handler
 from kbroker.handlers.api_versions import api_versions, unsupported_version
 from kbroker.runtime.log import logger
-from kbroker.runtime.metrics import Counter, Metrics
+from kbroker.runtime.metrics import Counter, Histogram, Metrics
 from kbroker.runtime.net_ports import Part
+from kbroker.server.error_codes import finder
 from wire.codec import decode
 from wire.errors import ErrorCode, KafkaError, Malformed
 from wire.framing import RequestHeader, decode_request_header, encode_response_frame
 
-_PRODUCE = 0
+_PRODUCE, _FETCH = 0, 1
 
 log = logger(__name__)
 
@@ -37,12 +38,14 @@ log = logger(__name__)
 class _Route:
     """One API in one version."""
 
-    __slots__ = ("counter", "handler", "version")
+    __slots__ = ("counter", "handler", "looks_for_errors", "times_us", "version")
 
-    def __init__(self, handler: Handler[Any], version: int, counter: Counter) -> None:
+    def __init__(self, handler: Handler[Any], version: int, *, counter: Counter, times_us: Histogram) -> None:
         self.handler = handler
         self.version = version
         self.counter = counter
+        self.times_us = times_us
+        self.looks_for_errors = handler.api_key not in (_PRODUCE, _FETCH)  # these say themselves that there are some
 
 
 class Dispatcher:
@@ -52,18 +55,28 @@ class Dispatcher:
     """
 
     def __init__(
-        self, handlers: Mapping[int, Handler[Any]], broker: object, *, metrics: Metrics, raise_faults: bool = False
+        self,
+        handlers: Mapping[int, Handler[Any]],
+        broker: object,
+        *,
+        metrics: Metrics,
+        now_ns: Callable[[], int],
+        raise_faults: bool = False,
     ) -> None:
         self.handlers = handlers
         self.raise_faults = raise_faults
         self._broker = broker
+        self._now_ns = now_ns
+        self._errors_by_code = metrics.tally("requests.errors_by_code")
         self._errors = metrics.counter("requests.errors")
         self._faults = metrics.counter("requests.faults")
         self._routes: dict[int, _Route] = {}
         for handler in handlers.values():
-            counter = metrics.counter(f"requests.{handler.request_class.__name__.removesuffix('Request')}")
+            name = handler.name
+            counter, times_us = metrics.counter(f"requests.{name}"), metrics.histogram(f"requests.{name}.us")
             for version in range(handler.versions.lowest, handler.versions.highest + 1):
-                self._routes[_route_number(handler.api_key, version)] = _Route(handler, version, counter)
+                route = _Route(handler, version, counter=counter, times_us=times_us)
+                self._routes[_route_number(handler.api_key, version)] = route
 
     async def answer(self, frame: memoryview, context: Context) -> list[Part] | None:
         """Serve the request in `frame` (without its length); the parts of the reply with its length, or None for no
@@ -78,7 +91,7 @@ class Dispatcher:
         route = self._routes.get(_route_number(header.api_key, header.api_version))
         if route is None:
             return self._answer_unknown(header)
-        handler = route.handler
+        handler, started_ns = route.handler, self._now_ns()
         try:
             request = decode(handler.request_class, header.api_version, body)
         except Malformed as error:
@@ -91,11 +104,18 @@ class Dispatcher:
             response = await handler.function(request, self._broker, context)
             if response is None:
                 return None
+            if route.looks_for_errors or context.has_errors:
+                context.has_errors = False
+                for code in finder(handler.api_key)(response):
+                    self._errors_by_code.add(handler.name, ErrorCode(code).name)
             return _reply(header.correlation_id, response, header.api_version)
         except CloseConnection:
             raise
         except Exception as error:  # noqa: BLE001 - what a handler raises is mapped here, once for all
+            context.has_errors = False
             return self._answer_error(header, handler, request, error)
+        finally:
+            route.times_us.record((self._now_ns() - started_ns) // 1000)
 
     def _answer_unknown(self, header: RequestHeader) -> list[Part]:
         if header.api_key == api_versions.api_key:
@@ -105,7 +125,7 @@ class Dispatcher:
     def _answer_error(
         self, header: RequestHeader, handler: Handler[Any], request: object, error: Exception
     ) -> list[Part]:
-        api = handler.request_class.__name__.removesuffix("Request")
+        api = handler.name
         self._errors.value += 1
         if isinstance(error, KafkaError):
             code = error.code
@@ -119,6 +139,7 @@ class Dispatcher:
             log.exception("fault in a request", api=api, version=header.api_version, client_id=header.client_id)
             if self.raise_faults:
                 raise error
+        self._errors_by_code.add(api, code.name)
         if code == ErrorCode.UNKNOWN_SERVER_ERROR and handler.api_key == _PRODUCE:
             raise CloseConnection("fault in Produce") from error
         response = handler.on_error(request, code)

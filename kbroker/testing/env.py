@@ -38,6 +38,9 @@ class MemoryEnv:
     def now_ms(self) -> int:
         return MONOTONIC_START_MS + round(trio.current_time() * 1000)
 
+    def now_ns(self) -> int:
+        return MONOTONIC_START_MS * 1_000_000 + round(trio.current_time() * 1e9)
+
     def timestamp_ms(self) -> int:
         return WALL_START_MS + round(trio.current_time() * 1000)
 

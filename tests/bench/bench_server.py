@@ -140,7 +140,8 @@ async def _serve() -> None:
         file.pwrite(bytes(64 * MIB), 0)
         metrics = Metrics()
         handlers = {handler.api_key: handler for handler in (api_versions, heartbeat, produce, fetch)}
-        server = Server(env, Dispatcher(handlers, Broker(file), metrics=metrics, raise_faults=True), metrics=metrics)
+        dispatcher = Dispatcher(handlers, Broker(file), metrics=metrics, now_ns=env.now_ns, raise_faults=True)
+        server = Server(env, dispatcher, metrics=metrics)
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
             listener = await env.listen("127.0.0.1", 0, backlog=1024)

@@ -36,3 +36,11 @@ def test_a_quantile_is_an_upper_bound_at_most_twice_too_high(values: list[int], 
 
 def test_an_empty_histogram_has_quantile_0() -> None:
     assert Histogram().quantile(0.99) == 0
+
+
+def test_a_tally_counts_each_key_by_itself() -> None:
+    metrics = Metrics()
+    metrics.tally("errors").add("Fetch", "NOT_LEADER_OR_FOLLOWER")
+    metrics.tally("errors").add("Fetch", "NOT_LEADER_OR_FOLLOWER")
+    metrics.tally("errors").add("Produce", "INVALID_RECORD")
+    assert metrics.snapshot() == {"errors.Fetch.NOT_LEADER_OR_FOLLOWER": 2, "errors.Produce.INVALID_RECORD": 1}

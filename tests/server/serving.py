@@ -185,7 +185,7 @@ async def serving(*, in_memory: bool, limits: Limits | None = None, raise_faults
     """A server, until the block ends."""
     env: Env = MemoryEnv(SimulatedDisk()) if in_memory else RealEnv()
     broker, metrics = Broker(), Metrics()
-    dispatcher = Dispatcher(HANDLERS, broker, metrics=metrics, raise_faults=raise_faults)
+    dispatcher = Dispatcher(HANDLERS, broker, metrics=metrics, now_ns=env.now_ns, raise_faults=raise_faults)
     server = Server(env, dispatcher, limits=limits, metrics=metrics)
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)

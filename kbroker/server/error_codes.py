@@ -1,0 +1,57 @@
+"""Where the error codes of a response are: for counting them, so that each API has its errors by code on a page.
+
+A response may have a code at its top, one for each topic, and one for each partition below. Which fields these are is
+taken from the declaration of the response, at the first one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, TypeAlias
+
+from wire.schema import Schema, is_struct, response_class, schema_of
+
+Find: TypeAlias = Callable[[Any], Iterator[int]]
+
+_NAME = "error_code"
+# Ten thousand partitions without a leader are no errors to count one by one: their topics' codes are enough.
+_WITHOUT_PARTITIONS = frozenset({"MetadataResponse", "DescribeTopicPartitionsResponse"})
+
+
+@cache
+def finder(api_key: int) -> Find:
+    """A function that gives every error code in a response of this API, NONE excepted."""
+    response = response_class(api_key)
+    if response is None:
+        return _nothing
+    return _finder(schema_of(response), levels=2 if response.__name__ in _WITHOUT_PARTITIONS else None) or _nothing
+
+
+def _nothing(_message: Any) -> Iterator[int]:
+    return iter(())
+
+
+def _finder(schema: Schema, *, levels: int | None) -> Find | None:
+    """None where there is no error code in the whole tree below."""
+    has_own = any(field.name == _NAME for field in schema.fields)
+    below: list[tuple[str, bool, Find]] = []
+    if levels is None or levels > 1:
+        for field in schema.fields:
+            if isinstance(field.kind, type) and is_struct(field.kind):
+                inner = _finder(schema_of(field.kind), levels=None if levels is None else levels - 1)
+                if inner is not None:
+                    below.append((field.name, field.is_array, inner))
+    if not has_own and not below:
+        return None
+
+    def find(message: Any) -> Iterator[int]:
+        if has_own and message.error_code:
+            yield message.error_code
+        for name, is_array, inner in below:
+            value = getattr(message, name)
+            if value is not None:
+                for one in value if is_array else (value,):
+                    yield from inner(one)
+
+    return find
