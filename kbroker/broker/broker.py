@@ -13,15 +13,16 @@ from uuid import UUID
 import trio
 
 from kbroker.broker.appending import Appended, Appender
+from kbroker.broker.configs import alter_loggers, describe_resource
 from kbroker.broker.locks import PartitionLocks
 from kbroker.config import Settings
-from kbroker.config.describe import ConfigEntry, describe_broker, describe_cluster_defaults, describe_topic
+from kbroker.config.describe import ConfigEntry
 from kbroker.controller.auto_creation import auto_creation_request, may_create
 from kbroker.controller.tasks import ControllerClient
 from kbroker.metadata.answers import Viewpoint
 from kbroker.metadata.delta import Delta
-from kbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Endpoint, Image
-from kbroker.metadata.names import is_internal, topic_name_fault
+from kbroker.metadata.image import BROKER_LOGGER_RESOURCE, Endpoint, Image
+from kbroker.metadata.names import is_internal
 from kbroker.replication.fetch_session import FetchedPartition, FetchSessions
 from kbroker.replication.partition import CONSUMER, Fetcher, Partition
 from kbroker.replication.replicas import Replicas
@@ -31,6 +32,7 @@ from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.storage.log import Log
 from wire.errors import ErrorCode, KafkaError
+from wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
 
 HIGH_WATERMARK = -1
 MAX_SESSION_ID = 2**31 - 1
@@ -157,35 +159,33 @@ class Broker:
         include_synonyms: bool,
         include_documentation: bool,
     ) -> list[ConfigEntry]:
-        """The settings of a topic, of this broker (by its id), or of all brokers ("").
+        """The settings of a topic, of this broker (by its id), of all brokers (""), of its loggers, of a group.
 
         Errors  UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST
         """
-        if resource_type == TOPIC_RESOURCE:
-            if (fault := topic_name_fault(name)) is not None:
-                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
-            if name not in self.image.topics_by_name:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
-            return describe_topic(
-                self.settings,
-                self.image.topic_configs(name),
-                keys=keys,
-                include_synonyms=include_synonyms,
-                include_documentation=include_documentation,
-            )
-        if resource_type != BROKER_RESOURCE:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {resource_type}")
-        if name and not name.removeprefix("-").isdecimal():
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
-        if name and int(name) != self.node_id:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST,
-                f"Unexpected broker id, expected {self.node_id} or empty string, but received {name}",
-            )
-        describe = describe_broker if name else describe_cluster_defaults
-        return describe(
-            self.settings, keys=keys, include_synonyms=include_synonyms, include_documentation=include_documentation
+        return describe_resource(
+            self.settings,
+            self.image,
+            (resource_type, name),
+            node_id=self.node_id,
+            keys=keys,
+            include_synonyms=include_synonyms,
+            include_documentation=include_documentation,
         )
+
+    async def alter_configs(self, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
+        """Change single settings: of loggers here and at once, of everything else by the controller."""
+        loggers = [one for one in request.resources if one.resource_type == BROKER_LOGGER_RESOURCE]
+        if not loggers:
+            return await self.controller.incremental_alter_configs(request)
+        answer = IncrementalAlterConfigsResponse(responses=[])
+        others = [one for one in request.resources if one.resource_type != BROKER_LOGGER_RESOURCE]
+        if others:
+            answer = await self.controller.incremental_alter_configs(
+                IncrementalAlterConfigsRequest(resources=others, validate_only=request.validate_only)
+            )
+        answer.responses += alter_loggers(loggers, node_id=self.node_id, validate_only=request.validate_only)
+        return answer
 
     # Partitions
 
@@ -311,6 +311,23 @@ class Broker:
     async def _write_checkpoint(self, write: Callable[[], None]) -> None:
         async with self._checkpoint_lock:  # each is replaced by way of one other file
             await self.env.run_blocking(write)
+
+    # The cluster and its machines
+
+    def disk_space(self) -> Awaitable[tuple[int, int]]:
+        """The size of the data directory's disk and what is free of it, in bytes. Errors: KAFKA_STORAGE_ERROR."""
+        return self.env.run_blocking(self.replicas.directory.space)
+
+    async def unregister(self, broker_id: int) -> None:
+        """Take a broker out of the cluster.
+
+        Kafka takes out a broker that serves as well, and the cluster is without it until it registers at its next
+        start. This one is the whole cluster and cannot mean that.
+        Errors  BROKER_ID_NOT_REGISTERED, INVALID_REQUEST (it is this broker)
+        """
+        if broker_id == self.node_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker {broker_id} serves; there is no other in this cluster")
+        await self.controller.decide(lambda controller: controller.unregister_broker(broker_id))
 
     # Producer ids
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from kbroker.config.catalogue import BROKER, LISTENER_PREFIX, TOPIC, base_of_listener_key, broker_setting
 from kbroker.config.load import Settings
+from kbroker.config.resources import CLIENT_METRICS, GROUP
 from kbroker.config.settings import Dynamic, Setting
 from kbroker.config.values import Kind, to_text
 
@@ -28,6 +29,9 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
+    DYNAMIC_GROUP_CONFIG = 8
 
 
 class Synonym(NamedTuple):
@@ -74,8 +78,7 @@ def describe_topic(
     for name in sorted(names.intersection(keys) if keys else names):
         declaration = TOPIC.get(name) or Setting(kind=Kind.UNKNOWN, name=name)
         value = None if declaration.sensitive else to_text(values[name])
-        behind = [broker_name for broker_name, _ in declaration.synonyms]
-        synonyms = _synonyms(settings, behind, described=behind[0], hidden=declaration.sensitive) if behind else []
+        synonyms = _behind(settings, declaration)
         if name in configs:
             synonyms.insert(0, Synonym(name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG))
         entries.append(
@@ -148,6 +151,84 @@ def describe_cluster_defaults(
             )
         )
     return entries
+
+
+def describe_group(
+    settings: Settings,
+    configs: Mapping[str, str],
+    *,
+    keys: Collection[str] | None = None,
+    include_synonyms: bool = True,
+    include_documentation: bool = False,
+) -> list[ConfigEntry]:
+    """A group's settings by name; configs are those set for the group itself."""
+    entries = []
+    for name, declaration in GROUP.items():
+        if keys and name not in keys:
+            continue
+        synonyms = _behind(settings, declaration) or [
+            Synonym(name, declaration.default_text, ConfigSource.DEFAULT_CONFIG)
+        ]
+        if name in configs:
+            synonyms.insert(0, Synonym(name, configs[name], ConfigSource.DYNAMIC_GROUP_CONFIG))
+        entries.append(
+            _entry(
+                declaration,
+                synonyms[0].value,
+                synonyms,
+                read_only=False,
+                include_synonyms=include_synonyms,
+                include_documentation=include_documentation,
+            )
+        )
+    return entries
+
+
+def describe_client_metrics(
+    configs: Mapping[str, str],
+    *,
+    keys: Collection[str] | None = None,
+    include_synonyms: bool = True,
+    include_documentation: bool = False,
+) -> list[ConfigEntry]:
+    """A subscription by key; one that nobody made has the defaults, as in Kafka."""
+    entries = []
+    for name, declaration in CLIENT_METRICS.items():
+        if keys and name not in keys:
+            continue
+        value = configs.get(name, declaration.default_text)
+        source = ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG
+        entries.append(
+            _entry(
+                declaration,
+                value,
+                [Synonym(name, value, source)] if name in configs else [],
+                read_only=False,
+                include_synonyms=include_synonyms,
+                include_documentation=include_documentation,
+            )
+        )
+    return entries
+
+
+def describe_logger(name: str, level: str) -> ConfigEntry:
+    """A logger as the setting that it is for Kafka's tools: its name is the key, its level the value."""
+    return ConfigEntry(
+        name=name,
+        value=level,
+        read_only=False,
+        source=ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG,
+        is_sensitive=False,
+        synonyms=(),
+        config_type=Kind.UNKNOWN,
+        documentation="",
+    )
+
+
+def _behind(settings: Settings, declaration: Setting) -> list[Synonym]:
+    """What the broker's settings give to a key of a topic or a group that is not set itself."""
+    names = [name for name, _ in declaration.synonyms]
+    return _synonyms(settings, names, described=names[0], hidden=declaration.sensitive) if names else []
 
 
 def _declaration(name: str) -> Setting:

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from kbroker.config.catalogue import BROKER, TOPIC, broker_setting, unknown
 from kbroker.config.describe import ConfigEntry, describe_topic
 from kbroker.config.load import Remark, Settings, as_lines, remarks
+from kbroker.config.resources import validate_client_metrics, validate_group
 from kbroker.config.settings import Dynamic, Setting
 from kbroker.config.values import ConfigError, Kind
 from wire.errors import ErrorCode, KafkaError
@@ -78,6 +79,14 @@ class ConfigRules:
             except ConfigError as error:
                 raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
 
+    def validate_group(self, configs: Mapping[str, str]) -> None:
+        """Check what a group's own settings would become. Errors: INVALID_CONFIG."""
+        validate_group(self._settings, configs)
+
+    def validate_client_metrics(self, configs: Mapping[str, str]) -> None:
+        """Check what a subscription to clients' metrics would become. Errors: INVALID_REQUEST, INVALID_CONFIG."""
+        validate_client_metrics(configs)
+
     def is_list(self, resource_type: int, key: str) -> bool:
         """Whether a key holds a list, so that APPEND and SUBTRACT make sense."""
         declaration = _declaration(resource_type, key)
@@ -113,7 +122,9 @@ def topic_warnings(configs: Mapping[str, str]) -> list[str]:
 
 
 def _declaration(resource_type: int, key: str) -> Setting | None:
-    return TOPIC.get(key) if resource_type == TOPIC_RESOURCE else broker_setting(key)
+    if resource_type == TOPIC_RESOURCE:
+        return TOPIC.get(key)
+    return broker_setting(key) if resource_type == BROKER_RESOURCE else None
 
 
 def _check_topic_setting(name: str, text: str) -> None:

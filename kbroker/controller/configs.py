@@ -1,7 +1,8 @@
 """IncrementalAlterConfigs and AlterConfigs, decided.
 
-A resource's changes are made all together or not at all; resources of one request stand alone. Topics must exist; a
-broker's settings are named by its id, and "" names the defaults of the whole cluster. A broker resource records a
+A resource's changes are made all together or not at all; resources of one request stand alone. Topics must exist,
+groups and subscriptions need not; a broker's settings are named by its id, and "" names the defaults of the whole
+cluster. A broker resource records a
 change even when the value stays, because that makes brokers reload (files behind a setting may have changed).
 
 Source: Kafka's ConfigAdminManager (the checks that a broker makes before it forwards) and ConfigurationControlManager.
@@ -15,7 +16,7 @@ from enum import IntEnum
 from typing import Any
 
 from kbroker.controller.context import Context, TooManyRecords, error_text
-from kbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
+from kbroker.metadata.image import BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 from kbroker.metadata.names import topic_name_fault
 from kbroker.runtime.outcome import Outcome
 from wire.errors import ErrorCode, KafkaError
@@ -192,6 +193,14 @@ def _validated(context: Context, resource: Resource, wanted: Mapping[str, str | 
         _check_topic(context, resource_name, configs, current)
     elif resource_type == BROKER_RESOURCE:
         _check_broker(context, resource_name, configs, current)
+    elif resource_type == GROUP_RESOURCE:
+        if not resource_name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+        context.rules.validate_group(configs)
+    elif resource_type == CLIENT_METRICS_RESOURCE:
+        if not resource_name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
+        context.rules.validate_client_metrics(configs)
     else:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
     return [

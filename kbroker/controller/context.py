@@ -59,6 +59,12 @@ class ConfigRules(Protocol):
     def validate_broker(self, configs: Mapping[str, str], previous: Mapping[str, str], *, per_broker: bool) -> None:
         """Raise KafkaError unless these are legal dynamic settings of one broker, or of all (per_broker false)."""
 
+    def validate_group(self, configs: Mapping[str, str]) -> None:
+        """Raise KafkaError unless these are legal settings of one group."""
+
+    def validate_client_metrics(self, configs: Mapping[str, str]) -> None:
+        """Raise KafkaError unless these are legal settings of one subscription to clients' metrics."""
+
     def is_list(self, resource_type: int, key: str) -> bool:
         """Whether APPEND and SUBTRACT make sense for the key."""
 

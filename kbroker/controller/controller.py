@@ -6,8 +6,8 @@ ahead of the published one by what is written but not yet synced, so that a deci
 is not in the log is the brokers' sessions: they are about this process's clock, and a new controller begins them
 afresh.
 
-The areas are modules of functions: topics, partitions, configs, brokers, isr, producer_ids, features; auto_creation and
-placement serve them.
+The areas are modules of functions: topics, partitions, reassignments, leader_elections, configs, brokers, isr,
+producer_ids, features; auto_creation, election and placement serve them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
-from kbroker.controller import brokers, configs, features, isr, partitions, producer_ids, topics
+from kbroker.controller import (
+    brokers,
+    configs,
+    features,
+    isr,
+    leader_elections,
+    partitions,
+    producer_ids,
+    reassignments,
+    topics,
+)
 from kbroker.controller.context import ConfigRules, Context, ControllerSettings
 from kbroker.metadata.image import Image
 from kbroker.runtime.outcome import Outcome
@@ -24,12 +34,17 @@ from wire.messages import alter_configs as legacy_configs
 from wire.messages import incremental_alter_configs as incremental_configs
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from wire.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from wire.messages.controller_registration import ControllerRegistrationRequest
 from wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from wire.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 
 
@@ -77,6 +92,16 @@ class Controller:
     def create_partitions(self, request: CreatePartitionsRequest) -> Outcome[CreatePartitionsResponse]:
         """See partitions.create_partitions."""
         return partitions.create_partitions(self._context, request)
+
+    def alter_partition_reassignments(
+        self, request: AlterPartitionReassignmentsRequest
+    ) -> Outcome[AlterPartitionReassignmentsResponse]:
+        """See reassignments.alter_partition_reassignments."""
+        return reassignments.alter_partition_reassignments(self._context, request)
+
+    def elect_leaders(self, request: ElectLeadersRequest) -> Outcome[ElectLeadersResponse]:
+        """See leader_elections.elect_leaders."""
+        return leader_elections.elect_leaders(self._context, request)
 
     def incremental_alter_configs(
         self, request: incremental_configs.IncrementalAlterConfigsRequest, *, received_by: int | None = None

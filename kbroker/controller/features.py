@@ -1,7 +1,8 @@
 """Feature levels: what this version can do, and UpdateFeatures, decided.
 
 A fresh cluster is at metadata.version 21 (3.9-IV0), the newest level whose every duty is fulfilled here. kraft.version
-0 means a static quorum and is not recorded. Levels rise by UpdateFeatures only, one request all together or not at all.
+0 means a static quorum and is not recorded. Levels change by UpdateFeatures only, one request all together or not at
+all; metadata.version falls only as far as no record would be lost.
 
 Source: KIP-584, KIP-778; Kafka's FeatureControlManager.
 """
@@ -37,6 +38,9 @@ _UPGRADE = 1
 _SAFE_DOWNGRADE = 2
 _UNSAFE_DOWNGRADE = 3
 
+_CHANGING_METADATA: Final = frozenset({7, 8, 11, 13, 14, 15, 17, 23})
+"""The levels of metadata.version that brought records which lower ones do not have."""
+
 
 def update_features(context: Context, request: UpdateFeaturesRequest) -> Outcome[UpdateFeaturesResponse]:
     """Decide new finalized levels. INVALID_UPDATE_VERSION for one fails the whole request."""
@@ -47,13 +51,13 @@ def update_features(context: Context, request: UpdateFeaturesRequest) -> Outcome
             if update.max_version_level != context.image.features.get(update.feature, 0):
                 records.append(FeatureLevelRecord(name=update.feature, feature_level=update.max_version_level))
     except KafkaError as error:
-        text = error_text(error)
-        results = [
-            UpdatableFeatureResult(feature=update.feature, error_code=error.code, error_message=text)
-            for update in request.feature_updates
-        ]
-        return Outcome([], UpdateFeaturesResponse(error_code=error.code, error_message=text, results=results))
-    results = [UpdatableFeatureResult(feature=update.feature, error_message=None) for update in request.feature_updates]
+        text = f"The update failed for all features since the following feature had an error: {error_text(error)}"
+        return Outcome([], UpdateFeaturesResponse(error_code=error.code, error_message=text))
+    results = [
+        # The text is Kafka's; versions from 2 on have no results.
+        UpdatableFeatureResult(feature=update.feature, error_message=ErrorCode.NONE.name)
+        for update in request.feature_updates
+    ]
     return Outcome(
         [] if request.validate_only else records, UpdateFeaturesResponse(error_message=None, results=results)
     )
@@ -67,7 +71,7 @@ def _check(context: Context, update: FeatureUpdateKey) -> None:
         )
 
     level, current = update.max_version_level, context.image.features.get(update.feature, 0)
-    kind = _SAFE_DOWNGRADE if update.allow_downgrade else update.upgrade_type
+    kind = update.upgrade_type  # version 0 has allow_downgrade instead, which Kafka's controller heeds no more
     if kind not in {_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE}:
         raise refuse("The controller does not support the given upgrade type.")
     if level < 0:
@@ -77,8 +81,6 @@ def _check(context: Context, update: FeatureUpdateKey) -> None:
     lowest, highest = SUPPORTED_FEATURES[update.feature]
     if not lowest <= level <= highest:
         raise refuse(f"Local controller {context.settings.node_id} only supports versions {lowest}-{highest}")
-    if level < current and update.feature == METADATA_VERSION_FEATURE:
-        raise refuse("Refusing to perform the requested downgrade because it might delete metadata information.")
     if level < current and kind == _UPGRADE:
         raise refuse(
             "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "
@@ -86,3 +88,9 @@ def _check(context: Context, update: FeatureUpdateKey) -> None:
         )
     if level > current and kind != _UPGRADE:
         raise refuse("Can't downgrade to a newer version.")
+    if update.feature == METADATA_VERSION_FEATURE and not _CHANGING_METADATA.isdisjoint(range(level + 1, current + 1)):
+        raise refuse(
+            "Unsafe metadata downgrade is not supported in this version."
+            if kind == _UNSAFE_DOWNGRADE
+            else "Refusing to perform the requested downgrade because it might delete metadata information."
+        )

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs: change single settings of topics and brokers."""
+"""IncrementalAlterConfigs: change single settings of topics, brokers, loggers, groups."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ def _refused(request: IncrementalAlterConfigsRequest, code: ErrorCode) -> Increm
 async def incremental_alter_configs(
     request: IncrementalAlterConfigsRequest, broker: Broker, context: Context
 ) -> IncrementalAlterConfigsResponse:
-    """Have the controller decide; the reply leaves when the changes hold on this broker."""
-    return await broker.controller.incremental_alter_configs(request)
+    """Have the changes made; the reply leaves when they hold on this broker."""
+    return await broker.alter_configs(request)

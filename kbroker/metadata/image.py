@@ -25,8 +25,11 @@ from uuid import UUID
 
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.parts import (
+    BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
     CLUSTER_METADATA_TOPIC_ID,
+    GROUP_RESOURCE,
     LOST_DIRECTORY,
     METADATA_VERSION_FEATURE,
     MIGRATING_DIRECTORY,
@@ -45,8 +48,11 @@ from kbroker.metadata.parts import (
 from wire.stored import metadata as stored
 
 __all__ = [
+    "BROKER_LOGGER_RESOURCE",
     "BROKER_RESOURCE",
+    "CLIENT_METRICS_RESOURCE",
     "CLUSTER_METADATA_TOPIC_ID",
+    "GROUP_RESOURCE",
     "LOST_DIRECTORY",
     "METADATA_VERSION_FEATURE",
     "MIGRATING_DIRECTORY",

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from kbroker.config import Settings
 from kbroker.metadata.delta import Delta, PartitionChange
-from kbroker.metadata.image import TOPIC_RESOURCE, Image
+from kbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image
 from kbroker.metadata.names import CLUSTER_METADATA_TOPIC
 from kbroker.replication.partition import Partition, Traffic
 from kbroker.runtime.log import logger
@@ -199,7 +199,7 @@ class Replicas:
     def _reconfigure(self, image: Image, delta: Delta) -> list[TopicPartition]:
         """Give the logs their changed settings; the partitions whose high watermark rose by it."""
         names = {name for kind, name in delta.changed_configs if kind == TOPIC_RESOURCE}
-        every = any(kind != TOPIC_RESOURCE for kind, _ in delta.changed_configs)
+        every = any(kind == BROKER_RESOURCE for kind, _ in delta.changed_configs)
         if every:
             self._take_dynamic_settings(image)
         rose = []

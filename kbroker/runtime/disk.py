@@ -110,6 +110,10 @@ class RealDisk:
         state = os.statvfs(path)
         return state.f_bavail * state.f_frsize
 
+    def total_bytes(self, path: str) -> int:
+        state = os.statvfs(path)
+        return state.f_blocks * state.f_frsize
+
     def modified_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
 

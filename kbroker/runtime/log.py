@@ -14,8 +14,22 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from typing import Any, TextIO
+from collections.abc import Mapping
+from typing import Any, Final, TextIO
 
+ROOT: Final = "root"
+ROOT_NAME: Final = "kbroker"
+LEVELS: Final[Mapping[str, int]] = {
+    "TRACE": logging.DEBUG,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+}
+"""Kafka's names of levels. There is nothing finer than DEBUG here."""
+
+_LEVEL_NAMES: Final = {number: name for name, number in LEVELS.items()}
 _MAX_VALUE_LENGTH = 500
 _FIELDS = "kbroker_fields"
 
@@ -62,10 +76,31 @@ def configure(*, as_json: bool = False, level: str = "INFO", stream: TextIO | No
     """Write the events of kbroker to `stream` (by default the standard error), in place of any handler set before."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if as_json else TerminalFormatter())
-    root = logging.getLogger("kbroker")
+    root = logging.getLogger(ROOT_NAME)
     root.handlers[:] = [handler]
     root.setLevel(level)
     root.propagate = False
+
+
+def levels() -> dict[str, str]:
+    """The loggers of this process by name, with the level at which each writes; the one above all is ROOT."""
+    names = [ROOT_NAME, *(name for name in logging.root.manager.loggerDict if name.startswith(f"{ROOT_NAME}."))]
+    return {
+        _shown(name): _LEVEL_NAMES.get(logging.getLogger(name).getEffectiveLevel(), "DEBUG") for name in sorted(names)
+    }
+
+
+def set_level(name: str, level: str | None) -> None:
+    """Have a logger that `levels` names, and those below it, write from this level on; None is as the one above it.
+
+    It holds until the process ends.
+    Errors  KeyError for a level that is not in LEVELS
+    """
+    logging.getLogger(ROOT_NAME if name == ROOT else name).setLevel(logging.NOTSET if level is None else LEVELS[level])
+
+
+def _shown(name: str) -> str:
+    return ROOT if name == ROOT_NAME else name
 
 
 def escape(value: object) -> str:

@@ -109,6 +109,10 @@ class Disk(Protocol):
         """What an unprivileged process may still write to the file system that holds `path`."""
         ...
 
+    def total_bytes(self, path: str) -> int:
+        """The size of the file system that holds `path`."""
+        ...
+
     def modified_ms(self, path: str) -> int:
         """Time of the last modification, milliseconds of wall time."""
         ...

@@ -433,6 +433,15 @@ class LogDirectory:
         self.state.is_short_of_space = free < floor_bytes
         return free
 
+    def space(self) -> tuple[int, int]:
+        """The size of the disk and what is free of it, in bytes. Blocking. Errors: KAFKA_STORAGE_ERROR."""
+        if self.state.failure is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path} is offline: {self.state.failure}")
+        try:
+            return self.disk.total_bytes(self.path), self.disk.free_bytes(self.path)
+        except OSError as error:
+            raise self._failure(f"look at {self.path}", error) from error
+
     def _failure(self, what: str, error: OSError) -> KafkaError:
         self.state.note(error)
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot {what} in {self.path}: {error}")

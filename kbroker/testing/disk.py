@@ -30,6 +30,8 @@ from kbroker.runtime.ports import Buffer
 from kbroker.testing.disk_nodes import DirectoryNode, FileNode, Loss, NameChanges, Node, Tree, settle
 from kbroker.testing.draws import Draws
 
+_ROOMY = 1 << 40  # bytes of a disk that is not said to be small
+
 
 class Crashed(BaseException):
     """The process that used this disk is dead; only the harness that killed it may catch this."""
@@ -236,7 +238,12 @@ class SimulatedDisk:
     def free_bytes(self, path: str) -> int:
         self._living()
         self._present(path)
-        return 1 << 40 if self.capacity_bytes is None else max(0, self.capacity_bytes - self._used_bytes())
+        return _ROOMY if self.capacity_bytes is None else max(0, self.capacity_bytes - self._used_bytes())
+
+    def total_bytes(self, path: str) -> int:
+        self._living()
+        self._present(path)
+        return _ROOMY if self.capacity_bytes is None else self.capacity_bytes
 
     def modified_ms(self, path: str) -> int:
         self._living()

@@ -52,6 +52,16 @@ class Rules:
             if key != "log.retention.ms":
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown broker config name: {key}")
 
+    def validate_group(self, configs: Mapping[str, str]) -> None:
+        for key in configs:
+            if key != "consumer.session.timeout.ms":
+                raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {key}")
+
+    def validate_client_metrics(self, configs: Mapping[str, str]) -> None:
+        for key in configs:
+            if key != "interval.ms":
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {key}")
+
     def is_list(self, resource_type: int, key: str) -> bool:
         return key == "cleanup.policy"
 

@@ -66,7 +66,9 @@ def update(cluster: Cluster, level: int, upgrade_type: int = 1, feature: str = "
         (21, 1, "metadata.version", 0),
         (22, 1, "metadata.version", 95),
         (20, 1, "metadata.version", 95),
-        (20, 2, "metadata.version", 95),
+        (16, 2, "metadata.version", 95),
+        (17, 1, "metadata.version", 95),
+        (16, 3, "metadata.version", 95),
         (6, 3, "metadata.version", 95),
         (-1, 1, "metadata.version", 95),
         (21, 9, "metadata.version", 95),
@@ -75,13 +77,38 @@ def update(cluster: Cluster, level: int, upgrade_type: int = 1, feature: str = "
         (1, 1, "kraft.version", 95),
     ],
 )
-def test_features_rise_to_what_is_implemented_and_never_fall(
+def test_features_rise_to_what_is_implemented_and_fall_no_further_than_records_allow(
     level: int, upgrade_type: int, feature: str, code: int
 ) -> None:
     cluster = Cluster()
     before = cluster.image
     assert update(cluster, level, upgrade_type, feature) == code
     assert cluster.image is before, "nothing here changes a level"
+
+
+@pytest.mark.parametrize("level", [17, 20])
+def test_a_level_falls_as_far_as_no_record_would_be_lost(level: int) -> None:
+    cluster = Cluster()
+    assert update(cluster, level, 2) == 0
+    assert cluster.image.metadata_version == level
+
+
+def test_one_update_that_fails_fails_all() -> None:
+    cluster = Cluster()
+    updates = [
+        FeatureUpdateKey(feature="metadata.version", max_version_level=20, upgrade_type=2),
+        FeatureUpdateKey(feature="bogus", max_version_level=1),
+    ]
+    outcome = cluster.controller.update_features(UpdateFeaturesRequest(feature_updates=updates))
+    assert (outcome.records, outcome.response.error_code, outcome.response.results) == ([], 95, [])
+    assert "does not support this feature" in str(outcome.response.error_message)
+
+
+def test_validation_alone_changes_no_level() -> None:
+    cluster = Cluster()
+    update = FeatureUpdateKey(feature="metadata.version", max_version_level=20, upgrade_type=2)
+    request = UpdateFeaturesRequest(feature_updates=[update], validate_only=True)
+    assert cluster.controller.update_features(request).records == []
 
 
 def test_an_older_cluster_can_be_raised() -> None:

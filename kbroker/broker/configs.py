@@ -1,0 +1,174 @@
+"""What resources are set to, and the one kind of setting that this process keeps by itself: the levels of its loggers.
+
+Topics, brokers, groups and subscriptions are described from the image over the broker's own settings, and changed by
+the controller. A logger's level is a fact of one process: it is changed here, at once, and forgotten at the end.
+
+Source: ConfigHelper and ConfigAdminManager of Apache Kafka 4.3.1.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from kbroker.config import Settings
+from kbroker.config.describe import (
+    ConfigEntry,
+    describe_broker,
+    describe_client_metrics,
+    describe_cluster_defaults,
+    describe_group,
+    describe_logger,
+    describe_topic,
+)
+from kbroker.metadata.image import (
+    BROKER_LOGGER_RESOURCE,
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+    Image,
+)
+from kbroker.metadata.names import topic_name_fault
+from kbroker.runtime import log as logs
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+)
+
+_SET, _DELETE = 0, 1
+_LIST_OPERATIONS: Final = {2: "APPEND", 3: "SUBTRACT"}
+
+
+def describe_resource(
+    settings: Settings,
+    image: Image,
+    resource: tuple[int, str],
+    *,
+    node_id: int,
+    keys: Collection[str] | None,
+    include_synonyms: bool,
+    include_documentation: bool,
+) -> list[ConfigEntry]:
+    """The settings of one resource, (type, name); keys None or empty means all.
+
+    Errors  UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST
+    """
+    kind, name = resource
+    configs = image.configs.get(resource, {})
+    if kind == TOPIC_RESOURCE:
+        if (fault := topic_name_fault(name)) is not None:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        if name not in image.topics_by_name:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+        return describe_topic(
+            settings,
+            configs,
+            keys=keys,
+            include_synonyms=include_synonyms,
+            include_documentation=include_documentation,
+        )
+    if kind == GROUP_RESOURCE:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+        return describe_group(
+            settings,
+            configs,
+            keys=keys,
+            include_synonyms=include_synonyms,
+            include_documentation=include_documentation,
+        )
+    if kind == CLIENT_METRICS_RESOURCE:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
+        return describe_client_metrics(
+            configs, keys=keys, include_synonyms=include_synonyms, include_documentation=include_documentation
+        )
+    if kind == BROKER_LOGGER_RESOURCE:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+        _check_broker_id(name, node_id, expected=f"{node_id}")
+        return [describe_logger(*one) for one in logs.levels().items() if not keys or one[0] in keys]
+    if kind != BROKER_RESOURCE:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
+    if name:
+        _check_broker_id(name, node_id, expected=f"{node_id} or empty string,")
+    describe = describe_broker if name else describe_cluster_defaults
+    return describe(settings, keys=keys, include_synonyms=include_synonyms, include_documentation=include_documentation)
+
+
+def _check_broker_id(name: str, node_id: int, *, expected: str) -> None:
+    if not name.removeprefix("-").isdecimal():
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
+    if int(name) != node_id:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {expected} but received {name}")
+
+
+def alter_loggers(
+    resources: Iterable[AlterConfigsResource], *, node_id: int, validate_only: bool
+) -> list[AlterConfigsResourceResponse]:
+    """Change the levels of loggers, each resource's all together or not at all.
+
+    Per resource: INVALID_REQUEST, INVALID_CONFIG for a logger or a level that there is not.
+    """
+    resources = list(resources)
+    times = Counter(resource.resource_name for resource in resources)
+    answers = []
+    for resource in resources:
+        answer = AlterConfigsResourceResponse(
+            error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
+        )
+        try:
+            if times[resource.resource_name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            levels = _wanted_levels(resource, node_id)
+        except KafkaError as error:
+            answer.error_code, answer.error_message = error.code, error.message
+        else:
+            if not validate_only:
+                for name, level in levels.items():
+                    logs.set_level(name, level)
+        answers.append(answer)
+    return answers
+
+
+def _wanted_levels(resource: AlterConfigsResource, node_id: int) -> dict[str, str | None]:
+    """Logger by logger what a resource asks for; None is the level of the logger above."""
+    name, changes = resource.resource_name, resource.configs
+    if len({change.name for change in changes}) != len(changes):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    empty = [change.name for change in changes if change.value is None and change.config_operation != _DELETE]
+    if empty:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(empty)}")
+    if not (name.isascii() and name.isdigit()):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
+    if int(name) != node_id:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected node id. Expected {node_id}, but received {name}")
+    known = logs.levels()
+    return {change.name: _wanted_level(change, known) for change in changes}
+
+
+def _wanted_level(change: AlterableConfig, known: Collection[str]) -> str | None:
+    name, operation, level = change.name, change.config_operation, change.value
+    if operation in _LIST_OPERATIONS:
+        text = f"{_LIST_OPERATIONS[operation]} operation is not allowed for the BROKER_LOGGER resource"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, text)
+    if operation not in (_SET, _DELETE):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {operation}")
+    if name not in known:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {name} does not exist!")
+    if operation == _DELETE:
+        if name == logs.ROOT:
+            text = "Removing the log level of the root logger is not allowed"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, text)
+        return None
+    if level not in logs.LEVELS:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"Cannot set the log level of {name} to {level} as it is not a supported log level. "
+            f"Valid log levels are {', '.join(sorted(logs.LEVELS))}",
+        )
+    return level

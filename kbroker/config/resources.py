@@ -1,0 +1,157 @@
+"""Settings of groups, and of subscriptions to the metrics of clients.
+
+Neither kind of resource has an effect here yet: the settings of a group are those of the consumer, share and streams
+protocols, and no metrics are collected from clients. They are checked and kept as Kafka does (a Kafka without a
+receiver of telemetry collects nothing either), so that a tool which sets them finds them again.
+
+Source: `GroupConfig` and `ClientMetricsConfigs` of Apache Kafka 4.3.1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kbroker.config.catalogue import BROKER
+from kbroker.config.load import Settings
+from kbroker.config.settings import MAX_INT32, MINUTE, Effect, Setting
+from kbroker.config.values import ConfigError, Kind, Value
+from wire.errors import ErrorCode, KafkaError
+
+_NO_GROUPS = "Groups of the consumer, share and streams protocols are not served yet."
+_NO_TELEMETRY = "Clients' metrics are not collected."
+_SHORTEST_INTERVAL_MS, _LONGEST_INTERVAL_MS = 100, 3_600_000
+_DURATION = re.compile(r"by_duration:P(?!$)(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?", re.ASCII)
+_MATCHED = (
+    "client_instance_id",
+    "client_id",
+    "client_software_name",
+    "client_software_version",
+    "client_source_address",
+    "client_source_port",
+)
+
+
+def _reset(text: str) -> str | None:
+    if text in ("earliest", "latest") or _DURATION.fullmatch(text):
+        return None
+    return "The value must be either 'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'."
+
+
+def _of_group(name: str, default: Value, **how: Any) -> Setting:
+    broker_key = f"group.{name}"
+    return Setting(
+        default,
+        name=name,
+        effect=Effect.HARMLESS,
+        why=_NO_GROUPS,
+        synonyms=((broker_key, 1),) if broker_key in BROKER else (),
+        **how,
+    )
+
+
+GROUP: Final[Mapping[str, Setting]] = {
+    one.name: one
+    for one in (
+        _of_group("consumer.assignment.interval.ms", 1000, at_least=0),
+        _of_group("consumer.heartbeat.interval.ms", 5000, at_least=1),
+        _of_group("consumer.session.timeout.ms", 45_000, at_least=1),
+        _of_group("share.assignment.interval.ms", 1000, at_least=0),
+        _of_group("share.auto.offset.reset", "latest", check=_reset),
+        _of_group("share.delivery.count.limit", 5, at_least=2),
+        _of_group("share.heartbeat.interval.ms", 5000, at_least=1),
+        _of_group("share.isolation.level", "read_uncommitted", one_of=("read_committed", "read_uncommitted")),
+        _of_group("share.partition.max.record.locks", 2000, at_least=100),
+        _of_group("share.record.lock.duration.ms", 30_000, at_least=1000),
+        _of_group("share.renew.acknowledge.enable", True),
+        _of_group("share.session.timeout.ms", 45_000, at_least=1),
+        _of_group("streams.assignment.interval.ms", 1000, at_least=0),
+        _of_group("streams.heartbeat.interval.ms", 5000, at_least=1),
+        _of_group("streams.initial.rebalance.delay.ms", 3000, at_least=0),
+        _of_group("streams.num.standby.replicas", 0, at_least=0),
+        _of_group("streams.session.timeout.ms", 45_000, at_least=1),
+    )
+}
+
+CLIENT_METRICS: Final[Mapping[str, Setting]] = {
+    one.name: one
+    for one in (
+        Setting(
+            5 * MINUTE,
+            name="interval.ms",
+            at_most=MAX_INT32,
+            doc="Metrics push interval in milliseconds.",
+            effect=Effect.HARMLESS,
+            why=_NO_TELEMETRY,
+        ),
+        Setting((), name="match", doc="Client match criteria.", effect=Effect.HARMLESS, why=_NO_TELEMETRY),
+        Setting((), name="metrics", doc="Prefixes of metrics' names.", effect=Effect.HARMLESS, why=_NO_TELEMETRY),
+    )
+}
+
+
+def validate_group(settings: Settings, configs: Mapping[str, str]) -> None:
+    """Check what a group's settings would become, with the bounds that the broker's settings give.
+
+    Errors  INVALID_CONFIG
+    """
+    for name, text in configs.items():
+        declaration = GROUP.get(name)
+        if declaration is None:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
+        value = _parsed(declaration, text)
+        protocol, _, rest = name.partition(".")
+        least, most = (f"group.{protocol}.{bound}.{rest.removeprefix('num.')}" for bound in ("min", "max"))
+        if _bound(settings, least, default=value) > value:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} must be greater than or equal to {least}")
+        if _bound(settings, most, default=value) < value:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} must be less than or equal to {most}")
+
+
+def _bound(settings: Settings, key: str, *, default: int) -> int:
+    value = settings.value(key) if key in BROKER else default
+    assert isinstance(value, int)
+    return value
+
+
+def _parsed(declaration: Setting, text: str) -> int:
+    """The value as far as it is a number; 0 for any other that is valid."""
+    try:
+        value = declaration.parse(text)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+    return value if isinstance(value, int) and declaration.kind is Kind.INT else 0
+
+
+def validate_client_metrics(configs: Mapping[str, str]) -> None:
+    """Check what a subscription would become.
+
+    Errors  INVALID_REQUEST for an unknown key and an interval out of bounds, INVALID_CONFIG for any other bad value
+    """
+    for name, text in configs.items():
+        declaration = CLIENT_METRICS.get(name)
+        if declaration is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {name}")
+        number = _parsed(declaration, text)
+        if name == "interval.ms" and not _SHORTEST_INTERVAL_MS <= number <= _LONGEST_INTERVAL_MS:
+            bounds = f"{_SHORTEST_INTERVAL_MS} and {_LONGEST_INTERVAL_MS} (1 hour)"
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"Invalid value {text} for interval.ms, interval must be between {bounds}"
+            )
+        if name == "match":
+            for pattern in filter(None, text.split(",")):
+                if not _is_pattern(pattern):
+                    raise KafkaError(ErrorCode.INVALID_CONFIG, f"Illegal client matching pattern: {pattern}")
+
+
+def _is_pattern(text: str) -> bool:
+    """Whether it is `<what>=<regular expression>`. The expression is only kept, never matched with anything."""
+    what, equals, pattern = text.partition("=")
+    if not equals or what.strip() not in _MATCHED:
+        return False
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError):
+        return False
+    return True

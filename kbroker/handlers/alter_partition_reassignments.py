@@ -1,0 +1,24 @@
+"""AlterPartitionReassignments: move replicas between brokers, of which there is one yet."""
+
+from __future__ import annotations
+
+from kbroker.broker import Broker
+from kbroker.handlers import Context, handles
+from wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
+
+
+@handles(
+    AlterPartitionReassignmentsRequest,
+    versions="0-1",
+    on_error=lambda request, code: AlterPartitionReassignmentsResponse(
+        error_code=code, error_message=None, responses=[]
+    ),
+)
+async def alter_partition_reassignments(
+    request: AlterPartitionReassignmentsRequest, broker: Broker, context: Context
+) -> AlterPartitionReassignmentsResponse:
+    """Have the controller decide."""
+    return await broker.controller.decide(lambda controller: controller.alter_partition_reassignments(request))

@@ -1,0 +1,27 @@
+"""DeleteAcls: refused, since there is no authorizer and so nothing to delete."""
+
+from __future__ import annotations
+
+from kbroker.broker import Broker
+from kbroker.handlers import CloseConnection, Context, handles
+from wire.errors import ErrorCode
+from wire.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
+
+UNKNOWN = 0
+
+
+def _refused(request: DeleteAclsRequest, code: ErrorCode, why: str | None = None) -> DeleteAclsResponse:
+    return DeleteAclsResponse(
+        filter_results=[
+            DeleteAclsFilterResult(error_code=code, error_message=why, matching_acls=[]) for _ in request.filters
+        ]
+    )
+
+
+@handles(DeleteAclsRequest, versions="1-3", on_error=_refused)
+async def delete_acls(request: DeleteAclsRequest, broker: Broker, context: Context) -> DeleteAclsResponse:
+    """As Kafka without an authorizer: SECURITY_DISABLED, and nothing at all for a filter of an unknown kind."""
+    for one in request.filters:
+        if UNKNOWN in (one.resource_type_filter, one.pattern_type_filter, one.operation, one.permission_type):
+            raise CloseConnection("DeleteAcls of an unknown kind")
+    return _refused(request, ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")

@@ -1,0 +1,30 @@
+"""DescribeAcls: there is no authorizer, so there are no access control entries, and no answer but that."""
+
+from __future__ import annotations
+
+from kbroker.broker import Broker
+from kbroker.handlers import CloseConnection, Context, handles
+from wire.errors import ErrorCode
+from wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+
+UNKNOWN = 0
+
+
+@handles(
+    DescribeAclsRequest,
+    versions="1-3",
+    on_error=lambda request, code: DescribeAclsResponse(error_code=code, error_message=None, resources=[]),
+)
+async def describe_acls(request: DescribeAclsRequest, broker: Broker, context: Context) -> DescribeAclsResponse:
+    """As Kafka without an authorizer: SECURITY_DISABLED, and nothing at all for a filter of an unknown kind."""
+    kinds = (
+        request.resource_type_filter,
+        request.pattern_type_filter,
+        request.operation,
+        request.permission_type,
+    )
+    if UNKNOWN in kinds:
+        raise CloseConnection("DescribeAcls of an unknown kind")
+    return DescribeAclsResponse(
+        error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured on the broker", resources=[]
+    )

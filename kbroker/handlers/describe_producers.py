@@ -1,0 +1,71 @@
+"""DescribeProducers: which idempotent producers the partitions of this broker remember."""
+
+from __future__ import annotations
+
+from kbroker.broker import Broker
+from kbroker.handlers import Context, handles
+from kbroker.metadata.names import topic_name_fault
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+
+
+def _refused(request: DescribeProducersRequest, code: ErrorCode) -> DescribeProducersResponse:
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(
+                name=topic.name,
+                partitions=[_failed(index, KafkaError(code)) for index in topic.partition_indexes],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _failed(index: int, error: KafkaError) -> PartitionResponse:
+    return PartitionResponse(
+        partition_index=index, error_code=error.code, error_message=error.message or None, active_producers=[]
+    )
+
+
+@handles(DescribeProducersRequest, versions="0", on_error=_refused)
+async def describe_producers(
+    request: DescribeProducersRequest, broker: Broker, context: Context
+) -> DescribeProducersResponse:
+    """Answer each partition by itself."""
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(
+                name=topic.name, partitions=[_describe(broker, topic.name, index) for index in topic.partition_indexes]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
+    try:
+        if (fault := topic_name_fault(topic)) is not None:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        producers = broker.find(topic, index).log.producers.producers.values()
+    except KafkaError as error:
+        return _failed(index, error)
+    return PartitionResponse(
+        partition_index=index,
+        active_producers=[
+            ProducerState(
+                producer_id=one.producer_id,
+                producer_epoch=one.producer_epoch,
+                last_sequence=one.last_sequence,
+                last_timestamp=one.last_timestamp_ms,
+                coordinator_epoch=one.coordinator_epoch,
+                current_txn_start_offset=one.current_txn_first_offset,
+            )
+            for one in producers
+        ],
+    )

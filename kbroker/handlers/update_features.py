@@ -1,0 +1,17 @@
+"""UpdateFeatures: raise or lower the finalized levels of features."""
+
+from __future__ import annotations
+
+from kbroker.broker import Broker
+from kbroker.handlers import Context, handles
+from wire.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
+
+
+@handles(
+    UpdateFeaturesRequest,
+    versions="0-2",
+    on_error=lambda request, code: UpdateFeaturesResponse(error_code=code, error_message=None),
+)
+async def update_features(request: UpdateFeaturesRequest, broker: Broker, context: Context) -> UpdateFeaturesResponse:
+    """Have the controller decide."""
+    return await broker.controller.update_features(request)
