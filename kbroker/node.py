@@ -25,13 +25,13 @@ from kbroker.broker import Broker
 from kbroker.config import ConfigError, Settings
 from kbroker.config.rules import ConfigRules, topic_warnings
 from kbroker.config.server import connections_by_address
-from kbroker.controller.context import ControllerSettings
+from kbroker.controller.context import ControllerSettings, InternalTopic
 from kbroker.controller.metadata_log import MetadataLogConfig
 from kbroker.controller.tasks import ControllerClient, open_controller
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import TOPIC_RESOURCE, Endpoint, Image
-from kbroker.metadata.names import CLUSTER_METADATA_TOPIC
+from kbroker.metadata.names import CLUSTER_METADATA_TOPIC, GROUP_METADATA_TOPIC, is_internal
 from kbroker.replication.replicas import Replicas
 from kbroker.runtime import log as logs
 from kbroker.runtime.disk import raise_descriptor_limit
@@ -240,13 +240,14 @@ class Node:
             if delta.changed_configs:
                 server.limits = _limits(broker.settings)
             for kind, name in delta.changed_configs:
-                if kind == TOPIC_RESOURCE:
+                if kind == TOPIC_RESOURCE and not is_internal(name):
                     for warning in topic_warnings(image.topic_configs(name)):
                         log.warning(warning, topic=name)
 
         controller.add_listener(on_image)
         async with trio.open_nursery() as nursery:
             await nursery.start(controller.run)
+            await nursery.start(broker.groups.run)
             broker_epoch = await self._register(controller, directory, bound)
             self._look_after_logs(nursery, directory, broker)
             await nursery.start(server.run)
@@ -390,6 +391,20 @@ def _controller_settings(settings: Settings, cluster_id: str) -> ControllerSetti
         delete_topic_enable=settings.log.delete_topic_enable,
         auto_create_topics_enable=settings.log.auto_create_topics_enable,
         unclean_leader_election_enable=settings.log.unclean_leader_election_enable,
+        internal_topics={GROUP_METADATA_TOPIC: _group_metadata_topic(settings)},
+    )
+
+
+def _group_metadata_topic(settings: Settings) -> InternalTopic:
+    groups = settings.groups
+    return InternalTopic(
+        partitions=groups.offsets_topic_num_partitions,
+        replication_factor=groups.offsets_topic_replication_factor,
+        configs={
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(groups.offsets_topic_segment_bytes),
+        },
     )
 
 

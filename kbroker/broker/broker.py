@@ -19,10 +19,11 @@ from kbroker.config import Settings
 from kbroker.config.describe import ConfigEntry
 from kbroker.controller.auto_creation import auto_creation_request, may_create
 from kbroker.controller.tasks import ControllerClient
+from kbroker.coordinator.tasks import GroupCoordinator
 from kbroker.metadata.answers import Viewpoint
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import BROKER_LOGGER_RESOURCE, Endpoint, Image
-from kbroker.metadata.names import is_internal
+from kbroker.metadata.names import GROUP_METADATA_TOPIC, is_internal
 from kbroker.replication.fetch_session import FetchedPartition, FetchSessions
 from kbroker.replication.partition import CONSUMER, Fetcher, Partition
 from kbroker.replication.replicas import Replicas
@@ -78,6 +79,7 @@ class Broker:
         self.appender = Appender(
             env, self.purgatory, max_decompressed_bytes=settings.limits.kbroker_max_decompressed_batch_bytes
         )
+        self.groups = GroupCoordinator(env, settings.groups, replicas=replicas, purgatory=self.purgatory, logs=self)
         self._kept = PartitionLocks()
         self._checkpoint_lock = trio.Lock()
 
@@ -101,6 +103,7 @@ class Broker:
         if self.settings is not replicas.settings:
             self._take_settings(replicas.settings)
         self.purgatory.wake_many(changed)
+        await self.groups.on_image(image, delta)
 
     def _take_settings(self, settings: Settings) -> None:
         self.settings = settings
@@ -187,6 +190,22 @@ class Broker:
         answer.responses += alter_loggers(loggers, node_id=self.node_id, validate_only=request.validate_only)
         return answer
 
+    # Groups
+
+    async def find_group_coordinator(self, group_id: str, *, listener: str) -> AdvertisedNode:
+        """The broker that coordinates a group. The first question brings the topic of the groups into being.
+
+        Errors  COORDINATOR_NOT_AVAILABLE
+        """
+        if GROUP_METADATA_TOPIC not in self.image.topics_by_name:
+            await self.create_automatically([GROUP_METADATA_TOPIC])
+        index = self.groups.partition_of(group_id)
+        leader, _ = self.current_leader(GROUP_METADATA_TOPIC, index)
+        for node in self.nodes(listener):
+            if node.id == leader:
+                return node
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUP_METADATA_TOPIC}-{index} has no leader")
+
     # Partitions
 
     def find(self, topic: str, index: int) -> Partition:
@@ -256,7 +275,11 @@ class Broker:
             )
         return self.appender.append(partition, records, version=version)
 
-    # For those who look after the logs (kbroker.storage.tasks)
+    # For those who look after the logs (kbroker.storage.tasks, kbroker.coordinator)
+
+    def is_locked(self, held: Log) -> bool:
+        """Whether somebody appends to a log, or changes it otherwise, in more than one step."""
+        return (held.topic, held.partition) in self.appender.locks
 
     def locked(self, held: Log) -> AbstractAsyncContextManager[None]:
         """Hold off appends to a log, and its removal."""

@@ -1,10 +1,14 @@
-"""FindCoordinator: there is no coordinator yet, and this says so.
+"""FindCoordinator: which broker coordinates a group; from v4 on several at once.
 
-Groups and transactions are not implemented, and none of their other APIs is advertised. This one is, for the same
-reason as Produce 0: librdkafka before 2.12 takes lz4 for supported only where FindCoordinator 0 is advertised, and
-otherwise sends such batches uncompressed without a word. The code is the one of a coordinator that cannot be had now: a
-consumer of assigned partitions, which some libraries make name a group, works on beside it, where a final code would
-end it. Who waits for a group learns the reason from the error message and from the broker's log.
+The first question about a group brings `__consumer_offsets` into being. Where Kafka answers COORDINATOR_NOT_AVAILABLE
+to that one, and is asked again, the topic is served here before the reply leaves.
+
+Transactions have no coordinator, and this says so: the code is the one of a coordinator that cannot be had now, because
+a final one would end clients that only look; who waits learns the reason from the error message and from the broker's
+log. Share groups are not served, which is said as Kafka says it where they are switched off.
+
+That version 0 is served matters beyond groups: librdkafka before 2.12 takes lz4 for supported only then, and otherwise
+sends such batches uncompressed without a word.
 """
 
 from __future__ import annotations
@@ -12,28 +16,34 @@ from __future__ import annotations
 from kbroker.broker import Broker
 from kbroker.handlers import Context, handles
 from kbroker.runtime.log import logger
-from wire.errors import ErrorCode
+from wire.errors import ErrorCode, KafkaError
 from wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 FIRST_VERSION_WITH_SEVERAL_KEYS = 4
-NOT_IMPLEMENTED = "consumer groups and transactions are not implemented yet"
+GROUP, TRANSACTION = 0, 1
+NO_TRANSACTIONS = "transactions are not implemented yet"
+SUCCESS_MESSAGE = "NONE"  # what Kafka's brokers say, and tests of clients compare
 
 log = logger(__name__)
 
 
 def _refused(request: FindCoordinatorRequest, code: ErrorCode) -> FindCoordinatorResponse:
     if request.coordinator_keys:
-        return FindCoordinatorResponse(
-            coordinators=[
-                Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=NOT_IMPLEMENTED)
-                for key in request.coordinator_keys
-            ]
-        )
+        return FindCoordinatorResponse(coordinators=[_failed(key, code) for key in request.coordinator_keys])
+    return _single(_failed(request.key, code))
+
+
+def _failed(key: str, code: ErrorCode, message: str | None = None) -> Coordinator:
+    return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=message or code.name)
+
+
+def _single(found: Coordinator) -> FindCoordinatorResponse:
     return FindCoordinatorResponse(
-        error_code=code,
-        error_message=NOT_IMPLEMENTED,
-        node_id=-1,
-        port=-1,
+        error_code=found.error_code,
+        error_message=found.error_message if found.error_code else SUCCESS_MESSAGE,
+        node_id=found.node_id,
+        host=found.host,
+        port=found.port,
     )
 
 
@@ -41,11 +51,25 @@ def _refused(request: FindCoordinatorRequest, code: ErrorCode) -> FindCoordinato
 async def find_coordinator(
     request: FindCoordinatorRequest, broker: Broker, context: Context
 ) -> FindCoordinatorResponse:
-    """Refuse every key."""
-    peer = context.stream.peer_host
-    left_out = broker.log_limit.admit(("groups", peer), now_ms=broker.env.now_ms())
-    if left_out is not None:
-        log.warning(NOT_IMPLEMENTED, peer=peer, client_id=context.client_id, left_out=left_out)
-    if context.api_version >= FIRST_VERSION_WITH_SEVERAL_KEYS and not request.coordinator_keys:
-        return FindCoordinatorResponse(coordinators=[])
-    return _refused(request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    """Answer each key by itself."""
+    if context.api_version < FIRST_VERSION_WITH_SEVERAL_KEYS:
+        return _single(await _find(request.key, request.key_type, broker, context))
+    return FindCoordinatorResponse(
+        coordinators=[await _find(key, request.key_type, broker, context) for key in request.coordinator_keys]
+    )
+
+
+async def _find(key: str, key_type: int, broker: Broker, context: Context) -> Coordinator:
+    if key_type == TRANSACTION:
+        peer = context.stream.peer_host
+        left_out = broker.log_limit.admit(("transactions", peer), now_ms=broker.env.now_ms())
+        if left_out is not None:
+            log.warning(NO_TRANSACTIONS, peer=peer, client_id=context.client_id, left_out=left_out)
+        return _failed(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, NO_TRANSACTIONS)
+    if key_type != GROUP:
+        return _failed(key, ErrorCode.INVALID_REQUEST)
+    try:
+        node = await broker.find_group_coordinator(key, listener=context.listener)
+    except KafkaError as error:
+        return _failed(key, error.code)
+    return Coordinator(key=key, node_id=node.id, host=node.host, port=node.port, error_message="")

@@ -1,0 +1,238 @@
+"""The shell around consumer groups: one shard for each partition of `__consumer_offsets` that this broker leads.
+
+Theory of operation: a group belongs to the partition that its id hashes to, and whoever leads that partition
+coordinates it. When the metadata makes this broker a leader, the partition is read into a new shard, and requests
+meanwhile are told that it is loading. When it leads no more the shard is let go, and who waits is told to look for the
+coordinator anew. How decisions are made and stored is in deciding.py, how logs are read and kept short in upkeep.py.
+
+A JoinGroup or SyncGroup that waits is its connection's task, parked until the shard has its answer. One task keeps the
+time of all shards.
+
+Source: GroupCoordinatorService of Apache Kafka 4.3.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import lru_cache, partial
+from typing import Any, Final
+from uuid import UUID
+
+import trio
+
+from kbroker.config.groups import GroupSettings
+from kbroker.coordinator import upkeep
+from kbroker.coordinator.deciding import Decisions, Logs, Wait
+from kbroker.coordinator.led import LedPartition, State
+from kbroker.coordinator.shard import Caller, GroupShard, Parked, partition_for, refuse
+from kbroker.metadata.delta import Delta
+from kbroker.metadata.image import Image
+from kbroker.metadata.names import GROUP_METADATA_TOPIC
+from kbroker.replication.replicas import Replicas
+from kbroker.runtime.log import logger
+from kbroker.runtime.net_ports import Env
+from kbroker.runtime.purgatory import Purgatory
+from wire.compression import Codec
+from wire.errors import ErrorCode, KafkaError
+
+REMEMBERED_GROUPS: Final = 10_000
+
+log = logger(__name__)
+
+
+class GroupCoordinator:
+    """The groups that this broker coordinates.
+
+    Shape  led maps the index of each partition of `__consumer_offsets` that this broker leads to what it has of it
+    """
+
+    def __init__(
+        self, env: Env, settings: GroupSettings, *, replicas: Replicas, purgatory: Purgatory, logs: Logs
+    ) -> None:
+        self.settings = settings
+        self.led: dict[int, LedPartition] = {}
+        self._env = env
+        self._replicas = replicas
+        self._purgatory = purgatory
+        self._logs = logs
+        self._codec = Codec(settings.offsets_topic_compression_codec)
+        self.decisions = Decisions(
+            env,
+            purgatory=purgatory,
+            logs=logs,
+            codec=self._codec,
+            commit_timeout_ms=settings.offsets_commit_timeout_ms,
+            on_deadline=self._note_deadline,
+            on_growth=self._want_rewriting,
+        )
+        self._topic_id: UUID | None = None
+        self._partition_count = settings.offsets_topic_num_partitions
+        self._hash = lru_cache(REMEMBERED_GROUPS)(partition_for)
+        self._to_load: list[LedPartition] = []
+        self._load_wanted = trio.Event()
+        self._rewrite_wanted = trio.Event()
+        self._sleep = trio.CancelScope()
+        self._due_ms: int | None = None
+        self._has_followed = False
+
+    # Which partition, which shard
+
+    def partition_of(self, group_id: str) -> int:
+        """The partition of `__consumer_offsets` that holds a group."""
+        return self._hash(group_id, self._partition_count)
+
+    def shard_of(self, group_id: str) -> GroupShard:
+        """The shard that holds a group, to be asked what it knows.
+
+        Errors  NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS
+        """
+        return self._find(group_id).shard
+
+    def shards(self) -> Iterator[GroupShard]:
+        """The shards of this broker, for what looks at all groups; failed ones are left out, as in Kafka.
+
+        Errors  COORDINATOR_LOAD_IN_PROGRESS
+        """
+        for led in self.led.values():
+            if led.state is not State.FAILED:
+                led.require_active()
+                yield led.shard
+
+    def _find(self, group_id: str) -> LedPartition:
+        led = self.led.get(self.partition_of(group_id))
+        if led is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"the group {group_id} has its coordinator elsewhere")
+        led.require_active()
+        return led
+
+    # Requests
+
+    async def ask(self, group_id: str, request: Any, caller: Caller, *, wait: Wait) -> Any:
+        """The response to a request of one group; what is wrong is in the response.
+
+        `wait` is used where the answer depends on what others do.
+        """
+        try:
+            led = self._find(group_id)
+            response = await self.decisions.decide(led, partial(led.shard.decide, request, caller))
+        except KafkaError as error:
+            return refuse(request, error.code, caller.api_version)
+        if type(response) is Parked:
+            return await self.decisions.answer(response, request, caller, wait)
+        return response
+
+    # For ever
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Load shards, keep their time, and bound their logs, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._load_shards)
+            nursery.start_soon(self._keep_time)
+            nursery.start_soon(self._shorten_logs)
+            task_status.started()
+
+    def _note_deadline(self, now_ms: int, due_ms: int) -> None:
+        if self._due_ms is None or due_ms < self._due_ms:
+            self._due_ms = due_ms
+            self._sleep.deadline = trio.current_time() + max(0, due_ms - now_ms) / 1000
+
+    async def _keep_time(self) -> None:
+        while True:
+            self._due_ms, now_ms = None, self._env.now_ms()
+            with trio.CancelScope() as self._sleep:
+                for led in self._active():
+                    due_ms = led.shard.next_deadline_ms()
+                    if due_ms is not None:
+                        self._note_deadline(now_ms, due_ms)
+                await trio.sleep_forever()
+            for led in self._active():
+                due_ms = led.shard.next_deadline_ms()
+                if due_ms is not None and due_ms <= self._env.now_ms() and led.state is State.ACTIVE:
+                    with suppress(KafkaError):  # it is led no more since it stood in line
+                        await self.decisions.decide(led, led.shard.on_time)
+
+    def _active(self) -> list[LedPartition]:
+        return [led for led in self.led.values() if led.state is State.ACTIVE]
+
+    async def _load_shards(self) -> None:
+        while True:
+            if not self._to_load:
+                self._load_wanted = trio.Event()
+                await self._load_wanted.wait()
+            led = self._to_load.pop(0)
+            if led.state is State.LOADING:
+                slice_bytes = self.settings.offsets_load_buffer_size
+                if await upkeep.load(self._env, self._logs, led, slice_bytes=slice_bytes):
+                    await self._activate(led)
+
+    async def _activate(self, led: LedPartition) -> None:
+        led.state = State.ACTIVE
+        with suppress(KafkaError):
+            await self.decisions.decide(led, led.shard.on_loaded)
+        if led.wants_rewriting:
+            self._want_rewriting()
+
+    def _want_rewriting(self) -> None:
+        self._rewrite_wanted.set()
+
+    async def _shorten_logs(self) -> None:
+        while True:
+            await self._rewrite_wanted.wait()
+            self._rewrite_wanted = trio.Event()
+            for led in self._active():
+                if not led.wants_rewriting or led.state is not State.ACTIVE:
+                    continue
+                try:
+                    await upkeep.shorten(self._env, self._logs, self._purgatory, led, codec=self._codec)
+                except KafkaError as error:
+                    led.postpone_rewriting()
+                    log.warning("cannot shorten the log of groups", partition=led.partition.name, why=error.message)
+
+    # Following the metadata
+
+    async def on_image(self, image: Image, delta: Delta) -> None:
+        """Load what this broker leads now, let go of what it leads no more, and forget offsets of deleted topics."""
+        topic = image.topics_by_name.get(GROUP_METADATA_TOPIC)
+        if topic is not delta.before.topics_by_name.get(GROUP_METADATA_TOPIC) or not self._has_followed:
+            self._has_followed = True
+            topic_id = None if topic is None else topic.id
+            if topic_id != self._topic_id:
+                # The number counts with which the topic was found: another would move groups away from their offsets.
+                self._topic_id = topic_id
+                default = self.settings.offsets_topic_num_partitions
+                self._partition_count = default if topic is None else len(topic.partitions)
+            await self._follow(() if topic is None else topic.partitions)
+        deleted = [(one.id, one.name) for one in delta.deleted_topics]
+        if deleted:
+            for led in self._active():
+                with suppress(KafkaError):
+                    await self.decisions.decide(led, partial(led.shard.on_topics_deleted, deleted))
+
+    async def _follow(self, indexes: Iterable[int]) -> None:
+        partitions = self._replicas.partitions
+        led_now = {
+            index: partition
+            for index in indexes
+            if (partition := partitions.get((GROUP_METADATA_TOPIC, index))) is not None and partition.is_leader
+        }
+        for index, led in list(self.led.items()):
+            if led.partition is not led_now.get(index) or not led.is_led:
+                del self.led[index]
+                self._unload(led)
+        for index, partition in led_now.items():
+            if index in self.led:
+                continue
+            led = self.led[index] = LedPartition(partition, GroupShard(self.settings, new_uuid=self._env.new_uuid))
+            if partition.log.log_start_offset == partition.log.log_end_offset:
+                await self._activate(led)
+            else:
+                self._to_load.append(led)
+                self._load_wanted.set()
+
+    def _unload(self, led: LedPartition) -> None:
+        was_active, led.state = led.state is State.ACTIVE, State.UNLOADED
+        if was_active:
+            led.shard.unload(now_ms=self._env.now_ms(), timestamp_ms=self._env.timestamp_ms())
+            self.decisions.deliver(led)
+        self._purgatory.wake(led.partition.key)

@@ -1,0 +1,22 @@
+"""DeleteGroups: forget empty groups with their offsets."""
+
+from __future__ import annotations
+
+from kbroker.broker import Broker
+from kbroker.broker.callers import caller_of
+from kbroker.coordinator.shard import refuse
+from kbroker.handlers import Context, handles
+from wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+
+
+@handles(DeleteGroupsRequest, versions="0-2", on_error=lambda request, code: refuse(request, code, 0))
+async def delete_groups(request: DeleteGroupsRequest, broker: Broker, context: Context) -> DeleteGroupsResponse:
+    """Each group by itself; one that is named twice is deleted once."""
+    caller = caller_of(context)
+    results: list[DeletableGroupResult] = []
+    for group_id in dict.fromkeys(request.groups_names):
+        one = DeleteGroupsRequest(groups_names=[group_id])
+        answer = await broker.groups.ask(group_id, one, caller, wait=context.wait)
+        assert isinstance(answer, DeleteGroupsResponse)
+        results += answer.results
+    return DeleteGroupsResponse(results=results)

@@ -1,0 +1,34 @@
+"""DescribeGroups: state, protocol and members of classic groups."""
+
+from __future__ import annotations
+
+from kbroker.broker import Broker
+from kbroker.coordinator.shard import refuse
+from kbroker.handlers import Context, handles
+from wire.errors import KafkaError
+from wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+
+FIRST_VERSION_WITH_AUTHORIZED_OPERATIONS = 3
+ALL_GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
+"""Read, delete, describe, describe configs, alter configs: without an authorizer everybody may do everything."""
+
+
+@handles(DescribeGroupsRequest, versions="0-6", on_error=lambda request, code: refuse(request, code, 0))
+async def describe_groups(request: DescribeGroupsRequest, broker: Broker, context: Context) -> DescribeGroupsResponse:
+    """Each group by itself, in the order of the request."""
+    version = context.api_version
+    groups = [group for group_id in request.groups for group in _describe(broker, group_id, version)]
+    if request.include_authorized_operations and version >= FIRST_VERSION_WITH_AUTHORIZED_OPERATIONS:
+        for group in groups:
+            if not group.error_code:
+                group.authorized_operations = ALL_GROUP_OPERATIONS
+    return DescribeGroupsResponse(groups=groups)
+
+
+def _describe(broker: Broker, group_id: str, version: int) -> list[DescribedGroup]:
+    try:
+        return broker.groups.shard_of(group_id).describe_groups([group_id], version)
+    except KafkaError as error:
+        refused = refuse(DescribeGroupsRequest(groups=[group_id]), error.code, version)
+        assert isinstance(refused, DescribeGroupsResponse)
+        return refused.groups

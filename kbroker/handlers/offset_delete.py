@@ -1,0 +1,50 @@
+"""OffsetDelete: forget how far a group has read topics that none of its members reads."""
+
+from __future__ import annotations
+
+from kbroker.broker import Broker
+from kbroker.broker.callers import caller_of
+from kbroker.handlers import Context, handles
+from wire.errors import ErrorCode
+from wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+
+
+@handles(OffsetDeleteRequest, versions="0", authorize="DELETE group:{group_id}")
+async def offset_delete(request: OffsetDeleteRequest, broker: Broker, context: Context) -> OffsetDeleteResponse:
+    """Delete what exists; partitions that do not are refused one by one, unless the whole request is."""
+    image = broker.image
+    known: list[OffsetDeleteRequestTopic] = []
+    refused: dict[str, OffsetDeleteResponseTopic] = {}
+    for topic in request.topics:
+        found = image.topics_by_name.get(topic.name)
+        indexes = () if found is None else found.partitions
+        unknown = [one.partition_index for one in topic.partitions if one.partition_index not in indexes]
+        if unknown:
+            refused[topic.name] = _unknown(topic.name, unknown)
+            topic.partitions = [one for one in topic.partitions if one.partition_index in indexes]
+        if topic.partitions:
+            known.append(topic)
+    request.topics = known
+    answer = await broker.groups.ask(request.group_id, request, caller_of(context), wait=context.wait)
+    assert isinstance(answer, OffsetDeleteResponse)
+    if answer.error_code:
+        return answer
+    for answered in answer.topics:
+        entry = refused.setdefault(answered.name, answered)
+        if entry is not answered:
+            entry.partitions += answered.partitions
+    return OffsetDeleteResponse(topics=list(refused.values()))
+
+
+def _unknown(name: str, indexes: list[int]) -> OffsetDeleteResponseTopic:
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return OffsetDeleteResponseTopic(
+        name=name,
+        partitions=[OffsetDeleteResponsePartition(partition_index=index, error_code=code) for index in indexes],
+    )

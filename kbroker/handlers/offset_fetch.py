@@ -1,0 +1,134 @@
+"""OffsetFetch: how far groups have read, from v8 on of several groups at once, from v10 on by topic ids.
+
+Before v8 there is one group, whose error stands at the top of the response; before v2 there is no such place, so that
+it stands at each partition. All partitions of a group (topics is null) are answered from v10 on without those of topics
+that have no id any more.
+"""
+
+from __future__ import annotations
+
+from kbroker.broker import Broker
+from kbroker.handlers import Context, handles
+from kbroker.metadata.image import Image
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from wire.types import ZERO_UUID
+
+FIRST_VERSION_WITH_TOP_LEVEL_ERROR = 2
+FIRST_VERSION_WITH_GROUPS = 8
+FIRST_VERSION_WITH_TOPIC_IDS = 10
+
+
+def _failed(request: OffsetFetchRequest, code: ErrorCode) -> OffsetFetchResponse:
+    return OffsetFetchResponse(
+        error_code=code,
+        topics=[],
+        groups=[OffsetFetchResponseGroup(group_id=one.group_id, topics=[], error_code=code) for one in request.groups],
+    )
+
+
+@handles(OffsetFetchRequest, versions="1-10", authorize="DESCRIBE group:{group_id}", on_error=_failed)
+async def offset_fetch(request: OffsetFetchRequest, broker: Broker, context: Context) -> OffsetFetchResponse:
+    """Answer each group by itself."""
+    version = context.api_version
+    if version >= FIRST_VERSION_WITH_GROUPS:
+        by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
+        return OffsetFetchResponse(
+            groups=[_fetch(broker, one, by_id=by_id, require_stable=request.require_stable) for one in request.groups]
+        )
+    topics = request.topics
+    asked = OffsetFetchRequestGroup(
+        group_id=request.group_id,
+        topics=None
+        if topics is None
+        else [OffsetFetchRequestTopics(name=one.name, partition_indexes=one.partition_indexes) for one in topics],
+    )
+    found = _fetch(broker, asked, by_id=False, require_stable=request.require_stable)
+    if found.error_code and version < FIRST_VERSION_WITH_TOP_LEVEL_ERROR:
+        found.topics = [_refused(topic, found.error_code) for topic in asked.topics or ()]
+    return OffsetFetchResponse(
+        error_code=found.error_code,
+        topics=[
+            OffsetFetchResponseTopic(name=topic.name, partitions=[_single(one) for one in topic.partitions])
+            for topic in found.topics
+        ],
+    )
+
+
+def _fetch(
+    broker: Broker, asked: OffsetFetchRequestGroup, *, by_id: bool, require_stable: bool
+) -> OffsetFetchResponseGroup:
+    image = broker.image
+    try:
+        shard = broker.groups.shard_of(asked.group_id)
+    except KafkaError as error:
+        return OffsetFetchResponseGroup(group_id=asked.group_id, topics=[], error_code=error.code)
+    unknown: list[OffsetFetchResponseTopics] = []
+    if asked.topics is not None:
+        unknown = _identify(asked, image) if by_id else _add_ids(asked, image)
+    found = shard.fetch_offsets(asked, require_stable=require_stable)
+    if asked.topics is None and by_id and not found.error_code:
+        found.topics = [topic for topic in found.topics if _has_id(topic, image)]
+    found.topics += unknown
+    return found
+
+
+def _identify(asked: OffsetFetchRequestGroup, image: Image) -> list[OffsetFetchResponseTopics]:
+    """Give the topics their names; the answers for those that do not exist, which are not asked for any more."""
+    known, unknown = [], []
+    for topic in asked.topics or ():
+        found = image.topics_by_id.get(topic.topic_id)
+        if found is None:
+            unknown.append(_refused(topic, ErrorCode.UNKNOWN_TOPIC_ID))
+        else:
+            topic.name = found.name
+            known.append(topic)
+    asked.topics = known
+    return unknown
+
+
+def _add_ids(asked: OffsetFetchRequestGroup, image: Image) -> list[OffsetFetchResponseTopics]:
+    """Give the topics that exist their ids, lest they get the offset of an earlier one with the same name."""
+    for topic in asked.topics or ():
+        found = image.topics_by_name.get(topic.name)
+        topic.topic_id = ZERO_UUID if found is None else found.id
+    return []
+
+
+def _has_id(topic: OffsetFetchResponseTopics, image: Image) -> bool:
+    found = image.topics_by_name.get(topic.name)
+    if found is None:
+        return False
+    topic.topic_id = found.id
+    return True
+
+
+def _refused(topic: OffsetFetchRequestTopics, code: int) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[
+            OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1, metadata="", error_code=code)
+            for index in topic.partition_indexes
+        ],
+    )
+
+
+def _single(partition: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition:
+    return OffsetFetchResponsePartition(
+        partition_index=partition.partition_index,
+        committed_offset=partition.committed_offset,
+        committed_leader_epoch=partition.committed_leader_epoch,
+        metadata=partition.metadata,
+        error_code=partition.error_code,
+    )
