@@ -49,12 +49,13 @@ async def offset_commit(request: OffsetCommitRequest, broker: Broker, context: C
         if topic.partitions:
             known.append(topic)
     if not known:
-        return OffsetCommitResponse(topics=refused)
+        return OffsetCommitResponse(topics=_merged(refused))
     request.topics = known
     answer = await broker.groups.ask(request.group_id, request, caller_of(context), wait=context.wait)
     assert isinstance(answer, OffsetCommitResponse)
     if refused:
-        answer.topics = _merged(refused, answer.topics)
+        # What was refused stands first, as in Kafka.
+        answer.topics = _merged(refused + answer.topics)
     return answer
 
 
@@ -66,12 +67,10 @@ def _refused(topic: OffsetCommitRequestTopic, indexes: list[int], code: ErrorCod
     )
 
 
-def _merged(
-    refused: list[OffsetCommitResponseTopic], answered: list[OffsetCommitResponseTopic]
-) -> list[OffsetCommitResponseTopic]:
-    """One entry a topic: what was refused first, as Kafka has it."""
+def _merged(topics: list[OffsetCommitResponseTopic]) -> list[OffsetCommitResponseTopic]:
+    """One entry a topic."""
     by_topic: dict[tuple[str, UUID], OffsetCommitResponseTopic] = {}
-    for topic in (*refused, *answered):
+    for topic in topics:
         entry = by_topic.setdefault((topic.name, topic.topic_id), topic)
         if entry is not topic:
             entry.partitions += topic.partitions

@@ -20,13 +20,13 @@ async def offset_delete(request: OffsetDeleteRequest, broker: Broker, context: C
     """Delete what exists; partitions that do not are refused one by one, unless the whole request is."""
     image = broker.image
     known: list[OffsetDeleteRequestTopic] = []
-    refused: dict[str, OffsetDeleteResponseTopic] = {}
+    refused: list[OffsetDeleteResponseTopic] = []
     for topic in request.topics:
         found = image.topics_by_name.get(topic.name)
         indexes = () if found is None else found.partitions
         unknown = [one.partition_index for one in topic.partitions if one.partition_index not in indexes]
         if unknown:
-            refused[topic.name] = _unknown(topic.name, unknown)
+            refused.append(_unknown(topic.name, unknown))
             topic.partitions = [one for one in topic.partitions if one.partition_index in indexes]
         if topic.partitions:
             known.append(topic)
@@ -35,11 +35,12 @@ async def offset_delete(request: OffsetDeleteRequest, broker: Broker, context: C
     assert isinstance(answer, OffsetDeleteResponse)
     if answer.error_code:
         return answer
-    for answered in answer.topics:
-        entry = refused.setdefault(answered.name, answered)
+    by_name: dict[str, OffsetDeleteResponseTopic] = {}
+    for answered in (*refused, *answer.topics):
+        entry = by_name.setdefault(answered.name, answered)
         if entry is not answered:
             entry.partitions += answered.partitions
-    return OffsetDeleteResponse(topics=list(refused.values()))
+    return OffsetDeleteResponse(topics=list(by_name.values()))
 
 
 def _unknown(name: str, indexes: list[int]) -> OffsetDeleteResponseTopic:
