@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BOOTSTRAP_SERVER: Final = "localhost:9092"
 BOOTSTRAP_TIMEOUT_MS: Final = 10_000
+RETRY_MS: Final = 100
 
 # Java's name: the client's name and the type of its value.
 _RENAMED: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
@@ -157,8 +158,10 @@ def _store(key: str, location: str, properties: Mapping[str, str]) -> dict[str, 
 
 def explain(error: Exception) -> str:
     """A client's error in a sentence: the words of the broker if it had any."""
-    said = ", ".join(str(argument) for argument in error.args if argument)
-    return said or str(getattr(error, "description", None) or "") or type(error).__name__
+    said = ", ".join(str(argument) for argument in error.args if argument).strip()
+    described = str(getattr(error, "description", None) or type(error).__name__)
+    # Some of the client's errors end where the broker's message would begin if it had sent one.
+    return f"{said} {described}" if said.endswith(":") else said or described
 
 
 def explain_code(code: int, message: str | None) -> str:
@@ -166,3 +169,29 @@ def explain_code(code: int, message: str | None) -> str:
     from kafka.errors import for_code  # noqa: PLC0415
 
     return message or str(for_code(code).description or for_code(code).message or f"error {code}")
+
+
+def ask(client: KafkaAdminClient, request: Any, *, node_id: int | str | None = None) -> Any:
+    """Send one of the client's own requests as it is, to a node or to any: for answers that its methods leave out."""
+    return client._manager.run(client._manager.send, request, node_id)
+
+
+def coordinator_of(client: KafkaAdminClient, group: str, *, timeout_ms: int) -> int:
+    """The node id of a group's coordinator.
+
+    The first question for any group makes a broker create the topic of offsets, so the answer may take a moment.
+    """
+    from threading import Event  # noqa: PLC0415
+
+    from kafka.errors import KafkaError  # noqa: PLC0415
+
+    for _ in range(max(1, timeout_ms // RETRY_MS)):
+        try:
+            found: int = client._manager.run(client._find_coordinator_id, group)
+            return found
+        except KafkaError as error:
+            if not error.retriable:
+                raise
+            reason = explain(error)
+            Event().wait(RETRY_MS / 1000)
+    raise CommandFailed(f"no coordinator of group {group!r} was found within {timeout_ms} ms: {reason}")

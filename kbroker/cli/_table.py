@@ -1,4 +1,4 @@
-"""Tables for people: drawn on a terminal, and only there."""
+"""Tables for people: drawn on a terminal; elsewhere lines in columns, as Kafka's tools print them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=Text(title) if title else None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     held = [list(row) for row in rows]
     for index, column in enumerate(columns):
         is_numeric = bool(held) and all(isinstance(row[index], int) for row in held)
@@ -26,3 +26,15 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     for row in held:
         table.add_row(*(Text(str(cell)) for cell in row))
     Console(file=sys.stdout).print(table)
+
+
+def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table on a terminal; elsewhere a heading and a line a row, with blanks between the columns."""
+    held = [list(row) for row in rows]
+    if is_terminal():
+        print_table("", columns, held)
+        return
+    lines = [[str(cell) for cell in row] for row in [columns, *held]]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        print(" ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kbroker.cli import CommandFailed, Commands
 from kbroker.cli._admin import add_connection_flags, client_settings
+from kbroker.cli._positions import milliseconds
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -47,18 +48,11 @@ def add_parser(commands: Commands) -> None:
     )
     add_connection_flags(parser)
     parser.add_argument(
-        "--timeout", type=_milliseconds, default=DEFAULT_TIMEOUT_MS, metavar="MS",
+        "--timeout", type=milliseconds, default=DEFAULT_TIMEOUT_MS, metavar="MS",
         help=f"for everything together, in milliseconds (default {DEFAULT_TIMEOUT_MS})",
     )  # fmt: skip
     parser.add_argument("--format", choices=["text", "json"], default="text", help="json is for machines")
     parser.set_defaults(run=health)
-
-
-def _milliseconds(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not positive")
-    return number
 
 
 def health(options: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -52,6 +53,12 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of one `kbroker serve` for all tests; they tell their topics apart by name."""
+    """The address of one `kbroker serve` for all tests, which tell their topics apart by name; or of another broker.
+
+    KBROKER_BOOTSTRAP_SERVERS=host:port tests the commands against that one.
+    """
+    if external := os.environ.get("KBROKER_BOOTSTRAP_SERVERS"):
+        yield external
+        return
     with BrokerProcess(tmp_path_factory.mktemp("data"), "--profile", "test") as started:
         yield f"{started.host}:{started.port}"

@@ -1,0 +1,175 @@
+"""How offsets, partitions, points in time and spans of time are written on the command line.
+
+    beginning | end | <n> | -<n> | s@<ms> | e@<ms>
+        an offset, as kcat has it: -<n> counts back from the end, s@ is the first record not older than a timestamp, e@
+        is where to stop
+    -1 ... -5 | latest | earliest | max-timestamp | earliest-local | latest-tiered | <ms>
+        what ListOffsets is asked for, as kafka-get-offsets has it
+    topic | topic:0,1,2
+        partitions of a topic, all without a list
+    2026-01-31T13:45:00.000[Z|+01:00]
+        a point in time, in UTC unless it says otherwise
+    P1DT2H3M4.5S
+        a span of time, as java.time.Duration has it
+
+Everything raises argparse.ArgumentTypeError with a reason, so that it can be the `type` of a flag.
+"""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentTypeError
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal, NamedTuple
+
+MAX_INT64: Final = 2**63 - 1
+MAX_INT32: Final = 2**31 - 1
+
+Anchor = Literal["beginning", "end", "offset", "tail", "timestamp"]
+
+
+class Position(NamedTuple):
+    """Where in a partition; `number` is an offset, how many records before the end, or a timestamp in ms."""
+
+    anchor: Anchor
+    number: int = 0
+
+
+class Range(NamedTuple):
+    """From where to read, and up to where; `end_ms` is a timestamp, None for as far as it goes."""
+
+    start: Position
+    end_ms: int | None = None
+
+
+class TopicPartitions(NamedTuple):
+    """A topic's partitions; all if `partitions` is None."""
+
+    topic: str
+    partitions: tuple[int, ...] | None
+
+
+SPECS: Final = {
+    "latest": -1,
+    "earliest": -2,
+    "max-timestamp": -3,
+    "earliest-local": -4,
+    "latest-tiered": -5,
+}
+_DURATION: Final = re.compile(
+    r"([-+]?)P(?:([-+]?\d+)D)?(?:T(?=[-+\d])(?:([-+]?\d+)H)?(?:([-+]?\d+)M)?(?:([-+]?\d+(?:[.,]\d{1,9})?)S)?)?",
+    re.IGNORECASE,
+)
+_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+def integer(text: str, *, at_least: int, at_most: int = MAX_INT64, what: str = "a whole number") -> int:
+    """A number in a range."""
+    try:
+        number = int(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is not {what}") from None
+    if not at_least <= number <= at_most:
+        raise ArgumentTypeError(f"{text} is not {what} between {at_least} and {at_most}")
+    return number
+
+
+def count(text: str) -> int:
+    """A number of things, one at least."""
+    return integer(text, at_least=1)
+
+
+def any_integer(text: str) -> int:
+    """A number that a long of Java's holds."""
+    return integer(text, at_least=-MAX_INT64)
+
+
+def partition(text: str) -> int:
+    """The index of a partition."""
+    return integer(text, at_least=0, at_most=MAX_INT32, what="a partition")
+
+
+def milliseconds(text: str) -> int:
+    """A span of time in ms, one at least."""
+    return integer(text, at_least=1, what="a number of milliseconds")
+
+
+def position(text: str) -> Position:
+    """One end of what is read."""
+    if text in ("beginning", "earliest"):
+        return Position("beginning")
+    if text in ("end", "latest"):
+        return Position("end")
+    if text.startswith("s@"):
+        return Position("timestamp", integer(text[2:], at_least=0, what="a timestamp in milliseconds"))
+    try:
+        number = any_integer(text)
+    except ArgumentTypeError:
+        raise ArgumentTypeError(
+            f"{text!r} is no offset; offsets are beginning, end, <n>, -<n>, s@<ms> and, for where to stop, e@<ms>"
+        ) from None
+    return Position("tail", -number) if text.startswith("-") else Position("offset", number)
+
+
+def offset_range(words: list[str] | None, *, default: Position) -> Range:
+    """What the words of a repeatable `--offset` come to: at most one start and one `e@`."""
+    starts: list[Position] = []
+    ends: list[int] = []
+    for word in words or []:
+        if word.startswith("e@"):
+            ends.append(integer(word[2:], at_least=0, what="a timestamp in milliseconds"))
+        else:
+            starts.append(position(word))
+    if len(starts) > 1 or len(ends) > 1:
+        raise ArgumentTypeError("more than one offset to begin with, or to stop at")
+    return Range(starts[0] if starts else default, ends[0] if ends else None)
+
+
+def time_spec(text: str) -> int:
+    """What ListOffsets is asked for: a timestamp in ms, or one of the special values below 0."""
+    if text in SPECS:
+        return SPECS[text]
+    what = f"a timestamp in milliseconds or one of {', '.join(SPECS)}"
+    return integer(text, at_least=min(SPECS.values()), what=what)
+
+
+def topic_partitions(text: str) -> TopicPartitions:
+    """A topic with or without a list of partitions. A topic's name holds no colon."""
+    topic, colon, listed = text.partition(":")
+    if not _TOPIC.fullmatch(topic):
+        raise ArgumentTypeError(f"{topic!r} is no name of a topic")
+    if not colon:
+        return TopicPartitions(topic, None)
+    return TopicPartitions(topic, tuple(sorted({partition(word) for word in listed.split(",")})))
+
+
+def point_in_time(text: str) -> int:
+    """A date and time as a timestamp in ms."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or "T" not in text.upper():
+        raise ArgumentTypeError(f"{text!r} is not of the form YYYY-MM-DDTHH:mm:SS.sss")
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=UTC)
+    return (found - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+
+
+def duration(text: str) -> int:
+    """A span of time in ms; may be negative, as Java's."""
+    match = _DURATION.fullmatch(text)
+    if match is None or not any(match.groups()[1:]):
+        raise ArgumentTypeError(f"{text!r} is not of the form PnDTnHnMnS")
+    sign, days, hours, minutes, seconds = match.groups()
+    try:
+        span = timedelta(
+            days=int(days or 0),
+            hours=int(hours or 0),
+            minutes=int(minutes or 0),
+            microseconds=round(float((seconds or "0").replace(",", ".")) * 1_000_000),
+        )
+    except OverflowError:
+        raise ArgumentTypeError(f"{text} is too long") from None
+    found = span // timedelta(milliseconds=1)
+    return -found if sign == "-" else found

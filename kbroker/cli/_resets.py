@@ -1,0 +1,158 @@
+"""Where a group's offsets are moved to by `kbroker group --reset-offsets`, and the files that a plan is kept in.
+
+A plan maps groups to partitions to offsets. Its file is CSV, as Kafka's tool writes it: `topic,partition,offset` for
+one group, `group,topic,partition,offset` for several. An offset outside of the log counts as its nearer end.
+
+Source: ConsumerGroupCommand and CsvUtils of Apache Kafka 4.3.1.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Final
+
+from kafka.admin import KafkaAdminClient
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from kbroker.cli import CommandFailed
+from kbroker.cli._groups import EARLIEST, LATEST, Partition, committed_offsets, log_offsets
+
+Offsets = dict[Partition, int]
+Plan = dict[str, Offsets]
+Way = Callable[[KafkaAdminClient, str, Sequence[Partition]], Offsets]
+
+MAX_INT64: Final = 2**63 - 1
+
+
+def to_spec(spec: int) -> Way:
+    """To the log's start or end."""
+    return lambda client, _group, partitions: _known(log_offsets(client, partitions, spec), partitions)
+
+
+def to_offset(offset: int) -> Way:
+    """To one offset in every partition."""
+    return lambda client, _group, partitions: within(client, dict.fromkeys(partitions, offset))
+
+
+def to_timestamp(timestamp_ms: int) -> Way:
+    """To the first record that is not older; to the end where there is none."""
+
+    def reset(client: KafkaAdminClient, _group: str, partitions: Sequence[Partition]) -> Offsets:
+        found = _known(log_offsets(client, partitions, max(timestamp_ms, 0)), partitions)
+        missing = [partition for partition, offset in found.items() if offset < 0]
+        return found | _known(log_offsets(client, missing, LATEST), missing)
+
+    return reset
+
+
+def shift_by(number: int) -> Way:
+    """From where the group is, forwards or backwards."""
+
+    def reset(client: KafkaAdminClient, group: str, partitions: Sequence[Partition]) -> Offsets:
+        committed = committed_offsets(client, group)
+        for topic, index in partitions:
+            if (topic, index) not in committed:
+                raise CommandFailed(f"{topic}-{index} cannot be shifted: group {group!r} has no offset there")
+        return within(client, {each: committed[each][0] + number for each in partitions})
+
+    return reset
+
+
+def to_current(client: KafkaAdminClient, group: str, partitions: Sequence[Partition]) -> Offsets:
+    """To where the group is; to the end where it is nowhere yet."""
+    committed = committed_offsets(client, group)
+    missing = [each for each in partitions if each not in committed]
+    found = {each: committed[each][0] for each in partitions if each in committed}
+    return found | _known(log_offsets(client, missing, LATEST), missing)
+
+
+def from_plan(plan: Plan) -> Way:
+    """To what a file says, whatever partitions were named."""
+
+    def reset(client: KafkaAdminClient, group: str, _partitions: Sequence[Partition]) -> Offsets:
+        if group not in plan:
+            raise CommandFailed(f"the file says nothing of group {group!r}")
+        return within(client, plan[group])
+
+    return reset
+
+
+def within(client: KafkaAdminClient, wanted: Mapping[Partition, int]) -> Offsets:
+    """Offsets moved into their logs; says on stderr which ones."""
+    partitions = list(wanted)
+    starts = _known(log_offsets(client, partitions, EARLIEST), partitions)
+    ends = _known(log_offsets(client, partitions, LATEST), partitions)
+    found = {}
+    for (topic, index), offset in wanted.items():
+        start, end = starts[topic, index], ends[topic, index]
+        found[topic, index] = min(max(offset, start), end)
+        if found[topic, index] != offset:
+            print(
+                f"kbroker group: offset {offset} of {topic}-{index} is not in its log, {start} to {end}; "
+                f"{found[topic, index]} is taken",
+                file=sys.stderr,
+            )
+    return found
+
+
+def _known(found: Offsets, partitions: Sequence[Partition]) -> Offsets:
+    for topic, index in partitions:
+        if (topic, index) not in found:
+            raise CommandFailed(f"{topic}-{index} does not exist or has no leader")
+    return found
+
+
+def commit(client: KafkaAdminClient, group: str, offsets: Offsets) -> None:
+    """Store offsets for a group. Raises CommandFailed for the first partition that is refused."""
+    answers = client.alter_group_offsets(
+        group, {TopicPartition(*each): OffsetAndMetadata(offset, "", None) for each, offset in offsets.items()}
+    )
+    for partition, error in answers.items():
+        if error.errno:
+            raise CommandFailed(
+                f"the offset of {partition.topic}-{partition.partition} was not stored for group {group!r}: "
+                f"{error.description or error.__name__}"
+            )
+
+
+def format_plan(plan: Plan) -> str:
+    """The lines of a plan's file."""
+    out = StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    for group, offsets in plan.items():
+        for (topic, index), offset in sorted(offsets.items()):
+            writer.writerow([*([group] if len(plan) > 1 else []), topic, index, offset])
+    return out.getvalue()
+
+
+def read_plan(path: Path, groups: Sequence[str]) -> Plan:
+    """A plan's file. Raises CommandFailed, with the line, for what is not one."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandFailed(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    plan: Plan = {}
+    try:
+        for number, row in enumerate(csv.reader(StringIO(text), strict=True), start=1):
+            if not row:
+                continue
+            if len(row) == 3 and len(groups) == 1:
+                row = [groups[0], *row]  # noqa: PLW2901
+            if len(row) != 4 or not all(_is_number(cell) for cell in row[2:]):
+                raise CommandFailed(
+                    f"{path}, line {number}: not of the form topic,partition,offset (for one group) or "
+                    "group,topic,partition,offset"
+                )
+            group, topic, index, offset = row
+            plan.setdefault(group, {})[topic, int(index)] = int(offset)
+    except csv.Error as error:
+        raise CommandFailed(f"{path} cannot be read as CSV: {error}") from error
+    return plan
+
+
+def _is_number(cell: str) -> bool:
+    return cell.isascii() and cell.isdigit() and int(cell) <= MAX_INT64

@@ -1,0 +1,355 @@
+"""`kbroker group`: list, describe and delete consumer groups of any broker, and move or delete their offsets.
+
+The flags are those of Kafka's tool. Results go to stdout: tables on a terminal, Kafka's columns elsewhere, JSON with
+`--format json`. What is only worth knowing (no active members, a rebalance under way) goes to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from kbroker.cli import EXIT_FAILED, CommandFailed, Commands
+from kbroker.cli import _positions as parse
+from kbroker.cli._admin import add_connection_flags, admin_client, client_settings, coordinator_of
+from kbroker.cli._group_words import STATES, TYPES, chosen
+
+if TYPE_CHECKING:
+    from kafka.admin import KafkaAdminClient
+
+    from kbroker.cli._groups import GroupState, Partition
+    from kbroker.cli._resets import Plan, Way
+
+DEFAULT_TIMEOUT_MS: Final = 5_000
+ALL: Final = ""
+"""What `--state` and `--type` are without a value."""
+
+_WAYS: Final = (
+    "to_earliest",
+    "to_latest",
+    "to_current",
+    "to_offset",
+    "to_datetime",
+    "by_duration",
+    "shift_by",
+    "from_file",
+)
+# Each flag goes with some of the actions, as in Kafka's tool.
+_FLAGS_OF: Final = {
+    **{name: {"reset-offsets"} for name in (*_WAYS, "dry_run", "execute", "export", "all_topics")},
+    "topic": {"reset-offsets", "delete-offsets"},
+    "group": {"describe", "delete", "reset-offsets", "delete-offsets"},
+    "all_groups": {"describe", "delete", "reset-offsets"},
+    "members": {"describe"},
+    "offsets": {"describe"},
+    "verbose": {"describe"},
+    "state": {"describe", "list"},
+    "type": {"list"},
+}
+
+
+def add_parser(commands: Commands) -> None:
+    """Declare the command and its flags."""
+    parser = commands.add_parser(
+        "group",
+        aliases=["groups"],
+        help="list, describe or delete consumer groups, or reset their offsets",
+        description="List, describe or delete consumer groups of any broker, or reset their offsets.",
+    )
+    add_connection_flags(parser)
+    actions = parser.add_mutually_exclusive_group(required=True)
+    for action, text in (
+        ("list", "print the names of groups"),
+        ("describe", "print offsets with lag, members or state of groups"),
+        ("delete", "delete groups without members, with their offsets"),
+        ("reset-offsets", "move the offsets of groups without members; changes nothing without --execute"),
+        ("delete-offsets", "delete offsets of a group"),
+    ):
+        actions.add_argument(f"--{action}", action="store_const", const=action, dest="action", help=text)
+    parser.add_argument("--group", action="append", metavar="NAME", help="a group; repeatable")
+    parser.add_argument("--all-groups", action="store_true", default=None, help="all groups")
+    parser.add_argument(
+        "--topic", action="append", type=parse.topic_partitions, metavar="NAME[:0,1]",
+        help="a topic, or some of its partitions; repeatable",
+    )  # fmt: skip
+    parser.add_argument(
+        "--all-topics", action="store_true", default=None, help="all partitions that the group has an offset of"
+    )
+    described = parser.add_argument_group("what --describe prints, and --list beside the names")
+    described.add_argument("--offsets", action="store_true", default=None, help="offsets with lag (the default)")
+    described.add_argument("--members", action="store_true", default=None, help="members")
+    described.add_argument(
+        "--state", nargs="?", const=ALL, metavar="STATES", help="the state; with --list only groups in these states"
+    )
+    described.add_argument("--type", nargs="?", const=ALL, metavar="TYPES", help="the type; only groups of these types")
+    described.add_argument(
+        "--verbose", action="store_true", default=None, help="also leader epochs, and the partitions of each member"
+    )
+    _add_ways(parser)
+    parser.add_argument(
+        "--timeout", type=parse.milliseconds, default=DEFAULT_TIMEOUT_MS, metavar="MS",
+        help=f"how long to wait for a group's coordinator (default {DEFAULT_TIMEOUT_MS})",
+    )  # fmt: skip
+    parser.add_argument("--format", choices=["text", "json"], default="text", help="json is for machines")
+    parser.set_defaults(run=partial(group, parser))
+
+
+def _add_ways(parser: argparse.ArgumentParser) -> None:
+    ways = parser.add_argument_group("where --reset-offsets moves to")
+    for flag, text in (
+        ("to-earliest", "the start of the log"),
+        ("to-latest", "the end of the log"),
+        ("to-current", "where the group is; the end where it has no offset"),
+    ):
+        ways.add_argument(f"--{flag}", action="store_true", default=None, help=text)
+    ways.add_argument("--to-offset", type=parse.any_integer, metavar="N", help="an offset")
+    ways.add_argument(
+        "--to-datetime", type=parse.point_in_time, metavar="YYYY-MM-DDTHH:mm:SS.sss",
+        help="the first record of a point in time (UTC unless it says otherwise) or later",
+    )  # fmt: skip
+    ways.add_argument("--by-duration", type=parse.duration, metavar="PnDTnHnMnS", help="so long ago")
+    ways.add_argument("--shift-by", type=parse.any_integer, metavar="N", help="forwards, or backwards if negative")
+    ways.add_argument("--from-file", type=Path, metavar="FILE", help="what a CSV file says, see --export")
+    ways.add_argument("--dry-run", action="store_true", default=None, help="change nothing (the default)")
+    ways.add_argument("--execute", action="store_true", default=None, help="do it")
+    ways.add_argument("--export", action="store_true", default=None, help="print CSV for --from-file")
+
+
+def group(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Do one of the five things; the exit code."""
+    _check(parser, options)
+    act = {
+        "list": _list,
+        "describe": _describe,
+        "delete": _delete,
+        "reset-offsets": _reset,
+        "delete-offsets": _delete_offsets,
+    }[options.action]
+    with admin_client(options) as client:
+        return act(client, options) or 0
+
+
+def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """End with a usage error for flags that do not go together; the lists of states and types are split."""
+    action = options.action
+    for name, goes_with in _FLAGS_OF.items():
+        if getattr(options, name) is not None and action not in goes_with:
+            parser.error(f"--{name.replace('_', '-')} cannot be used with --{action}")
+    if action != "list" and not (options.group or options.all_groups):
+        flags = "--group" if action == "delete-offsets" else "--group or --all-groups"
+        parser.error(f"--{action} requires {flags}")
+    if options.group and options.all_groups:
+        parser.error("--group cannot be used with --all-groups")
+    if options.group and "" in options.group:
+        parser.error("the name of a group is empty")
+    if action == "describe":
+        if sum(1 for name in ("offsets", "members", "state") if getattr(options, name) is not None) > 1:
+            parser.error("--describe takes one of --offsets, --members and --state")
+        if options.state:
+            parser.error("--state takes no value with --describe")
+    elif action == "list":
+        try:
+            options.state = chosen(options.state, STATES, "state")
+            options.type = chosen(options.type, TYPES, "type")
+        except argparse.ArgumentTypeError as error:
+            parser.error(str(error))
+    elif action == "delete-offsets":
+        if not options.topic or len(options.group) != 1:
+            parser.error("--delete-offsets requires one --group and --topic")
+    elif action == "reset-offsets":
+        _check_reset(parser, options)
+
+
+def _check_reset(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    ways = [name for name in _WAYS if getattr(options, name) is not None]
+    flags = ", ".join(f"--{name.replace('_', '-')}" for name in _WAYS)
+    if len(ways) != 1:
+        parser.error(f"--reset-offsets requires one of {flags}")
+    if options.dry_run and options.execute:
+        parser.error("--dry-run cannot be used with --execute")
+    if options.topic and options.all_topics:
+        parser.error("--topic cannot be used with --all-topics")
+    if not (options.topic or options.all_topics or options.from_file):
+        parser.error("--reset-offsets requires --all-topics or --topic")
+    if options.export and options.format == "json":
+        parser.error("--export prints CSV, which --format json contradicts")
+
+
+def _names(client: KafkaAdminClient, options: argparse.Namespace) -> list[str]:
+    from kbroker.cli._groups import list_groups  # noqa: PLC0415
+
+    if options.all_groups:
+        return [each.group for each in list_groups(client, states=(), types=())]
+    return list(dict.fromkeys(options.group))
+
+
+def _list(client: KafkaAdminClient, options: argparse.Namespace) -> None:
+    from kbroker.cli._groups import list_groups  # noqa: PLC0415  (help must not cost the import of the client)
+    from kbroker.cli._table import print_rows  # noqa: PLC0415
+
+    found = list_groups(client, states=options.state or (), types=options.type or ())
+    if options.format == "json":
+        _print_json([{"group": each.group, "type": each.type, "state": each.state} for each in found])
+    elif options.state is None and options.type is None:
+        for each in found:
+            print(each.group)
+    else:
+        columns = ["GROUP", *(["TYPE"] if options.type is not None else [])]
+        columns += ["STATE"] if options.state is not None else []
+        fields = {"GROUP": "group", "TYPE": "type", "STATE": "state"}
+        print_rows(columns, [[getattr(each, fields[name]) for name in columns] for each in found])
+
+
+def _describe(client: KafkaAdminClient, options: argparse.Namespace) -> int:
+    from kbroker.cli import _group_output, _groups  # noqa: PLC0415
+
+    states = _groups.describe(client, _names(client, options), client_settings(options), timeout_ms=options.timeout)
+    found = [state for state in states if state.exists]
+    for state in states:
+        _note(state)
+    if options.format == "json":
+        _print_json([_group_output.as_json(state, _groups.progress(client, state)) for state in found])
+    elif options.members:
+        _group_output.print_members(found, verbose=bool(options.verbose))
+    elif options.state is not None:
+        _group_output.print_states(found)
+    else:
+        for number, state in enumerate(found):
+            if number:
+                print()
+            _group_output.print_progress(state, _groups.progress(client, state), verbose=bool(options.verbose))
+    return 0 if len(found) == len(states) else EXIT_FAILED
+
+
+def _note(state: GroupState) -> None:
+    if not state.exists:
+        text = f"group {state.group!r} does not exist"
+    elif state.state == "Empty":
+        text = f"group {state.group!r} has no active members"
+    elif state.state != "Stable":
+        text = f"group {state.group!r} is rebalancing"
+    else:
+        return
+    _say(text)
+
+
+def _say(text: str) -> None:
+    sys.stdout.flush()
+    print(f"kbroker group: {text}", file=sys.stderr)
+
+
+def _delete(client: KafkaAdminClient, options: argparse.Namespace) -> int:
+    names = _names(client, options)
+    from kafka import errors  # noqa: PLC0415
+
+    for name in names:
+        coordinator_of(client, name, timeout_ms=options.timeout)
+    answers = client.delete_groups(names) if names else {}
+    refused = {name: answer for name, answer in answers.items() if answer != "OK"}
+    deleted = [name for name in names if name not in refused]
+    if options.format == "json":
+        _print_json({"deleted": deleted})
+    elif deleted:
+        print(f"Deletion of requested consumer groups ({', '.join(map(repr, deleted))}) was successful.")
+    for name, answer in refused.items():
+        _say(f"group {name!r} was not deleted: {getattr(errors, answer).description or answer}")
+    return EXIT_FAILED if refused else 0
+
+
+def _reset(client: KafkaAdminClient, options: argparse.Namespace) -> int:
+    from kbroker.cli import _groups, _resets  # noqa: PLC0415
+    from kbroker.cli._table import print_rows  # noqa: PLC0415
+
+    names = _names(client, options)
+    way = _way(options, names)
+    states = {
+        state.group: state
+        for state in _groups.describe(client, names, client_settings(options), timeout_ms=options.timeout)
+    }
+    plan: Plan = {}
+    is_refused = False
+    for name in names:
+        if states[name].state not in {_groups.EMPTY, _groups.DEAD}:
+            _say(f"the offsets of group {name!r} can be reset only without members; it is {states[name].state}")
+            is_refused = True
+            continue
+        plan[name] = way(client, name, _scope(client, name, options))
+    if options.execute:
+        for name, offsets in plan.items():
+            _resets.commit(client, name, offsets)
+    rows = [(name, *each, offset) for name, offsets in plan.items() for each, offset in sorted(offsets.items())]
+    if options.export:
+        print(_resets.format_plan(plan), end="")
+    elif options.format == "json":
+        keys = ("group", "topic", "partition", "new_offset")
+        done = bool(options.execute)
+        _print_json({"is_executed": done, "offsets": [dict(zip(keys, row, strict=True)) for row in rows]})
+    else:
+        print_rows(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows)
+    if not options.execute and not options.dry_run:
+        _say("nothing was changed; --execute does it")
+    return EXIT_FAILED if is_refused else 0
+
+
+def _scope(client: KafkaAdminClient, name: str, options: argparse.Namespace) -> Sequence[Partition]:
+    from kbroker.cli import _groups  # noqa: PLC0415
+
+    if options.all_topics:
+        return sorted(_groups.committed_offsets(client, name))
+    return _groups.expand(client, options.topic or [])
+
+
+def _way(options: argparse.Namespace, names: Sequence[str]) -> Way:
+    from kbroker.cli import _groups, _resets  # noqa: PLC0415
+    from kbroker.runtime.env import RealEnv  # noqa: PLC0415
+
+    if options.to_earliest:
+        return _resets.to_spec(_groups.EARLIEST)
+    if options.to_latest:
+        return _resets.to_spec(_groups.LATEST)
+    if options.to_current:
+        return _resets.to_current
+    if options.to_offset is not None:
+        return _resets.to_offset(options.to_offset)
+    if options.to_datetime is not None:
+        return _resets.to_timestamp(options.to_datetime)
+    if options.by_duration is not None:
+        return _resets.to_timestamp(RealEnv().timestamp_ms() - options.by_duration)
+    if options.shift_by is not None:
+        return _resets.shift_by(options.shift_by)
+    return _resets.from_plan(_resets.read_plan(options.from_file, names))
+
+
+def _delete_offsets(client: KafkaAdminClient, options: argparse.Namespace) -> int:
+    from kafka.errors import KafkaError  # noqa: PLC0415
+    from kafka.structs import TopicPartition  # noqa: PLC0415
+
+    from kbroker.cli._groups import expand  # noqa: PLC0415
+    from kbroker.cli._table import print_rows  # noqa: PLC0415
+
+    (name,) = options.group
+    partitions = expand(client, options.topic)
+    coordinator_of(client, name, timeout_ms=options.timeout)
+    try:
+        answers = client.delete_group_offsets(name, [TopicPartition(*each) for each in partitions])
+    except KafkaError as error:
+        raise CommandFailed(f"the offsets of group {name!r} were not deleted: {error.description}") from error
+    rows = [
+        (each.topic, each.partition, None if not error.errno else error.description or error.__name__)
+        for each, error in sorted(answers.items())
+    ]
+    if options.format == "json":
+        _print_json([dict(zip(("topic", "partition", "error"), row, strict=True)) for row in rows])
+    else:
+        columns = ("TOPIC", "PARTITION", "STATUS")
+        print_rows(columns, [(*each, f"Error: {error}" if error else "Successful") for *each, error in rows])
+    return EXIT_FAILED if any(error for *_, error in rows) else 0
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value))
