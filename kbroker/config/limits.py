@@ -34,6 +34,12 @@ class LimitSettings:
         kind=Kind.LONG,
         doc="With less than this free on the disk no records are taken, while reading and deleting go on.",
     )
+    kbroker_busy_poll_us: int = setting(
+        default=150,
+        at_least=0,
+        at_most=10_000,
+        doc="How long a connection whose requests come at once looks for the next one before it sleeps; 0: not at all.",
+    )
     kbroker_max_open_files: int = setting(
         default=4096,
         at_least=16,

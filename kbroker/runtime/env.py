@@ -17,7 +17,7 @@ from outcome import Outcome
 
 from kbroker.runtime import net
 from kbroker.runtime.disk import RealDisk
-from kbroker.runtime.net_ports import DEFAULT_BUFFERS, Buffers
+from kbroker.runtime.net_ports import DEFAULT_BUFFERS, DEFAULT_BUSY_POLL_US, Buffers
 from kbroker.runtime.ports import Disk
 
 Result = TypeVar("Result")
@@ -52,9 +52,18 @@ class RealEnv:
                 return made
 
     async def listen(
-        self, host: str, port: int, *, backlog: int, buffers: Buffers = DEFAULT_BUFFERS
+        self,
+        host: str,
+        port: int,
+        *,
+        backlog: int,
+        buffers: Buffers = DEFAULT_BUFFERS,
+        busy_poll_us: int = DEFAULT_BUSY_POLL_US,
     ) -> net.SocketListener:
-        return await net.listen(host, port, backlog=backlog, buffers=buffers, run_blocking=self.run_blocking)
+        busy_poll = net.BusyPoll(window_ns=busy_poll_us * 1000, now_ns=self.now_ns) if busy_poll_us else None
+        return await net.listen(
+            host, port, backlog=backlog, buffers=buffers, run_blocking=self.run_blocking, busy_poll=busy_poll
+        )
 
     async def connect(self, host: str, port: int) -> net.SocketStream:
         return await net.connect(host, port, run_blocking=self.run_blocking)

@@ -24,6 +24,7 @@ from wire.record_batch import RecordBatch
 
 MAX_RELATIVE_OFFSET: Final = 0x7FFF_FFFF
 UNKNOWN: Final = -2  # of a largest timestamp that was not looked up yet; -1 is Kafka's "none"
+BORDER_BYTES: Final = 4096  # one step of the index by default: the border looked for is hardly farther from its entry
 CHECKED_BYTES: Final = 1 << 18  # of a log are compared with the end of its time index
 
 LOG_SUFFIX: Final = ".log"
@@ -250,7 +251,7 @@ class Segment:
                 border = entry[1]
         except CorruptIndex:
             self.rebuild_indexes()
-        for position, header in scan_headers(self.open().file, border, self.size):
+        for position, header in scan_headers(self.open().file, border, self.size, chunk_bytes=BORDER_BYTES):
             if position + header.size > limit:
                 return position, header.base_offset if next_offset < 0 else next_offset
             border, next_offset = position + header.size, header.next_offset
@@ -342,12 +343,15 @@ class Segment:
         if self.is_active or self.is_gone:
             return False
         self._rebuild()
+        self._remove_strays()
+        return True
+
+    def _remove_strays(self) -> None:
         if self.is_gone and not self.files.disk.exists(self.log_path):
             for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
                 self.files.forget(self.path(suffix))
                 with suppress(FileNotFoundError):
                     self.files.disk.unlink(self.path(suffix))
-        return True
 
     def _rebuild(self) -> None:
         """Other threads may read the segment, or rebuild it, meanwhile: what they see changes only when all is done,

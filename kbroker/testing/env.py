@@ -13,7 +13,7 @@ from uuid import UUID
 
 import trio
 
-from kbroker.runtime.net_ports import DEFAULT_BUFFERS, Buffers
+from kbroker.runtime.net_ports import DEFAULT_BUFFERS, DEFAULT_BUSY_POLL_US, Buffers
 from kbroker.runtime.ports import Disk
 from kbroker.testing.net import MemoryListener, MemoryNetwork, MemoryStream
 
@@ -47,7 +47,16 @@ class MemoryEnv:
     def new_uuid(self) -> UUID:
         return UUID(int=self.random.getrandbits(127), version=4)
 
-    async def listen(self, host: str, port: int, *, backlog: int, buffers: Buffers = DEFAULT_BUFFERS) -> MemoryListener:
+    async def listen(
+        self,
+        host: str,
+        port: int,
+        *,
+        backlog: int,
+        buffers: Buffers = DEFAULT_BUFFERS,
+        busy_poll_us: int = DEFAULT_BUSY_POLL_US,
+    ) -> MemoryListener:
+        assert busy_poll_us >= 0  # and nothing more: here nothing sleeps
         assert buffers == DEFAULT_BUFFERS, "a pipe has one size"
         return await self.network.listen(host, port, backlog=backlog)
 

@@ -1,0 +1,207 @@
+"""Looking for the next request for a moment before the connection sleeps."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from kbroker.runtime.env import RealEnv
+from kbroker.runtime.net import BusyPoll, SocketStream
+
+WINDOW_NS = 1_000_000
+TURN_NS = 10_000
+"""What the clock of these tests moves on each look: a window is a hundred turns."""
+PATIENCE = 16
+
+
+class Clock:
+    """Nanoseconds that pass only when somebody looks."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+        self.looks = 0
+
+    def __call__(self) -> int:
+        self.looks += 1
+        self.ns += TURN_NS
+        return self.ns
+
+
+class Pair:
+    """Both ends of a connection; ours polls."""
+
+    def __init__(self, poll: BusyPoll) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            self.peer = socket.create_connection(listening.getsockname())
+            ours, _ = listening.accept()
+        self.stream = SocketStream(ours, run_blocking=RealEnv().run_blocking, busy_poll=poll)
+
+    def close(self) -> None:
+        self.peer.close()
+        self.stream.close()
+
+
+@contextmanager
+def pairs(poll: BusyPoll, count: int = 1) -> Iterator[list[Pair]]:
+    made = [Pair(poll) for _ in range(count)]
+    try:
+        yield made
+    finally:
+        for each in made:
+            each.close()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def poll(clock: Clock) -> BusyPoll:
+    return BusyPoll(window_ns=WINDOW_NS, now_ns=clock)
+
+
+async def short_wait(pair: Pair, data: bytes = b"x") -> None:
+    """The peer sends as soon as we wait."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pair.stream.receive, 1 << 20)
+        await wait_all_tasks_blocked()
+        pair.peer.sendall(data)
+
+
+async def make_lively(pair: Pair) -> None:
+    for _ in range(PATIENCE):
+        await short_wait(pair)
+
+
+async def turns_of_a_wait(pair: Pair, clock: Clock) -> int:
+    """How many turns a wait looks for what does not come, before it sleeps."""
+    before = clock.looks
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pair.stream.receive, 1 << 20)
+        await wait_all_tasks_blocked()
+        looked = clock.looks - before
+        pair.peer.sendall(b"late")
+    return looked
+
+
+async def test_a_connection_sleeps_at_once_until_it_had_a_row_of_short_waits(poll: BusyPoll, clock: Clock) -> None:
+    with pairs(poll) as [pair]:
+        for _ in range(PATIENCE - 1):
+            await short_wait(pair)
+        assert await turns_of_a_wait(pair, clock) == 1
+        assert await turns_of_a_wait(pair, clock) > 50
+
+
+async def test_what_comes_while_it_polls_is_received_in_order_and_other_tasks_run(poll: BusyPoll) -> None:
+    with pairs(poll) as [pair]:
+        await make_lively(pair)
+        steps = 0
+
+        async def peer() -> None:
+            nonlocal steps
+            for _ in range(5):
+                await trio.lowlevel.checkpoint()
+                assert not poll.is_free
+                steps += 1
+            pair.peer.sendall(b"found")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(peer)
+            assert await pair.stream.receive(100) == b"found"
+        assert steps == 5
+        assert poll.is_free
+
+
+async def test_polling_in_vain_ends_with_the_window_and_asks_for_patience_again(poll: BusyPoll, clock: Clock) -> None:
+    with pairs(poll) as [pair]:
+        await make_lively(pair)
+        assert WINDOW_NS / TURN_NS <= await turns_of_a_wait(pair, clock) <= WINDOW_NS / TURN_NS + 2
+        assert await turns_of_a_wait(pair, clock) == 1
+
+
+async def test_a_long_wait_starts_the_row_anew(poll: BusyPoll, clock: Clock) -> None:
+    with pairs(poll) as [pair]:
+        for _ in range(PATIENCE - 1):
+            await short_wait(pair)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pair.stream.receive, 100)
+            await wait_all_tasks_blocked()
+            clock.ns += WINDOW_NS
+            pair.peer.sendall(b"late")
+        for _ in range(PATIENCE):
+            assert await turns_of_a_wait(pair, clock) == 1
+        assert await turns_of_a_wait(pair, clock) > 50
+
+
+async def test_one_connection_polls_at_a_time(poll: BusyPoll, clock: Clock) -> None:
+    with pairs(poll, 2) as [one, other]:
+        await make_lively(one)
+        await make_lively(other)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.stream.receive, 100)
+            await trio.lowlevel.checkpoint()
+            assert not poll.is_free
+            nursery.start_soon(other.stream.receive, 100)
+            await trio.lowlevel.checkpoint()
+            await wait_all_tasks_blocked()
+            assert clock.looks < 2 * WINDOW_NS / TURN_NS
+            one.peer.sendall(b"1")
+            other.peer.sendall(b"2")
+        assert poll.is_free
+
+
+async def test_much_traffic_between_two_waits_is_not_polled_behind(poll: BusyPoll, clock: Clock) -> None:
+    with pairs(poll) as [pair]:
+        await make_lively(pair)
+        pair.peer.sendall(bytes(97 * 1024))
+        received = 0
+        while received < 97 * 1024:
+            received += len(await pair.stream.receive(1 << 20))
+        assert await turns_of_a_wait(pair, clock) == 1
+
+
+async def test_a_poll_ends_with_the_connection(poll: BusyPoll) -> None:
+    with pairs(poll) as [pair]:
+        await make_lively(pair)
+        async with trio.open_nursery() as nursery:
+
+            async def meet_the_end() -> None:
+                assert await pair.stream.receive(100) == b""
+
+            nursery.start_soon(meet_the_end)
+            await trio.lowlevel.checkpoint()
+            pair.peer.close()
+        assert poll.is_free
+
+
+async def test_a_poll_is_cancelled_and_leaves_the_place_free(poll: BusyPoll) -> None:
+    with pairs(poll) as [pair]:
+        await make_lively(pair)
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(pair.stream.receive, 100)
+                await trio.lowlevel.checkpoint()
+                scope.cancel()
+        assert scope.cancelled_caught
+        assert poll.is_free
+
+
+async def test_closing_our_end_ends_a_poll(poll: BusyPoll) -> None:
+    with pairs(poll) as [pair]:
+        await make_lively(pair)
+        async with trio.open_nursery() as nursery:
+
+            async def meet_the_end() -> None:
+                with pytest.raises(trio.ClosedResourceError):
+                    await pair.stream.receive(100)
+
+            nursery.start_soon(meet_the_end)
+            await trio.lowlevel.checkpoint()
+            pair.stream.close()
+        assert poll.is_free
