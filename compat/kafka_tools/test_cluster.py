@@ -1,0 +1,143 @@
+"""kafka-leader-election, kafka-log-dirs, kafka-reassign-partitions, kafka-features, kafka-metadata-quorum, kafka-acls,
+kafka-cluster, kafka-client-metrics, kafka-broker-api-versions, and kafka-configs for what is no topic.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from compat.brokers import Broker
+from compat.clients.conftest import NewTopic
+from compat.conftest import KafkaTool
+
+
+def test_leaders_are_elected_where_they_lead_already(
+    broker: Broker, kafka_tool: KafkaTool, new_topic: NewTopic
+) -> None:
+    at = ("--bootstrap-server", broker.bootstrap_servers)
+    name = new_topic("elected")
+    for kind in ("preferred", "unclean"):
+        one = kafka_tool("LeaderElectionCommand", *at, "--election-type", kind, "--topic", name, "--partition", "0")
+        assert one.stdout == f"Valid replica already elected for partitions {name}-0\n"
+    kafka_tool("LeaderElectionCommand", *at, "--election-type", "preferred", "--all-topic-partitions")
+    absent = ("--election-type", "preferred", "--topic", "absent", "--partition", "0")
+    failed = kafka_tool("LeaderElectionCommand", *at, *absent, status=1)
+    assert "absent" in failed.stdout + failed.stderr
+
+
+def test_log_directories_are_described(broker: Broker, kafka_tool: KafkaTool, new_topic: NewTopic) -> None:
+    at = ("--bootstrap-server", broker.bootstrap_servers)
+    name = new_topic("stored", partitions=2)
+    printed = kafka_tool("LogDirsCommand", *at, "--describe", "--topic-list", name).stdout
+    (node,) = json.loads(printed.splitlines()[-1])["brokers"]
+    (directory,) = node["logDirs"]
+    assert directory["error"] is None
+    sizes = {partition["partition"]: partition["size"] for partition in directory["partitions"]}
+    assert sizes == {f"{name}-0": 0, f"{name}-1": 0}
+
+
+def test_partitions_cannot_be_moved_to_a_broker_that_there_is_not(
+    broker: Broker, kafka_tool: KafkaTool, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    at = ("--bootstrap-server", broker.bootstrap_servers)
+    name = new_topic("moved")
+
+    def plan(node: int) -> tuple[str, str]:
+        path = tmp_path / f"{node}.json"
+        wanted = {"version": 1, "partitions": [{"topic": name, "partition": 0, "replicas": [node]}]}
+        path.write_text(json.dumps(wanted))
+        return "--reassignment-json-file", str(path)
+
+    command = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+    refused = kafka_tool(command, *at, *plan(7), "--execute", status=1)
+    assert "Unknown broker id 7" in refused.stdout
+    accepted = kafka_tool(command, *at, *plan(1), "--execute").stdout
+    assert f"Successfully started partition reassignment for {name}-0" in accepted
+    verified = kafka_tool(command, *at, *plan(1), "--verify").stdout
+    assert f"Reassignment of partition {name}-0 is completed." in verified
+    assert "No partition reassignments found." in kafka_tool(command, *at, "--list").stdout
+    cancelled = kafka_tool(command, *at, *plan(1), "--cancel").stdout
+    assert "None of the specified partition reassignments are active." in cancelled
+
+
+def test_features_are_described_and_kept_in_their_bounds(broker: Broker, kafka_tool: KafkaTool) -> None:
+    at = ("--bootstrap-server", broker.bootstrap_servers)
+    described = kafka_tool("FeatureCommand", *at, "describe").stdout
+    assert re.search(r"^Feature: metadata.version\s.*FinalizedVersionLevel: 3.9-IV0", described, re.MULTILINE)
+    lower = kafka_tool("FeatureCommand", *at, "downgrade", "--feature", "metadata.version=20", "--dry-run")
+    assert "metadata.version can be downgraded to 20." in lower.stdout
+    lost = kafka_tool("FeatureCommand", *at, "downgrade", "--feature", "metadata.version=7", "--dry-run", status=1)
+    assert "it might delete metadata information" in lost.stdout
+    unknown = kafka_tool("FeatureCommand", *at, "upgrade", "--feature", "metadata.version=99", "--dry-run", status=1)
+    assert "only supports versions 7-" in unknown.stdout
+
+
+def test_the_quorum_and_the_cluster_are_described(broker: Broker, kafka_tool: KafkaTool) -> None:
+    at = ("--bootstrap-server", broker.bootstrap_servers)
+    status = kafka_tool("MetadataQuorumCommand", *at, "describe", "--status").stdout
+    assert re.search(r"^LeaderId:\s+1$", status, re.MULTILINE)
+    assert re.search(r'^CurrentVoters:\s+\[\{"id": 1', status, re.MULTILINE)
+    replication = kafka_tool("MetadataQuorumCommand", *at, "describe", "--replication").stdout
+    assert replication.splitlines()[1].split()[-1] == "Leader"
+    cluster_id = re.search(r"^ClusterId:\s+(\S+)$", status, re.MULTILINE)
+    assert cluster_id is not None
+    assert kafka_tool("ClusterTool", "cluster-id", *at).stdout == f"Cluster ID: {cluster_id[1]}\n"
+    endpoints = kafka_tool("ClusterTool", "list-endpoints", *at).stdout
+    assert broker.bootstrap_servers.rpartition(":")[2] in endpoints
+    gone = kafka_tool("ClusterTool", "unregister", "--id", "7", *at, status=1)
+    assert "Broker ID 7 is not currently registered" in gone.stderr
+
+
+def test_access_control_is_disabled(broker: Broker, kafka_tool: KafkaTool) -> None:
+    at = ("--bootstrap-server", broker.bootstrap_servers)
+    refused = kafka_tool("AclCommand", *at, "--list", status=1)
+    assert "No Authorizer is configured" in refused.stdout
+    added = ("--add", "--allow-principal", "User:x", "--operation", "Read", "--topic", "t")
+    assert "No Authorizer is configured" in kafka_tool("AclCommand", *at, *added, status=1).stdout
+
+
+def test_the_versions_of_every_api_are_told(broker: Broker, kafka_tool: KafkaTool) -> None:
+    told = kafka_tool("BrokerApiVersionsCommand", "--bootstrap-server", broker.bootstrap_servers).stdout
+    for api in ("DescribeLogDirs(35): 1 to", "ElectLeaders(43): 0 to 2", "DescribeAcls(29): 1 to 3"):
+        assert api in told
+
+
+@pytest.mark.parametrize("scope", ["--entity-name 1", "--entity-default"])
+def test_a_brokers_settings_are_changed_described_and_deleted(
+    broker: Broker, kafka_tool: KafkaTool, scope: str
+) -> None:
+    brokers = ("--bootstrap-server", broker.bootstrap_servers, "--entity-type", "brokers", *scope.split())
+    kafka_tool("ConfigCommand", *brokers, "--alter", "--add-config", "log.retention.bytes=123456,max.connections=777")
+    described = kafka_tool("ConfigCommand", *brokers, "--describe").stdout
+    assert "log.retention.bytes=123456 sensitive=false" in described
+    assert "max.connections=777 sensitive=false" in described
+    refused = kafka_tool("ConfigCommand", *brokers, "--alter", "--add-config", "node.id=3", status=1)
+    assert "Cannot update these configs dynamically: [node.id]" in refused.stdout + refused.stderr
+    kafka_tool("ConfigCommand", *brokers, "--alter", "--delete-config", "log.retention.bytes,max.connections")
+    assert "777" not in kafka_tool("ConfigCommand", *brokers, "--describe").stdout
+
+
+def test_loggers_are_described_and_changed(broker: Broker, kafka_tool: KafkaTool) -> None:
+    loggers = ("--bootstrap-server", broker.bootstrap_servers, "--entity-type", "broker-loggers", "--entity-name", "1")
+    before = re.search(r"^  root=(\w+) ", kafka_tool("ConfigCommand", *loggers, "--describe").stdout, re.MULTILINE)
+    assert before is not None
+    kafka_tool("ConfigCommand", *loggers, "--alter", "--add-config", "root=ERROR")
+    assert "  root=ERROR sensitive=false" in kafka_tool("ConfigCommand", *loggers, "--describe").stdout
+    refused = kafka_tool("ConfigCommand", *loggers, "--alter", "--add-config", "no.such.logger=ERROR", status=1)
+    assert "no.such.logger" in refused.stdout + refused.stderr
+    kafka_tool("ConfigCommand", *loggers, "--alter", "--add-config", f"root={before[1]}")
+
+
+def test_subscriptions_to_metrics_are_kept(broker: Broker, kafka_tool: KafkaTool) -> None:
+    at = ("--bootstrap-server", broker.bootstrap_servers)
+    named = (*at, "--entity-type", "client-metrics", "--entity-name", "watched")
+    kafka_tool("ConfigCommand", *named, "--alter", "--add-config", "interval.ms=5000,match=[client_id=a.*]")
+    assert "watched" in kafka_tool("ClientMetricsCommand", *at, "--list").stdout.split()
+    described = kafka_tool("ClientMetricsCommand", *at, "--describe", "--name", "watched").stdout
+    assert "  interval.ms=5000" in described
+    kafka_tool("ClientMetricsCommand", *at, "--delete", "--name", "watched")
+    assert "watched" not in kafka_tool("ClientMetricsCommand", *at, "--list").stdout.split()
