@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ import trio
 from kbroker import handlers
 from kbroker.broker import Broker
 from kbroker.config import ConfigError, Settings
+from kbroker.config.observability import http_address
 from kbroker.config.rules import ConfigRules, topic_warnings
 from kbroker.config.server import connections_by_address
 from kbroker.controller.context import ControllerSettings, InternalTopic
@@ -58,6 +60,7 @@ EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
 OnReady = Callable[[str, int], None]
+OnImage = Callable[[Image, Delta], None]
 
 log = logger(__name__)
 
@@ -158,9 +161,19 @@ class Node:
         self.settings = settings
         self.metrics = Metrics()
         self.broker: Broker | None = None
+        self.server: Server | None = None
         self.is_serving = False
         self._stop = trio.Event()
         self._token: trio.lowlevel.TrioToken | None = None
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stop.is_set()
+
+    @property
+    def groups(self) -> None:
+        """The groups that this node coordinates; none yet."""
 
     def stop(self) -> None:
         """Have `run` stop in order; harmless when repeated."""
@@ -180,7 +193,8 @@ class Node:
         failures: list[Exception] = []
         try:
             bound = await self._bind()
-            await self._run(directory, bound, on_ready)
+            async with self._pages() as on_image:
+                await self._run(directory, bound, on_ready, on_image)
         except* (UnusableMetadata, KafkaError, OSError, NodeFailed) as group:
             failures = _leaves(group)
         finally:
@@ -210,7 +224,36 @@ class Node:
             self._token.run_sync_soon(self.broker.wake_all)
             self._token.run_sync_soon(self.stop)
 
-    async def _run(self, directory: LogDirectory, bound: list[BoundListener], on_ready: OnReady) -> None:
+    @asynccontextmanager
+    async def _pages(self) -> AsyncIterator[OnImage | None]:
+        """Serve the pages about this node, if that is asked for; who is to hear of images meanwhile."""
+        address = self.settings.observability.kbroker_http_listener
+        if address is None:
+            yield None
+            return
+        from kbroker.web.pages import Pages  # noqa: PLC0415  (a broker without pages does not pay for them)
+
+        host, port = http_address(address)
+        try:
+            listeners = await self._listen(host, port)
+        except OSError as error:
+            raise NodeFailed(f"cannot listen on {address}: {error}") from error
+        log.info("pages are served", url=f"http://{listeners[0].host}:{listeners[0].port}/")
+        if not _is_loopback(listeners[0].host):
+            log.warning("other machines can read the pages about this node: nothing asks who they are")
+        pages = Pages(self)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(pages.serve, listeners)
+                yield pages.on_image
+                nursery.cancel_scope.cancel()
+        finally:
+            for listener in listeners:
+                listener.close()
+
+    async def _run(
+        self, directory: LogDirectory, bound: list[BoundListener], on_ready: OnReady, on_page_image: OnImage | None
+    ) -> None:
         env, settings = self.env, self.settings
         cluster_id = directory.identity.cluster_id
         await env.run_blocking(_refuse_logs_without_metadata, directory)
@@ -234,7 +277,7 @@ class Node:
         controller.is_short_of_space = lambda: directory.state.is_short_of_space
         controller.add_listener(broker.on_image)
         dispatcher = Dispatcher(handlers.discover(), broker, metrics=self.metrics, now_ns=env.now_ns)
-        server = Server(env, dispatcher, metrics=self.metrics, limits=_limits(broker.settings))
+        server = self.server = Server(env, dispatcher, metrics=self.metrics, limits=_limits(broker.settings))
 
         def on_image(image: Image, delta: Delta) -> None:
             if delta.changed_configs:
@@ -245,6 +288,8 @@ class Node:
                         log.warning(warning, topic=name)
 
         controller.add_listener(on_image)
+        if on_page_image is not None:
+            controller.add_listener(on_page_image)
         async with trio.open_nursery() as nursery:
             await nursery.start(controller.run)
             await nursery.start(broker.groups.run)

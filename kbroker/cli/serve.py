@@ -30,6 +30,11 @@ def add_parser(commands: Commands) -> None:
         help=f"address to listen on; port 0 takes a free one (default {DEFAULT_LISTEN})",
     )
     parser.add_argument(
+        "--http",
+        metavar="HOST:PORT",
+        help="serve /metrics, /health and /state here; loopback without a host (default: nowhere)",
+    )
+    parser.add_argument(
         "--override",
         action="append",
         default=[],
@@ -61,6 +66,8 @@ def serve(options: argparse.Namespace) -> int:
         overrides.append(f"listeners=PLAINTEXT://{options.listen}")
     if options.data_dir:
         overrides.append(f"log.dirs={options.data_dir.absolute()}")
+    if options.http:
+        overrides.append(f"kbroker.http.listener={options.http}")
     # What was imported lives as long as the process: the collector need not look at it again.
     gc.freeze()
     try:

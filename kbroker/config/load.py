@@ -19,6 +19,7 @@ from kbroker.config.limits import LimitSettings
 from kbroker.config.listeners import Listeners, listeners_of
 from kbroker.config.log import LogSettings
 from kbroker.config.metadata import MetadataSettings
+from kbroker.config.observability import ObservabilitySettings
 from kbroker.config.profiles import PROFILES
 from kbroker.config.properties import parse_properties
 from kbroker.config.replication import ReplicationSettings
@@ -61,6 +62,7 @@ class Settings:
     fetch: FetchSettings
     groups: GroupSettings
     limits: LimitSettings
+    observability: ObservabilitySettings
     listeners: Listeners
     layers: Layers
     warnings: tuple[str, ...] = ()
@@ -108,6 +110,7 @@ class Settings:
             fetch=_area(FetchSettings, layers),
             groups=_area(GroupSettings, layers),
             limits=_area(LimitSettings, layers),
+            observability=_area(ObservabilitySettings, layers),
             listeners=listeners or listeners_of(server),
             layers=layers,
             warnings=tuple(dict.fromkeys(warnings)),

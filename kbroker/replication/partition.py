@@ -255,6 +255,11 @@ class Partition:
             return self.log.log_end_offset
         return self._last_stable_offset(high_watermark)
 
+    @property
+    def last_stable_offset(self) -> int | None:
+        """The offset below which every transaction is decided; None where this broker does not lead."""
+        return None if self.progress is None else self._last_stable_offset(self.progress.high_watermark)
+
     def _last_stable_offset(self, high_watermark: int) -> int:
         """The offset below which every transaction is decided."""
         unstable = self.log.producers.first_unstable_offset

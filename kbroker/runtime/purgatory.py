@@ -88,6 +88,11 @@ class Purgatory:
         """How many wait on `key`: for metrics and tests."""
         return len(self._waiters.get(key, ()))
 
+    @property
+    def size(self) -> int:
+        """How many wait, each counted once: for metrics."""
+        return len({waiter for waiters in self._waiters.values() for waiter in waiters})
+
     @staticmethod
     def _wake_all(waiters: Iterable[_Waiter]) -> None:
         for waiter in waiters:

@@ -86,6 +86,16 @@ class Connection:
                 await self._send_collected()  # what was answered before stays answered
                 raise
 
+    @property
+    def listener(self) -> str:
+        """The name of the listener that it came by."""
+        return self._context.listener
+
+    @property
+    def client_id(self) -> str:
+        """As the client called itself in its last request; "" if it did not."""
+        return self._context.client_id
+
     def hang_up(self) -> None:
         """End the connection now. Not while it is answering, but for a client that lost its claim on the answer."""
         self._scope.cancel()

@@ -75,6 +75,7 @@ class Server:
         self._by_host: dict[str, int] = {}
         self._buffers = BufferPool()
         self._listeners: list[tuple[Listener, trio.CancelScope]] = []
+        self._names: list[str] = []
         rate = self._limits.max_connection_creation_rate
         self._creations = TokenBucket(rate, rate, now_ms=env.now_ms())
         self._nursery: trio.Nursery | None = None
@@ -113,8 +114,16 @@ class Server:
         assert self._nursery is not None, "run() comes first"
         scope = trio.CancelScope()
         self._listeners.append((listener, scope))
+        self._names.append(name)
         self._nursery.start_soon(listener.notice_closed_peers)
         self._nursery.start_soon(self._accept, listener, scope, name)
+
+    def connections_by_listener(self) -> dict[str, int]:
+        """How many connections each listener has: for metrics."""
+        found = dict.fromkeys(self._names, 0)
+        for connection in self.connections:
+            found[connection.listener] += 1
+        return found
 
     async def stop(self, *, grace_ms: int) -> None:
         """Accept no more, end waits, let running requests finish for at most `grace_ms`, then close everything."""
@@ -232,6 +241,10 @@ class Observed:
         self._doing: object = None
         self._bytes = self._bytes_then = 0
         self._since_ms = self._moved_ms = now_ms
+
+    def unchanged_ms(self, now_ms: int) -> int:
+        """For how long it has done what it did when the sweeper looked last: idle, if it was receiving."""
+        return now_ms - self._since_ms
 
     def stuck(self, *, now_ms: int, limits: Limits) -> str | None:
         """Look again; why the connection is to be closed, or None."""

@@ -1,0 +1,74 @@
+"""Whether the node is alive, and whether it is ready.
+
+Alive is whoever answers: what is not answered within a time-out hangs. Ready is a node that accepts connections, acts
+on all of the metadata, has its directory, and has read in the groups that it coordinates. A node that is not ready says
+everything that keeps it from being so.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from kbroker import __version__
+from kbroker.broker import Broker
+from kbroker.web.http import Reply
+from kbroker.web.ports import Observed
+
+JSON = "application/json"
+_OK, _UNAVAILABLE = 200, 503
+
+
+def live(node: Observed) -> Reply:
+    """The event loop turns."""
+    return _reply(_OK, {"status": "alive", "node_id": node.settings.node_id, "version": __version__})
+
+
+def ready(node: Observed) -> Reply:
+    """Clients can be sent here."""
+    wrong = problems(node)
+    body: dict[str, Any] = {
+        "status": "not ready" if wrong else "ready",
+        "problems": wrong,
+        "warnings": [] if node.broker is None else _warnings(node.broker),
+        "node_id": node.settings.node_id,
+        "version": __version__,
+    }
+    if node.broker is not None:
+        body |= {"cluster_id": node.broker.cluster_id, "metadata_offset": node.broker.image.offset}
+    return _reply(_UNAVAILABLE if wrong else _OK, body)
+
+
+def problems(node: Observed) -> list[str]:
+    """Why this node is not ready; empty when it is."""
+    broker, groups = node.broker, node.groups
+    found = []
+    if node.is_stopping:
+        found.append("the node is stopping")
+    elif broker is None:
+        found.append("the node is starting: metadata and logs are being read")
+    elif not node.is_serving:
+        found.append("the node is starting: it is not registered yet")
+    if broker is not None:
+        failure = broker.replicas.directory.state.failure
+        if failure is not None:
+            found.append(f"the data directory {broker.replicas.directory.path} has failed: {failure}")
+        registered = broker.image.brokers.get(broker.node_id)
+        if node.is_serving and not node.is_stopping and (registered is None or registered.fenced):
+            found.append("the controller has fenced this broker")
+    if groups is not None and groups.loading:
+        found.append(f"{groups.loading} partitions of the groups' offsets are being read")
+    return found
+
+
+def _warnings(broker: Broker) -> list[str]:
+    """What an operator should see to, though clients are served."""
+    replicas = broker.replicas
+    found = [f"the log of {topic}-{index} could not be opened" for topic, index in sorted(replicas.failed)]
+    if replicas.directory.state.is_short_of_space:
+        found.append("the disk is nearly full: no records are taken")
+    return found
+
+
+def _reply(status: int, body: dict[str, Any]) -> Reply:
+    return Reply(status, JSON, (json.dumps(body, indent=2).encode() + b"\n",))

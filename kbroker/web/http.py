@@ -1,0 +1,265 @@
+"""HTTP/1.1 for a few pages: h11 decides what the bytes mean, this module waits.
+
+Theory of operation: one task a connection; it waits for a request, answers it, and waits for the next one. A page comes
+in pieces, each made in about a millisecond, and between two of them the event loop belongs to others: the broker's
+clients do not notice that somebody reads a long page.
+
+Whoever connects is bounded in everything: the size of a request's head and body, the time in which they have to come,
+the time in which a reply has to be taken, and the number of connections. When there are too many, the one that has
+waited longest for a request makes room, so that nobody keeps others out by connections that say nothing.
+
+Source: RFC 9110, RFC 9112.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+import h11
+import trio
+
+from kbroker.runtime.log import logger
+from kbroker.runtime.metrics import Metrics
+from kbroker.runtime.net_ports import Env, Listener, Part, Stream
+
+TEXT = "text/plain; charset=utf-8"
+OTHER = "other"
+"""Stands for every path that is no page, where requests are counted."""
+
+_METHODS = (b"GET", b"HEAD")
+_RECEIVE_BYTES = 16 * 1024
+_SEND_BYTES = 16 * 1024
+_ACCEPT_BACKOFF_MS = 100
+_UNSENT = (h11.IDLE, h11.SEND_RESPONSE)
+
+log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a client of the pages may take; bytes and milliseconds.
+
+    idle_ms     from the end of one request to the first byte of the next
+    request_ms  from the first byte of a request to its last
+    send_ms     for taking one reply
+    """
+
+    max_connections: int = 32
+    head_bytes: int = 16 * 1024
+    body_bytes: int = 64 * 1024
+    idle_ms: int = 75_000
+    request_ms: int = 10_000
+    send_ms: int = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A page: its pieces are made while they are sent, and none may take longer than a millisecond or two."""
+
+    status: int
+    content_type: str
+    pieces: Iterable[bytes]
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+Page = Callable[[], Reply]
+Find = Callable[[str], Page | None]
+
+
+class _Refused(Exception):
+    """A request that is answered by a status alone, after which the connection ends."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+@dataclass(eq=False, slots=True)
+class _Connection:
+    stream: Stream
+    machine: h11.Connection
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    is_waiting: bool = True  # for a request, or for the rest of one
+
+
+class HttpServer:
+    """Serves pages on any number of listeners: run `serve` for each.
+
+    Shape  find maps a path to its page, None where there is none
+    Bound  max_connections, and one more for the moment in which another one makes room
+    """
+
+    def __init__(self, env: Env, find: Find, *, metrics: Metrics, limits: Limits | None = None) -> None:
+        self._env = env
+        self._find = find
+        self._limits = limits or Limits()
+        # In the order in which they began to wait, oldest first.
+        self._connections: dict[_Connection, None] = {}
+        self._requests = metrics.tally("http.requests")
+        self._refused = metrics.counter("http.connections.refused")
+        metrics.gauge("http.connections.open", lambda: len(self._connections))
+
+    async def serve(self, listener: Listener) -> None:
+        """Accept and answer until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                try:
+                    stream = await listener.accept()
+                except OSError as error:
+                    log.debug("no connection to the pages can be accepted for now", error=error)
+                    await self._env.sleep_ms(_ACCEPT_BACKOFF_MS)
+                    continue
+                if self._make_room():
+                    machine = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
+                    connection = _Connection(stream, machine)
+                    self._connections[connection] = None
+                    nursery.start_soon(self._serve, connection)
+                else:
+                    self._refused.add()
+                    stream.close()
+                await trio.lowlevel.checkpoint()
+
+    def _make_room(self) -> bool:
+        if len(self._connections) < self._limits.max_connections:
+            return True
+        for connection in self._connections:
+            if connection.is_waiting:
+                connection.is_waiting = False
+                connection.scope.cancel()
+                self._refused.add()
+                return True
+        return False
+
+    async def _serve(self, connection: _Connection) -> None:
+        try:
+            with connection.scope:
+                while await self._serve_one(connection):
+                    connection.machine.start_next_cycle()
+                    connection.is_waiting = True
+                    del self._connections[connection]
+                    self._connections[connection] = None
+                    await trio.lowlevel.checkpoint()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # the client has gone, as clients do
+        except Exception:
+            log.exception("fault in a page", peer=connection.stream.peer_host)
+        finally:
+            connection.stream.close()
+            del self._connections[connection]
+
+    async def _serve_one(self, connection: _Connection) -> bool:
+        """Answer one request; whether the connection can have another one."""
+        request: h11.Request | None = None
+        path = OTHER
+        try:
+            request = await self._request(connection)
+            connection.is_waiting = False
+            if request is None:
+                return False
+            path, reply = self._reply(request)
+        except _Refused as refused:
+            reply = _plain(refused.status, str(refused))
+        except h11.RemoteProtocolError as error:
+            reply = _plain(error.error_status_hint, "this is no request that can be understood")
+        connection.is_waiting = False
+        self._requests.add(path, str(reply.status))
+        if connection.machine.our_state not in _UNSENT:
+            return False
+        with trio.move_on_after(self._limits.send_ms / 1000) as in_time:
+            await self._send(connection, reply, with_body=request is None or request.method != b"HEAD")
+        machine = connection.machine
+        return not in_time.cancelled_caught and machine.our_state is h11.DONE and machine.their_state is h11.DONE
+
+    async def _request(self, connection: _Connection) -> h11.Request | None:
+        """The next request, once all of it is there; None when the client sends no more, or nothing for too long."""
+        machine, stream, limits = connection.machine, connection.stream, self._limits
+        request: h11.Request | None = None
+        body_bytes = 0
+        began = bool(machine.trailing_data[0])
+        with trio.move_on_after((limits.request_ms if began else limits.idle_ms) / 1000) as in_time:
+            while True:
+                event = machine.next_event()
+                if event is h11.NEED_DATA:
+                    if machine.they_are_waiting_for_100_continue:
+                        return request  # it is answered without the body, which nobody wants
+                    data = await stream.receive(_RECEIVE_BYTES)
+                    machine.receive_data(data)
+                    if data and not began:
+                        began = True
+                        in_time.deadline = trio.current_time() + limits.request_ms / 1000
+                elif isinstance(event, h11.Request):
+                    request = event
+                elif isinstance(event, h11.Data):
+                    body_bytes += len(event.data)
+                    if body_bytes > limits.body_bytes:
+                        raise _Refused(413, "pages take no such body")
+                elif isinstance(event, h11.EndOfMessage):
+                    return request
+                else:
+                    return None
+        if began:
+            raise _Refused(408, "the request took too long")
+        return None
+
+    def _reply(self, request: h11.Request) -> tuple[str, Reply]:
+        """The path under which a request is counted, and what it gets."""
+        path = _path(request.target)
+        page = self._find(path)
+        if page is None:
+            return OTHER, _plain(404, "there is no such page; / lists those that there are")
+        if request.method not in _METHODS:
+            reply = _plain(405, "pages can only be read")
+            return path, Reply(reply.status, reply.content_type, reply.pieces, (("Allow", "GET, HEAD"),))
+        return path, page()
+
+    async def _send(self, connection: _Connection, reply: Reply, *, with_body: bool) -> None:
+        machine, stream = connection.machine, connection.stream
+        headers = [
+            ("Content-Type", reply.content_type),
+            ("Cache-Control", "no-store"),
+            ("X-Content-Type-Options", "nosniff"),
+            *reply.headers,
+        ]
+        if isinstance(reply.pieces, tuple):
+            headers.append(("Content-Length", str(sum(map(len, reply.pieces)))))
+        if machine.their_state is not h11.DONE:
+            headers.append(("Connection", "close"))
+        ready: list[Part] = []
+        size = 0
+        for event in _events(reply, headers, with_body=with_body):
+            data = machine.send(event)
+            if data:
+                ready.append(data)
+                size += len(data)
+            if size >= _SEND_BYTES:
+                await stream.send(ready)
+                ready, size = [], 0
+            if isinstance(event, h11.Data):
+                await trio.lowlevel.checkpoint()
+        if ready:
+            await stream.send(ready)
+
+
+def _events(
+    reply: Reply, headers: list[tuple[str, str]], *, with_body: bool
+) -> Iterable[h11.Response | h11.Data | h11.EndOfMessage]:
+    yield h11.Response(status_code=reply.status, reason=HTTPStatus(reply.status).phrase, headers=headers)
+    if with_body:
+        for piece in reply.pieces:
+            yield h11.Data(data=piece)
+    yield h11.EndOfMessage()
+
+
+def _plain(status: int, text: str) -> Reply:
+    return Reply(status, TEXT, (text.encode() + b"\n",))
+
+
+def _path(target: bytes) -> str:
+    """The path of a request's target, which may be a whole URL; "" for one that is none."""
+    try:
+        return urlsplit(target.decode("ascii")).path
+    except ValueError:
+        return ""

@@ -1,0 +1,107 @@
+"""Metrics of requests, connections and this process."""
+
+from __future__ import annotations
+
+import platform
+
+from kbroker import __version__
+from kbroker.web.metrics import COUNTER, GAUGE, HISTOGRAM, Samples, of_node, one
+from kbroker.web.ports import Observed
+
+_REQUESTS, _TIMES = "requests.", ".us"
+_NO_APIS = ("errors", "faults")
+
+
+def _counter(node: Observed, name: str) -> Samples:
+    return one(node.metrics.counter(name).value)
+
+
+@of_node(COUNTER, "kafka_network_requestmetrics_requests_total", "Requests, by API.", "request")
+def _requests(node: Observed) -> Samples:
+    for name, counter in tuple(node.metrics.counters.items()):
+        api = name.removeprefix(_REQUESTS)
+        if api != name and api not in _NO_APIS:
+            yield (api,), counter.value
+
+
+@of_node(
+    COUNTER,
+    "kafka_network_requestmetrics_errors_total",
+    "Error codes in responses, by API: one for each topic or partition that has one. NONE does not count.",
+    "request",
+    "error",
+)
+def _errors(node: Observed) -> Samples:
+    return tuple(node.metrics.tally("requests.errors_by_code").counts.items())
+
+
+@of_node(
+    HISTOGRAM,
+    "kafka_network_requestmetrics_totaltimems",
+    "Milliseconds from a whole request to its response, waiting included, by API, once there was one.",
+    "request",
+)
+def _total_times(node: Observed) -> Samples:
+    for name, histogram in tuple(node.metrics.histograms.items()):
+        if name.startswith(_REQUESTS) and name.endswith(_TIMES) and any(histogram.counts):
+            yield (name.removeprefix(_REQUESTS).removesuffix(_TIMES),), histogram
+
+
+@of_node(COUNTER, "kbroker_request_faults_total", "Requests that met a fault of the broker itself; see its log.")
+def _faults(node: Observed) -> Samples:
+    return _counter(node, "requests.faults")
+
+
+# Connections
+
+
+@of_node(GAUGE, "kafka_server_socket_server_metrics_connection_count", "Open connections, by listener.", "listener")
+def _open(node: Observed) -> Samples:
+    if node.server is not None:
+        for listener, count in node.server.connections_by_listener().items():
+            yield (listener,), count
+
+
+@of_node(COUNTER, "kafka_server_socket_server_metrics_connection_creation_total", "Connections that were accepted.")
+def _accepted(node: Observed) -> Samples:
+    return _counter(node, "connections.accepted")
+
+
+@of_node(COUNTER, "kbroker_connections_refused_total", "Connections closed at once: one address had too many.")
+def _refused(node: Observed) -> Samples:
+    return _counter(node, "connections.refused")
+
+
+@of_node(COUNTER, "kbroker_connection_accept_errors_total", "Times at which the system could make no connection.")
+def _accept_errors(node: Observed) -> Samples:
+    return _counter(node, "connections.accept_errors")
+
+
+@of_node(
+    COUNTER,
+    "kbroker_connections_closed_total",
+    "Connections that the broker closed: for bytes that are no request (fault), or for being idle or stuck (delay).",
+    "reason",
+)
+def _closed(node: Observed) -> Samples:
+    for reason in ("fault", "delay"):
+        yield (reason,), node.metrics.counter(f"connections.closed_for_{reason}").value
+
+
+# The pages and the process
+
+
+@of_node(COUNTER, "kbroker_http_requests_total", "Requests for these pages, by page and status.", "page", "status")
+def _pages(node: Observed) -> Samples:
+    return tuple(node.metrics.tally("http.requests").counts.items())
+
+
+@of_node(COUNTER, "kbroker_http_connections_refused_total", "Connections to the pages that made room, or found none.")
+def _pages_refused(node: Observed) -> Samples:
+    return _counter(node, "http.connections.refused")
+
+
+@of_node(GAUGE, "kbroker_build_info", "Always 1.", "version", "python")
+def _build(node: Observed) -> Samples:
+    del node
+    yield (__version__, platform.python_version()), 1

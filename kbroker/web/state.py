@@ -1,0 +1,145 @@
+"""`/state`: every partition, group and connection as JSON, for people and for tests that look inside.
+
+The page is one JSON object, written piece by piece: one partition, group or connection each. Offsets count records,
+sizes are bytes, times are milliseconds; what is not known is null.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from kbroker import __version__
+from kbroker.broker import Broker
+from kbroker.replication.partition import Partition
+from kbroker.server.tcp import Server
+from kbroker.storage.segment import Segment
+from kbroker.web.groups import lags
+from kbroker.web.ports import GroupView, Observed
+from wire.types import uuid_to_text
+
+ENTRIES_IN_A_PIECE = 20
+SEGMENTS_SHOWN = 1_000
+"""Of each partition, the newest; the number of all is beside them."""
+
+
+def render(node: Observed) -> Iterator[bytes]:
+    """The page, in pieces."""
+    broker, server, groups = node.broker, node.server, node.groups
+    yield b'{"node": ' + _json(_node(node)) + b",\n"
+    yield from _array("partitions", map(_partition, _sorted_partitions(broker)))
+    yield b",\n"
+    views = iter(()) if groups is None or broker is None else (_group(view, broker) for view in groups.views())
+    yield from _array("groups", views)
+    yield b",\n"
+    yield from _array("connections", iter(()) if server is None else _connections(server, node.env.now_ms()))
+    yield b"}\n"
+
+
+def _array(name: str, entries: Iterable[dict[str, Any]]) -> Iterator[bytes]:
+    yield b'"' + name.encode() + b'": ['
+    left = iter(entries)
+    separator = b"\n"
+    while some := list(islice(left, ENTRIES_IN_A_PIECE)):
+        yield separator + b",\n".join(map(_json, some))
+        separator = b",\n"
+    yield b"]"
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
+def _node(node: Observed) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "node_id": node.settings.node_id,
+        "version": __version__,
+        "state": "stopping" if node.is_stopping else "running" if node.is_serving else "starting",
+        "data_directory": node.settings.data_directory,
+    }
+    if (broker := node.broker) is not None:
+        image = broker.image
+        told |= {
+            "cluster_id": broker.cluster_id,
+            "metadata_offset": image.offset,
+            "controller_epoch": image.epoch,
+            "metadata_version": image.metadata_version,
+            "brokers": [
+                {"id": one.id, "epoch": one.epoch, "fenced": one.fenced} for _, one in sorted(image.brokers.items())
+            ],
+        }
+    return told
+
+
+def _sorted_partitions(broker: Broker | None) -> list[Partition]:
+    return [] if broker is None else [held for _, held in sorted(broker.replicas.partitions.items())]
+
+
+def _partition(held: Partition) -> dict[str, Any]:
+    log, progress = held.log, held.progress
+    segments = tuple(log.segments)
+    return {
+        "topic": held.topic,
+        "partition": held.index,
+        "topic_id": uuid_to_text(held.topic_id),
+        "leader": held.leader,
+        "leader_epoch": held.leader_epoch,
+        "partition_epoch": held.partition_epoch,
+        "replicas": list(held.replicas),
+        "isr": sorted(held.isr),
+        "log_start_offset": log.log_start_offset,
+        "high_watermark": None if progress is None else progress.high_watermark,
+        "last_stable_offset": held.last_stable_offset,
+        "log_end_offset": log.log_end_offset,
+        "recovery_point": log.recovery_point,
+        "size_bytes": sum(segment.size for segment in segments),
+        "segment_count": len(segments),
+        "segments": [_segment(segment) for segment in segments[-SEGMENTS_SHOWN:]],
+    }
+
+
+def _segment(segment: Segment) -> dict[str, Any]:
+    # A largest timestamp below zero is one that there is not, or that nobody has looked up since the start.
+    timestamp_ms = segment.max_timestamp if segment.max_timestamp >= 0 else None
+    return {"base_offset": segment.base_offset, "size_bytes": segment.size, "max_timestamp_ms": timestamp_ms}
+
+
+def _group(view: GroupView, broker: Broker) -> dict[str, Any]:
+    lag = dict(lags(view, broker))
+    return {
+        "group_id": view.group_id,
+        "state": view.state,
+        "protocol_type": view.protocol_type,
+        "protocol": view.protocol,
+        "generation_id": view.generation_id,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.group_instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+            }
+            for member in view.members
+        ],
+        "offsets": [
+            {"topic": topic, "partition": index, "committed_offset": offset, "lag": lag.get((topic, index))}
+            for (topic, index), offset in sorted(view.offsets.items())
+        ],
+    }
+
+
+def _connections(server: Server, now_ms: int) -> Iterator[dict[str, Any]]:
+    for connection, observed in tuple(server.connections.items()):
+        stream = connection.stream
+        yield {
+            "peer": f"{stream.peer_host}:{stream.peer_port}",
+            "listener": connection.listener,
+            "client_id": connection.client_id,
+            "state": connection.state.name.lower(),
+            "unchanged_ms": observed.unchanged_ms(now_ms),
+            "requests": connection.requests,
+            "received_bytes": stream.received_bytes,
+            "sent_bytes": stream.sent_bytes,
+        }

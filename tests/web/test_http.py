@@ -1,0 +1,302 @@
+"""HTTP with good and with bad clients."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import h11
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from kbroker.runtime.metrics import Metrics
+from kbroker.testing.disk import SimulatedDisk
+from kbroker.testing.env import MemoryEnv
+from kbroker.web.http import HttpServer, Limits, Page, Reply
+from tests.web.asking import ADDRESS, Browser, get
+
+LINE = b"GET /short HTTP/1.1\r\n"
+HEAD = LINE + b"Host: x\r\n\r\n"
+
+
+@dataclass
+class Site:
+    """A server with two pages and one that fails."""
+
+    env: MemoryEnv = field(default_factory=lambda: MemoryEnv(SimulatedDisk()))
+    metrics: Metrics = field(default_factory=Metrics)
+    pieces_made: int = 0
+
+    def find(self, path: str) -> Page | None:
+        pages: dict[str, Page] = {
+            "/short": lambda: Reply(200, "text/plain", (b"short",)),
+            "/long": lambda: Reply(200, "text/plain", self._pieces()),
+            "/fault": lambda: Reply(200, "text/plain", (b"x" for _ in [1 / 0])),
+            "/early-fault": lambda: Reply(1 // 0, "text/plain", ()),
+        }
+        return pages.get(path)
+
+    def _pieces(self) -> Iterator[bytes]:
+        for _ in range(1000):
+            self.pieces_made += 1
+            yield b"%0999d\n" % self.pieces_made
+
+    async def answers(self) -> bool:
+        return (await get(self.env, "/short")).body == b"short"
+
+
+@asynccontextmanager
+async def a_site(limits: Limits | None = None) -> AsyncIterator[Site]:
+    site = Site()
+    server = HttpServer(site.env, site.find, metrics=site.metrics, limits=limits)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.serve, await site.env.listen(*ADDRESS, backlog=8))
+        yield site
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_page_is_given_and_the_connection_can_be_used_again() -> None:
+    async with a_site() as site:
+        browser = await Browser.connect(site.env)
+        for _ in range(3):
+            got = await browser.get("/short")
+            assert (got.status, got.body) == (200, b"short")
+            assert got.headers["content-length"] == "5"
+            assert got.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_requests_that_are_sent_ahead_are_answered_in_their_order() -> None:
+    async with a_site() as site:
+        browser = await Browser.connect(site.env)
+        last = b"GET /none HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        await browser.send(HEAD + HEAD + last)
+        data = await browser.rest()
+        assert data.count(b"HTTP/1.1 200 OK\r\n") == 2
+        assert data.rindex(b"200 OK") < data.index(b"HTTP/1.1 404 Not Found\r\n")
+
+
+@pytest.mark.parametrize("path", ["/short", "/long"])
+async def test_a_head_gets_the_headers_alone(path: str) -> None:
+    async with a_site() as site:
+        browser = await Browser.connect(site.env)
+        await browser.send(b"HEAD %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % path.encode())
+        data = await browser.rest()
+        assert data.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert data.endswith(b"\r\n\r\n")
+        assert not site.pieces_made
+
+
+async def test_an_old_client_gets_a_page_that_ends_with_the_connection() -> None:
+    async with a_site() as site:
+        browser = await Browser.connect(site.env)
+        await browser.send(b"GET /long HTTP/1.0\r\n\r\n")
+        head, _, body = (await browser.rest()).partition(b"\r\n\r\n")
+        assert b"chunked" not in head
+        assert len(body) == 1_000_000
+
+
+async def test_a_query_and_a_whole_url_name_the_same_page() -> None:
+    async with a_site() as site:
+        assert (await get(site.env, "/short?a=/none")).body == b"short"
+        assert (await get(site.env, "http://anywhere:1/short")).body == b"short"
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "status"),
+    [
+        ("/none", "GET", 404),
+        ("/", "POST", 404),
+        ("/short", "POST", 405),
+        ("/short", "DELETE", 405),
+        ("*", "OPTIONS", 404),
+    ],
+)
+async def test_what_is_no_page_is_404_and_what_does_not_read_is_405(path: str, method: str, status: int) -> None:
+    async with a_site() as site:
+        browser = await Browser.connect(site.env)
+        got = await browser.get(path, method=method, body=b"some body" if method == "POST" else b"")
+        assert got.status == status
+        assert (got.headers.get("allow") == "GET, HEAD") == (status == 405)
+        assert (await browser.get("/short")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"\x00\x00\x00\x12\x00\x12\x00\x00\x00\x00\x00\x01 ApiVersions\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
+        (b"GET /short HTTP/1.1\r\n\r\n", 400),
+        (b"GET /short HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"GET /short HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n", 400),
+        (b"GET /short HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
+        (b"GET /short HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n", 400),
+        (LINE + b"Host: x\r\nX: " + b"x" * 60_000 + b"\r\n\r\n", 431),
+        (b"GET /" + b"x" * 60_000, 431),
+        (b"GET /short HTTP/1.1\r\nHost: x\r\nContent-Length: 70000\r\n\r\n" + b"x" * 70_000, 413),
+    ],
+)
+async def test_bytes_that_are_no_request_get_a_status_and_the_end(data: bytes, status: int) -> None:
+    async with a_site() as site:
+        browser = await Browser.connect(site.env)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_send_what_is_taken, browser, data)
+            received = await browser.rest()
+        assert received.startswith(b"HTTP/1.1 %d " % status)
+        assert b"onnection: close" in received
+        assert await site.answers()
+
+
+async def _send_what_is_taken(browser: Browser, data: bytes) -> None:
+    with suppress(trio.BrokenResourceError):
+        await browser.send(data)
+
+
+async def test_a_client_that_leaves_within_a_request_is_forgotten() -> None:
+    async with a_site() as site:
+        browser = await Browser.connect(site.env)
+        await browser.send(LINE)
+        browser.stream.close()
+        assert await site.answers()
+        await trio.testing.wait_all_tasks_blocked()
+        assert site.metrics.gauges["http.connections.open"]() == 0
+
+
+async def test_a_body_that_waits_for_permission_is_not_waited_for() -> None:
+    async with a_site() as site:
+        browser = await Browser.connect(site.env)
+        await browser.send(b"POST /short HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n")
+        assert (await browser.rest()).startswith(b"HTTP/1.1 405 ")
+
+
+async def test_a_request_that_trickles_in_is_given_up_after_ten_seconds(autojump_clock: MockClock) -> None:
+    async with a_site() as site:
+        browser = await Browser.connect(site.env)
+        await trio.sleep(60)  # saying nothing is allowed for longer
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_trickle, browser)
+            assert (await browser.rest()).startswith(b"HTTP/1.1 408 ")
+        assert trio.current_time() - began == pytest.approx(10, abs=1.1)
+        assert await site.answers()
+
+
+async def _trickle(browser: Browser) -> None:
+    with suppress(trio.BrokenResourceError):
+        for byte in LINE + b"X: " + b"x" * 1000:
+            await browser.send(bytes([byte]))
+            await trio.sleep(1)
+
+
+async def test_a_connection_that_says_nothing_is_closed_without_a_word(autojump_clock: MockClock) -> None:
+    async with a_site() as site:
+        browser = await Browser.connect(site.env)
+        assert await browser.rest() == b""
+        assert trio.current_time() == pytest.approx(75, abs=0.1)
+        again = await Browser.connect(site.env)
+        await again.get("/short")
+        began = trio.current_time()
+        assert await again.rest() == b""
+        assert trio.current_time() - began == pytest.approx(75, abs=0.1)
+
+
+async def test_a_reader_that_takes_nothing_is_given_up(autojump_clock: MockClock) -> None:
+    async with a_site() as site:
+        browser = await Browser.connect(site.env)
+        await browser.send(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
+        await trio.sleep(59)
+        assert site.metrics.gauges["http.connections.open"]() == 1
+        assert site.pieces_made < 200  # no more is made than was taken
+        await trio.sleep(2)
+        assert site.metrics.gauges["http.connections.open"]() == 0
+        assert await site.answers()
+
+
+async def test_the_connection_that_has_waited_longest_makes_room(autojump_clock: MockClock) -> None:
+    async with a_site(Limits(max_connections=3)) as site:
+        busy, silent, slow = [await Browser.connect(site.env) for _ in range(3)]
+        await busy.send(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
+        await slow.send(LINE)
+        await trio.sleep(1)
+        assert await site.answers()
+        assert await silent.rest() == b""
+        assert site.metrics.counters["http.connections.refused"].value == 1
+        await slow.send(b"Host: x\r\n\r\n")
+        slow.machine.send(h11_request())
+        assert (await slow.reply()).body == b"short"
+        assert len(await _body_of_long(busy)) == 1_000_000
+
+
+def h11_request() -> h11.Request:
+    return h11.Request(method="GET", target="/short", headers=[("Host", "x")])
+
+
+async def _body_of_long(browser: Browser) -> bytes:
+    browser.machine.send(h11_request())
+    return (await browser.reply()).body
+
+
+async def test_when_all_connections_are_busy_another_one_is_closed(autojump_clock: MockClock) -> None:
+    async with a_site(Limits(max_connections=2)) as site:
+        for _ in range(2):
+            await (await Browser.connect(site.env)).send(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
+        await trio.sleep(1)
+        third = await Browser.connect(site.env)
+        assert await third.rest() == b""
+        await trio.sleep(60)
+        assert await site.answers()
+
+
+@pytest.mark.parametrize("path", ["/fault", "/early-fault"])
+async def test_a_page_that_fails_costs_its_connection_alone(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with a_site() as site:
+        browser = await Browser.connect(site.env)
+        await browser.send(b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path.encode())
+        await browser.rest()
+        assert await site.answers()
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_others_run_while_a_long_page_is_made() -> None:
+    async with a_site() as site:
+        browser = await Browser.connect(site.env)
+        made_at: list[int] = []
+        async with trio.open_nursery() as nursery:
+
+            async def watch() -> None:
+                while site.pieces_made < 1000:
+                    made_at.append(site.pieces_made)
+                    await trio.lowlevel.checkpoint()
+
+            nursery.start_soon(watch)
+            assert len((await browser.get("/long")).body) == 1_000_000
+        assert max(later - earlier for earlier, later in pairwise(made_at)) <= 2
+
+
+async def test_requests_are_counted_by_page_and_not_by_what_clients_make_up() -> None:
+    async with a_site() as site:
+        for path in ("/short", "/a", "/b", "/short"):
+            await get(site.env, path)
+        browser = await Browser.connect(site.env)
+        await browser.send(b"garbage\r\n\r\n")
+        await browser.rest()
+        counts = site.metrics.tallies["http.requests"].counts
+        assert counts == {("/short", "200"): 2, ("other", "404"): 2, ("other", "400"): 1}
+
+
+@given(st.lists(st.binary(max_size=80) | st.sampled_from([HEAD, LINE, b"\r\n", b"Host: x\r\n", b": "]), max_size=6))
+def test_no_bytes_end_the_server(pieces: list[bytes]) -> None:
+    async def send_all() -> None:
+        async with a_site() as site:
+            browser = await Browser.connect(site.env)
+            await _send_what_is_taken(browser, b"".join(pieces))
+            browser.stream.close()
+            assert await site.answers()
+            await trio.testing.wait_all_tasks_blocked()
+            assert site.metrics.gauges["http.connections.open"]() == 0
+
+    trio.run(send_all)

@@ -1,0 +1,322 @@
+"""What the pages say of a node, compared with what its clients did."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar, TypeVarTuple
+
+import pytest
+import trio
+from prometheus_client.parser import text_string_to_metric_families
+from trio.testing import MockClock
+
+from kbroker.config import Settings
+from kbroker.metadata.delta import Delta
+from kbroker.metadata.image import Image, PartitionImage, TopicImage
+from kbroker.node import Node
+from kbroker.runtime.metrics import Metrics
+from kbroker.runtime.net_ports import Env
+from kbroker.testing.broker import Client, MemoryBroker, memory_broker
+from kbroker.testing.disk import Fault, SimulatedDisk
+from kbroker.testing.env import MemoryEnv
+from kbroker.web.broker_metrics import count_isr_changes
+from kbroker.web.document import document
+from kbroker.web.exposition import SAMPLES_IN_A_PIECE
+from kbroker.web.metrics import DECLARED
+from tests.web.asking import ADDRESS, get
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from wire.messages.delete_topics import DeleteTopicsRequest
+from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from wire.messages.metadata import MetadataRequest
+from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from wire.record_batch import Record, build_batch
+from wire.types import uuid_to_text
+
+CLIENT_HOST, CLIENT_PORT = "198.51.100.1", 1  # of kbroker.testing.net
+HTTP = {"kbroker.http.listener": "{}:{}".format(*ADDRESS)}
+
+Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
+Key = tuple[str, frozenset[tuple[str, str]]]
+
+
+@asynccontextmanager
+async def observed(disk: SimulatedDisk | None = None) -> AsyncIterator[tuple[MemoryBroker, Client]]:
+    async with memory_broker(disk, settings=HTTP) as broker:
+        yield broker, await broker.connect(client_id='a "client"\n')
+
+
+async def create(client: Client, name: str, *, partitions: int = 1) -> None:
+    topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[])
+    answer = await client.ask(CreateTopicsRequest(topics=[topic]), version=5)
+    assert answer.topics[0].error_code == 0
+
+
+async def produce(client: Client, topic: str, *, records: int, index: int = 0) -> int:
+    """The size of the batch."""
+    batch = build_batch([Record(offset, 1_000 + offset, None, b"value") for offset in range(records)])
+    data = [TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=index, records=batch)])]
+    await client.ask(ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=data), version=7)
+    return len(batch)
+
+
+async def fetch(client: Client, topic: str, *, offset: int = 0, max_wait_ms: int = 0) -> None:
+    asked = [FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)]
+    request = FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, topics=[FetchTopic(topic=topic, partitions=asked)])
+    await client.ask(request, version=11)
+
+
+async def metrics(env: Env) -> dict[Key, float]:
+    """Every sample of the page by its name and labels."""
+    text = (await get(env, "/metrics")).body.decode()
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def key(name: str, **labels: str) -> Key:
+    return name, frozenset(labels.items())
+
+
+async def test_what_clients_produce_and_fetch_is_counted_by_topic() -> None:
+    async with observed() as (broker, client):
+        await create(client, "t", partitions=2)
+        size = await produce(client, "t", records=3) + await produce(client, "t", records=2, index=1)
+        await produce(client, "none", records=1)
+        await fetch(client, "t")
+        found = await metrics(broker.env)
+    name = "kafka_server_brokertopicmetrics_{}_total".format
+    assert found[key(name("messagesin"), topic="t")] == found[key(name("messagesin"))] == 5
+    assert found[key(name("bytesin"), topic="t")] == found[key(name("bytesin"))] == size
+    assert found[key("kafka_log_log_size", topic="t", partition="0")] < size
+    assert found[key(name("bytesout"), topic="t")] == found[key("kafka_log_log_size", topic="t", partition="0")]
+    assert found[key("kafka_log_log_logendoffset", topic="t", partition="0")] == 3
+    assert found[key("kafka_log_log_logendoffset", topic="t", partition="1")] == 2
+    assert found[key("kafka_network_requestmetrics_requests_total", request="Produce")] == 3
+    error = key("kafka_network_requestmetrics_errors_total", request="Produce", error="UNKNOWN_TOPIC_OR_PARTITION")
+    assert found[error] == 1
+    assert found[key("kafka_server_replicamanager_leadercount")] == 2
+    assert found[key("kafka_controller_kafkacontroller_globalpartitioncount")] == 2
+    assert found[key("kafka_server_socket_server_metrics_connection_count", listener="PLAINTEXT")] == 1
+
+
+async def test_of_a_deleted_topic_only_the_sum_over_all_topics_is_left() -> None:
+    async with observed() as (broker, client):
+        await create(client, "t")
+        await create(client, "u")
+        await produce(client, "t", records=3)
+        await produce(client, "u", records=4)
+        await client.ask(DeleteTopicsRequest(topic_names=["t"], timeout_ms=1_000), version=4)
+        found = await metrics(broker.env)
+    name = "kafka_server_brokertopicmetrics_messagesin_total"
+    assert found[key(name)] == 7
+    assert found[key(name, topic="u")] == 4
+    assert not [labels for _, labels in found if ("topic", "t") in labels]
+
+
+async def test_latencies_are_a_histogram_in_milliseconds(autojump_clock: MockClock) -> None:
+    async with observed() as (broker, client):
+        await create(client, "t")
+        for max_wait_ms in (0, 3, 5, 40_000):
+            await fetch(client, "t", max_wait_ms=max_wait_ms)
+        found = await metrics(broker.env)
+    name = "kafka_network_requestmetrics_totaltimems{}".format
+    assert found[key(name("_count"), request="Fetch")] == 4
+    assert found[key(name("_sum"), request="Fetch")] == pytest.approx(40_008, abs=1)
+    for bound, count in {"0.032": 1, "2.048": 1, "4.096": 2, "8.192": 3, "33554.432": 3, "+Inf": 4}.items():
+        assert found[key(name("_bucket"), request="Fetch", le=bound)] == count, bound
+
+
+async def test_a_request_that_waits_is_in_purgatory(autojump_clock: MockClock) -> None:
+    purgatory = key("kafka_server_delayedoperationpurgatory_purgatorysize", delayedOperation="Fetch")
+    async with observed() as (broker, client):
+        await create(client, "t")
+        assert (await metrics(broker.env))[purgatory] == 0
+        async with trio.open_nursery() as nursery:
+
+            async def wait() -> None:
+                await fetch(client, "t", max_wait_ms=10_000)
+
+            nursery.start_soon(wait)
+            await trio.sleep(5)
+            assert (await metrics(broker.env))[purgatory] == 1
+
+
+async def test_many_series_of_one_metric_are_one_family_and_none_is_lost() -> None:
+    async with observed() as (broker, client):
+        partitions = 2 * SAMPLES_IN_A_PIECE + 1
+        await create(client, "t", partitions=partitions)
+        text = (await get(broker.env, "/metrics")).body.decode()
+        found = await metrics(broker.env)
+    assert text.count("# TYPE kafka_log_log_size gauge") == 1
+    assert sum(name == "kafka_log_log_size" for name, _ in found) == partitions
+    types = [line for line in text.splitlines() if line.startswith("# TYPE")]
+    assert len(types) == len(set(types))
+
+
+async def test_every_metric_without_labels_is_there_from_the_first_page() -> None:
+    async with observed() as (broker, _client):
+        found = await metrics(broker.env)
+    of_groups = {"kafka_coordinator_group_groupmetadatamanager_numgroups"}
+    expected = {one.name for one in DECLARED if not one.labels} - of_groups
+    assert {name for name in expected if key(name) not in found} == set()
+
+
+async def test_state_shows_offsets_segments_and_connections() -> None:
+    async with observed() as (broker, client):
+        await create(client, "t")
+        size = await produce(client, "t", records=3)
+        topic = (await client.ask(MetadataRequest(topics=None), version=12)).topics[0]
+        got = await get(broker.env, "/state")
+    assert got.headers["content-type"] == "application/json"
+    state = got.json
+    (partition,) = state["partitions"]
+    assert partition["topic_id"] == uuid_to_text(topic.topic_id)
+    assert (partition["topic"], partition["partition"], partition["leader"]) == ("t", 0, 1)
+    assert (partition["log_start_offset"], partition["high_watermark"]) == (0, 3)
+    assert (partition["log_end_offset"], partition["last_stable_offset"]) == (3, 3)
+    assert partition["leader_epoch"] == topic.partitions[0].leader_epoch
+    assert partition["segments"] == [{"base_offset": 0, "size_bytes": size, "max_timestamp_ms": 1_002}]
+    (connection,) = state["connections"]
+    assert connection["client_id"] == 'a "client"\n'
+    assert connection["listener"] == "PLAINTEXT"
+    assert connection["peer"] == f"{CLIENT_HOST}:{CLIENT_PORT}"
+    assert connection["requests"] == 3
+    assert state["groups"] == []
+    assert state["node"]["state"] == "running"
+
+
+async def test_state_is_json_with_any_number_of_partitions() -> None:
+    async with observed() as (broker, client):
+        await create(client, "many", partitions=45)
+        state = (await get(broker.env, "/state")).json
+    assert [one["partition"] for one in state["partitions"]] == list(range(45))
+
+
+async def test_a_node_that_serves_is_ready() -> None:
+    async with observed() as (broker, _client):
+        got = await get(broker.env, "/health")
+        assert got.status == 200
+        assert got.json["status"] == "ready"
+        assert got.json["metadata_offset"] == broker.node.broker.image.offset  # type: ignore[union-attr]
+        assert (await get(broker.env, "/health/ready")).json == got.json
+        assert (await get(broker.env, "/")).status == 200
+
+
+class SlowEnv(MemoryEnv):
+    """An environment in which everything that is done in a thread takes a second."""
+
+    async def run_blocking(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+        await trio.sleep(1)
+        return function(*arguments)
+
+
+async def test_a_node_that_starts_or_stops_is_alive_and_not_ready(autojump_clock: MockClock) -> None:
+    env = SlowEnv(SimulatedDisk())
+    defaults = {"log.dirs": "/data", "listeners": "PLAINTEXT://broker.example:9092"}
+    overrides = [f"{name}={value}" for name, value in HTTP.items()]
+    node = Node(env, Settings.load(overrides=overrides, defaults=defaults))
+    seen: list[str] = []
+
+    async def look() -> str:
+        live, ready = await get(env, "/health/live"), await get(env, "/health")
+        assert live.status == 200
+        problems = ready.json["problems"]
+        assert (ready.status == 200) == (not problems)
+        state = (await get(env, "/state")).json
+        assert (await metrics(env))[key("kafka_server_kafkaserver_brokerstate")] in (1, 3, 6)
+        return f"{state['node']['state']}: {'; '.join(problems)}"
+
+    async with trio.open_nursery() as nursery:
+
+        async def run() -> None:
+            await node.run(on_ready=lambda host, port: None)
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(run)
+        await trio.sleep(1.5)
+        while True:
+            seen.append(await look())
+            if node.is_serving:
+                node.stop()
+            await trio.sleep(0.5)
+    assert list(dict.fromkeys(seen)) == [
+        "starting: the node is starting: metadata and logs are being read",
+        "starting: the node is starting: it is not registered yet",
+        "running: ",
+        "stopping: the node is stopping",
+    ]
+
+
+async def test_a_failed_directory_is_said_as_long_as_the_node_lives(autojump_clock: MockClock) -> None:
+    disk = SimulatedDisk()
+    with pytest.RaisesGroup(Exception, flatten_subgroups=True):
+        async with observed(disk) as (broker, client):
+            await create(client, "t")
+            disk.inject(Fault(error=errno.EIO, name="write", path="*/t-0/*.log"))
+            await produce(client, "t", records=1)
+            got = await get(broker.env, "/health")
+            assert got.status == 503
+            assert any("has failed" in problem for problem in got.json["problems"])
+            assert (await get(broker.env, "/health/live")).status == 200
+            found = await metrics(broker.env)
+            assert found[key("kafka_log_logmanager_offlinelogdirectorycount")] == 1
+            assert found[key("kafka_server_replicamanager_offlinereplicacount")] == 1
+            await trio.sleep_forever()
+
+
+async def test_without_the_setting_there_are_no_pages() -> None:
+    async with memory_broker() as broker:
+        with pytest.raises(ConnectionRefusedError):
+            await broker.env.connect(*ADDRESS)
+
+
+def test_a_broker_without_pages_does_not_load_what_they_need() -> None:
+    program = "import sys, kbroker.node, kbroker.cli.serve; print({'h11', 'prometheus_client'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"set()\n"
+
+
+def _image(partitions: dict[int, PartitionImage]) -> Image:
+    return Image(topics_by_id={uuid.UUID(int=9): TopicImage("t", uuid.UUID(int=9), partitions)})
+
+
+def _partition(*isr: int, leader: int = 1) -> PartitionImage:
+    return PartitionImage(replicas=(1, 2, 3), isr=isr, leader=leader, leader_epoch=0, partition_epoch=0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "counted"),
+    [
+        (_partition(1, 2, 3), _partition(1, 2), (1, 0)),
+        (_partition(1), _partition(1, 2, 3), (0, 1)),
+        (_partition(1, 2), _partition(1, 2), (0, 0)),
+        (_partition(1, 2, leader=2), _partition(2, leader=2), (0, 0)),
+        (None, _partition(1, 2, 3), (0, 0)),
+        (_partition(1, 2, 3), None, (0, 0)),
+    ],
+)
+def test_in_sync_replicas_that_come_and_go_are_counted_where_the_leader_is(
+    before: PartitionImage | None, after: PartitionImage | None, counted: tuple[int, int]
+) -> None:
+    metrics = Metrics()
+    images = [_image({} if partition is None else {0: partition}) for partition in (before, after)]
+    count_isr_changes(metrics, 1)(images[1], Delta(*images))
+    assert (metrics.counter("isr.shrinks").value, metrics.counter("isr.expands").value) == counted
+
+
+def test_the_list_of_metrics_is_the_one_that_the_declarations_make() -> None:
+    page = Path(__file__).parents[2] / "docs" / "metrics.md"
+    assert page.read_text() == document(), "run: python -m kbroker.web.document > docs/metrics.md"
+
+
+def test_no_metric_is_declared_twice() -> None:
+    names = [one.name for one in DECLARED]
+    assert len(names) == len(set(names))

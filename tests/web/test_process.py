@@ -1,0 +1,49 @@
+"""The pages of a broker process, by sockets."""
+
+from __future__ import annotations
+
+import json
+import socket
+from http.client import HTTPConnection
+from pathlib import Path
+
+from tests.broker_process import BrokerProcess, serve_and_fail
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port: int = one.getsockname()[1]
+        return port
+
+
+def test_serve_http_gives_the_pages_on_loopback_until_the_broker_stops(tmp_path: Path) -> None:
+    port = free_port()
+    with BrokerProcess(tmp_path / "data", "--http", f":{port}") as broker:
+        pages = HTTPConnection("127.0.0.1", port, timeout=20)
+        pages.request("GET", "/metrics")
+        assert b"\nprocess_resident_memory_bytes " in pages.getresponse().read()
+        pages.request("GET", "/health")
+        assert json.load(pages.getresponse())["status"] == "ready"
+        code, seconds = broker.stop()
+        assert code == 0
+        assert seconds < 5
+        errors = broker.stop_and_read_errors()
+        assert f"pages are served url=http://127.0.0.1:{port}/" in errors
+        assert "other machines" not in errors
+        pages.close()
+
+
+def test_a_taken_port_for_the_pages_is_one_clear_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        code, errors = serve_and_fail(tmp_path / "data", "--http", address)
+    assert code == 1
+    assert f"cannot listen on {address}" in errors
+    assert "Traceback" not in errors
+
+
+def test_an_address_that_is_none_is_one_clear_line(tmp_path: Path) -> None:
+    code, errors = serve_and_fail(tmp_path / "data", "--http", "nonsense")
+    assert code == 1
+    assert "kbroker.http.listener" in errors
+    assert "Traceback" not in errors
