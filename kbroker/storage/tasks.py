@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeVar, TypeVarTuple
 
+from kbroker.runtime.cautious_clock import CautiousClock
 from kbroker.runtime.ports import Clock
 from kbroker.storage.log import Log
 from kbroker.storage.log_directory import LogDirectory
@@ -89,35 +90,39 @@ async def apply_retention(
     interval_ms: int,
     report: Callable[[str], None],
 ) -> None:
-    """Delete segments by log_start_offset, size and time, and forget producers that were silent for long."""
+    """Delete segments by log_start_offset, size and time, and forget producers that were silent for long.
+
+    Time is what a `CautiousClock` says it is: nothing goes just because the wall clock was set ahead.
+    """
+    clock = CautiousClock(env, report=report)
     while True:
         await env.sleep_ms(interval_ms)
         for log in directory.open_logs():
             if log.is_closed or directory.state.failure is not None:
                 continue
             try:
-                await _apply_retention_once(env, partitions, log)
+                await _apply_retention_once(env, partitions, log, clock)
             except KafkaError as error:
                 report(error.message)
 
 
-async def _apply_retention_once(env: TaskEnv, partitions: Partitions, log: Log) -> None:
+async def _apply_retention_once(env: TaskEnv, partitions: Partitions, log: Log, clock: CautiousClock) -> None:
     if not log.may_need_retention and not log.producers:
         return
     async with partitions.locked(log):
         if log.is_closed:
             return
-        timestamp_ms = env.timestamp_ms()
+        deletion_time_ms = clock.timestamp_ms()
         # Not while a thread rolls a segment: it writes all producers down.
-        log.producers.expire(timestamp_ms, log.config.producer_id_expiration_ms)
+        log.producers.expire(deletion_time_ms, log.config.producer_id_expiration_ms)
         if not log.may_need_retention:
             return
         high_watermark = partitions.high_watermark(log)
         plan = await env.run_blocking(
-            lambda: log.plan_retention(high_watermark=high_watermark, timestamp_ms=timestamp_ms)
+            lambda: log.plan_retention(high_watermark=high_watermark, timestamp_ms=deletion_time_ms)
         )
         if plan:
-            now_ms = env.now_ms()
+            now_ms, timestamp_ms = env.now_ms(), env.timestamp_ms()
             await env.run_blocking(lambda: log.apply_retention(plan, now_ms=now_ms, timestamp_ms=timestamp_ms))
 
 

@@ -27,13 +27,15 @@ WALL_START_MS = 1_700_000_000_000
 class MemoryEnv:
     """See `kbroker.runtime.net_ports.Env`.
 
-    Blocking functions run at once, in the event loop, and take no virtual time.
+    Blocking functions run at once, in the event loop, and take no virtual time. wall_jump_ms is by how much somebody
+    has set the wall clock wrong; the monotonic one does not care.
     """
 
     def __init__(self, disk: Disk, *, network: MemoryNetwork | None = None, seed: int = 0) -> None:
         self.disk = disk
         self.network = network or MemoryNetwork()
         self.random = Random(seed)
+        self.wall_jump_ms = 0
 
     def now_ms(self) -> int:
         return MONOTONIC_START_MS + round(trio.current_time() * 1000)
@@ -42,7 +44,7 @@ class MemoryEnv:
         return MONOTONIC_START_MS * 1_000_000 + round(trio.current_time() * 1e9)
 
     def timestamp_ms(self) -> int:
-        return WALL_START_MS + round(trio.current_time() * 1000)
+        return WALL_START_MS + self.wall_jump_ms + round(trio.current_time() * 1000)
 
     def new_uuid(self) -> UUID:
         return UUID(int=self.random.getrandbits(127), version=4)

@@ -110,6 +110,59 @@ async def test_old_segments_and_silent_producers_go(
     assert world.told == []
 
 
+YEAR_MS = 365 * 24 * 3_600_000
+
+
+async def test_t2_a_clock_that_is_set_ahead_deletes_nothing_for_an_hour(
+    world: World, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    log = world.log(segment_bytes=1_000, retention_ms=86_400_000, producer_id_expiration_ms=86_400_000)
+    world.append(log, 8)
+    now = WALL_START_MS
+    log.append(batch(timestamp=now, producer_id=4, producer_epoch=0, base_sequence=0), leader_epoch=0, timestamp_ms=now)
+    run = partial(tasks.apply_retention, world.env, world.directory, Owner(), report=world.told.append)
+    nursery.start_soon(partial(run, interval_ms=300_000))
+    await trio.sleep(1_000)
+    world.env.wall_jump_ms = YEAR_MS
+    await trio.sleep(3_600)
+    assert (offsets(log), len(log.producers)) == (list(range(9)), 1)
+    assert len(world.told) == 1
+    await trio.sleep(900)
+    assert (log.log_start_offset, len(log.producers)) == (9, 0)
+
+
+async def test_t2_a_clock_that_is_set_right_again_in_time_deletes_nothing(
+    world: World, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    log = world.log(segment_bytes=1_000, retention_ms=86_400_000)
+    world.append(log, 8)
+    run = partial(tasks.apply_retention, world.env, world.directory, Owner(), report=world.told.append)
+    nursery.start_soon(partial(run, interval_ms=300_000))
+    await trio.sleep(1)
+    for jump_ms in (YEAR_MS, -YEAR_MS, 3_600_000, -3_600_000, 0):
+        world.env.wall_jump_ms = jump_ms
+        await trio.sleep(3_000)
+    assert offsets(log) == list(range(8))
+    await trio.sleep(80_000)
+    assert log.log_start_offset == 8, "a day after it was written"
+
+
+async def test_t2_size_goes_on_deleting_while_time_does_not(
+    world: World, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    log = world.log(segment_bytes=1_000, retention_ms=86_400_000, retention_bytes=2_000)
+    run = partial(tasks.apply_retention, world.env, world.directory, Owner(), report=world.told.append)
+    nursery.start_soon(partial(run, interval_ms=300_000))
+    await trio.sleep(1_000)
+    world.env.wall_jump_ms = YEAR_MS
+    world.append(log, 40)
+    await trio.sleep(900)
+    assert 0 < log.log_start_offset < log.log_end_offset
+
+
 async def test_retention_waits_for_who_holds_the_partition(
     world: World, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
