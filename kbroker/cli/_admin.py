@@ -100,7 +100,7 @@ def client_settings(options: argparse.Namespace) -> dict[str, Any]:
     settings: dict[str, Any] = {"bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS}
     properties: dict[str, str] = {}
     if options.command_config is not None:
-        properties = _read_properties(options.command_config)
+        properties = read_properties(options.command_config)
         settings |= translate(properties)
     words = options.bootstrap_servers or [properties.get("bootstrap.servers") or DEFAULT_BOOTSTRAP_SERVER]
     servers = [server.strip() for word in words for server in word.split(",") if server.strip()]
@@ -109,7 +109,8 @@ def client_settings(options: argparse.Namespace) -> dict[str, Any]:
     return settings | {"bootstrap_servers": servers}
 
 
-def _read_properties(path: Path) -> dict[str, str]:
+def read_properties(path: Path) -> dict[str, str]:
+    """The settings in a file. Raises CommandFailed for one that cannot be read."""
     from kbroker.config.properties import parse_properties  # noqa: PLC0415
     from kbroker.config.values import ConfigError  # noqa: PLC0415
 

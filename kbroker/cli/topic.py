@@ -147,7 +147,7 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
     """End with a usage error for flags that do not go together."""
     action = options.action
     if action == "alter" and options.config:
-        parser.error("--config cannot be used with --alter: settings of a topic are altered by kafka-configs")
+        parser.error("--config cannot be used with --alter: settings of a topic are altered by `kbroker config`")
     for name, goes_with in _FLAGS_OF.items():
         if getattr(options, name) is not None and action not in goes_with:
             parser.error(f"--{name.replace('_', '-')} cannot be used with --{action}")

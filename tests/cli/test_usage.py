@@ -35,7 +35,7 @@ def test_every_profile_can_be_chosen(run: Run) -> None:
     assert f"--profile {{{','.join(PROFILES)}}}" in " ".join(run("serve", "--help").out.split())
 
 
-@pytest.mark.parametrize("name", ["topic", "group", "dump-log"])
+@pytest.mark.parametrize("name", ["topic", "group", "config", "dump-log"])
 def test_a_command_may_be_called_by_its_plural(run: Run, name: str) -> None:
     done = run(name, "--help")
     assert done.code == 0
@@ -51,7 +51,7 @@ def test_a_command_may_be_called_by_its_plural(run: Run, name: str) -> None:
         (["--create"], "--create requires --topic"),
         (["--delete"], "--delete requires --topic"),
         (["--alter", "--topic", "x"], "--alter requires --partitions"),
-        (["--alter", "--topic", "x", "--config", "a=b"], "settings of a topic are altered by kafka-configs"),
+        (["--alter", "--topic", "x", "--config", "a=b"], "settings of a topic are altered by `kbroker config`"),
         (["--delete", "--topic", "x", "--partitions", "1"], "--partitions cannot be used with --delete"),
         (["--alter", "--topic", "x", "--replication-factor", "1"], "--replication-factor cannot be used with --alter"),
         (["--list", "--if-exists"], "--if-exists cannot be used with --list"),
