@@ -49,7 +49,7 @@ Report = Callable[[str], None]
 
 @dataclass(slots=True)
 class LoadedLog:
-    """What was found; `recovery_point` is what still holds of the one given."""
+    """What was found; `recovery_point` is how much of the one given is beyond doubt."""
 
     segments: SegmentList
     log_start_offset: int
@@ -88,13 +88,18 @@ def load(
     epochs = _load_epochs(disk, directory, names, report)
 
     recovery = Recovery(segments, epochs, tolerates_gaps=config.is_compacting, report=report)
-    if not clean_shutdown:
-        if segments and not _agree(epochs, _last_before(segments, segments.from_offset(recovery_point)[0])):
+    if segments and not clean_shutdown:
+        doubtful = segments.from_offset(recovery_point)[0]
+        if not _agree(epochs, _last_before(segments, doubtful), log_start_offset):
             _rebuild_epochs(disk, directory, segments, epochs, report)
         recovery.recover_from(recovery_point)
+        # What was read is there, but it may have been written over what the checkpoint vouches for, after the log was
+        # cut, and not be durable yet.
+        recovery_point = min(recovery_point, doubtful.base_offset)
     _rebuild_missing_indexes(segments, frozenset(names), report)
     log_end_offset, last = recovery.find_end()
-    if clean_shutdown and segments and not _agree(epochs, last or _last_before(segments, segments.active)):
+    last = (last or _last_before(segments, segments.active)) if clean_shutdown and segments else None
+    if not _agree(epochs, last, log_start_offset):
         _rebuild_epochs(disk, directory, segments, epochs, report)
     if segments and log_end_offset < log_start_offset:
         report(f"{directory} ends at {log_end_offset}, before its start at {log_start_offset}: it is begun anew there")
@@ -179,8 +184,9 @@ def _find_segments(
 def _rebuild_missing_indexes(segments: SegmentList, names: frozenset[str], report: Report) -> None:
     for segment in segments:
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            if segment.size and file_name(segment.base_offset, suffix) not in names and not segment.has_unsynced_files:
-                report(f"{segment.path(suffix)} is missing and is built anew")
+            if file_name(segment.base_offset, suffix) not in names and not segment.has_unsynced_files:
+                if segment.size:  # the names of an empty segment are not worth a sync, nor their loss a word
+                    report(f"{segment.path(suffix)} is missing and is built anew")
                 segment.rebuild_indexes()
 
 
@@ -234,12 +240,15 @@ def _last_before(segments: SegmentList, limit: Segment) -> BatchHeader | None:
     return None
 
 
-def _agree(epochs: LeaderEpochs, last: BatchHeader | None) -> bool:
+def _agree(epochs: LeaderEpochs, last: BatchHeader | None, log_start_offset: int) -> bool:
     """Whether the newest batch that recovery does not read has the epoch that the checkpoint says.
 
-    The file is replaced as a whole, so if it knows that one it knows all before.
+    The file is replaced as a whole, so if it knows that one it knows all before. Of what lies below the log's start it
+    need not know anything.
     """
-    return last is None or epochs.epoch_for_offset(last.base_offset) == last.partition_leader_epoch
+    if last is None or last.next_offset <= log_start_offset:
+        return True
+    return epochs.epoch_for_offset(max(last.base_offset, log_start_offset)) == last.partition_leader_epoch
 
 
 def load_producers(

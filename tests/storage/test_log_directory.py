@@ -170,7 +170,7 @@ def test_checkpoints_carry_the_offsets_over_a_crash(tmp_path: Path) -> None:
     directory.abandon()
     directory = open_directory(tmp_path)
     log = open_log(directory)
-    assert (log.recovery_point, log.log_start_offset, log.log_end_offset) == (10, 4, 15)
+    assert (log.persisted_recovery_point, log.log_start_offset, log.log_end_offset) == (10, 4, 15)
     directory.abandon()
 
 
@@ -202,7 +202,7 @@ def test_d3_d4_a_malformed_checkpoint_costs_a_recovery_but_no_record(tmp_path: P
     log = open_log(directory)
     assert offsets(log) == list(range(10))
     assert log.log_start_offset == 0
-    assert log.recovery_point == (0 if name == "recovery-point" else 10)
+    assert log.persisted_recovery_point == (0 if name == "recovery-point" else 10)
     assert directory.high_watermarks == ({} if name == "replication" else {("orders", 0): 10})
     directory.abandon()
 

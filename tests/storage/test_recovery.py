@@ -157,7 +157,7 @@ def test_d1_only_what_the_recovery_point_does_not_vouch_for_is_read(crashed: Pat
     assert set(bases[-2:]) <= read <= set(bases[-3:])
     assert disk.done.count(f"pread {bases[-3]:020d}.log") < 6
     assert log.log_end_offset == COUNT
-    assert log.recovery_point == bases[-2] + 1
+    assert (log.recovery_point, log.persisted_recovery_point) == (bases[-2], bases[-2] + 1)
 
 
 def test_d1_an_unclean_stop_with_nothing_written_is_no_loss(tmp_path: Path) -> None:
@@ -401,3 +401,15 @@ class BusyFile(RealFile):
             self.disk.read_behind = ("", 0)
             self.disk.meanwhile()
         return super().pread(size, position)
+
+
+def test_an_empty_segment_gets_its_lost_indexes_again_without_a_word(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    log.close()
+    for suffix in (".index", ".timeindex"):
+        (tmp_path / f"{0:020d}{suffix}").unlink()
+    told: list[str] = []
+    log = open_log(tmp_path, clean_shutdown=True, report=told.append)
+    assert names(tmp_path, ".index") == names(tmp_path, ".timeindex") == [0]
+    assert log.needs_directory_sync
+    assert told == []

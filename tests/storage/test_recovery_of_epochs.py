@@ -23,3 +23,19 @@ def test_d7_an_epoch_that_the_checkpoint_begins_behind_the_end_is_found_in_the_b
     recovered = opened(tmp_path)
     assert (recovered.log_start_offset, recovered.log_end_offset) == (0, 1)
     assert recovered.leader_epochs.entries == [(8, 0)]
+
+
+def test_epochs_of_records_that_were_deleted_are_not_missed_after_a_clean_stop(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    log.append(build_batch([Record(0, 1_000, None, b"value", [])]), leader_epoch=8, timestamp_ms=1_000)
+    log.flush()
+    log.raise_log_start_offset(1)
+    log.roll(timestamp_ms=1_000)
+    log.close()
+    told: list[str] = []
+    found = Log.load(
+        str(tmp_path), disk=RealDisk(), config=LogConfig(), topic="t", partition=0, recovery_point=1,
+        log_start_offset=1, clean_shutdown=True, report=told.append,
+    )  # fmt: skip
+    assert told == []
+    assert (found.log_start_offset, found.log_end_offset) == (1, 1)

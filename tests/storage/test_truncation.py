@@ -141,3 +141,21 @@ def test_a_truncation_that_died_half_way_is_finished_by_the_next(tmp_path: Path)
         assert offsets(again) == list(range(40))
         assert again.leader_epochs.entries == [(0, 0), (1, 25)]
     assert step > 10
+
+
+def test_d7_what_grew_again_below_an_old_recovery_point_is_not_called_durable_by_the_next_start(
+    tmp_path: Path,
+) -> None:
+    log = open_log(tmp_path)
+    fill(log, 30)
+    log.flush()
+    log.truncate_to(10)
+    log.flush()
+    fill(log, 25, leader_epoch=1)
+    assert log.recovery_point == 10
+    log.files.close()  # the process dies, with 30 in the checkpoint of the recovery points
+    log = open_log(tmp_path, recovery_point=30)
+    assert log.log_end_offset == 35
+    assert log.recovery_point <= 10
+    log.flush()
+    assert log.recovery_point == 35
