@@ -34,6 +34,13 @@ def read_file(disk: Disk, path: str) -> bytes:
 
 def write_atomically(disk: Disk, path: str, data: Buffer, *, sync: bool = True) -> None:
     """Replace a file. Without `sync` a loss of power may leave it cut or empty, which its reader then has to notice."""
+    replace_file(disk, path, data, sync=sync)
+    if sync:
+        sync_names(disk, path.rpartition("/")[0])
+
+
+def replace_file(disk: Disk, path: str, data: Buffer, *, sync: bool) -> None:
+    """The same, but even with `sync` it is the caller who syncs the directory, perhaps for several files at once."""
     temporary = path + TEMPORARY_SUFFIX
     file = disk.open(temporary, create=True)
     try:
@@ -44,8 +51,6 @@ def write_atomically(disk: Disk, path: str, data: Buffer, *, sync: bool = True) 
     finally:
         file.close()
     disk.rename(temporary, path)
-    if sync:
-        sync_names(disk, path.rpartition("/")[0])
 
 
 def format_offsets(offsets: Mapping[TopicPartition, int]) -> str:

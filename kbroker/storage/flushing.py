@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kbroker.storage import maintenance
-from kbroker.storage.checkpoint import write_atomically
+from kbroker.storage.checkpoint import replace_file
 from kbroker.storage.durable import sync_names
 from kbroker.storage.segment import SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, Segment, file_name
 
@@ -45,27 +45,34 @@ def close(log: Log) -> None:
         forget_files(log)
         log.is_closed = True
         return
-    active = log.tail.segment
-    changed = log.recovery_point < log.log_end_offset or any(s.has_unsynced_files for s in log.segments)
-    try:
-        if changed or active.unwritten_entries:
-            active.add_time_entry()
-            active.write_indexes()
-            for segment in log.segments:
-                if segment is active or segment.has_unsynced_files:
-                    segment.sync(with_indexes=True)
-        # A clean stop promises a snapshot, unless there is nobody to remember.
-        write_snapshot(log, log.log_end_offset, sync=changed or len(log.producers) > 0)
-        if log.leader_epochs.is_dirty:
-            # An epoch without batches can be lost with the power: the log does not need it to be right.
-            maintenance.write_epochs(log, log.leader_epochs.entries, sync=changed)
-        if changed or log.needs_directory_sync:
-            sync_names(log.disk, log.directory)
-    except OSError as error:
-        raise log.storage_error(error) from error
+    if log.log_end_offset:
+        # A log that never held anything needs nothing to be what it is: thousands of them close in no time.
+        try:
+            _complete_files(log)
+        except OSError as error:
+            raise log.storage_error(error) from error
     log.recovery_point = log.log_end_offset
     forget_files(log)
     log.is_closed = True
+
+
+def _complete_files(log: Log) -> None:
+    active = log.tail.segment
+    changed = log.recovery_point < log.log_end_offset or any(s.has_unsynced_files for s in log.segments)
+    if changed or active.unwritten_entries:
+        active.add_time_entry()
+        active.write_indexes()
+        for segment in log.segments:
+            if segment is active or segment.has_unsynced_files:
+                segment.sync(with_indexes=True)
+    # A clean stop promises a snapshot, unless there is nobody to remember.
+    syncs = changed or len(log.producers) > 0
+    names_changed = write_snapshot(log, log.log_end_offset, sync=syncs) and syncs
+    if log.leader_epochs.needs_writing(log.log_end_offset):
+        maintenance.write_epochs(log, syncs_names=False)
+        names_changed = True
+    if changed or names_changed or log.needs_directory_sync:
+        sync_names(log.disk, log.directory)
 
 
 def forget_files(log: Log) -> None:
@@ -74,12 +81,16 @@ def forget_files(log: Log) -> None:
             log.files.forget(segment.path(suffix))
 
 
-def write_snapshot(log: Log, offset: int, *, sync: bool) -> None:
-    """Write down the producers as of `offset`, unless nothing came since the last snapshot."""
+def write_snapshot(log: Log, offset: int, *, sync: bool) -> bool:
+    """Write down the producers as of `offset`, unless nothing came since the last snapshot; whether it was written.
+
+    The name is left for the caller to sync.
+    """
     if offset <= log.producers.snapshot_offset:
-        return
+        return False
     path = f"{log.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
-    write_atomically(log.disk, path, log.producers.format_snapshot(), sync=sync)
+    replace_file(log.disk, path, log.producers.format_snapshot(), sync=sync)
     log.producers.snapshot_offset = offset
     if offset not in log.snapshots:
         log.snapshots.append(offset)
+    return True

@@ -28,7 +28,7 @@ class LeaderEpochs:
     Invariant   `latest` is the newest epoch or -1
     Concurrent  any thread may ask, and one may raise the start while another assigns: the history is replaced as a
                 whole by those who change its end, and who changes its start only stores how far it is out of date
-    Note        `is_dirty` says that the checkpoint file may say something else; who writes it tells `note_written`
+    Note        who writes the checkpoint file tells `note_written`, and `needs_writing` compares with that
     """
 
     __slots__ = ("_history", "_start", "_written", "latest")
@@ -58,10 +58,17 @@ class LeaderEpochs:
     def __len__(self) -> int:
         return len(self._view()[0])
 
-    @property
-    def is_dirty(self) -> bool:
-        """Whether the checkpoint file has to be written."""
-        return self.entries != self._written
+    def needs_writing(self, log_end_offset: int) -> bool:
+        """Whether the checkpoint file has to be written before all batches below log_end_offset may count as durable.
+
+        An epoch without batches need not be in it: it says nothing of any batch, and the next leader's takes its place.
+        """
+        written = self._written
+        if written is None:
+            return True
+        return [one for one in self.entries if one[1] < log_end_offset] != [
+            one for one in written if one[1] < log_end_offset
+        ]
 
     def note_written(self, entries: list[tuple[int, int]]) -> None:
         """The checkpoint file holds these entries, durably or not; newer ones stay to be written."""

@@ -404,9 +404,11 @@ class Log(LogView):
         return True
 
     def flush(self) -> None:
-        """Make everything in the log durable: `plan_flush`, `write_flush` and `commit_flush` in one. Blocking."""
+        """Make everything in the log durable: the steps of a flush in one. Blocking."""
         plan = self.plan_flush()
         if plan is not None:
+            if plan.writes_epochs:
+                self.write_epochs()
             self.write_flush(plan)
             self.commit_flush(plan)
 
@@ -417,19 +419,23 @@ class Log(LogView):
         active = self.tail.segment
         offset = active.base_offset if below_active else self.log_end_offset
         segments = tuple(s for s in self.segments if s.has_unsynced_files and (s is not active or not below_active))
-        epochs = self.leader_epochs.entries if self.leader_epochs.is_dirty else None
-        if not segments and offset <= self.recovery_point and epochs is None and not self.needs_directory_sync:
-            return None
-        return FlushPlan(offset, segments, active, epochs, generation=self.generation)
+        if not offset or (not segments and offset <= self.recovery_point):
+            return None  # of a log that is empty, or covered already, nothing can be lost
+        writes_epochs = self.leader_epochs.needs_writing(offset)
+        return FlushPlan(offset, segments, active, writes_epochs=writes_epochs, generation=self.generation)
+
+    def write_epochs(self) -> None:
+        """Write down the leader epochs, before `write_flush` where the plan says so. Blocking.
+
+        It may run in a thread while the log is read; who calls it lets nobody else append or truncate.
+        """
+        with self.disk_errors():
+            maintenance.write_epochs(self)
 
     def write_flush(self, plan: FlushPlan) -> None:
-        """Sync files, epochs and names. Blocking; may run in a thread while the log is read and appended to."""
-        try:
+        """Sync files and names. Blocking; may run in a thread while the log is read and appended to."""
+        with self.disk_errors():
             flushing.sync_files(self, plan.segments, plan.active)
-            if plan.epochs is not None:
-                maintenance.write_epochs(self, plan.epochs, sync=True)
-        except OSError as error:
-            raise self.storage_error(error) from error
 
     def commit_flush(self, plan: FlushPlan) -> None:
         """Move recovery_point, unless the log was cut meanwhile."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.runtime.log import logger
 from kbroker.storage import loader
-from kbroker.storage.checkpoint import write_atomically
+from kbroker.storage.checkpoint import replace_file
 from kbroker.storage.durable import sync, sync_names
 from kbroker.storage.leader_epoch import format_epochs
 from kbroker.storage.retention import RetentionPlan
@@ -31,10 +31,16 @@ def epoch_path(log: Log) -> str:
     return f"{log.directory}/{loader.EPOCH_CHECKPOINT}"
 
 
-def write_epochs(log: Log, entries: list[tuple[int, int]], *, sync: bool) -> None:
-    """Write the checkpoint of the epochs; what came since `entries` were taken is left to the next who writes it."""
+def write_epochs(log: Log, entries: list[tuple[int, int]] | None = None, *, syncs_names: bool = True) -> None:
+    """Write the checkpoint of the epochs, as they are or with what an append is about to add, and sync it.
+
+    Who calls this lets nobody else append or truncate meanwhile: another thread would write the same file.
+    """
+    entries = log.leader_epochs.entries if entries is None else entries
     try:
-        write_atomically(log.disk, epoch_path(log), format_epochs(entries).encode(), sync=sync)
+        replace_file(log.disk, epoch_path(log), format_epochs(entries).encode(), sync=True)
+        if syncs_names:
+            sync_names(log.disk, log.directory)
     except OSError:
         log.leader_epochs.note_unwritten()
         raise
@@ -79,7 +85,7 @@ def truncate_to(log: Log, offset: int) -> bool:
 def _truncate_to(log: Log, offset: int) -> None:
     log.generation += 1
     log.leader_epochs.truncate_from_end(offset)
-    write_epochs(log, log.leader_epochs.entries, sync=True)
+    write_epochs(log)
     remaining = [segment for segment in log.segments if segment.base_offset <= offset]
     unlink_newest_first([segment for segment in log.segments if segment.base_offset > offset])
     log.segments.replace(remaining)
@@ -111,7 +117,7 @@ def truncate_fully_and_start_at(log: Log, offset: int, *, log_start_offset: int 
     with log.disk_errors():
         log.generation += 1
         log.leader_epochs.clear()
-        write_epochs(log, log.leader_epochs.entries, sync=True)
+        write_epochs(log)
         remove_snapshots(log, above=-1)
         unlink_newest_first(tuple(log.segments))
         created_ms = log.segments.active.created_ms

@@ -77,26 +77,26 @@ class AppendPlan:
 class FlushPlan:
     """What one flush covers: everything below `offset`.
 
-    Shape  segments have something to sync, of `active` only the log; epochs is what the checkpoint is to hold, None if
-           that is current
+    Shape  segments have something to sync, of `active` only the log; writes_epochs: their checkpoint lacks something
+           that batches below `offset` need
     Note   generation is the log's when the plan was made: a log that was cut since then does not count it
     """
 
-    __slots__ = ("active", "epochs", "generation", "offset", "segments")
+    __slots__ = ("active", "generation", "offset", "segments", "writes_epochs")
 
     def __init__(
         self,
         offset: int,
         segments: tuple[Segment, ...],
         active: Segment,
-        epochs: list[tuple[int, int]] | None,
         *,
+        writes_epochs: bool,
         generation: int,
     ) -> None:
         self.offset = offset
         self.segments = segments
         self.active = active
-        self.epochs = epochs
+        self.writes_epochs = writes_epochs
         self.generation = generation
 
 

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 def write_epochs_for(log: Log, plan: AppendPlan) -> None:
     """The epochs have to be durable before a recovery point behind their batches is."""
     epochs = log.leader_epochs
-    if epochs.is_dirty or plan.headers[-1].partition_leader_epoch > epochs.latest:
+    if epochs.needs_writing(plan.next_offset) or plan.headers[-1].partition_leader_epoch > epochs.latest:
         coming = LeaderEpochs(epochs.entries)  # a copy: another thread may raise the start meanwhile
         for header in plan.headers:
             coming.assign(header.partition_leader_epoch, header.base_offset)
-        maintenance.write_epochs(log, coming.entries, sync=True)
+        maintenance.write_epochs(log, coming.entries)
 
 
 def prepare_roll(log: Log, base_offset: int, timestamp_ms: int) -> Segment:

@@ -68,18 +68,23 @@ async def flush_logs(
             try:
                 plan = log.plan_flush(below_active=not due)
                 if plan is not None:
-                    async with partitions.kept(log):
-                        await _flush(env, log, plan)
+                    await _flush(env, partitions, log, plan)
                 if due:
                     log.last_flush_ms = env.now_ms()
             except KafkaError as error:
                 report(error.message)
 
 
-async def _flush(env: TaskEnv, log: Log, plan: FlushPlan) -> None:
-    if not log.is_closed:  # it may have been removed while this stood in line
-        await env.run_blocking(log.write_flush, plan)
-        log.commit_flush(plan)
+async def _flush(env: TaskEnv, partitions: Partitions, log: Log, plan: FlushPlan) -> None:
+    if plan.writes_epochs:
+        # A synced append and a truncation write the same file.
+        async with partitions.locked(log):
+            if not log.is_closed:
+                await env.run_blocking(log.write_epochs)
+    async with partitions.kept(log):
+        if not log.is_closed:  # it may have been removed while this stood in line
+            await env.run_blocking(log.write_flush, plan)
+            log.commit_flush(plan)
 
 
 async def apply_retention(

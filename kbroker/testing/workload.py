@@ -258,6 +258,8 @@ class LogWorkload:
         """What a broker does after a roll: the closed segments are flushed, the active one is not."""
         plan = self.log.plan_flush(below_active=True)
         if plan is not None:
+            if plan.writes_epochs:
+                self.log.write_epochs()
             self.log.write_flush(plan)
             self.log.commit_flush(plan)
 

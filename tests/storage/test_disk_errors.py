@@ -157,9 +157,9 @@ def test_a_flush_syncs_closed_segments_with_their_indexes_and_only_once(tmp_path
     log.flush()
     synced = [line for line in disk.done if line.startswith("sync ")]
     assert synced == [
+        "sync leader-epoch-checkpoint.tmp",
         *(f"sync {base:020d}{suffix}" for base in (0, 23) for suffix in (".log", ".index", ".timeindex")),
         f"sync {46:020d}.log",
-        "sync leader-epoch-checkpoint.tmp",
     ]
     assert log.recovery_point == 60
     disk.done.clear()
@@ -249,10 +249,63 @@ def test_epochs_of_a_flush_that_was_planned_and_never_done_are_written_when_the_
     log = open_log(tmp_path)
     fill(log, 3)
     log.flush()
-    log.assign_epoch(7)
-    assert log.plan_flush() is not None
+    fill(log, 1, leader_epoch=7)
+    plan = log.plan_flush()
+    assert plan is not None
+    assert plan.writes_epochs
     log.close()
     assert checkpoint(tmp_path) == [(0, 0), (7, 3)]
+
+
+def test_an_epoch_without_batches_is_not_written_and_the_next_takes_its_place(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 3)
+    log.flush()
+    log.assign_epoch(7)
+    log.close()
+    assert checkpoint(tmp_path) == [(0, 0)]
+    log = open_log(tmp_path, clean_shutdown=True)
+    fill(log, 1, leader_epoch=8)
+    log.flush()
+    assert checkpoint(tmp_path) == log.leader_epochs.entries == [(0, 0), (8, 3)]
+
+
+def test_epochs_that_were_cut_after_a_flush_was_planned_are_not_written(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 3)
+    fill(log, 3, leader_epoch=5)
+    plan = log.plan_flush()
+    assert plan is not None
+    log.truncate_to(2)
+    assert plan.writes_epochs
+    log.write_epochs()
+    log.write_flush(plan)
+    log.commit_flush(plan)
+    assert checkpoint(tmp_path) == log.leader_epochs.entries == [(0, 0)]
+
+
+def test_a_log_that_never_held_anything_is_flushed_and_closed_without_the_disk(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = open_log(tmp_path, disk=disk)
+    log.assign_epoch(3)
+    disk.done.clear()
+    assert log.plan_flush() is None
+    log.flush()
+    log.close()
+    assert disk.done == []
+    assert open_log(tmp_path, clean_shutdown=True).log_end_offset == 0
+
+
+def test_a_close_syncs_the_directory_once(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = open_log(tmp_path, disk=disk)
+    fill(log, 3)
+    disk.done.clear()
+    log.close()
+    assert [line for line in disk.done if line.startswith("sync_directory")] == [f"sync_directory {tmp_path.name}"]
+    assert disk.done[-1] == f"sync_directory {tmp_path.name}"
+    assert "rename leader-epoch-checkpoint" in disk.done
+    assert f"rename {3:020d}.snapshot" in disk.done
 
 
 def test_an_epoch_that_came_while_a_flush_ran_is_written_by_the_next(tmp_path: Path) -> None:
@@ -260,7 +313,8 @@ def test_an_epoch_that_came_while_a_flush_ran_is_written_by_the_next(tmp_path: P
     fill(log, 3)
     plan = log.plan_flush()
     assert plan is not None
-    log.assign_epoch(7)
+    log.write_epochs()
+    fill(log, 1, leader_epoch=7)
     log.write_flush(plan)
     log.commit_flush(plan)
     assert checkpoint(tmp_path) == [(0, 0)]
@@ -273,7 +327,7 @@ def test_an_epoch_that_came_while_a_synced_append_ran_is_written_when_the_log_cl
     plan = log.plan_append(batch(), leader_epoch=4, timestamp_ms=0)
     log.write(plan)
     log.commit(plan)
-    assert not log.leader_epochs.is_dirty
+    assert not log.leader_epochs.needs_writing(log.log_end_offset)
     plan = log.plan_append(batch(), leader_epoch=5, timestamp_ms=0)
     log.write(plan)
     log.assign_epoch(6)

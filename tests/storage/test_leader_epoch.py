@@ -51,7 +51,7 @@ def test_assigning_the_newest_epoch_again_changes_nothing() -> None:
     one = epochs((1, 0), (2, 10))
     one.assign(2, 30)
     assert one.entries == [(1, 0), (2, 10)]
-    assert not one.is_dirty
+    assert not one.needs_writing(99)
     one.assign(-1, 40)
     assert one.latest == 2
 
@@ -165,12 +165,27 @@ def test_what_was_assigned_while_the_checkpoint_was_written_stays_to_be_written(
     written = one.entries
     one.assign(3, 20)
     one.note_written(written)
-    seen = [one.is_dirty]
+    seen = [one.needs_writing(99)]
     one.note_written(one.entries)
-    seen.append(one.is_dirty)
+    seen.append(one.needs_writing(99))
     one.note_unwritten()
-    seen.append(one.is_dirty)
+    seen.append(one.needs_writing(99))
     assert seen == [True, False, True]
+
+
+def test_an_epoch_needs_to_be_written_once_it_has_batches() -> None:
+    one = epochs((1, 0))
+    one.assign(2, 10)
+    assert not one.needs_writing(10)
+    assert one.needs_writing(11)
+    one.note_written(one.entries)
+    one.assign(3, 10)
+    assert not one.needs_writing(10)
+    assert one.needs_writing(11)
+    one.truncate_from_end(5)
+    assert not one.needs_writing(5)
+    one.truncate_from_start(3)
+    assert one.needs_writing(5)
 
 
 @given(

@@ -36,6 +36,14 @@ class Owner:
     kept = locked
 
 
+class TwoLocks(Owner):
+    """What holds off the removal of a log holds off nothing else."""
+
+    @asynccontextmanager
+    async def kept(self, _log: Log) -> AsyncIterator[None]:
+        yield
+
+
 class World:
     def __init__(self, path: Path) -> None:
         self.disk = FailingDisk()
@@ -203,8 +211,6 @@ async def test_one_logs_trouble_is_told_and_the_loop_goes_on(
     world.append(first, 8)
     world.append(second, 8)
     world.disk.fail("open", error=24)
-    world.directory.files.close()
-    world.disk.fail("open", times=2, error=24)
     nursery.start_soon(
         partial(tasks.flush_logs, world.env, world.directory, Owner(), interval_ms=1_000, report=world.told.append)
     )
@@ -214,6 +220,24 @@ async def test_one_logs_trouble_is_told_and_the_loop_goes_on(
     assert first.recovery_point == 0
     await trio.sleep(1)
     assert first.recovery_point == 5
+
+
+async def test_the_epochs_are_written_by_who_holds_the_partition(
+    world: World, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    log = world.log(flush_ms=1)
+    world.append(log, 3)
+    owner = TwoLocks()
+    run = partial(tasks.flush_logs, world.env, world.directory, owner, report=world.told.append)
+    async with owner.locked(log):
+        nursery.start_soon(partial(run, interval_ms=1_000))
+        await trio.sleep(5)
+        assert not world.disk.exists(f"{log.directory}/leader-epoch-checkpoint")
+        assert log.recovery_point == 0
+    await trio.sleep(1)
+    assert world.disk.exists(f"{log.directory}/leader-epoch-checkpoint")
+    assert log.recovery_point == 3
 
 
 async def test_little_space_is_noticed_and_so_is_its_end(
