@@ -26,6 +26,7 @@ format: $(VENV)/dev.stamp
 docs: $(VENV)/dev.stamp
 	$(BIN)/python -m kbroker.config.document > docs/configuration.md
 	$(BIN)/python -m kbroker.server.document > docs/apis.md
+	$(BIN)/python -m kbroker.web.document > docs/metrics.md
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m compat.bench $(ARGS)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ import trio
 from kbroker import handlers
 from kbroker.broker import Broker
 from kbroker.config import ConfigError, Settings
-from kbroker.config.observability import http_address
+from kbroker.config.listeners import is_loopback
 from kbroker.config.rules import ConfigRules, topic_warnings
 from kbroker.config.server import connections_by_address
 from kbroker.controller.context import ControllerSettings, InternalTopic
@@ -171,10 +171,6 @@ class Node:
         """Whether `stop` was called."""
         return self._stop.is_set()
 
-    @property
-    def groups(self) -> None:
-        """The groups that this node coordinates; none yet."""
-
     def stop(self) -> None:
         """Have `run` stop in order; harmless when repeated."""
         self._stop.set()
@@ -224,32 +220,13 @@ class Node:
             self._token.run_sync_soon(self.broker.wake_all)
             self._token.run_sync_soon(self.stop)
 
-    @asynccontextmanager
-    async def _pages(self) -> AsyncIterator[OnImage | None]:
+    def _pages(self) -> AbstractAsyncContextManager[OnImage | None]:
         """Serve the pages about this node, if that is asked for; who is to hear of images meanwhile."""
-        address = self.settings.observability.kbroker_http_listener
-        if address is None:
-            yield None
-            return
-        from kbroker.web.pages import Pages  # noqa: PLC0415  (a broker without pages does not pay for them)
+        if self.settings.observability.kbroker_http_listener is None:
+            return nullcontext()
+        from kbroker.web.pages import serving_pages  # noqa: PLC0415  (a broker without pages does not pay for them)
 
-        host, port = http_address(address)
-        try:
-            listeners = await self._listen(host, port)
-        except OSError as error:
-            raise NodeFailed(f"cannot listen on {address}: {error}") from error
-        log.info("pages are served", url=f"http://{listeners[0].host}:{listeners[0].port}/")
-        if not _is_loopback(listeners[0].host):
-            log.warning("other machines can read the pages about this node: nothing asks who they are")
-        pages = Pages(self)
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(pages.serve, listeners)
-                yield pages.on_image
-                nursery.cancel_scope.cancel()
-        finally:
-            for listener in listeners:
-                listener.close()
+        return serving_pages(self, self._listen)
 
     async def _run(
         self, directory: LogDirectory, bound: list[BoundListener], on_ready: OnReady, on_page_image: OnImage | None
@@ -360,7 +337,7 @@ class Node:
             for earlier in bound:
                 earlier.close()
             raise NodeFailed(f"cannot listen on {one}: {error}") from error
-        if any(not _is_loopback(one.listeners[0].host) for one in bound):
+        if any(not is_loopback(one.listeners[0].host) for one in bound):
             log.warning("clients of other machines can connect, and nothing asks who they are: there is no TLS or SASL")
         return bound
 
@@ -371,6 +348,7 @@ class Node:
             self.env.listen,
             backlog=server.socket_listen_backlog_size,
             buffers=Buffers(server.socket_send_buffer_bytes, server.socket_receive_buffer_bytes),
+            busy_poll_us=self.settings.limits.kbroker_busy_poll_us,
         )
         if host != LOCALHOST:
             return [await listen(host or "", port)]
@@ -409,10 +387,6 @@ def _refuse_failed(directory: LogDirectory) -> None:
     """Not to go on with a directory that has failed. Errors: NodeFailed."""
     if directory.state.failure is not None:
         raise NodeFailed(f"the data directory {directory.path} has failed: {directory.state.failure}")
-
-
-def _is_loopback(host: str) -> bool:
-    return host == "::1" or host.startswith("127.")
 
 
 def _told_host(host: str | None) -> str:

@@ -51,6 +51,11 @@ class Listeners:
     inter_broker_name: str
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to an address."""
+    return host == "::1" or host.startswith("127.")
+
+
 def parse_listener(text: str, *, key: str) -> Listener:
     """`NAME://host:port` as a Listener; names are compared in upper case.
 

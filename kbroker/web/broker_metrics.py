@@ -6,11 +6,12 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from kbroker.broker import Broker
+from kbroker.coordinator.led import State
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import NO_LEADER, Image, PartitionImage
 from kbroker.replication.partition import Partition, Traffic
 from kbroker.runtime.metrics import Metrics
-from kbroker.web.groups import lags
+from kbroker.web.groups import committed, count, groups, shards
 from kbroker.web.metrics import COUNTER, GAUGE, Samples, of_broker, of_node, one
 from kbroker.web.ports import Observed
 
@@ -266,19 +267,66 @@ def _broker_state(node: Observed) -> Samples:
 # Groups
 
 
-@of_node(GAUGE, "kafka_coordinator_group_groupmetadatamanager_numgroups", "Groups that this broker coordinates.")
-def _groups(node: Observed) -> Samples:
-    return () if node.groups is None else one(sum(1 for _ in node.groups.views()))
+@of_broker(GAUGE, "kafka_coordinator_group_groupmetadatamanager_numgroups", "Groups that this broker coordinates.")
+def _groups(broker: Broker) -> Samples:
+    return one(sum(len(shard.group_ids()) for shard in shards(broker)))
 
 
-@of_node(GAUGE, "kafka_consumergroup_members", "Members of a group.", "consumergroup", "state")
-def _members(node: Observed) -> Samples:
-    if node.groups is not None:
-        for view in node.groups.views():
-            yield (view.group_id, view.state), len(view.members)
+@of_broker(GAUGE, "kafka_coordinator_group_groupmetadatamanager_numoffsets", "Offsets that groups have committed.")
+def _offsets(broker: Broker) -> Samples:
+    return one(sum(shard.offset_count for shard in shards(broker)))
 
 
-@of_node(
+@of_broker(
+    GAUGE,
+    "kbroker_group_partitions",
+    "Partitions of the groups' offsets that this broker leads, by what they do.",
+    "state",
+)
+def _group_partitions(broker: Broker) -> Samples:
+    for state in (State.LOADING, State.ACTIVE, State.FAILED):
+        yield (state.value,), count(broker, state)
+
+
+@of_broker(
+    COUNTER, "kafka_server_group_coordinator_metrics_offset_commit_total", "Offsets that were committed, one by one."
+)
+def _commits(broker: Broker) -> Samples:
+    return one(sum(shard.counts.offset_commits for shard in shards(broker)))
+
+
+@of_broker(
+    COUNTER,
+    "kafka_server_group_coordinator_metrics_offset_expiration_total",
+    "Offsets that were forgotten for their age.",
+)
+def _expirations(broker: Broker) -> Samples:
+    return one(sum(shard.counts.offset_expirations for shard in shards(broker)))
+
+
+@of_broker(
+    COUNTER, "kafka_server_group_coordinator_metrics_offset_deletion_total", "Offsets that were deleted for a client."
+)
+def _deletions(broker: Broker) -> Samples:
+    return one(sum(shard.counts.offset_deletions for shard in shards(broker)))
+
+
+@of_broker(
+    COUNTER,
+    "kafka_server_group_coordinator_metrics_group_completed_rebalance_total",
+    "Rebalances that came to a new generation.",
+)
+def _rebalances(broker: Broker) -> Samples:
+    return one(sum(shard.counts.completed_rebalances for shard in shards(broker)))
+
+
+@of_broker(GAUGE, "kafka_consumergroup_members", "Members of a group.", "consumergroup", "state")
+def _members(broker: Broker) -> Samples:
+    for _, group in groups(broker):
+        yield (group.group_id, group.state.value), len(group.members)
+
+
+@of_broker(
     GAUGE,
     "kafka_consumergroup_current_offset",
     "The offset that a group has committed.",
@@ -286,14 +334,13 @@ def _members(node: Observed) -> Samples:
     "topic",
     "partition",
 )
-def _committed(node: Observed) -> Samples:
-    if node.groups is not None:
-        for view in node.groups.views():
-            for (topic, index), offset in tuple(view.offsets.items()):
-                yield (view.group_id, topic, str(index)), offset
+def _committed(broker: Broker) -> Samples:
+    for shard, group in groups(broker):
+        for held in committed(shard, group, broker):
+            yield (group.group_id, held.topic, str(held.partition)), held.offset
 
 
-@of_node(
+@of_broker(
     GAUGE,
     "kafka_consumergroup_lag",
     "Records between what a group has committed and the high watermark.",
@@ -301,8 +348,8 @@ def _committed(node: Observed) -> Samples:
     "topic",
     "partition",
 )
-def _lag(node: Observed) -> Samples:
-    if node.groups is not None and node.broker is not None:
-        for view in node.groups.views():
-            for (topic, index), lag in lags(view, node.broker):
-                yield (view.group_id, topic, str(index)), lag
+def _lag(broker: Broker) -> Samples:
+    for shard, group in groups(broker):
+        for held in committed(shard, group, broker):
+            if held.lag is not None:
+                yield (group.group_id, held.topic, str(held.partition)), held.lag

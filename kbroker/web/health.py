@@ -12,6 +12,8 @@ from typing import Any
 
 from kbroker import __version__
 from kbroker.broker import Broker
+from kbroker.coordinator.led import State
+from kbroker.web.groups import count
 from kbroker.web.http import Reply
 from kbroker.web.ports import Observed
 
@@ -41,7 +43,7 @@ def ready(node: Observed) -> Reply:
 
 def problems(node: Observed) -> list[str]:
     """Why this node is not ready; empty when it is."""
-    broker, groups = node.broker, node.groups
+    broker = node.broker
     found = []
     if node.is_stopping:
         found.append("the node is stopping")
@@ -56,8 +58,8 @@ def problems(node: Observed) -> list[str]:
         registered = broker.image.brokers.get(broker.node_id)
         if node.is_serving and not node.is_stopping and (registered is None or registered.fenced):
             found.append("the controller has fenced this broker")
-    if groups is not None and groups.loading:
-        found.append(f"{groups.loading} partitions of the groups' offsets are being read")
+        if loading := count(broker, State.LOADING):
+            found.append(f"{loading} partitions of the groups' offsets are being read")
     return found
 
 
@@ -65,6 +67,8 @@ def _warnings(broker: Broker) -> list[str]:
     """What an operator should see to, though clients are served."""
     replicas = broker.replicas
     found = [f"the log of {topic}-{index} could not be opened" for topic, index in sorted(replicas.failed)]
+    if failed := count(broker, State.FAILED):
+        found.append(f"{failed} partitions of the groups' offsets could not be read: their groups are not served")
     if replicas.directory.state.is_short_of_space:
         found.append("the disk is nearly full: no records are taken")
     return found

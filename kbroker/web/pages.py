@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import trio
 
+from kbroker.config.listeners import is_loopback
+from kbroker.config.observability import http_address
+from kbroker.metadata.delta import Delta
+from kbroker.metadata.image import Image
+from kbroker.runtime.log import logger
 from kbroker.runtime.net_ports import Listener
 from kbroker.web import exposition, health, state
 from kbroker.web.broker_metrics import count_isr_changes
-from kbroker.web.http import TEXT, HttpServer, Limits, Page, Reply
+from kbroker.web.http import TEXT, HttpServer, Page, Reply
 from kbroker.web.ports import Observed
+
+Listen = Callable[[str, int], Awaitable[Sequence[Listener]]]
+
+log = logger(__name__)
 
 _INDEX = b"""\
 /metrics       for Prometheus
@@ -20,21 +30,33 @@ _INDEX = b"""\
 """
 
 
-class Pages:
-    """The pages of one node: run `serve`.
+@asynccontextmanager
+async def serving_pages(node: Observed, listen: Listen) -> AsyncIterator[Callable[[Image, Delta], None]]:
+    """Serve the pages of a node where its settings say; gives who is to hear of every image meanwhile.
 
-    Shape  on_image is to hear of every image, for what is counted there
+    Errors  OSError where it is not possible to listen
     """
-
-    def __init__(self, node: Observed, *, limits: Limits | None = None) -> None:
-        self._server = HttpServer(node.env, _pages(node).get, metrics=node.metrics, limits=limits or Limits())
-        self.on_image = count_isr_changes(node.metrics, node.settings.node_id)
-
-    async def serve(self, listeners: Sequence[Listener]) -> None:
-        """Answer on these addresses until cancelled."""
+    address = node.settings.observability.kbroker_http_listener
+    assert address is not None, "somebody asked for them"
+    host, port = http_address(address)
+    try:
+        listeners = await listen(host, port)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from error
+    told = listeners[0].host
+    log.info("pages are served", url=f"http://{f'[{told}]' if ':' in told else told}:{listeners[0].port}/")
+    if not is_loopback(told):
+        log.warning("other machines can read the pages about this node: nothing asks who they are")
+    server = HttpServer(node.env, _pages(node).get, metrics=node.metrics)
+    try:
         async with trio.open_nursery() as nursery:
             for listener in listeners:
-                nursery.start_soon(self._server.serve, listener)
+                nursery.start_soon(server.serve, listener)
+            yield count_isr_changes(node.metrics, node.settings.node_id)
+            nursery.cancel_scope.cancel()
+    finally:
+        for listener in listeners:
+            listener.close()
 
 
 def _pages(node: Observed) -> dict[str, Page]:

@@ -16,8 +16,8 @@ from kbroker.broker import Broker
 from kbroker.replication.partition import Partition
 from kbroker.server.tcp import Server
 from kbroker.storage.segment import Segment
-from kbroker.web.groups import lags
-from kbroker.web.ports import GroupView, Observed
+from kbroker.web.groups import committed, groups
+from kbroker.web.ports import Observed
 from wire.types import uuid_to_text
 
 ENTRIES_IN_A_PIECE = 20
@@ -27,12 +27,11 @@ SEGMENTS_SHOWN = 1_000
 
 def render(node: Observed) -> Iterator[bytes]:
     """The page, in pieces."""
-    broker, server, groups = node.broker, node.server, node.groups
+    broker, server = node.broker, node.server
     yield b'{"node": ' + _json(_node(node)) + b",\n"
     yield from _array("partitions", map(_partition, _sorted_partitions(broker)))
     yield b",\n"
-    views = iter(()) if groups is None or broker is None else (_group(view, broker) for view in groups.views())
-    yield from _array("groups", views)
+    yield from _array("groups", iter(()) if broker is None else _groups(broker))
     yield b",\n"
     yield from _array("connections", iter(()) if server is None else _connections(server, node.env.now_ms()))
     yield b"}\n"
@@ -106,28 +105,29 @@ def _segment(segment: Segment) -> dict[str, Any]:
     return {"base_offset": segment.base_offset, "size_bytes": segment.size, "max_timestamp_ms": timestamp_ms}
 
 
-def _group(view: GroupView, broker: Broker) -> dict[str, Any]:
-    lag = dict(lags(view, broker))
-    return {
-        "group_id": view.group_id,
-        "state": view.state,
-        "protocol_type": view.protocol_type,
-        "protocol": view.protocol,
-        "generation_id": view.generation_id,
-        "members": [
-            {
-                "member_id": member.member_id,
-                "group_instance_id": member.group_instance_id,
-                "client_id": member.client_id,
-                "client_host": member.client_host,
-            }
-            for member in view.members
-        ],
-        "offsets": [
-            {"topic": topic, "partition": index, "committed_offset": offset, "lag": lag.get((topic, index))}
-            for (topic, index), offset in sorted(view.offsets.items())
-        ],
-    }
+def _groups(broker: Broker) -> Iterator[dict[str, Any]]:
+    for shard, group in groups(broker):
+        yield {
+            "group_id": group.group_id,
+            "state": group.state.value,
+            "protocol_type": group.protocol_type,
+            "protocol": group.protocol_name,
+            "generation_id": group.generation_id,
+            "leader": group.leader_id,
+            "members": [
+                {
+                    "member_id": member.member_id,
+                    "group_instance_id": member.group_instance_id,
+                    "client_id": member.client_id,
+                    "client_host": member.client_host,
+                }
+                for member in group.members.values()
+            ],
+            "offsets": [
+                {"topic": held.topic, "partition": held.partition, "committed_offset": held.offset, "lag": held.lag}
+                for held in committed(shard, group, broker)
+            ],
+        }
 
 
 def _connections(server: Server, now_ms: int) -> Iterator[dict[str, Any]]:

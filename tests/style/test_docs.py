@@ -13,7 +13,12 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    ("module", "page"), [("kbroker.config.document", "configuration.md"), ("kbroker.server.document", "apis.md")]
+    ("module", "page"),
+    [
+        ("kbroker.config.document", "configuration.md"),
+        ("kbroker.server.document", "apis.md"),
+        ("kbroker.web.document", "metrics.md"),
+    ],
 )
 def test_a_generated_page_is_up_to_date(module: str, page: str) -> None:
     made = subprocess.run([sys.executable, "-m", module], capture_output=True, text=True, check=True, cwd=ROOT).stdout
