@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from types import ModuleType
 
 from kbroker.config import topic
-from kbroker.config.catalogue import BROKER_AREAS, declared
+from kbroker.config.catalogue import BROKER, BROKER_AREAS, TOPIC, declared
 from kbroker.config.profiles import PROFILES
+from kbroker.config.resources import CLIENT_METRICS, GROUP
 from kbroker.config.settings import Effect, Setting
 from kbroker.config.values import to_text
 
@@ -36,8 +37,9 @@ Every key of Apache Kafka 4.3.1 is known, and one of three things happens to it:
 - **no effect**: it is accepted, because ignoring it cannot hurt, and the log says so once at the start.
 - **refused**: ignoring it could hurt, so the broker does not start with any value but the default.
 
-A key that nobody knows is an error that names the nearest one. In the column "while running", cluster-wide settings may
-be changed for all brokers or for one, per-broker settings for one only; a topic's settings may all be changed.
+The last tables say of each key which it is. A key that nobody knows is an error that names the nearest one. In the
+column "while running", cluster-wide settings may be changed for all brokers or for one, per-broker settings for one
+only; a topic's settings may all be changed.
 """
 
 _DIFFERENCES = """\
@@ -68,7 +70,24 @@ def _lines() -> Iterator[str]:
     yield from _section(topic, "topic")
     for area in BROKER_AREAS:
         yield from _section(area, area.__name__.rpartition(".")[2])
-    yield _DIFFERENCES.rstrip("\n")
+    yield _DIFFERENCES
+    yield from _every_key()
+
+
+def _every_key() -> Iterator[str]:
+    """One line for each of Kafka's keys, in the order of the alphabet: what becomes of it here, and why."""
+    yield "## Every key of Apache Kafka 4.3.1"
+    yield ""
+    yield "Those without a reason do what they do in Kafka; the tables above have their bounds."
+    known = {"topic": TOPIC.values(), "broker": BROKER.values(), "group": GROUP.values()}
+    known["client metrics"] = CLIENT_METRICS.values()
+    for resource, declarations in known.items():
+        yield ""
+        yield f"| {resource} | here | why |"
+        yield "|---|---|---|"
+        for one in sorted(declarations, key=lambda one: one.name):
+            if not one.internal and not one.name.startswith("kbroker."):
+                yield f"| `{one.name}` | {one.effect.value} | {'' if one.effect is Effect.ENFORCED else one.why} |"
 
 
 def _profiles() -> Iterator[str]:

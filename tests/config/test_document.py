@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+import pytest
 
 from kbroker.config.catalogue import BROKER, TOPIC
 from kbroker.config.document import document
+from kbroker.config.settings import Effect
+from tests.config.oracle import recorded
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
@@ -18,3 +23,14 @@ def test_the_page_has_every_key_that_is_not_internal() -> None:
     page = document()
     for one in (*BROKER.values(), *TOPIC.values()):
         assert (f"| `{one.name}` |" in page) == (not one.internal)
+
+
+@pytest.mark.parametrize("scope", ["broker", "topic"])
+def test_the_page_says_what_becomes_of_each_of_kafkas_keys_and_why(scope: str) -> None:
+    tables = document().partition("## Every key of Apache Kafka 4.3.1")[2]
+    rows = dict(re.findall(r"^\| `([^`]+)` \| (.+) \|$", tables.partition(f"| {scope} |")[2], re.MULTILINE))
+    for name, (_, _, _, internal) in recorded("definitions_4.3.1.json")[scope].items():
+        if not internal:
+            effect, _, why = rows[name].partition(" | ")
+            assert effect in {one.value for one in Effect}
+            assert bool(why.strip()) == (effect != Effect.ENFORCED.value)

@@ -1,0 +1,84 @@
+"""A key that is called enforced is used: somebody outside the declarations reads it, or its declaration itself decides.
+
+Found in the text of the code, so it says that there is a reader, and not that the reader is right; what each key does
+is for the tests of those who read it.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import kbroker
+from kbroker.config import topic
+from kbroker.config.catalogue import BROKER, BROKER_AREAS, TOPIC
+from kbroker.config.settings import Effect, Setting
+
+ROOT = Path(kbroker.__path__[0])
+AREAS = {Path(str(area.__file__)) for area in (*BROKER_AREAS, topic)}
+PASSED_ON = ROOT / "storage" / "log_config.py"
+
+# Nothing is left to do for a value that the declaration lets pass.
+DECIDED_BY_ITS_CHECK = {"process.roles"}
+
+
+def used_names() -> set[str]:
+    """Every attribute that is read, and every text, in kbroker but for the declarations and what is for tests."""
+    found: set[str] = set()
+    for path in ROOT.rglob("*.py"):
+        if path in AREAS or "testing" in path.parts:
+            continue
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                found.add(node.attr)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.add(node.value)
+    return found
+
+
+USED = used_names()
+
+
+def is_used(one: Setting) -> bool:
+    """Whether somebody reads the key, by its attribute or its name, or as what a topic falls back to."""
+    if one.attribute in USED or one.name in USED:
+        return True
+    return any(
+        one.name == synonym and of_topic.effect is Effect.ENFORCED and is_used(of_topic)
+        for of_topic in TOPIC.values()
+        for synonym, _ in of_topic.synonyms
+    )
+
+
+ENFORCED = [one for one in (*BROKER.values(), *TOPIC.values()) if one.effect is Effect.ENFORCED]
+
+
+@pytest.mark.parametrize("one", ENFORCED, ids=lambda one: one.name)
+def test_an_enforced_key_is_read_by_who_enforces_it(one: Setting) -> None:
+    assert is_used(one) or (one.name in DECIDED_BY_ITS_CHECK and one.check is not None)
+
+
+def test_a_key_that_nobody_reads_is_found() -> None:
+    assert not is_used(Setting(1, name="read.by.nobody.ms"))
+    assert not is_used(BROKER["log.local.retention.ms"]), "no effect, and so not enforced through its topic's key"
+    assert is_used(BROKER["log.roll.hours"])
+    assert is_used(TOPIC["segment.jitter.ms"])
+
+
+def test_what_storage_is_told_of_a_topic_it_also_uses() -> None:
+    """Each field of LogConfig for an enforced key is read in storage, replication or the broker, not just handed on."""
+    readers = [path for path in ROOT.rglob("*.py") if path not in AREAS and "testing" not in path.parts]
+    text = {path: path.read_text() for path in readers if path != PASSED_ON}
+    properties = PASSED_ON.read_text().partition("@property")[2]
+    unused = [
+        one.name
+        for one in TOPIC.values()
+        if one.effect is Effect.ENFORCED
+        and not one.internal
+        and f"self.{one.attribute}" not in properties
+        and not any(f".{one.attribute}" in source or f'"{one.name}"' in source for source in text.values())
+    ]
+    assert unused == []
