@@ -25,8 +25,8 @@ from wire.record_batch import Record, build_batch
 REWRITE_FACTOR: Final = 4
 """A log of so many times the live state is rewritten, so that at most a quarter of what is written is rewriting."""
 
-MIN_REWRITE_BYTES: Final = 4 << 20
-"""A shorter log is not worth it: a restart reads it in about a tenth of a second."""
+HISTORY_BYTES: Final = 8 << 20
+"""What all partitions together may hold before any of them is rewritten: a restart reads it in less than a second."""
 
 
 class Stored(Protocol):
@@ -54,11 +54,13 @@ class LedPartition:
     Shape  leader_epoch is that of the leadership for which the shard was loaded
     Shape  group_records holds the stored record of each group, key to value: while a group rebalances, what is stored
            of it is not what the shard knows
-    Units  bytes_behind are bytes of batches in the log; rewrite_at_bytes is where it is looked at next
+    Units  bytes_behind are bytes of batches in the log; rewrite_at_bytes is where it is looked at next, and not before
+           history_bytes
     Note   must_keep_history: something in the log is not in the shard's state, so that it is never rewritten
     """
 
     __slots__ = (
+        "_history_bytes",
         "bytes_behind",
         "group_records",
         "leader_epoch",
@@ -69,13 +71,14 @@ class LedPartition:
         "state",
     )
 
-    def __init__(self, partition: Partition, shard: GroupShard) -> None:
+    def __init__(self, partition: Partition, shard: GroupShard, *, history_bytes: int = HISTORY_BYTES) -> None:
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
         self.shard = shard
         self.state = State.LOADING
         self.group_records: dict[bytes, bytes] = {}
         self.bytes_behind = 0
+        self._history_bytes = history_bytes
         self.rewrite_at_bytes = self._floor_bytes
         self.must_keep_history = False
 
@@ -157,4 +160,4 @@ class LedPartition:
 
     @property
     def _floor_bytes(self) -> int:
-        return min(MIN_REWRITE_BYTES, self.partition.log.config.segment_bytes)
+        return min(self._history_bytes, self.partition.log.config.segment_bytes)

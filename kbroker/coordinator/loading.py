@@ -1,7 +1,10 @@
 """Reading a partition of `__consumer_offsets` from its start to its end, into the shard that it makes.
 
 The whole log is replayed, a slice at a time, in a thread: nobody else sees the shard until it is loaded. What the
-log's start lies behind was written anew further on (see tasks.py), so that it need not be read.
+log's start lies behind was written anew further on (see upkeep.py), so that it need not be read.
+
+Most of a log are offsets that later ones replace. Of the values that one key has in a slice only the last is decoded
+and replayed, unless a removal or a transaction comes between.
 
 A record that does not decode, or a batch with a wrong checksum, ends the loading: a shard that lacks a part of its
 state would hand out offsets that are wrong without a word.
@@ -28,7 +31,7 @@ class Loading:
            in a transaction of which no end was found
     """
 
-    __slots__ = ("led", "next_offset", "open_transactions", "record_count", "slice_bytes")
+    __slots__ = ("_latest", "led", "next_offset", "open_transactions", "record_count", "slice_bytes")
 
     def __init__(self, led: LedPartition, *, slice_bytes: int) -> None:
         self.led = led
@@ -36,6 +39,7 @@ class Loading:
         self.next_offset = led.partition.log.log_start_offset
         self.record_count = 0
         self.open_transactions: set[int] = set()
+        self._latest: dict[bytes, tuple[bytes, int]] = {}
 
     @property
     def is_complete(self) -> bool:
@@ -59,27 +63,39 @@ class Loading:
                 raise Malformed(f"the batch at offset {batch.base_offset} has a wrong checksum")
             self._replay(batch, start_offset)
             self.next_offset = batch.next_offset
+        self._replay_latest()
         self.led.bytes_behind += len(data)
 
     def _replay(self, batch: RecordBatch, start_offset: int) -> None:
-        shard, group_records = self.led.shard, self.led.group_records
+        latest = self._latest
         producer_id = batch.producer_id if batch.is_transactional else -1
         for offset, _, key, value, _ in batch.records():
             if offset < start_offset:
                 continue
             self.record_count += 1
+            if key is not None and value is not None and producer_id < 0:
+                # Behind those of other keys: what is replayed comes in the order of the log.
+                latest.pop(key, None)
+                latest[key] = value, offset
+                continue
+            self._replay_latest()
             if batch.is_control:
-                shard.replay_marker(producer_id, committed=_is_commit(key))
+                self.led.shard.replay_marker(producer_id, committed=_is_commit(key))
                 self.open_transactions.discard(producer_id)
                 continue
             if producer_id >= 0:
                 self.open_transactions.add(producer_id)
-            elif key is not None and key.startswith(_GROUP_METADATA):
-                if value is None:
-                    group_records.pop(key, None)
-                else:
-                    group_records[key] = value
-            shard.replay(key, value, offset=offset, producer_id=producer_id)
+            elif key is not None:
+                self.led.group_records.pop(key, None)
+            self.led.shard.replay(key, value, offset=offset, producer_id=producer_id)
+
+    def _replay_latest(self) -> None:
+        shard, group_records = self.led.shard, self.led.group_records
+        for key, (value, offset) in self._latest.items():
+            if key.startswith(_GROUP_METADATA):
+                group_records[key] = value
+            shard.replay(key, value, offset=offset)
+        self._latest.clear()
 
 
 def _is_commit(key: bytes | None) -> bool:

@@ -24,7 +24,7 @@ import trio
 from kbroker.config.groups import GroupSettings
 from kbroker.coordinator import upkeep
 from kbroker.coordinator.deciding import Decisions, Logs, Wait
-from kbroker.coordinator.led import LedPartition, State
+from kbroker.coordinator.led import HISTORY_BYTES, LedPartition, State
 from kbroker.coordinator.shard import Caller, GroupShard, Parked, partition_for, refuse
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
@@ -37,6 +37,8 @@ from wire.compression import Codec
 from wire.errors import ErrorCode, KafkaError
 
 REMEMBERED_GROUPS: Final = 10_000
+REWRITE_INTERVAL_MS: Final = 5_000
+"""Each rewriting syncs the log, so that even the busiest group does not cause it more often."""
 
 log = logger(__name__)
 
@@ -188,6 +190,7 @@ class GroupCoordinator:
                 except KafkaError as error:
                     led.postpone_rewriting()
                     log.warning("cannot shorten the log of groups", partition=led.partition.name, why=error.message)
+            await self._env.sleep_ms(REWRITE_INTERVAL_MS)
 
     # Following the metadata
 
@@ -223,7 +226,9 @@ class GroupCoordinator:
         for index, partition in led_now.items():
             if index in self.led:
                 continue
-            led = self.led[index] = LedPartition(partition, GroupShard(self.settings, new_uuid=self._env.new_uuid))
+            shard = GroupShard(self.settings, new_uuid=self._env.new_uuid)
+            led = LedPartition(partition, shard, history_bytes=HISTORY_BYTES // self._partition_count)
+            self.led[index] = led
             if partition.log.log_start_offset == partition.log.log_end_offset:
                 await self._activate(led)
             else:
