@@ -8,7 +8,6 @@ from wire.messages.describe_quorum import (
     DescribeQuorumRequestTopicData,
     DescribeQuorumResponse,
 )
-from wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 
 
 def quorum(topic: str, *partitions: int) -> DescribeQuorumRequest:
@@ -38,18 +37,3 @@ async def test_every_other_partition_is_unknown_to_the_quorum(client: Client, re
     assert isinstance(answer, DescribeQuorumResponse)
     codes = {partition.error_code for partition in answer.topics[0].partitions}
     assert codes == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-
-
-@pytest.mark.parametrize("version", range(7))
-async def test_there_is_no_coordinator_to_be_had(client: Client, version: int) -> None:
-    if version < 4:
-        answer = await client.ask(FindCoordinatorRequest(key="group"), version=version)
-        assert isinstance(answer, FindCoordinatorResponse)
-        assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    else:
-        answer = await client.ask(FindCoordinatorRequest(coordinator_keys=["a", "b"]), version=version)
-        assert isinstance(answer, FindCoordinatorResponse)
-        assert [(one.key, one.error_code) for one in answer.coordinators] == [
-            ("a", ErrorCode.COORDINATOR_NOT_AVAILABLE),
-            ("b", ErrorCode.COORDINATOR_NOT_AVAILABLE),
-        ]
