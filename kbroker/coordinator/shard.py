@@ -180,6 +180,7 @@ class GroupShard:
         self._at(now_ms, timestamp_ms)
         for write in outcome.writes:
             write.on_failed(code)
+        assert not self._context.records, "what follows a failure has nothing to append"
         if outcome.request is None or type(outcome.response) is Parked:
             return outcome.response
         return refuse(outcome.request, response_code(code), outcome.api_version)
@@ -280,6 +281,7 @@ class GroupShard:
         context = self._context
         context.now_ms = now_ms
         context.timestamp_ms = timestamp_ms
+        assert not context.records, "a decision before this one did not end"
         return context
 
     def _outcome(self, response: Any, request: Any = None, api_version: int = 0) -> GroupOutcome:

@@ -18,6 +18,10 @@ is recorded too: a `final` line for each record, with the log that was read (a r
 line of type `info` for an offset that holds no record for readers, with the reason (control, aborted, compacted) as
 err; and one `bounds` line with log_end_offset as offset and log_start_offset as value.
 
+Groups: the lines of `commit` (an offset goes in), `committed` (it is read; -1 is none) and `own` (a member was told
+that it reads the partition, always `ok`) have the group as value and, but for reads, the generation as epoch; -1 is a
+commit of no member.
+
 Source: the histories of Jepsen (Kingsbury), in particular of its Kafka and Redpanda tests.
 """
 
@@ -39,6 +43,8 @@ class Function(StrEnum):
     ASSIGN = "assign"
     SUBSCRIBE = "subscribe"
     COMMIT = "commit"
+    COMMITTED = "committed"
+    OWN = "own"
     FINAL = "final"
     BOUNDS = "bounds"
 

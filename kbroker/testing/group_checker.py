@@ -1,0 +1,189 @@
+"""K10, what groups promise, as a function from a history to what is wrong with it.
+
+    lost-commit     an acknowledged commit is not what a later read gives, and nothing came after it
+    regressed       of two reads, one after the other, the second gives an offset of which no commit can have come
+                    between them
+    unsent-commit   a read gives an offset that nobody committed, or of which the commit was refused
+    two-owners      two members were told that they read one partition, in one generation of their group
+    stale-commit    a commit of a generation was acknowledged that began after a later generation was in force
+
+Each offset of a group is a register: a commit takes effect at one moment between its invocation and its completion,
+whenever it likes if its end is not known (`info`, or no completion), and never if it was refused. Two of its requests
+that overlap may have taken effect in either order. A generation is in force when the first member was told its part.
+
+Deleted and expired offsets are not in these histories: a group whose offsets may go has to be left out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from kbroker.testing.checkers import Finding
+from kbroker.testing.history import BadHistory, Event, Function, Type
+
+NONE_COMMITTED = -1
+
+
+@dataclass(slots=True)
+class Access:
+    """A commit or a read of one register.
+
+    Units  begin and end are places in the history, end None where it is not known or never came
+    """
+
+    process: str
+    offset: int | None
+    begin: int
+    epoch: int = -1
+    end: int | None = None
+    type: Type = Type.INFO
+
+
+@dataclass(slots=True)
+class Register:
+    """All that was done with one offset of a group."""
+
+    group: str
+    key: str
+    commits: list[Access]
+    reads: list[Access]
+
+
+def check_groups(history: Iterable[Event]) -> list[Finding]:
+    """All findings of K10. Errors: BadHistory when the recording contradicts itself."""
+    registers: dict[tuple[str, str], Register] = {}
+    open_accesses: dict[tuple[Function, str, str, str], Access] = {}
+    owners: dict[tuple[str, str, int], str] = {}
+    in_force: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    findings: list[Finding] = []
+    for place, event in enumerate(history):
+        if event.function is Function.OWN:
+            findings.extend(_own(event, owners))
+            generations = in_force[_group(event)]
+            if not generations or _epoch(event) > generations[-1][1]:
+                generations.append((place, _epoch(event)))
+        elif event.function in (Function.COMMIT, Function.COMMITTED):
+            register = registers.setdefault(
+                (_group(event), event.key), Register(_group(event), event.key, commits=[], reads=[])
+            )
+            _access(event, place, register, open_accesses)
+    for register in registers.values():
+        findings.extend(_judge(register))
+        findings.extend(_judge_generations(register, in_force[register.group]))
+    return findings
+
+
+def _group(event: Event) -> str:
+    if event.value is None:
+        raise BadHistory(f"a {event.function} of {event.process} without its group at t={event.at_ms}")
+    return event.value
+
+
+def _epoch(event: Event) -> int:
+    if event.epoch is None:
+        raise BadHistory(f"a {event.function} of {event.process} without its generation at t={event.at_ms}")
+    return event.epoch
+
+
+def _own(event: Event, owners: dict[tuple[str, str, int], str]) -> Iterator[Finding]:
+    group, epoch = _group(event), _epoch(event)
+    owner = owners.setdefault((group, event.key, epoch), event.process)
+    if owner != event.process:
+        text = f"{owner} and {event.process} of {group} both own it in generation {epoch}"
+        yield Finding("K10", "two-owners", event.key, -1, text)
+
+
+def _access(
+    event: Event, place: int, register: Register, open_accesses: dict[tuple[Function, str, str, str], Access]
+) -> None:
+    name = (event.function, event.process, register.group, event.key)
+    if event.type is Type.INVOKE:
+        if name in open_accesses:
+            raise BadHistory(f"{event.process} has two at once of {event.function} {event.key} at t={event.at_ms}")
+        if event.function is Function.COMMIT and event.offset is None:
+            raise BadHistory(f"a commit of {event.process} without an offset at t={event.at_ms}")
+        access = Access(event.process, event.offset, place, -1 if event.epoch is None else event.epoch)
+        open_accesses[name] = access
+        (register.commits if event.function is Function.COMMIT else register.reads).append(access)
+        return
+    known = open_accesses.pop(name, None)
+    if known is None:
+        raise BadHistory(f"{event.process} ends a {event.function} of {event.key} that it did not begin")
+    known.type = event.type
+    if event.type is Type.INFO:
+        return
+    known.end = place
+    if event.function is Function.COMMITTED and event.type is Type.OK:
+        if event.offset is None:
+            raise BadHistory(f"{event.process} read no offset of {event.key} at t={event.at_ms}")
+        known.offset = event.offset
+
+
+def _judge(register: Register) -> Iterator[Finding]:
+    """Look at each read, and at each with the one that ended before it."""
+    before: Access | None = None
+    commits = [commit for commit in register.commits if commit.type is not Type.FAIL]
+    reads = [read for read in register.reads if read.type is Type.OK]
+    for read in reads:
+        yield from _judge_read(register, read, commits)
+        if before is not None and before.end is not None and before.end < read.begin:
+            yield from _judge_pair(register, before, read, commits)
+        if before is None or before.end is None or (read.end is not None and read.end > before.end):
+            before = read
+
+
+def _judge_read(register: Register, read: Access, commits: list[Access]) -> Iterator[Finding]:
+    assert read.offset is not None, "the read ended well"
+    assert read.end is not None, "the read ended"
+    acked = [commit for commit in commits if commit.end is not None and commit.end < read.begin]
+    if read.offset == NONE_COMMITTED:
+        if acked:
+            yield _finding(register, "lost-commit", acked[-1].offset, f"{read.process} reads that there is none")
+        return
+    candidates = [commit for commit in commits if commit.offset == read.offset and commit.begin < read.end]
+    if not candidates:
+        yield _finding(
+            register, "unsent-commit", read.offset, f"{read.process} reads it, and no commit can be its source"
+        )
+        return
+    for commit in candidates:
+        if not any(_is_after(later, commit) for later in acked):
+            return
+    newer = [later for later in acked if all(_is_after(later, commit) for commit in candidates)] or acked
+    text = f"{newer[-1].process} had its commit acknowledged, {read.process} reads {read.offset} from before it"
+    yield _finding(register, "lost-commit", newer[-1].offset, text)
+
+
+def _judge_pair(register: Register, first: Access, second: Access, commits: list[Access]) -> Iterator[Finding]:
+    if second.offset in (first.offset, NONE_COMMITTED):
+        return
+    assert second.end is not None, "the read ended"
+    for commit in commits:
+        may_be_late = commit.end is None or commit.end > first.begin
+        if commit.offset == second.offset and commit.begin < second.end and may_be_late:
+            return
+    text = (
+        f"{first.process} reads {first.offset}, then {second.process} reads this, which no commit brought between them"
+    )
+    yield _finding(register, "regressed", second.offset, text)
+
+
+def _is_after(later: Access, earlier: Access) -> bool:
+    """Whether a commit began when the other had taken effect, which at an unknown end may be at any time."""
+    return earlier.end is not None and later.begin > earlier.end
+
+
+def _judge_generations(register: Register, in_force: list[tuple[int, int]]) -> Iterator[Finding]:
+    for commit in register.commits:
+        if commit.type is not Type.OK or commit.epoch < 0:
+            continue
+        newest = max((epoch for place, epoch in in_force if place < commit.begin), default=-1)
+        if commit.epoch < newest:
+            text = f"{commit.process} commits it in generation {commit.epoch}, when {newest} was in force"
+            yield _finding(register, "stale-commit", commit.offset, text)
+
+
+def _finding(register: Register, kind: str, offset: int | None, text: str) -> Finding:
+    return Finding("K10", kind, register.key, -1 if offset is None else offset, f"{register.group}: {text}")

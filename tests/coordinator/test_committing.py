@@ -1,0 +1,339 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from kbroker.coordinator.offsets import Offsets
+from kbroker.coordinator.shard import Caller
+from tests.coordinator.world import GROUP, SESSION_MS, WALL_START_MS, World, subscription
+from wire.errors import ErrorCode
+from wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
+from wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from wire.stored.groups import OffsetCommitKey, OffsetCommitValue
+
+FIRST_ID, SECOND_ID = UUID(int=1), UUID(int=2)
+
+
+def delete(world: World, *topics: str, group_id: str = GROUP) -> tuple[ErrorCode, list[ErrorCode]]:
+    """OffsetDelete of partition 0 of topics: the whole code, and each partition's."""
+    request = OffsetDeleteRequest(
+        group_id=group_id,
+        topics=[
+            OffsetDeleteRequestTopic(name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=0)])
+            for topic in topics
+        ],
+    )
+    response = world.decide(request)
+    codes = [ErrorCode(one.partitions[0].error_code) for one in response.topics]
+    return ErrorCode(response.error_code), codes
+
+
+def test_a_member_commits_and_everybody_can_read_it() -> None:
+    world = World()
+    (joined,) = world.stable()
+    assert world.commit(42, joined=joined, metadata="mine") == ErrorCode.NONE
+    topics = [OffsetFetchRequestTopics(name="orders", partition_indexes=[0, 1])]
+    response = world.shard.fetch_offsets(OffsetFetchRequestGroup(group_id=GROUP, topics=topics))
+    found, missing = response.topics[0].partitions
+    assert (found.committed_offset, found.committed_leader_epoch, found.metadata) == (42, 3, "mine")
+    assert (missing.committed_offset, missing.committed_leader_epoch, missing.metadata) == (-1, -1, "")
+    assert found.error_code == missing.error_code == response.error_code == ErrorCode.NONE
+
+
+def test_a_simple_consumer_commits_without_a_group() -> None:
+    world = World()
+    assert world.commit(7) == ErrorCode.NONE
+    assert world.committed() == 7
+    assert [(one.group_state, one.protocol_type) for one in world.shard.list_groups()] == [("Empty", "")]
+
+
+@pytest.mark.parametrize(("version", "code"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)])
+def test_a_generation_of_a_group_that_is_not_there_is_refused(version: int, code: ErrorCode) -> None:
+    world = World()
+    (joined,) = world.stable()
+    assert world.commit(7, joined=joined, group_id="other", version=version) == code
+    assert world.shard.group_ids() == [GROUP]
+
+
+def test_nobody_commits_for_a_group_with_members() -> None:
+    world = World()
+    (joined,) = world.stable()
+    assert world.commit(7) == ErrorCode.UNKNOWN_MEMBER_ID
+    joined.generation_id = -1
+    assert world.commit(7, joined=joined) == ErrorCode.ILLEGAL_GENERATION
+    joined.member_id = "nobody"
+    assert world.commit(7, joined=joined) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert world.committed() == -1
+
+
+def test_a_tool_commits_for_a_group_whose_members_have_gone() -> None:
+    world = World()
+    (joined,) = world.stable()
+    world.leave(joined.member_id)
+    assert world.commit(7) == ErrorCode.NONE
+    assert world.commit(8, joined=joined) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_commits_keep_a_member_alive() -> None:
+    world = World()
+    (joined,) = world.stable()
+    for offset in range(5):
+        world.advance(SESSION_MS - 1)
+        assert world.commit(offset, joined=joined) == ErrorCode.NONE
+
+
+def test_a_commit_while_the_assignment_is_made_is_put_off() -> None:
+    world = World()
+    (joined,) = world.stable()
+    again = world.join(joined.member_id)
+    assert world.commit(1, joined=again) == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+@pytest.mark.parametrize(
+    ("metadata", "code"),
+    [
+        ("", ErrorCode.NONE),
+        (None, ErrorCode.NONE),
+        ("x" * 10, ErrorCode.NONE),
+        ("ü" * 10, ErrorCode.NONE),
+        ("\U0001f600" * 5, ErrorCode.NONE),
+        ("x" * 11, ErrorCode.OFFSET_METADATA_TOO_LARGE),
+        ("\U0001f600" * 6, ErrorCode.OFFSET_METADATA_TOO_LARGE),
+    ],
+)
+def test_metadata_is_bounded_by_the_length_that_java_gives_it(metadata: str | None, code: ErrorCode) -> None:
+    world = World(offset_metadata_max_bytes=10)
+    assert world.commit(1, metadata=metadata) == code
+    assert world.committed() == (1 if code == ErrorCode.NONE else -1)
+
+
+def test_one_partition_with_too_much_metadata_does_not_harm_the_others() -> None:
+    world = World(offset_metadata_max_bytes=1)
+    partitions = [
+        OffsetCommitRequestPartition(partition_index=index, committed_offset=5, committed_metadata="x" * index)
+        for index in range(3)
+    ]
+    request = OffsetCommitRequest(
+        group_id=GROUP, member_id="", topics=[OffsetCommitRequestTopic(name="orders", partitions=partitions)]
+    )
+    response = world.decide(request)
+    assert [one.error_code for one in response.topics[0].partitions] == [0, 0, ErrorCode.OFFSET_METADATA_TOO_LARGE]
+    assert [world.committed(partition=index) for index in range(3)] == [5, 5, -1]
+
+
+def test_a_commit_that_cannot_be_stored_changes_nothing() -> None:
+    world = World()
+    world.commit(5)
+    world.fail_with = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert world.commit(6) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert world.committed() == 5
+    world.fail_with = ErrorCode.KAFKA_STORAGE_ERROR
+    assert world.commit(6, group_id="other") == ErrorCode.NOT_COORDINATOR
+    assert world.shard.group_ids() == [GROUP]
+
+
+def test_a_commit_of_nothing_makes_no_group() -> None:
+    world = World()
+    response = world.decide(OffsetCommitRequest(group_id=GROUP, member_id="", topics=[]))
+    assert response.topics == []
+    assert world.shard.group_ids() == []
+
+
+def test_committed_offsets_are_there_again_after_a_change_of_the_coordinator() -> None:
+    world = World()
+    (joined,) = world.stable()
+    world.commit(5, joined=joined, metadata="a")
+    world.commit(6, joined=joined, metadata="b")
+    world.commit(9, joined=joined, topic="other", partition=3)
+    before = world.shard.offsets_of(GROUP)
+    world.reload()
+    assert world.shard.offsets_of(GROUP) == before
+    assert (world.committed(), world.shard.offset_count) == (6, 2)
+    assert world.commit(7, joined=joined) == ErrorCode.NONE, "its membership too"
+
+
+def test_all_offsets_of_a_group_are_fetched_without_naming_them() -> None:
+    world = World()
+    for topic, partition in (("a", 0), ("a", 1), ("b", 0)):
+        world.commit(partition + 1, topic=topic, partition=partition)
+    response = world.shard.fetch_offsets(OffsetFetchRequestGroup(group_id=GROUP, topics=None))
+    found = {
+        (one.name, each.partition_index): each.committed_offset for one in response.topics for each in one.partitions
+    }
+    assert found == {("a", 0): 1, ("a", 1): 2, ("b", 0): 1}
+
+
+@pytest.mark.parametrize("group_id", ["nobody", ""])
+def test_a_group_that_is_not_there_has_no_offsets_and_no_error(group_id: str) -> None:
+    world = World()
+    response = world.shard.fetch_offsets(OffsetFetchRequestGroup(group_id=group_id, topics=None))
+    assert (response.error_code, response.topics) == (ErrorCode.NONE, [])
+    assert world.committed(group_id=group_id) == -1
+
+
+def test_an_offset_of_an_earlier_topic_with_the_name_is_none() -> None:
+    world = World()
+    world.commit(5, topic_id=FIRST_ID)
+    assert world.committed(topic_id=FIRST_ID) == 5
+    assert world.committed() == 5, "nobody asks for a certain one"
+    assert world.committed(topic_id=SECOND_ID) == -1
+    world.commit(6)
+    assert world.committed(topic_id=SECOND_ID) == 6, "committed by a client that did not know"
+
+
+def test_offsets_of_a_deleted_topic_are_forgotten_but_not_those_of_the_next_one_of_its_name() -> None:
+    world = World()
+    world.commit(5, topic_id=FIRST_ID)
+    world.commit(6, topic_id=SECOND_ID, partition=1)
+    world.commit(7, partition=2)
+    world.commit(8, topic="other", topic_id=SECOND_ID)
+    deleted = world.shard.on_topics_deleted(
+        [(FIRST_ID, "orders")], now_ms=world.now_ms, timestamp_ms=world.timestamp_ms
+    )
+    world.append(deleted)
+    assert [world.committed(partition=index) for index in range(3)] == [-1, 6, -1]
+    assert world.committed(topic="other") == 8
+    world.reload()
+    assert [world.committed(partition=index) for index in range(3)] == [-1, 6, -1]
+
+
+# Offsets in transactions
+
+
+def replay_commit(world: World, offset: int, *, at: int, producer_id: int) -> None:
+    other = World()
+    other.commit(offset)
+    key, value = other.log[-1]
+    world.shard.replay(key, value, offset=at, producer_id=producer_id)
+
+
+def fetch_stable(world: World) -> tuple[int, ErrorCode]:
+    topics = [OffsetFetchRequestTopics(name="orders", partition_indexes=[0])]
+    request = OffsetFetchRequestGroup(group_id=GROUP, topics=topics)
+    found = world.shard.fetch_offsets(request, require_stable=True).topics[0].partitions[0]
+    return found.committed_offset, ErrorCode(found.error_code)
+
+
+def test_an_offset_in_an_open_transaction_is_not_committed_yet() -> None:
+    world = World()
+    replay_commit(world, 5, at=0, producer_id=-1)
+    replay_commit(world, 9, at=1, producer_id=1000)
+    assert world.committed() == 5
+    assert fetch_stable(world) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    world.shard.replay_marker(1000, committed=True)
+    assert world.committed() == 9
+    assert fetch_stable(world) == (9, ErrorCode.NONE)
+
+
+def test_an_offset_of_an_aborted_transaction_never_was() -> None:
+    world = World()
+    replay_commit(world, 9, at=1, producer_id=1000)
+    world.shard.replay_marker(1000, committed=False)
+    assert world.committed() == -1
+    assert fetch_stable(world) == (-1, ErrorCode.NONE)
+    world.shard.replay_marker(1001, committed=True)
+
+
+def test_of_plain_and_transactional_commits_the_later_one_counts() -> None:
+    world = World()
+    replay_commit(world, 9, at=1, producer_id=1000)
+    replay_commit(world, 5, at=2, producer_id=-1)
+    world.shard.replay_marker(1000, committed=True)
+    assert world.committed() == 5
+
+
+def test_a_tombstone_ends_what_transactions_had_begun() -> None:
+    world = World()
+    replay_commit(world, 9, at=1, producer_id=1000)
+    assert delete(world, "orders") == (ErrorCode.NONE, [ErrorCode.NONE])
+    world.shard.replay_marker(1000, committed=True)
+    assert world.committed() == -1
+
+
+# OffsetDelete
+
+
+def test_offsets_of_an_empty_group_are_deleted() -> None:
+    world = World()
+    world.commit(5)
+    assert delete(world, "orders", "other") == (ErrorCode.NONE, [ErrorCode.NONE, ErrorCode.NONE])
+    assert world.committed() == -1
+    world.reload()
+    assert world.committed() == -1
+
+
+def test_nothing_is_left_of_a_group_whose_offsets_are_deleted() -> None:
+    offsets = Offsets()
+    value = OffsetCommitValue(offset=1, metadata="", commit_timestamp=0)
+    keys = [OffsetCommitKey(group=GROUP, topic=topic, partition=partition) for topic in "ab" for partition in (0, 1)]
+    for key in keys:
+        offsets.replay(key, value, record_offset=-1, producer_id=-1)
+    for key in keys[:2]:
+        offsets.replay(key, None, record_offset=-1, producer_id=-1)
+    assert set(offsets.of_group(GROUP)) == {"b"}
+    for key in keys:
+        offsets.replay(key, None, record_offset=-1, producer_id=-1)
+    assert (list(offsets.groups()), offsets.count) == ([], 0)
+
+
+def test_offsets_of_topics_that_members_read_are_not_deleted() -> None:
+    world = World()
+    (joined,) = world.stable(protocols={"range": subscription("orders", "payments")})
+    for topic in ("orders", "payments", "other"):
+        world.commit(5, joined=joined, topic=topic)
+    code, codes = delete(world, "orders", "payments", "other")
+    assert code == ErrorCode.NONE
+    assert codes == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ErrorCode.NONE]
+    assert [world.committed(topic=topic) for topic in ("orders", "other")] == [5, -1]
+    world.reload()
+    assert delete(world, "orders") == (ErrorCode.NONE, [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC])
+
+
+@pytest.mark.parametrize("metadata", [b"", b"\0", b"\0\0\0\0\0\x09", b"\0\0\x7f\xff\xff\xff"])
+def test_metadata_that_cannot_be_read_keeps_all_offsets(metadata: bytes) -> None:
+    world = World()
+    (joined,) = world.stable(protocols={"range": metadata})
+    world.commit(5, joined=joined)
+    assert delete(world, "orders") == (ErrorCode.NONE, [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC])
+
+
+def test_a_cooperative_subscription_of_a_later_version_is_read_by_its_beginning() -> None:
+    world = World()
+    metadata = b"\0\3" + subscription("orders")[2:] + b"\0\0\0\0" + b"\0\0\0\1" + b"\xff\xff" + b"whatever comes"
+    (joined,) = world.stable(protocols={"cooperative-sticky": metadata})
+    world.commit(5, joined=joined, topic="other")
+    assert delete(world, "orders", "other")[1] == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ErrorCode.NONE]
+
+
+@pytest.mark.parametrize(
+    ("group_id", "code"), [("", ErrorCode.INVALID_GROUP_ID), ("other", ErrorCode.GROUP_ID_NOT_FOUND)]
+)
+def test_offsets_of_no_group_are_not_deleted(group_id: str, code: ErrorCode) -> None:
+    assert delete(World(), "orders", group_id=group_id) == (code, [])
+
+
+def test_nobody_knows_what_members_of_other_protocols_read() -> None:
+    world = World()
+    (joined,) = world.stable(protocol_type="connect")
+    world.commit(5, joined=joined)
+    assert delete(world, "orders") == (ErrorCode.NON_EMPTY_GROUP, [])
+    world.leave(joined.member_id)
+    assert delete(world, "orders") == (ErrorCode.NONE, [ErrorCode.NONE])
+
+
+def test_commits_of_several_may_share_an_append() -> None:
+    world = World()
+    now = {"now_ms": world.now_ms, "timestamp_ms": WALL_START_MS}
+    outcomes = []
+    for offset in range(3):
+        partitions = [OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")]
+        topics = [OffsetCommitRequestTopic(name="orders", partitions=partitions)]
+        request = OffsetCommitRequest(group_id=GROUP, member_id="", topics=topics)
+        outcomes.append(world.shard.decide(request, Caller(api_version=9), **now))
+    for base_offset, outcome in enumerate(outcomes):
+        world.shard.on_appended(outcome, base_offset=base_offset, **now)
+    assert world.committed() == 2

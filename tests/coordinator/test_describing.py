@@ -1,0 +1,115 @@
+"""ListGroups, DescribeGroups and DeleteGroups."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.coordinator.world import GROUP, World, subscription
+from wire.errors import ErrorCode
+from wire.messages.delete_groups import DeleteGroupsRequest
+from wire.messages.describe_groups import DescribedGroup
+
+
+def described(world: World, group_id: str = GROUP, version: int = 6) -> DescribedGroup:
+    (found,) = world.shard.describe_groups([group_id], version)
+    return found
+
+
+def delete(world: World, *group_ids: str) -> list[ErrorCode]:
+    response = world.decide(DeleteGroupsRequest(groups_names=list(group_ids)))
+    assert [one.group_id for one in response.results] == list(group_ids)
+    return [ErrorCode(one.error_code) for one in response.results]
+
+
+def test_a_stable_group_is_shown_with_metadata_and_assignments() -> None:
+    world = World()
+    (joined,) = world.stable()
+    found = described(world)
+    assert (found.error_code, found.group_state, found.protocol_type, found.protocol_data) == (
+        ErrorCode.NONE,
+        "Stable",
+        "consumer",
+        "range",
+    )
+    (member,) = found.members
+    assert (member.member_id, member.client_id, member.client_host) == (joined.member_id, "c0", "/127.0.0.1")
+    assert (member.member_metadata, member.member_assignment) == (subscription("orders"), b"\0")
+
+
+def test_a_group_that_rebalances_is_shown_without_metadata() -> None:
+    world = World()
+    leader, _ = world.stable(2)
+    world.join(leader.member_id)
+    found = described(world)
+    assert (found.group_state, found.protocol_data, len(found.members)) == ("PreparingRebalance", "", 2)
+    assert {member.member_metadata for member in found.members} == {b""}
+
+
+@pytest.mark.parametrize(
+    ("version", "code", "message"),
+    [(5, ErrorCode.NONE, None), (6, ErrorCode.GROUP_ID_NOT_FOUND, "Group nobody not found.")],
+)
+def test_a_group_that_is_not_there_is_dead(version: int, code: ErrorCode, message: str | None) -> None:
+    found = described(World(), "nobody", version)
+    assert (found.group_state, found.error_code, found.error_message, found.members) == ("Dead", code, message, [])
+
+
+@pytest.mark.parametrize(
+    ("states", "types", "listed"),
+    [
+        ([], [], {"a", "b", GROUP}),
+        (["Stable"], [], {GROUP}),
+        (["stable"], [], {GROUP}),
+        ([" EMPTY "], ["classic"], {"a", "b"}),
+        (["Empty", "Stable"], ["Classic"], {"a", "b", GROUP}),
+        (["nonsense"], [], set()),
+        ([], ["consumer"], set()),
+        ([], ["nonsense"], set()),
+        ([], ["consumer", "classic"], {"a", "b", GROUP}),
+    ],
+)
+def test_groups_are_listed_by_states_and_types(states: list[str], types: list[str], listed: set[str]) -> None:
+    world = World()
+    world.stable()
+    world.commit(1, group_id="a")
+    world.commit(1, group_id="b")
+    found = world.shard.list_groups(states, types)
+    assert {one.group_id for one in found} == listed
+    assert {one.group_type for one in found} <= {"classic"}
+    assert {(one.protocol_type, one.group_state) for one in found if one.group_id == GROUP} <= {("consumer", "Stable")}
+
+
+def test_a_group_without_members_is_deleted_with_its_offsets() -> None:
+    world = World()
+    (joined,) = world.stable()
+    world.commit(5, joined=joined)
+    world.commit(5, joined=joined, topic="other", partition=9)
+    assert delete(world, GROUP) == [ErrorCode.NON_EMPTY_GROUP]
+    world.leave(joined.member_id)
+    assert delete(world, GROUP, "nobody", GROUP, "") == [
+        ErrorCode.NONE,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+    ]
+    for _ in range(2):
+        assert world.shard.group_ids() == []
+        assert (world.shard.offset_count, world.committed()) == (0, -1)
+        world.reload()
+
+
+def test_a_group_that_cannot_be_deleted_from_the_log_is_still_there() -> None:
+    world = World()
+    world.commit(5)
+    world.fail_with = ErrorCode.KAFKA_STORAGE_ERROR
+    assert delete(world, GROUP) == [ErrorCode.NOT_COORDINATOR]
+    assert world.committed() == 5
+
+
+def test_a_group_may_come_back_after_its_deletion() -> None:
+    world = World()
+    world.commit(5)
+    delete(world, GROUP)
+    (joined,) = world.stable()
+    assert joined.generation_id == 1
+    assert world.committed() == -1

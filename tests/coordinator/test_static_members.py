@@ -1,0 +1,212 @@
+"""Static members: another process takes the place of the one before, which is fenced (KIP-345, KIP-814)."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.coordinator.member import Parked
+from tests.coordinator.world import GROUP, REBALANCE_MS, SESSION_MS, World
+from wire.errors import ErrorCode
+from wire.messages.join_group import JoinGroupResponse
+
+
+def static_pair(world: World) -> tuple[JoinGroupResponse, JoinGroupResponse]:
+    """A stable group of the static members `one`, which leads and was assigned 1, and `two`, which was assigned 2."""
+    first = world.join(instance_id="one")
+    parked = world.join(instance_id="two")
+    assert first.error_code == ErrorCode.NONE
+    leader = world.join(first.member_id, instance_id="one")
+    other = world.answers[parked]
+    waiting = world.sync(other, instance_id="two")
+    world.give(leader, {leader.member_id: b"1", other.member_id: b"2"})
+    assert world.answers[waiting].assignment == b"2"
+    return leader, other
+
+
+def test_a_static_id_is_part_of_the_member_id() -> None:
+    joined = World().join(instance_id="one")
+    assert joined.member_id == "one-00000000-0000-0000-0000-000000000001", "and none has to be asked for"
+    assert joined.members[0].group_instance_id == "one"
+
+
+def test_a_static_member_that_starts_again_keeps_its_assignment_and_nobody_rebalances() -> None:
+    world = World()
+    leader, other = static_pair(world)
+    again = world.join(instance_id="two")
+    assert (again.error_code, again.generation_id, again.members) == (0, other.generation_id, [])
+    assert again.member_id != other.member_id
+    assert again.leader == leader.member_id
+    assert world.sync(again, instance_id="two").assignment == b"2"
+    assert world.heartbeat(leader, instance_id="one") == ErrorCode.NONE
+
+
+def test_the_one_before_is_fenced_everywhere() -> None:
+    world = World()
+    _, other = static_pair(world)
+    world.join(instance_id="two")
+    assert world.heartbeat(other, instance_id="two") == ErrorCode.FENCED_INSTANCE_ID
+    assert world.sync(other, instance_id="two").error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert world.commit(7, joined=other, instance_id="two") == ErrorCode.FENCED_INSTANCE_ID
+    assert world.join(other.member_id, instance_id="two").error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert world.heartbeat(other) == ErrorCode.UNKNOWN_MEMBER_ID, "without its instance id it is nobody"
+
+
+def test_a_leader_that_starts_again_has_nothing_to_assign() -> None:
+    world = World()
+    leader, other = static_pair(world)
+    again = world.join(instance_id="one")
+    assert again.skip_assignment
+    assert again.leader == again.member_id
+    assert {member.member_id for member in again.members} == {again.member_id, other.member_id}
+    assert world.sync(again, instance_id="one").assignment == b"1"
+    assert leader.member_id != again.member_id
+
+
+def test_before_version_9_a_leader_that_starts_again_is_told_that_its_old_id_leads() -> None:
+    world = World()
+    leader, _ = static_pair(world)
+    again = world.join(instance_id="one", version=8)
+    assert (again.leader, again.members, again.skip_assignment) == (leader.member_id, [], False)
+    group = world.shard.group(GROUP)
+    assert group is not None
+    assert group.leader_id == again.member_id
+
+
+def test_the_new_id_is_stored() -> None:
+    world = World()
+    static_pair(world)
+    again = world.join(instance_id="two")
+    world.reload()
+    assert world.heartbeat(again, instance_id="two") == ErrorCode.NONE
+
+
+def test_another_choice_of_protocol_begins_a_rebalance() -> None:
+    world = World()
+    joined = world.join(instance_id="one", protocols={"a": b"", "b": b""})
+    world.sync(joined, instance_id="one", own=b"1")
+    again = world.join(instance_id="one", protocols={"b": b"", "a": b""})
+    assert (again.generation_id, again.protocol_name) == (2, "b")
+
+
+def test_who_takes_the_place_of_a_waiting_member_ends_its_waiting() -> None:
+    world = World()
+    leader, other = static_pair(world)
+    waiting = world.join(leader.member_id, instance_id="one")
+    again = world.join(instance_id="one")
+    assert world.answers[waiting].error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert world.answers[waiting].member_id == leader.member_id
+    assert isinstance(again, Parked)
+    assert world.join(other.member_id, instance_id="two").error_code == ErrorCode.NONE
+    assert world.answers[again].error_code == ErrorCode.NONE
+
+
+def test_a_static_member_that_comes_while_the_assignment_is_made_begins_a_rebalance() -> None:
+    world = World()
+    leader, other = static_pair(world)
+    world.join(leader.member_id, instance_id="one")
+    other = world.join(other.member_id, instance_id="two")
+    waiting = world.sync(other, instance_id="two")
+    again = world.join(instance_id="two")
+    assert world.answers[waiting].error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert isinstance(again, Parked)
+    assert world.heartbeat(other, instance_id="two") == ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_a_static_member_that_does_not_join_stays_until_its_session_ends() -> None:
+    world = World()
+    leader, other = static_pair(world)
+    waiting = world.join(leader.member_id, instance_id="one")
+    for _ in range(REBALANCE_MS // 5_000):
+        assert world.heartbeat(other, instance_id="two") == ErrorCode.REBALANCE_IN_PROGRESS
+        world.advance(5_000)
+    joined = world.answers[waiting]
+    assert {one.group_instance_id for one in joined.members} == {"one", "two"}
+    world.advance(SESSION_MS)
+    group = world.shard.group(GROUP)
+    assert group is not None
+    assert "two" not in group.static_members
+
+
+@pytest.mark.parametrize("by_instance_id", [True, False])
+def test_a_static_member_leaves_for_good_when_it_is_removed(by_instance_id: bool) -> None:
+    world = World()
+    leader, other = static_pair(world)
+    response = world.leave(instance_ids=["two"]) if by_instance_id else world.leave(other.member_id)
+    assert [one.error_code for one in response.members] == [ErrorCode.NONE]
+    assert world.heartbeat(leader, instance_id="one") == ErrorCode.REBALANCE_IN_PROGRESS
+    assert world.heartbeat(other, instance_id="two") == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_who_comes_back_has_a_whole_session_before_it() -> None:
+    world = World()
+    leader, other = static_pair(world)
+    for fails in (False, True):
+        world.advance(SESSION_MS - 1)
+        assert world.heartbeat(leader, instance_id="one") == ErrorCode.NONE
+        if fails:
+            world.fail_with = ErrorCode.KAFKA_STORAGE_ERROR
+            assert world.join(instance_id="two").error_code == ErrorCode.NOT_COORDINATOR
+        else:
+            other = world.join(instance_id="two")
+    world.advance(SESSION_MS - 1)
+    assert world.heartbeat(other, instance_id="two") == ErrorCode.NONE
+
+
+def test_who_takes_the_place_of_a_new_member_may_wait_longer_than_a_session() -> None:
+    world = World()
+    (leader,) = world.stable(rebalance_ms=100_000)
+    first = world.join(instance_id="two", rebalance_ms=100_000)
+    second = world.join(instance_id="two", rebalance_ms=100_000)
+    assert world.answers[first].error_code == ErrorCode.FENCED_INSTANCE_ID
+    for _ in range(10):
+        world.advance(5_000)
+        assert world.heartbeat(leader) == ErrorCode.REBALANCE_IN_PROGRESS
+    world.join(leader.member_id, rebalance_ms=100_000)
+    assert world.answers[second].error_code == ErrorCode.NONE
+
+
+def test_who_takes_the_place_of_a_member_that_has_not_asked_for_its_part_has_to_ask() -> None:
+    world = World()
+    leader, other = static_pair(world)
+    waiting = world.join(leader.member_id, instance_id="one")
+    world.join(other.member_id, instance_id="two")
+    leader = world.answers[waiting]
+    world.give(leader, {})
+    again = world.join(instance_id="two")
+    for _ in range(REBALANCE_MS // 5_000):
+        assert world.heartbeat(leader, instance_id="one") == ErrorCode.NONE
+        assert world.heartbeat(again, instance_id="two") == ErrorCode.NONE
+        world.advance(5_000)
+    assert world.heartbeat(leader, instance_id="one") == ErrorCode.REBALANCE_IN_PROGRESS
+    assert world.heartbeat(again, instance_id="two") == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_an_unknown_instance_cannot_leave() -> None:
+    world = World()
+    static_pair(world)
+    assert [one.error_code for one in world.leave(instance_ids=["three"]).members] == [ErrorCode.UNKNOWN_MEMBER_ID]
+
+
+def test_a_new_id_that_cannot_be_stored_gives_the_place_back() -> None:
+    world = World()
+    leader, other = static_pair(world)
+    world.fail_with = ErrorCode.KAFKA_STORAGE_ERROR
+    answer = world.join(instance_id="two")
+    assert (answer.error_code, answer.member_id) == (ErrorCode.NOT_COORDINATOR, "")
+    assert answer.leader == leader.member_id
+    assert world.heartbeat(other, instance_id="two") == ErrorCode.NONE
+    assert world.sync(other, instance_id="two").assignment == b"2"
+
+
+def test_r14_of_two_with_one_static_id_the_first_is_fenced_and_its_commits_are_refused() -> None:
+    """R14: the second gets the partitions of the first in the same generation; the first can commit no more."""
+    world = World()
+    _, first = static_pair(world)
+    assert world.commit(10, joined=first, instance_id="two") == ErrorCode.NONE
+    second = world.join(instance_id="two")
+    assert world.sync(second, instance_id="two").assignment == b"2"
+    assert world.commit(5, joined=first, instance_id="two") == ErrorCode.FENCED_INSTANCE_ID
+    assert world.commit(5, joined=first) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert world.committed() == 10
+    assert world.commit(11, joined=second, instance_id="two") == ErrorCode.NONE
+    assert world.committed() == 11

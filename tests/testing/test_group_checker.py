@@ -1,0 +1,138 @@
+"""K10 finds each fault that is planted, and lets pass what is allowed."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.testing.group_checker import check_groups
+from kbroker.testing.history import BadHistory, Event, Function, Type
+
+COMMIT, READ, OWN = Function.COMMIT, Function.COMMITTED, Function.OWN
+GO, OK, FAIL, INFO = Type.INVOKE, Type.OK, Type.FAIL, Type.INFO
+Line = tuple[str, Function, Type, int | None] | tuple[str, Function, Type, int | None, int]
+
+
+def history(*lines: Line, key: str = "orders-0", group: str = "g") -> list[Event]:
+    """Lines of process, function, type, offset, and the generation where one counts."""
+    return [
+        Event(
+            at_ms=at_ms,
+            process=line[0],
+            function=line[1],
+            type=line[2],
+            key=key,
+            value=group,
+            offset=line[3],
+            epoch=line[4] if len(line) == 5 else None,
+        )
+        for at_ms, line in enumerate(lines)
+    ]
+
+
+def commit(process: str, offset: int, end: Type = OK, generation: int = 1) -> tuple[Line, Line]:
+    return (process, COMMIT, GO, offset, generation), (process, COMMIT, end, offset, generation)
+
+
+def read(offset: int, process: str = "admin") -> tuple[Line, Line]:
+    return (process, READ, GO, None), (process, READ, OK, offset)
+
+
+def own(process: str, generation: int) -> Line:
+    return process, OWN, OK, None, generation
+
+
+PLANTED: dict[str, tuple[str, list[Line]]] = {
+    "an acknowledged commit is gone": ("lost-commit", [*commit("a", 5), *read(-1)]),
+    "an older offset is back": ("lost-commit", [*commit("a", 5), *commit("a", 9), *read(5)]),
+    "an older offset is back, of two that had it": (
+        "lost-commit",
+        [*commit("a", 5), *commit("b", 5), *commit("a", 9), *read(5)],
+    ),
+    "a commit whose end is not known went away again": (
+        "regressed",
+        [*commit("a", 5), *commit("b", 9, INFO), *read(9), *read(5)],
+    ),
+    "what came after an open commit was read is what was before": (
+        "regressed",
+        [*commit("a", 5), ("b", COMMIT, GO, 9, 1), *read(9), *read(5, "other")],
+    ),
+    "a refused commit is read": ("unsent-commit", [*commit("a", 5), *commit("b", 9, FAIL), *read(9)]),
+    "an offset that nobody committed is read": ("unsent-commit", [*commit("a", 5), *read(6)]),
+    "a commit is read before it was sent": ("unsent-commit", [*read(5), *commit("a", 5)]),
+    "two own it": ("two-owners", [own("a", 1), own("b", 1)]),
+    "a member of an older generation commits": ("stale-commit", [own("a", 1), own("b", 2), *commit("a", 5)]),
+}
+
+ALLOWED: dict[str, list[Line]] = {
+    "nothing": [],
+    "none is read where none is acknowledged": [*commit("a", 5, INFO), *commit("a", 6, FAIL), *read(-1)],
+    "a commit is read": [*commit("a", 5), *read(5), *commit("a", 9), *read(9)],
+    "an offset is set back by a commit": [*commit("a", 9), *read(9), *commit("a", 5), *read(5)],
+    "a commit whose end is not known happened": [*commit("a", 5), *commit("b", 9, INFO), *read(5), *read(9)],
+    "and later than what was acknowledged after it": [*commit("b", 9, INFO), *commit("a", 5), *read(5), *read(9)],
+    "overlapping commits in either order": [
+        ("a", COMMIT, GO, 5, 1),
+        ("b", COMMIT, GO, 9, 1),
+        ("b", COMMIT, OK, 9, 1),
+        ("a", COMMIT, OK, 5, 1),
+        *read(9),
+    ],
+    "overlapping reads see before and after": [
+        *commit("a", 5),
+        ("x", READ, GO, None),
+        ("y", READ, GO, None),
+        ("a", COMMIT, GO, 9, 1),
+        ("a", COMMIT, OK, 9, 1),
+        ("x", READ, OK, 9),
+        ("y", READ, OK, 5),
+    ],
+    "a member owns it in one generation after the other": [own("a", 1), own("b", 2), own("a", 3), own("a", 3)],
+    "a commit of the generation before that was under way": [
+        own("a", 1),
+        ("a", COMMIT, GO, 5, 1),
+        own("b", 2),
+        ("a", COMMIT, OK, 5, 1),
+    ],
+    "a refused commit of an older generation": [own("a", 1), own("b", 2), *commit("a", 5, FAIL)],
+    "a commit of nobody": [own("a", 1), *commit("tool", 5, generation=-1)],
+    "a read that failed": [*commit("a", 5), ("x", READ, GO, None), ("x", READ, FAIL, None)],
+}
+
+
+@pytest.mark.parametrize(("kind", "lines"), PLANTED.values(), ids=PLANTED)
+def test_k10_finds_each_planted_fault(kind: str, lines: list[Line]) -> None:
+    findings = check_groups(history(*lines))
+    assert [(one.check, one.kind, one.key) for one in findings] == [("K10", kind, "orders-0")]
+    assert str(findings[0]).startswith(f"K10 {kind} orders-0@")
+
+
+@pytest.mark.parametrize("lines", ALLOWED.values(), ids=ALLOWED)
+def test_k10_lets_pass_what_may_happen(lines: list[Line]) -> None:
+    assert check_groups(history(*lines)) == []
+
+
+def test_groups_and_partitions_are_judged_apart() -> None:
+    lines = [*commit("a", 5), own("a", 1)]
+    events = history(*lines) + history(*read(-1), own("b", 1), group="other") + history(*read(-1), key="orders-1")
+    assert check_groups(events) == []
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [("a", COMMIT, OK, 5, 1)],
+        [("a", COMMIT, GO, 5, 1), ("a", COMMIT, GO, 6, 1)],
+        [("a", COMMIT, GO, None, 1)],
+        [("x", READ, GO, None), ("x", READ, OK, None)],
+        [("a", OWN, OK, None)],
+    ],
+    ids=["an end without a beginning", "two at once", "a commit of nothing", "a read of nothing", "no generation"],
+)
+def test_k10_refuses_a_recording_that_contradicts_itself(lines: list[Line]) -> None:
+    with pytest.raises(BadHistory):
+        check_groups(history(*lines))
+
+
+def test_k10_needs_to_know_the_group() -> None:
+    with pytest.raises(BadHistory):
+        check_groups([Event(at_ms=0, process="a", function=OWN, type=OK, key="orders-0", epoch=1)])
