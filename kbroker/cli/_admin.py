@@ -68,40 +68,79 @@ def add_connection_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_client_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of a producer or consumer, which has many settings of its own."""
+    add_connection_flags(parser)
+    parser.add_argument(
+        "--command-property", action="append", type=_property, metavar="KEY=VALUE",
+        help="one of the client's settings, stronger than the file; repeatable",
+    )  # fmt: skip
+
+
+def _property(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form key=value")
+    return key.strip(), value.strip()
+
+
+def quiet_client() -> None:
+    """Keep the client's log from the user; to be called before the client is imported.
+
+    It tells of each attempt to connect; what a user needs to know of them comes as one error in the end.
+    """
+    import logging  # noqa: PLC0415  (help must cost neither this import nor the client's)
+
+    logging.getLogger("kafka").addHandler(logging.NullHandler())
+    logging.getLogger("kafka").propagate = False
+
+
+@contextmanager
+def client_errors(settings: Mapping[str, Any]) -> Iterator[None]:
+    """Raises CommandFailed in the place of a client's errors."""
+    from kafka.errors import KafkaError, KafkaTimeoutError  # noqa: PLC0415
+
+    try:
+        yield
+    except KafkaTimeoutError as error:
+        said = explain(error)
+        if "bootstrap" in said.lower():
+            servers = ",".join(settings["bootstrap_servers"])
+            said = f"no broker answers at {servers} within {settings['bootstrap_timeout_ms']} ms"
+        raise CommandFailed(said) from error
+    except KafkaError as error:
+        raise CommandFailed(explain(error)) from error
+
+
 @contextmanager
 def admin_client(options: argparse.Namespace) -> Iterator[KafkaAdminClient]:
     """A connected client. Raises CommandFailed when no broker answers, and in place of the client's own errors."""
-    import logging  # noqa: PLC0415  (help must cost neither this import nor the client's)
-
     settings = client_settings(options)
-    # The library tells of each attempt to connect; what a user needs to know of them comes as one error in the end.
-    logging.getLogger("kafka").addHandler(logging.NullHandler())
-    logging.getLogger("kafka").propagate = False
+    quiet_client()
     from kafka.admin import KafkaAdminClient  # noqa: PLC0415
-    from kafka.errors import KafkaError, KafkaTimeoutError  # noqa: PLC0415
 
-    servers = ",".join(settings["bootstrap_servers"])
-    try:
-        client = KafkaAdminClient(**settings)
-    except KafkaTimeoutError as error:
-        raise CommandFailed(f"no broker answers at {servers} within {settings['bootstrap_timeout_ms']} ms") from error
-    except (KafkaError, OSError, ValueError) as error:
-        raise CommandFailed(f"cannot connect to {servers}: {error}") from error
-    try:
-        yield client
-    except KafkaError as error:
-        raise CommandFailed(explain(error)) from error
-    finally:
-        client.close()
+    with client_errors(settings):
+        try:
+            client = KafkaAdminClient(**settings)
+        except (OSError, ValueError) as error:
+            raise CommandFailed(f"cannot connect to {','.join(settings['bootstrap_servers'])}: {error}") from error
+        try:
+            yield client
+        finally:
+            client.close()
 
 
-def client_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """The client's settings that flags and properties file come to. Raises CommandFailed for an unusable file."""
+def client_settings(options: argparse.Namespace, *, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The client's settings that flags and properties file come to. Raises CommandFailed for an unusable file.
+
+    `known` has the defaults of the settings that the client knows beside those of every connection.
+    """
     settings: dict[str, Any] = {"bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS}
     properties: dict[str, str] = {}
     if options.command_config is not None:
-        properties = read_properties(options.command_config)
-        settings |= translate(properties)
+        properties |= read_properties(options.command_config)
+    properties |= dict(getattr(options, "command_property", None) or [])
+    settings |= translate(properties, known=known or {})
     words = options.bootstrap_servers or [properties.get("bootstrap.servers") or DEFAULT_BOOTSTRAP_SERVER]
     servers = [server.strip() for word in words for server in word.split(",") if server.strip()]
     if not servers:
@@ -120,8 +159,11 @@ def read_properties(path: Path) -> dict[str, str]:
         raise CommandFailed(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def translate(properties: Mapping[str, str]) -> dict[str, Any]:
-    """A Java client's properties as settings of this one; says on stderr what has no counterpart and is ignored."""
+def translate(properties: Mapping[str, str], *, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A Java client's properties as settings of this one; says on stderr what has no counterpart and is ignored.
+
+    `known` has further settings by the client's names, each with its default, whose type is that of its values.
+    """
     settings: dict[str, Any] = {}
     for key, value in properties.items():
         if key == "sasl.jaas.config":
@@ -136,9 +178,27 @@ def translate(properties: Mapping[str, str]) -> dict[str, Any]:
                 settings[name] = convert(value.strip())
             except ValueError as error:
                 raise CommandFailed(f"{key}={value} is not a number") from error
+        elif key.replace(".", "_") in (known or {}) and key not in _SILENT:
+            settings[key.replace(".", "_")] = _convert(key, value.strip(), (known or {})[key.replace(".", "_")])
         elif key not in _SILENT:
             print(f"kbroker: the client setting {key} is not known here and is ignored", file=sys.stderr)
     return settings
+
+
+def _convert(key: str, value: str, default: Any) -> Any:
+    """A value of the type that a setting's default has. Raises CommandFailed for another."""
+    if isinstance(default, bool):
+        if value.lower() not in {"true", "false"}:
+            raise CommandFailed(f"{key}={value} is neither true nor false")
+        return value.lower() == "true"
+    if isinstance(default, int | float):
+        try:
+            return int(value)
+        except ValueError as error:
+            raise CommandFailed(f"{key}={value} is not a number") from error
+    if default is None or isinstance(default, str):
+        return value
+    raise CommandFailed(f"{key} cannot be set here")
 
 
 def _jaas(text: str) -> dict[str, str]:

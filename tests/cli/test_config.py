@@ -25,7 +25,10 @@ def config(run: Run, broker: str) -> Config:
 @pytest.fixture
 def topic(run: Run, broker: str) -> Iterator[str]:
     """A topic with one setting of its own."""
-    run("topic", "-b", broker, "--create", "--topic", "set", "--config", "retention.ms=5000")
+    made = ["topic", "-b", broker, "--create", "--topic", "set", "--config", "retention.ms=5000"]
+    for _ in range(50):  # a broker may still be deleting the one of the last test
+        if run(*made).code == 0:
+            break
     yield "set"
     run("topic", "-b", broker, "--delete", "--topic", "set")
 

@@ -1,0 +1,175 @@
+"""`kbroker consume`: print records of topics of any broker.
+
+Without a group it reads the partitions itself and stores nothing. With one it is a member that reads on where the
+group is, and commits what it has printed. It goes on until it is interrupted (exit code 130), unless a flag says where
+to end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from kbroker.cli import Commands
+from kbroker.cli import _positions as parse
+from kbroker.cli._admin import add_client_flags, client_errors, client_settings, quiet_client
+from kbroker.cli._records import Render, compile_format, record_to_json, unescape
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+EXIT_TERMINATED: Final = 143
+METADATA_TIMEOUT_MS: Final = 10_000
+
+
+def add_parser(commands: Commands) -> None:
+    """Declare the command and its flags."""
+    parser = commands.add_parser(
+        "consume",
+        help="print records of topics",
+        description="Print records of topics of any broker of Kafka's protocol.",
+    )
+    add_client_flags(parser)
+    parser.add_argument(
+        "-t", "--topic", action="append", required=True, type=parse.topic_partitions, metavar="NAME[:0,1]",
+        help="a topic, or some of its partitions; repeatable",
+    )  # fmt: skip
+    parser.add_argument(
+        "-p", "--partition", action="append", type=parse.partition, metavar="N", help="only this one; repeatable"
+    )
+    where = parser.add_argument_group("where to begin and to end")
+    where.add_argument(
+        "-o", "--offset", action="append", metavar="OFFSET",
+        help="beginning, end, <n>, -<n> (before the end), s@<ms> (from a timestamp on); e@<ms> says where to stop "
+        "(default end; with --exit-at-end beginning; with --group where it is)",
+    )  # fmt: skip
+    where.add_argument("--from-beginning", action="store_true", help="short for --offset beginning")
+    where.add_argument(
+        "-c", "--count", "--max-messages", type=parse.count, metavar="N", help="end after so many records"
+    )
+    where.add_argument("-e", "--exit-at-end", action="store_true", help="end where the log ended when reading began")
+    where.add_argument(
+        "--timeout-ms", type=parse.milliseconds, metavar="MS", help="end when no record comes for so long"
+    )
+    parser.add_argument("-g", "--group", metavar="NAME", help="read as a member of this group, and commit")
+    parser.add_argument(
+        "--isolation-level", choices=["read_committed", "read_uncommitted"], default="read_uncommitted",
+        help="read_committed leaves out transactions that are open or aborted",
+    )  # fmt: skip
+    how = parser.add_argument_group("what is printed of a record")
+    how.add_argument(
+        "--format", choices=["text", "json"], default="text", help="its value, or everything as an object a line"
+    )
+    how.add_argument(
+        "-f", "--output-format", metavar="FORMAT",
+        help="as kcat's: %%s value, %%k key, %%t topic, %%p partition, %%o offset, %%T timestamp, %%h headers, %%S and "
+        "%%K sizes, and \\n \\t \\xHH; nothing is added at its end",
+    )  # fmt: skip
+    how.add_argument("-K", "--key-separator", type=unescape, metavar="TEXT", help="print the key too, before this")
+    how.add_argument("-D", "--delimiter", type=unescape, default=b"\n", metavar="TEXT", help="what ends a record")
+    how.add_argument(
+        "-Z", "--null-marker", type=unescape, default=b"", metavar="TEXT", help="what is printed for null (nothing)"
+    )
+    parser.set_defaults(run=partial(consume, parser))
+
+
+def consume(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Print records until the end that the flags give; the exit code."""
+    reading = _range(parser, options)
+    render = _render(parser, options)
+    _check_group(parser, options, reading)
+    quiet_client()
+    from kafka import KafkaConsumer  # noqa: PLC0415  (help must not cost the import of the client)
+
+    from kbroker.cli._consuming import Reader  # noqa: PLC0415
+
+    settings: dict[str, Any] = {
+        **client_settings(options, known=KafkaConsumer.DEFAULT_CONFIG),
+        "group_id": options.group,
+        # What was printed is committed, no more: the client would commit what it handed over.
+        "enable_auto_commit": False,
+        "isolation_level": options.isolation_level,
+        "allow_auto_create_topics": False,
+        "auto_offset_reset": "none" if options.group is None else _reset_for(reading),
+    }
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        with client_errors(settings):
+            consumer = KafkaConsumer(**settings)
+            try:
+                Reader(consumer, sys.stdout.buffer, render, options.delimiter).read(
+                    options.topic,
+                    partitions=options.partition,
+                    reading=reading,
+                    is_member=options.group is not None,
+                    count=options.count,
+                    exits_at_end=options.exit_at_end,
+                    timeout_ms=options.timeout_ms,
+                )
+            finally:
+                consumer.close(autocommit=False)
+    except _Terminated:
+        return EXIT_TERMINATED
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return 0
+
+
+class _Terminated(BaseException):
+    """SIGTERM came: leave the group and end."""
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    raise _Terminated
+
+
+def _range(parser: argparse.ArgumentParser, options: argparse.Namespace) -> parse.Range:
+    default = parse.Position("beginning" if options.exit_at_end else "end")
+    if options.from_beginning:
+        options.offset = [*(options.offset or []), "beginning"]
+    try:
+        return parse.offset_range(options.offset, default=default)
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"argument -o/--offset: {error}")
+
+
+def _render(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Render:
+    """How a record is printed; the end of a record is set to nothing where a format says everything."""
+    if options.output_format is not None and options.format == "json":
+        parser.error("--output-format cannot be used with --format json")
+    if options.key_separator is not None and (options.output_format is not None or options.format == "json"):
+        parser.error("--key-separator goes with neither --output-format nor --format json")
+    if options.format == "json":
+        options.delimiter = b"\n"
+        return record_to_json
+    null: bytes = options.null_marker
+    if options.output_format is not None:
+        options.delimiter = b""
+        try:
+            return compile_format(options.output_format, null)
+        except argparse.ArgumentTypeError as error:
+            parser.error(f"argument -f/--output-format: {error}")
+    between: bytes | None = options.key_separator
+    if between is None:
+        return lambda record: null if record.value is None else record.value
+    return lambda record: (
+        (null if record.key is None else record.key) + between + (null if record.value is None else record.value)
+    )
+
+
+def _check_group(parser: argparse.ArgumentParser, options: argparse.Namespace, reading: parse.Range) -> None:
+    if options.group is None:
+        return
+    if options.group == "":
+        parser.error("the name of the group is empty")
+    if options.partition is not None or any(each.partitions is not None for each in options.topic):
+        parser.error("--group cannot be used with partitions, which the group assigns")
+    if reading.end_ms is not None or reading.start.anchor not in {"beginning", "end"}:
+        parser.error("with --group, --offset can only be beginning or end: where it begins that has no offset yet")
+
+
+def _reset_for(reading: parse.Range) -> str:
+    return "earliest" if reading.start.anchor == "beginning" else "latest"

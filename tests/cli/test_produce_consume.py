@@ -1,0 +1,346 @@
+"""`kbroker produce` and `kbroker consume` against a broker: what goes in comes out, and how each ends."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Done, Run
+
+START_MS = 1_700_000_000_000
+
+_numbers = itertools.count()
+
+Command = Callable[..., Done]
+Group = Callable[[str], dict[str, Any]]
+
+
+@pytest.fixture
+def topic(run: Run, broker: str) -> str:
+    """A new topic of two partitions."""
+    name = f"records-{os.getpid()}-{next(_numbers)}"
+    made = run("topic", "-b", broker, "--create", "--topic", name, "--partitions", 2, "--config", "retention.ms=-1")
+    assert made.code == 0, made.err
+    return name
+
+
+@pytest.fixture
+def produce(run: Run, broker: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """`produce(b"lines", ...)`: write to the topic."""
+
+    def produce(data: bytes, *words: object) -> Done:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        return run("produce", "-b", broker, "-t", topic, *words)
+
+    return produce
+
+
+@pytest.fixture
+def consume(run: Run, broker: str, topic: str) -> Command:
+    """`consume(...)`: read the topic, to its end unless told otherwise."""
+    return lambda *words: run("consume", "-b", broker, "-t", topic, "--exit-at-end", *words)
+
+
+@pytest.fixture
+def group_of(run: Run, broker: str) -> Group:
+    """`group_of(name)`: what is described of a group."""
+
+    def describe(name: str) -> dict[str, Any]:
+        done = run("group", "-b", broker, "--describe", "--group", name, "--format", "json")
+        (found,) = json.loads(done.out)
+        assert isinstance(found, dict)
+        return found
+
+    return describe
+
+
+@pytest.fixture
+def timed(produce: Command) -> None:
+    """Ten records in partition 0, a second from START_MS on after another."""
+    lines = [json.dumps({"value": str(n), "timestamp": START_MS + n * 1000, "partition": 0}) for n in range(10)]
+    assert produce("\n".join(lines).encode(), "--format", "json").code == 0
+
+
+def records(consume: Command, *words: object) -> list[dict[str, Any]]:
+    done = consume("--format", "json", *words)
+    assert (done.code, done.err) == (0, "")
+    return [json.loads(line) for line in done.lines]
+
+
+def values(done: Done) -> list[int]:
+    assert done.code == 0, done.err
+    return [int(line) for line in done.lines]
+
+
+def test_lines_are_records(produce: Command, consume: Command) -> None:
+    assert produce(b"one\n\nthree", "-p", 1) == (0, "", "")
+    assert consume() == (0, "one\n\nthree\n", "")
+    assert [(each["partition"], each["offset"], each["key"]) for each in records(consume)] == [
+        (1, 0, None),
+        (1, 1, None),
+        (1, 2, None),
+    ]
+
+
+def test_keys_headers_and_nulls_are_taken_from_lines(produce: Command, consume: Command) -> None:
+    words = ["-K", r"\t", "-Z", "NIL", "-H", "a=1", "-H", "b=x=y", "--timestamp", START_MS, "-D", ";"]
+    assert produce(b"k\tv\tw;d\tNIL;NIL\tx", "-p", 0, *words).code == 0
+    found = records(consume)
+    assert [(each["key"], each["value"]) for each in found] == [("k", "v\tw"), ("d", None), (None, "x")]
+    assert {json.dumps(each["headers"]) for each in found} == {
+        '[{"key": "a", "value": "1"}, {"key": "b", "value": "x=y"}]'
+    }
+    assert {each["timestamp"] for each in found} == {START_MS}
+    assert consume("-K", "=", "-Z", "NIL", "-D", "|").out == "k=v\tw|d=NIL|NIL=x|"
+
+
+def test_json_goes_in_as_it_came_out(produce: Command, consume: Command, run: Run, broker: str) -> None:
+    given = [
+        {"key": {"base64": "//4A"}, "value": "\u00fc\n", "partition": 1, "timestamp": START_MS},
+        {"key": "k", "value": None, "partition": 0, "headers": [{"key": "h", "value": {"base64": "/w=="}}]},
+    ]
+    assert produce("\n".join(map(json.dumps, given)).encode(), "--format", "json").code == 0
+    printed = consume("--format", "json")
+    first = [json.loads(line) for line in printed.lines]
+    assert produce(printed.out.encode(), "--format", "json").code == 0
+    again = records(consume)
+    assert len(again) == 2 * len(first)
+    same = ("key", "value", "headers", "timestamp", "partition")
+    for each in first:
+        assert [{name: one[name] for name in same} for one in again].count({name: each[name] for name in same}) == 2
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+def test_every_codec_and_acks_arrive(produce: Command, consume: Command, codec: str, acks: str) -> None:
+    lines = b"".join(b"%d even even even\n" % number for number in range(50))
+    assert produce(lines, "-p", 0, "-z", codec, "--acks", acks) == (0, "", "")
+    assert consume("--count", 50).out.encode() == lines
+
+
+def test_a_file_is_read_and_a_key_is_fixed(produce: Command, consume: Command, tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"a\nb\n")
+    assert produce(b"not this", "--file", path, "--key", "k", "--no-idempotence").code == 0
+    found = records(consume)
+    assert [(each["key"], each["value"]) for each in found] == [("k", "a"), ("k", "b")]
+    assert len({each["partition"] for each in found}) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ([], range(10)),
+        (["-o", "beginning"], range(10)),
+        (["--from-beginning"], range(10)),
+        (["-o", "end"], []),
+        (["-o", "4"], range(4, 10)),
+        (["-o", "10"], []),
+        (["-o", "-3"], range(7, 10)),
+        (["-o", "-99"], range(10)),
+        (["-o", f"s@{START_MS + 2500}"], range(3, 10)),
+        (["-o", f"e@{START_MS + 2500}"], range(3)),
+        (["-o", f"s@{START_MS + 2000}", "-o", f"e@{START_MS + 5000}"], range(2, 5)),
+        (["-o", f"s@{START_MS + 99_000}"], []),
+        (["-c", "4"], range(4)),
+        (["-o", "-5", "--max-messages", "2"], range(5, 7)),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) and value and isinstance(value[0], str) else "",
+)
+def test_reading_begins_and_ends_where_it_is_told(
+    timed: None, consume: Command, topic: str, words: list[str], found: range | list[int]
+) -> None:
+    # The other partition is empty, and for a plain offset out of range.
+    only = ["--partition", 0] if words[:1] == ["-o"] else []
+    assert values(consume(*words, *only)) == list(found)
+
+
+def test_an_end_by_time_holds_without_the_end_of_the_log(timed: None, run: Run, broker: str, topic: str) -> None:
+    words = ["consume", "-b", broker, "-t", f"{topic}:0", "-o", "beginning", "-o"]
+    assert values(run(*words, f"e@{START_MS + 3000}")) == [0, 1, 2]
+
+
+def test_an_offset_that_is_not_in_the_log_is_an_error(timed: None, consume: Command, topic: str) -> None:
+    done = consume("-o", 11, "-p", 0)
+    assert done == (1, "", f"kbroker consume: offset 11 is not in {topic}-0, which has 0 to 10\n")
+
+
+def test_reading_ends_when_nothing_comes(timed: None, run: Run, broker: str, topic: str) -> None:
+    done = run("consume", "-b", broker, "-t", topic, "--from-beginning", "--timeout-ms", 600)
+    assert values(done) == list(range(10))
+
+
+def test_several_topics_are_read_at_once(timed: None, run: Run, broker: str, topic: str, consume: Command) -> None:
+    other = f"{topic}-other"
+    run("topic", "-b", broker, "--create", "--topic", other)
+    done = run("consume", "-b", broker, "-t", topic, "-t", other, "-e", "-f", r"%t %s\n")
+    assert sorted(done.lines) == [f"{topic} {number}" for number in range(10)]
+
+
+def test_a_group_reads_on_behind_what_was_printed(timed: None, consume: Command, group_of: Group) -> None:
+    name = f"readers-{next(_numbers)}-{os.getpid()}"
+    assert values(consume("-g", name, "--from-beginning", "-c", 4)) == [0, 1, 2, 3]
+    described = group_of(name)
+    assert described["members"] == []
+    assert [each["current_offset"] for each in described["offsets"] if each["partition"] == 0] == [4]
+    assert values(consume("--group", name)) == list(range(4, 10))
+
+
+def test_a_topic_that_does_not_exist_is_an_error_and_is_not_made(run: Run, broker: str) -> None:
+    assert run("consume", "-b", broker, "-t", "nowhere", "-e") == (
+        1,
+        "",
+        "kbroker consume: topic 'nowhere' does not exist\n",
+    )
+    assert "nowhere" not in run("topic", "-b", broker, "--list").lines
+
+
+def test_a_partition_that_does_not_exist_is_an_error(consume: Command, produce: Command, topic: str) -> None:
+    assert consume("-p", 7).err == f"kbroker consume: topic {topic!r} has no partition 7\n"
+    done = produce(b"x\n", "-p", 7)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("kbroker produce: line 1 cannot be sent: ")
+
+
+def test_what_a_broker_refuses_fails_the_command_with_its_line(
+    run: Run, broker: str, topic: str, produce: Command
+) -> None:
+    assert run("config", "-b", broker, "--alter", "--topic", topic, "--add-config", "max.message.bytes=1000").code == 0
+    done = produce(b"x" * 5_000 + b"\n", "-p", 0)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("kbroker produce: line 1 was not stored")
+    assert len(done.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "words", "reason"),
+    [
+        (b"a:b\nab\n", ["-K", ":"], "line 2: no key: there is no ':' in it"),
+        (b'{"value":"a"}\n{"value":1}\n', ["--format", "json"], "line 2: value is neither text nor"),
+        (b"\xff\n", ["--format", "json"], "line 1: no JSON"),
+        (b"NIL\n", ["-Z", "NIL"], "line 1 cannot be sent: "),
+        (b"x\n", ["--file", "/nonexistent"], "cannot read /nonexistent: No such file or directory"),
+        (b"x\n", ["--file", "/"], "cannot read /: Is a directory"),
+    ],
+)
+def test_input_that_cannot_be_sent_is_told_with_its_line(
+    produce: Command, data: bytes, words: list[str], reason: str
+) -> None:
+    done = produce(data, *words)
+    assert (done.code, done.out) == (1, "")
+    assert reason in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("property_", "reason"),
+    [
+        ("linger.ms=soon", "linger.ms=soon is not a number"),
+        ("metrics_enabled=maybe", "metrics_enabled=maybe is neither true nor false"),
+        ("partitioner=mine", "partitioner cannot be set here"),
+    ],
+)
+def test_a_client_setting_that_cannot_be_is_refused(produce: Command, property_: str, reason: str) -> None:
+    assert produce(b"x\n", "--command-property", property_) == (1, "", f"kbroker produce: {reason}\n")
+
+
+def test_client_settings_come_from_flags_before_the_file(produce: Command, tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text("linger.ms=soon\n")
+    assert produce(b"x\n", "--command-config", path).code == 1
+    assert produce(b"x\n", "--command-config", path, "--command-property", "linger.ms=1").code == 0
+
+
+@pytest.fixture
+def reader(broker: str, topic: str, timed: None) -> Iterator[subprocess.Popen[bytes]]:
+    """A reader that has printed everything there is and goes on."""
+    words = ["consume", "-b", broker, "-t", topic, "--from-beginning", "--group", f"ended-{topic}"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kbroker", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    for number in range(10):
+        assert process.stdout.readline() == b"%d\n" % number
+    yield process
+    if process.poll() is None:
+        process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_reader_quietly_and_its_group_knows(
+    reader: subprocess.Popen[bytes], group_of: Group, topic: str, number: int, code: int
+) -> None:
+    reader.send_signal(number)
+    assert reader.wait(20) == code
+    assert reader.communicate() == (b"", b"")
+    assert group_of(f"ended-{topic}")["members"] == []
+
+
+def test_a_pipe_that_closes_ends_a_reader_quietly(broker: str, topic: str, produce: Command) -> None:
+    assert produce(b"".join(b"%d-%s\n" % (number, b"x" * 200) for number in range(5_000)), "-p", 0).code == 0
+    command = f"{sys.executable} -m kbroker consume -b {broker} -t {topic} -e | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, timeout=60, check=True)
+    assert done.stdout.startswith(b"0-x")
+    assert done.stderr == b""
+
+
+def test_lines_are_sent_as_they_come(broker: str, topic: str, consume: Command) -> None:
+    words = ["produce", "-b", broker, "-t", topic, "-p", "0"]
+    process = subprocess.Popen([sys.executable, "-m", "kbroker", *words], stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write(b"early\n")
+    process.stdin.flush()
+    deadline = time.monotonic() + 20
+    while not consume().lines:
+        assert time.monotonic() < deadline
+    process.stdin.close()
+    assert process.wait(20) == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "reason"),
+    [
+        ("produce", [], "the following arguments are required: -t/--topic"),
+        ("produce", ["-t", "a/b"], "'a/b' is no name of a topic"),
+        ("produce", ["-t", "a:0"], "names partitions; --partition chooses one"),
+        ("produce", ["-t", "a", "-p", "-1"], "-1 is not a partition"),
+        ("produce", ["-t", "a", "-z", "brotli"], "invalid choice: 'brotli'"),
+        ("produce", ["-t", "a", "--acks", "2"], "invalid choice: '2'"),
+        ("produce", ["-t", "a", "--acks", "1", "--idempotence"], "--idempotence cannot be used with --acks 1"),
+        ("produce", ["-t", "a", "-k", "x", "-K", ":"], "--key cannot be used with --key-separator"),
+        ("produce", ["-t", "a", "-K", ""], "a separator cannot be empty"),
+        ("produce", ["-t", "a", "-H", "x"], "not of the form name=value"),
+        ("produce", ["-t", "a", "--timestamp", "-1"], "-1 is not a whole number between 0"),
+        ("produce", ["-t", "a", "--format", "json", "-k", "x"], "--key cannot be used with --format json"),
+        ("produce", ["-t", "a", "--command-property", "x"], "not of the form key=value"),
+        ("consume", [], "the following arguments are required: -t/--topic"),
+        ("consume", ["-t", "a:x"], "'x' is not a partition"),
+        ("consume", ["-t", "a", "-o", "first"], "'first' is no offset; offsets are beginning, end"),
+        ("consume", ["-t", "a", "-o", "1", "--from-beginning"], "more than one offset to begin with"),
+        ("consume", ["-t", "a", "-c", "0"], "0 is not a whole number between 1"),
+        ("consume", ["-t", "a", "--timeout-ms", "0"], "0 is not a number of milliseconds between 1"),
+        ("consume", ["-t", "a", "-f", "%x"], "%x is unknown"),
+        ("consume", ["-t", "a", "-f", "%s", "--format", "json"], "--output-format cannot be used with --format json"),
+        ("consume", ["-t", "a", "-f", "%s", "-K", ":"], "--key-separator goes with neither"),
+        ("consume", ["-t", "a", "-g", ""], "the name of the group is empty"),
+        ("consume", ["-t", "a:0", "-g", "x"], "--group cannot be used with partitions"),
+        ("consume", ["-t", "a", "-g", "x", "-o", "5"], "with --group, --offset can only be beginning or end"),
+        ("consume", ["-t", "a", "-D", "\\q"], "the escape \\q is unknown"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_a_reason(run: Run, command: str, words: list[str], reason: str) -> None:
+    done = run(command, *words)
+    assert (done.code, done.out) == (2, "")
+    assert reason in done.err
