@@ -40,6 +40,11 @@ class LimitSettings:
         at_most=10_000,
         doc="How long a connection whose requests come at once looks for the next one before it sleeps; 0: not at all.",
     )
+    kbroker_max_producers_per_partition: int = setting(
+        default=100_000,
+        at_least=1,
+        doc="How many idempotent producers a partition remembers; more push out those silent for longest.",
+    )
     kbroker_max_open_files: int = setting(
         default=4096,
         at_least=16,

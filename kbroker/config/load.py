@@ -181,6 +181,7 @@ class Settings:
                 **given,
                 "cleanup_policy": frozenset(policy),
                 "producer_id_expiration_ms": self.fetch.producer_id_expiration_ms,
+                "max_producers": self.limits.kbroker_max_producers_per_partition,
             }
         )
 

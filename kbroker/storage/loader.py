@@ -129,7 +129,7 @@ def load(
     if len(kept_snapshots) < len(snapshots):
         # What was removed must not come back with the next loss of power, beside what is written from now on.
         sync_names(disk, directory)
-    producers = ProducerState(log_start_offset)
+    producers = ProducerState(log_start_offset, limit=config.max_producers)
     load_producers(
         producers,
         segments,

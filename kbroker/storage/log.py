@@ -175,6 +175,7 @@ class Log(LogView):
         self._flush_messages = config.flush_messages
         self._offset_entries = config.offset_index_entries
         self._time_entries = config.time_index_entries
+        self.producers.limit = config.max_producers
 
     @property
     def unflushed_messages(self) -> int:

@@ -15,7 +15,6 @@ Source  KIP-98; `<offset>.snapshot` files as Apache Kafka 4.3.1 writes them
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Iterable
 from struct import Struct
 from typing import Final, NamedTuple
@@ -32,6 +31,8 @@ NO_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
 NO_OFFSET: Final = -1
 MAX_SEQUENCE: Final = 0x7FFF_FFFF
+
+DEFAULT_LIMIT: Final = 100_000
 
 SNAPSHOT_VERSION: Final = 1
 _SNAPSHOT_HEAD: Final = Struct(">hI")
@@ -93,7 +94,7 @@ class ProducerEntry:
         self.coordinator_epoch = coordinator_epoch
         self.last_timestamp_ms = last_timestamp_ms
         self.current_txn_first_offset = current_txn_first_offset
-        self.batches: deque[RememberedBatch] = deque(batches, maxlen=REMEMBERED_BATCHES)
+        self.batches = list(batches)
 
     @property
     def last_sequence(self) -> int:
@@ -161,6 +162,8 @@ class ProducerEntry:
         self.batches.append(
             RememberedBatch(header.last_sequence, header.base_offset + delta, delta, header.max_timestamp)
         )
+        if len(self.batches) > REMEMBERED_BATCHES:
+            del self.batches[0]
         self.last_timestamp_ms = header.max_timestamp
 
 
@@ -169,12 +172,22 @@ class ProducerState:
 
     Shape      producers maps producer_id to its entry; open_transactions maps the first offset of each to its
                producer_id
+    Bound      limit producers without an open transaction; more push out those that were silent for longest, of whom
+               nothing is known then, as of those that expired
     Invariant  end_offset: every batch below it has been noted
     """
 
-    __slots__ = ("end_offset", "open_transactions", "producers", "snapshot_offset", "unreplicated_transactions")
+    __slots__ = (
+        "end_offset",
+        "limit",
+        "open_transactions",
+        "producers",
+        "snapshot_offset",
+        "unreplicated_transactions",
+    )
 
-    def __init__(self, end_offset: int = 0) -> None:
+    def __init__(self, end_offset: int = 0, *, limit: int = DEFAULT_LIMIT) -> None:
+        self.limit = limit
         self.producers: dict[int, ProducerEntry] = {}
         self.open_transactions: dict[int, int] = {}
         self.unreplicated_transactions: dict[int, int] = {}
@@ -209,6 +222,8 @@ class ProducerState:
             return
         entry = self.producers.get(producer_id)
         if entry is None:
+            if len(self.producers) >= self.limit:
+                self._push_out()
             entry = self.producers[producer_id] = ProducerEntry(producer_id)
         if header.attributes & CONTROL_BIT:
             if marker is not None:
@@ -256,6 +271,13 @@ class ProducerState:
         for producer_id in gone:
             del self.producers[producer_id]
         return len(gone)
+
+    def _push_out(self) -> None:
+        """Forget the sixteenth part that was silent for longest: one look at all of them then serves many newcomers."""
+        idle = [entry for entry in self.producers.values() if entry.current_txn_first_offset < 0]
+        idle.sort(key=lambda entry: entry.last_offset)
+        for entry in idle[: len(self.producers) - self.limit + max(1, self.limit // 16)]:
+            del self.producers[entry.producer_id]
 
     def restore(self, offset: int, entries: Iterable[ProducerEntry]) -> None:
         """Start from a snapshot that was taken at that offset."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -188,3 +189,59 @@ def test_d5_a_damaged_snapshot_is_noticed(damage: str) -> None:
     }[damage]
     with pytest.raises(ValueError):
         parse_snapshot(bad)
+
+
+def newcomer(producer_id: int, offset: int, *, transactional: bool = False) -> BatchHeader:
+    """The first batch of a producer."""
+    first = header(0, is_transactional=transactional)
+    return first._replace(producer_id=producer_id, base_offset=offset)
+
+
+def test_w12_a_hundred_thousand_producers_are_remembered_and_more_push_out_the_oldest() -> None:
+    state, first = ProducerState(), header(0)
+    for number in range(120_000):
+        state.note(first._replace(producer_id=number, base_offset=number))
+    assert 90_000 <= len(state) <= 100_000
+    assert min(state.producers) > 19_999
+    assert set(state.producers) == set(range(min(state.producers), 120_000))
+
+
+def test_w12_who_sends_again_is_not_the_oldest() -> None:
+    state = ProducerState(limit=10)
+    for number in range(10):
+        state.note(newcomer(number, number))
+    state.note(newcomer(0, 10)._replace(base_sequence=1))
+    state.note(newcomer(99, 11))
+    assert set(state.producers) == {0, 2, 3, 4, 5, 6, 7, 8, 9, 99}
+    assert state.check(newcomer(1, 12)._replace(base_sequence=5)) is None, "as of one that expired, nothing is known"
+
+
+def test_w12_nobody_is_pushed_out_of_a_transaction() -> None:
+    state = ProducerState(limit=3)
+    for number in range(3):
+        state.note(newcomer(number, number, transactional=number < 2))
+    for number in range(3, 9):
+        state.note(newcomer(number, number))
+    assert set(state.producers) == {0, 1, 8}
+
+
+def test_w12_a_snapshot_of_more_than_the_limit_shrinks_with_the_next_newcomer() -> None:
+    larger = ProducerState(limit=100)
+    for number in range(100):
+        larger.note(newcomer(number, number))
+    state = ProducerState(limit=32)
+    state.restore(100, parse_snapshot(larger.format_snapshot()))
+    state.note(newcomer(500, 100))
+    assert len(state) == 31
+    assert {99, 500} <= set(state.producers)
+
+
+def test_w12_a_producer_costs_less_than_700_bytes() -> None:
+    state, count = ProducerState(), 5_000
+    headers = [newcomer(10**9 + number, 10**9 + number) for number in range(count)]
+    tracemalloc.start()
+    for one in headers:
+        state.note(one)
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used / count < 700

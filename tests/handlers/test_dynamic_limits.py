@@ -1,0 +1,89 @@
+"""W10: the limits of connections, changed while the broker runs; and the idle time-out, which may not be."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from kbroker.testing.broker import Client, ConnectionClosed, MemoryBroker, memory_broker
+from tests.handlers.test_configs import BROKER, alter, describe
+from wire.errors import ErrorCode
+from wire.messages.api_versions import ApiVersionsRequest
+
+ADDRESS = "198.51.100.1"  # of every client in memory
+REQUEST = ApiVersionsRequest(client_software_name="t", client_software_version="1")
+
+
+async def is_served(client: Client) -> bool:
+    """Whether a connection answers; False if it was closed."""
+    try:
+        answer = await client.ask(REQUEST)
+    except ConnectionClosed:
+        return False
+    assert answer.error_code == 0
+    return True
+
+
+@pytest.mark.parametrize("where", ["", "1"])
+async def test_w10_a_limit_for_each_address_holds_from_the_next_connection_on(
+    broker: MemoryBroker, client: Client, where: str
+) -> None:
+    second = await broker.connect()
+    assert await alter(client, BROKER, where, "max.connections.per.ip", "2") == 0
+    assert await is_served(second), "who is there stays"
+    assert not await is_served(await broker.connect())
+    assert await alter(client, BROKER, where, "max.connections.per.ip", None) == 0
+    assert await is_served(await broker.connect())
+
+
+async def test_w10_an_address_gets_a_limit_of_its_own(broker: MemoryBroker, client: Client) -> None:
+    overrides = "max.connections.per.ip.overrides"
+    assert await alter(client, BROKER, "", overrides, f"192.0.2.7:1,{ADDRESS}:2") == 0
+    second = await broker.connect()
+    assert await is_served(second)
+    assert not await is_served(await broker.connect())
+    assert await alter(client, BROKER, "1", overrides, f"{ADDRESS}:3") == 0
+    assert await is_served(await broker.connect())
+    assert await alter(client, BROKER, "1", overrides, None) == 0
+    assert not await is_served(await broker.connect())
+
+
+async def test_w10_beyond_max_connections_one_waits_until_there_is_room(broker: MemoryBroker, client: Client) -> None:
+    assert await alter(client, BROKER, "", "max.connections", "1") == 0
+    waiting = [await broker.connect() for _ in range(3)]
+    for one in waiting:
+        await one.send(REQUEST)
+    await wait_all_tasks_blocked()
+    # The one that was being accepted when the limit came is let in.
+    assert broker.node.metrics.snapshot()["connections.open"] == 2
+    assert await alter(client, BROKER, "", "max.connections", None) == 0
+    for one in waiting:
+        assert (await one.receive()).error_code == 0
+
+
+async def test_w10_connections_are_made_at_the_rate_that_was_set_last(broker: MemoryBroker, client: Client) -> None:
+    async def seconds_for(count: int) -> float:
+        began = trio.current_time()
+        for one in [await broker.connect() for _ in range(count)]:
+            assert await is_served(one)
+            one.close()
+        return trio.current_time() - began
+
+    assert await seconds_for(50) == 0
+    assert await alter(client, BROKER, "", "max.connection.creation.rate", "10") == 0
+    assert await seconds_for(50) == pytest.approx(4, abs=1.1)
+    assert await alter(client, BROKER, "", "max.connection.creation.rate", None) == 0
+    await trio.sleep(10)
+    assert await seconds_for(50) == 0
+
+
+async def test_the_idle_time_out_is_read_at_the_start_alone() -> None:
+    async with memory_broker(settings={"connections.max.idle.ms": 5_000}) as broker:
+        client = await broker.connect()
+        assert await alter(client, BROKER, "1", "connections.max.idle.ms", "60000") == ErrorCode.INVALID_REQUEST
+        assert await describe(client, BROKER, "1", "connections.max.idle.ms") == ("5000", 4)
+        await trio.sleep(4)
+        assert await is_served(client)
+        await trio.sleep(8)
+        assert not await is_served(client)
