@@ -13,7 +13,7 @@ Source: GroupCoordinatorService of Apache Kafka 4.3.1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -35,10 +35,17 @@ from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
 from wire.compression import Codec
 from wire.errors import ErrorCode, KafkaError
+from wire.messages.heartbeat import HeartbeatRequest
+from wire.messages.join_group import JoinGroupRequest
+from wire.messages.leave_group import LeaveGroupRequest
+from wire.messages.offset_delete import OffsetDeleteRequest
+from wire.messages.sync_group import SyncGroupRequest
 
 REMEMBERED_GROUPS: Final = 10_000
 REWRITE_INTERVAL_MS: Final = 5_000
 """Each rewriting syncs the log, so that even the busiest group does not cause it more often."""
+
+_OF_NAMED_GROUPS: Final = (JoinGroupRequest, SyncGroupRequest, HeartbeatRequest, LeaveGroupRequest, OffsetDeleteRequest)
 
 log = logger(__name__)
 
@@ -119,6 +126,8 @@ class GroupCoordinator:
             led = self._find(group_id)
             response = await self.decisions.decide(led, partial(led.shard.decide, request, caller))
         except KafkaError as error:
+            if not group_id and type(request) in _OF_NAMED_GROUPS:
+                return _refuse_nameless(request, caller)
             return refuse(request, error.code, caller.api_version)
         if type(response) is Parked:
             return await self.decisions.answer(response, request, caller, wait)
@@ -205,18 +214,20 @@ class GroupCoordinator:
                 self._topic_id = topic_id
                 default = self.settings.offsets_topic_num_partitions
                 self._partition_count = default if topic is None else len(topic.partitions)
-            await self._follow(() if topic is None else topic.partitions)
+            await self.follow(image)
         deleted = [(one.id, one.name) for one in delta.deleted_topics]
         if deleted:
             for led in self._active():
                 with suppress(KafkaError):
                     await self.decisions.decide(led, partial(led.shard.on_topics_deleted, deleted))
 
-    async def _follow(self, indexes: Iterable[int]) -> None:
+    async def follow(self, image: Image) -> None:
+        """Load the partitions that this broker leads and has not loaded; let go of those that it leads no more."""
+        topic = image.topics_by_name.get(GROUP_METADATA_TOPIC)
         partitions = self._replicas.partitions
         led_now = {
             index: partition
-            for index in indexes
+            for index in (() if topic is None else topic.partitions)
             if (partition := partitions.get((GROUP_METADATA_TOPIC, index))) is not None and partition.is_leader
         }
         for index, led in list(self.led.items()):
@@ -241,3 +252,11 @@ class GroupCoordinator:
             led.shard.unload(now_ms=self._env.now_ms(), timestamp_ms=self._env.timestamp_ms())
             self.decisions.deliver(led)
         self._purgatory.wake(led.partition.key)
+
+
+def _refuse_nameless(request: Any, caller: Caller) -> Any:
+    """That a group has no name is said before anything else, also by who does not coordinate it."""
+    response = refuse(request, ErrorCode.INVALID_GROUP_ID, caller.api_version)
+    if type(request) is JoinGroupRequest:
+        response.member_id = request.member_id
+    return response

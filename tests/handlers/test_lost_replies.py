@@ -1,0 +1,100 @@
+"""The reply to one request is lost, and the client sends the request again on a new connection: row R6.
+
+The request was carried out, so that the second one has to find that, or to do the same once more without harm.
+"""
+
+from __future__ import annotations
+
+import pytest
+from trio.testing import wait_all_tasks_blocked
+
+from kbroker.testing.broker import Client, MemoryBroker, memory_broker
+from kbroker.testing.disk_nodes import Loss
+from tests.handlers.asking import batch, create_topic, new_producer, producing, read
+from tests.handlers.groups import beat, commit, committing, find, form, offsets_of
+from wire.errors import ErrorCode
+from wire.messages.init_producer_id import InitProducerIdRequest
+from wire.messages.produce import PartitionProduceResponse
+
+ROUNDS = 8
+WINDOW = 5
+
+
+async def lose_the_reply(broker: MemoryBroker, request: object, *, version: int | None = None) -> Client:
+    """Send a request, and hang up when it has been carried out; a new connection."""
+    client = await broker.connect()
+    await client.send(request, version=version)
+    await wait_all_tasks_blocked()
+    client.close()
+    return await broker.connect()
+
+
+@pytest.mark.parametrize("lost", range(ROUNDS))
+async def test_r6_a_commit_is_repeated_without_harm_when_its_reply_was_lost(broker: MemoryBroker, lost: int) -> None:
+    client = await broker.connect()
+    await create_topic(client, "t")
+    await find(client)
+    joined = await form(client)
+    for number in range(ROUNDS):
+        wanted = {("t", 0): 10 * number}
+        if number == lost:
+            client = await lose_the_reply(broker, committing(wanted, joined=joined), version=9)
+            assert await offsets_of(client) == wanted, "it was carried out"
+        assert await commit(client, wanted, joined=joined) == {("t", 0): 0}
+        assert await offsets_of(client) == wanted
+    assert await beat(client, joined) == 0, "the group has noticed nothing"
+    async with memory_broker(broker.disk.crash(Loss.PROCESS_DEATH)) as again:
+        assert await offsets_of(await again.connect()) == wanted
+
+
+@pytest.mark.parametrize("lost", range(ROUNDS))
+async def test_r6_k4_a_batch_that_is_sent_again_gets_the_offset_that_it_has(broker: MemoryBroker, lost: int) -> None:
+    client = await broker.connect()
+    await create_topic(client, "t")
+    producer_id = await new_producer(client)
+    for number in range(ROUNDS):
+        request = numbered(producer_id, number)
+        if number == lost:
+            client = await lose_the_reply(broker, request)
+        answer = produced(await client.ask(request))
+        assert (answer.error_code, answer.base_offset) == (0, number)
+    assert await read(client, "t") == [b"%d" % number for number in range(ROUNDS)]
+
+
+@pytest.mark.parametrize("later", range(1, WINDOW + 3))
+async def test_r6_k4_only_the_last_five_batches_are_known_again(broker: MemoryBroker, later: int) -> None:
+    """46 would be success as well; -1 never is: a client that gets it writes the batch once more."""
+    client = await broker.connect()
+    await create_topic(client, "t")
+    producer_id = await new_producer(client)
+    client = await lose_the_reply(broker, numbered(producer_id, 0))
+    for number in range(1, later + 1):
+        assert produced(await client.ask(numbered(producer_id, number))).error_code == 0
+    answer = produced(await client.ask(numbered(producer_id, 0)))
+    if later < WINDOW:
+        assert (answer.error_code, answer.base_offset) == (0, 0)
+    else:
+        assert (answer.error_code, answer.base_offset) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+    assert await read(client, "t") == [b"%d" % number for number in range(later + 1)]
+
+
+async def test_r6_a_producer_whose_id_was_lost_gets_another_one(broker: MemoryBroker) -> None:
+    client = await broker.connect()
+    await create_topic(client, "t")
+    before = await new_producer(client)
+    client = await lose_the_reply(broker, InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000))
+    after = await new_producer(client)
+    assert after > before
+    assert produced(await client.ask(numbered(after, 0))).base_offset == 0
+
+
+def numbered(producer_id: int, number: int) -> object:
+    """The Produce of one batch of an idempotent producer."""
+    records = batch(b"%d" % number, producer_id=producer_id, producer_epoch=0, base_sequence=number)
+    return producing(("t", 0, records))
+
+
+def produced(answer: object) -> PartitionProduceResponse:
+    found = answer.responses[0].partition_responses[0]  # type: ignore[attr-defined]
+    assert isinstance(found, PartitionProduceResponse)
+    return found
