@@ -298,7 +298,7 @@ def test_a_loggers_level_is_changed_as_in_kafka(pair: Pair, node: str, change: t
 # Log directories
 
 
-@pytest.mark.parametrize("version", range(1, 5))
+@pytest.mark.parametrize("version", range(1, 6))
 def test_log_directories_are_described(pair: Pair, topic: Topic, version: int) -> None:
     def message(*partitions: int) -> Message:
         named = {"Topic": topic.name, "Partitions": list(partitions)}

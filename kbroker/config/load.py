@@ -147,7 +147,15 @@ class Settings:
             broker=_usable(broker, warnings, default_resource=False),
         )
         # Listeners are opened once: a change is shown, and holds from the next start.
-        return self._build(layers, warnings, self.listeners)
+        settings = self._build(layers, warnings, self.listeners)
+        if settings.server.keeps_everybody_out:
+            warnings.append(f"the dynamic settings of max.connections.per.ip are left out: {EVERYBODY_OUT}")
+            cluster, broker = (
+                {name: text for name, text in layer.items() if not name.startswith("max.connections.per.ip")}
+                for layer in (layers.cluster, layers.broker)
+            )
+            settings = self._build(replace(layers, cluster=cluster, broker=broker), warnings, self.listeners)
+        return settings
 
     def topic_values(self, configs: Mapping[str, str]) -> dict[str, Value]:
         """Every topic key with its value, for a topic with these settings of its own.
@@ -205,6 +213,7 @@ class Settings:
         return declaration.default
 
 
+EVERYBODY_OUT = "max.connections.per.ip can be zero only with max.connections.per.ip.overrides"
 _NOT_OF_THE_LOG = ("follower.replication.throttled.replicas", "leader.replication.throttled.replicas")
 
 
@@ -304,6 +313,8 @@ def _usable(configs: Mapping[str, str], warnings: list[str], *, default_resource
 def _check_together(settings: Settings) -> None:
     """What one key alone does not show."""
     server = settings.server
+    if server.keeps_everybody_out:
+        raise ConfigError(EVERYBODY_OUT)
     own_ports = [str(one.port) for one in settings.listeners.controllers]
     for address in server.controller_quorum_bootstrap_servers:
         if len(server.controller_quorum_bootstrap_servers) > 1 or address.rpartition(":")[2] not in own_ports:

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from kbroker.config.catalogue import BROKER, TOPIC, broker_setting, unknown
 from kbroker.config.describe import ConfigEntry, describe_topic
-from kbroker.config.load import Remark, Settings, as_lines, remarks
+from kbroker.config.load import EVERYBODY_OUT, Remark, Settings, as_lines, remarks
 from kbroker.config.resources import validate_client_metrics, validate_group
 from kbroker.config.settings import Dynamic, Setting
 from kbroker.config.values import ConfigError, Kind
@@ -73,6 +73,12 @@ class ConfigRules:
                 known,
                 lambda one: one.dynamic is Dynamic.PER_BROKER,
             )
+        limit, overrides = (
+            BROKER[name].parse(configs[name]) if name in configs else self._settings.value(name)
+            for name in ("max.connections.per.ip", "max.connections.per.ip.overrides")
+        )
+        if limit == 0 and not overrides:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, EVERYBODY_OUT)
         for name, text in changed.items():
             try:
                 list(remarks(name, known[name], text))

@@ -31,10 +31,6 @@ def _positive_or_system(size: int) -> str | None:
     return None if size == -1 or size > 0 else "Value must be positive, or -1 for the operating system's default"
 
 
-def _not_nobody(connections: int) -> str | None:
-    return None if connections else "it can be zero only with max.connections.per.ip.overrides"
-
-
 def connections_by_address(text: str) -> dict[str, int]:
     """What max.connections.per.ip.overrides says: addresses and how many connections each may have; ValueError."""
     found = {}
@@ -129,9 +125,8 @@ class ServerSettings:
     max_connections_per_ip: int = setting(
         default=MAX_INT32,
         at_least=0,
-        check=_not_nobody,
         dynamic=CLUSTER_WIDE,
-        doc="How many connections one address may have; further ones are closed.",
+        doc="How many connections one address may have; further ones are closed. 0 needs overrides.",
     )
     max_connections_per_ip_overrides: str = setting(
         default="",
@@ -145,6 +140,11 @@ class ServerSettings:
         dynamic=CLUSTER_WIDE,
         doc="How many connections a second are accepted; further ones wait.",
     )
+
+    @property
+    def keeps_everybody_out(self) -> bool:
+        """Whether no address may have a connection, which nobody could ever change again."""
+        return self.max_connections_per_ip == 0 and not self.max_connections_per_ip_overrides.strip()
 
 
 KNOWN: tuple[Setting, ...] = (

@@ -16,7 +16,7 @@ from wire.messages.describe_log_dirs import (
 
 @handles(
     DescribeLogDirsRequest,
-    versions="1-4",
+    versions="1-5",
     on_error=lambda request, code: DescribeLogDirsResponse(error_code=code, results=[]),
 )
 async def describe_log_dirs(

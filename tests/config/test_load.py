@@ -106,7 +106,7 @@ def test_a_misspelt_key_is_an_error_that_names_the_nearest(key: str, nearest: st
         ("leader.replication.throttled.rate=1", "can only be set while the broker runs"),
         ("listener.name.plaintext.max.connections=1", "for one listener are not implemented yet"),
         ("node.id=1\nbroker.id=2", "node.id=1 and broker.id=2 are the same setting"),
-        ("max.connections.per.ip=0", "it can be zero only with max.connections.per.ip.overrides"),
+        ("max.connections.per.ip=0", "can be zero only with max.connections.per.ip.overrides"),
         ("log.retention.minutes=0", "must be unlimited"),
         ("log.roll.ms=0", "Value must be at least 1"),
         ("log.roll.jitter.ms=-1", "Value must be at least 0"),

@@ -14,3 +14,10 @@ def test_exceptions_for_addresses_are_read() -> None:
 def test_an_exception_that_is_not_address_and_count_is_named(text: str) -> None:
     with pytest.raises(ConfigError, match=r"max\.connections\.per\.ip\.overrides"):
         Settings.load(overrides=[f"max.connections.per.ip.overrides={text}"])
+
+
+def test_a_limit_of_zero_for_each_address_needs_exceptions() -> None:
+    with pytest.raises(ConfigError, match=r"only with max\.connections\.per\.ip\.overrides"):
+        Settings.load(overrides=["max.connections.per.ip=0"])
+    loaded = Settings.load(overrides=["max.connections.per.ip=0", "max.connections.per.ip.overrides=127.0.0.1:5"])
+    assert loaded.server.max_connections_per_ip == 0

@@ -35,7 +35,7 @@ from wire.messages.unregister_broker import UnregisterBrokerRequest
 from wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
 
-async def directory(client: Client, *, version: int = 4, **partitions: list[int]) -> DescribeLogDirsResult:
+async def directory(client: Client, *, version: int = 5, **partitions: list[int]) -> DescribeLogDirsResult:
     """What is said of the one directory; partitions by topic, or all."""
     topics = [DescribableLogDirTopic(topic=name, partitions=indexes) for name, indexes in partitions.items()]
     answer = await client.ask(DescribeLogDirsRequest(topics=topics or None), version=version)
@@ -44,7 +44,7 @@ async def directory(client: Client, *, version: int = 4, **partitions: list[int]
     return found
 
 
-@pytest.mark.parametrize("version", range(1, 5))
+@pytest.mark.parametrize("version", range(1, 6))
 async def test_a_directory_tells_its_partitions_and_their_sizes(client: Client, version: int) -> None:
     await create_topic(client, "a", partitions=2)
     await create_topic(client, "b")

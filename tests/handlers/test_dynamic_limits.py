@@ -87,3 +87,40 @@ async def test_the_idle_time_out_is_read_at_the_start_alone() -> None:
         assert await is_served(client)
         await trio.sleep(8)
         assert not await is_served(client)
+
+
+async def test_w10_a_flood_is_held_off_and_leaves_nothing_behind() -> None:
+    """Five thousand connections of one address, a thousand at a time, while another client works."""
+    settings = {"max.connections.per.ip": 0, "max.connections.per.ip.overrides": f"{ADDRESS}:200"}
+    async with memory_broker(settings=settings) as broker:
+        honest = await broker.connect()
+        assert await is_served(honest)
+        before = trio.lowlevel.current_statistics().tasks_living
+        for _ in range(5):
+            flood = [await broker.connect() for _ in range(1_000)]
+            assert await is_served(honest)
+            await wait_all_tasks_blocked()
+            assert broker.node.metrics.snapshot()["connections.open"] == 200
+            for one in flood:
+                one.close()
+            await wait_all_tasks_blocked()
+        assert broker.node.metrics.snapshot()["connections.refused"] == 5 * (1_000 - 199)
+        assert broker.node.metrics.snapshot()["connections.open"] == 1
+        assert trio.lowlevel.current_statistics().tasks_living == before
+
+
+async def test_w10_nobody_can_be_shut_out_for_good(broker: MemoryBroker, client: Client) -> None:
+    """A limit of zero is for brokers that know who may come: without such exceptions not even this could be undone."""
+    key, overrides = "max.connections.per.ip", "max.connections.per.ip.overrides"
+    refused = ErrorCode.INVALID_REQUEST
+    assert await alter(client, BROKER, "1", key, "0") == refused
+    assert await alter(client, BROKER, "1", overrides, f"{ADDRESS}:3") == 0
+    assert await alter(client, BROKER, "1", key, "0") == 0
+    assert await alter(client, BROKER, "1", overrides, None) == refused
+    assert await is_served(await broker.connect())
+    # What one resource alone does not show is left out where it would be applied.
+    assert await alter(client, BROKER, "1", key, None) == 0
+    assert await alter(client, BROKER, "", overrides, f"{ADDRESS}:3") == 0
+    assert await alter(client, BROKER, "", key, "0") == 0
+    assert await alter(client, BROKER, "1", overrides, "") == 0
+    assert await is_served(await broker.connect())
