@@ -6,7 +6,7 @@ Source: decisions 1, 3, 11 and 14 of ARCHITECTURE.md.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -31,6 +31,7 @@ from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.log import logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
+from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.log import Log
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
@@ -82,6 +83,7 @@ class Broker:
         self.groups = GroupCoordinator(env, settings.groups, replicas=replicas, purgatory=self.purgatory, logs=self)
         self._kept = PartitionLocks()
         self._checkpoint_lock = trio.Lock()
+        self._following = trio.Lock()  # held by who brings the replicas up to an image
 
     async def on_image(self, image: Image, delta: Delta) -> None:
         """Follow the metadata: give up, make and serve partitions, and take over changed settings.
@@ -90,20 +92,41 @@ class Broker:
         old one, and nobody who still holds the old one can write into the new one's files.
         """
         replicas = self.replicas
-        gone = replicas.retire(delta)
-        self.purgatory.wake_many(gone)
-        for key in gone:
-            async with self.appender.locks.holding(key), self._kept.holding(key):
-                await self.env.run_blocking(replicas.remove_files, key)
-        made: list[Partition] = []
-        if replicas.adds_any(delta):
-            async with self._checkpoint_lock:
-                made = await self.env.run_blocking(replicas.prepare, image, delta)
-        changed = replicas.apply(image, delta, made)
-        if self.settings is not replicas.settings:
-            self._take_settings(replicas.settings)
-        self.purgatory.wake_many(changed)
-        await self.groups.on_image(image, delta)
+        async with self._following:
+            gone = replicas.retire(delta)
+            self.purgatory.wake_many(gone)
+            if gone:
+                await self._remove(gone)
+            made: list[Partition] = []
+            if replicas.adds_any(delta):
+                async with self._checkpoint_lock:
+                    made = await self.env.run_blocking(replicas.prepare, image, delta)
+            changed = replicas.apply(image, delta, made)
+            if self.settings is not replicas.settings:
+                self._take_settings(replicas.settings)
+            self.purgatory.wake_many(changed)
+            await self.groups.on_image(image, delta)
+
+    async def _remove(self, gone: list[TopicPartition]) -> None:
+        """Give up the files of partitions, together: nobody else holds the lock of one while waiting for another's."""
+        async with AsyncExitStack() as held:
+            for key in gone:
+                await held.enter_async_context(self.appender.locks.holding(key))
+                await held.enter_async_context(self._kept.holding(key))
+            await self.env.run_blocking(self.replicas.remove_files, gone)
+
+    async def reopen_failed(self, *, interval_ms: int) -> None:
+        """Try again, for ever, to make or open the logs for which there was no space, or too few descriptors."""
+        while True:
+            await self.env.sleep_ms(interval_ms)
+            if not self.replicas.may_reopen:
+                continue
+            async with self._following:
+                async with self._checkpoint_lock:
+                    opened = await self.env.run_blocking(self.replicas.reopen)
+                if opened:
+                    self.purgatory.wake_many(self.replicas.serve_reopened(opened))
+                    await self.groups.follow(self.image)
 
     def _take_settings(self, settings: Settings) -> None:
         self.settings = settings

@@ -9,6 +9,8 @@ Source  LogManager and ReplicaManager of Apache Kafka 4.3.1
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from uuid import UUID
 
 from kbroker.config import Settings
@@ -30,7 +32,7 @@ class Replicas:
     """The partitions that this broker holds.
 
     Shape   partitions maps (topic, index) to the partition; only the event loop changes it. failed maps those whose log
-            could not be made or opened to the topic's id: they answer KAFKA_STORAGE_ERROR until a restart.
+            could not be made or opened to the topic's id: they answer KAFKA_STORAGE_ERROR until `reopen` opens them.
             traffic_of_retired is that of the partitions that were here
     """
 
@@ -67,16 +69,13 @@ class Replicas:
             if wanted is None or self.directory.stored_topic_id(topic, index) not in (None, wanted.id):
                 # A deletion that a crash interrupted: the metadata, which is synced first, knows no such topic.
                 log.warning("removing the files of a topic that was deleted", topic=topic, partition=index)
-                self.directory.delete_log(
-                    topic, index, unique_id=self._env.new_uuid(), now_ms=self._env.now_ms(), delay_ms=0
-                )
+                self._delete(topic, index, delay_ms=0)
         stored = set(self.directory.stored_partitions())
         self.directory.forget_earlier([key for key in expected if key not in stored])
-        for (name, index), topic_image in expected.items():
-            partition = self._open(name, index, topic_image.id, self._log_config(name, self._image))
-            if partition is not None:
-                self.partitions[partition.key] = partition
-                partition.apply(topic_image.partitions[index])
+        opened = self._open_all([(name, index, topic.id) for (name, index), topic in expected.items()], self._image)
+        for partition in opened:
+            self.partitions[partition.key] = partition
+            partition.apply(expected[partition.key].partitions[partition.index])
 
     def close(self, *, broker_epoch: int) -> None:
         """Flush and close every log, write the checkpoints and the clean-shutdown marker. Blocking.
@@ -105,20 +104,19 @@ class Replicas:
                 gone.append(key)
         return gone
 
-    def remove_files(self, key: TopicPartition) -> None:
-        """Give up the files of a retired partition; they go after file.delete.delay.ms. Blocking.
+    def remove_files(self, keys: Iterable[TopicPartition]) -> None:
+        """Give up the files of retired partitions; they go after file.delete.delay.ms. Blocking.
 
         Nobody may append meanwhile. If the disk fails it is offline and what is left is removed by the next start.
         """
-        topic, index = key
-        held = self.directory.logs.get(key)
-        delay_ms = held.config.file_delete_delay_ms if held is not None else 0
-        try:
-            self.directory.delete_log(
-                topic, index, unique_id=self._env.new_uuid(), now_ms=self._env.now_ms(), delay_ms=delay_ms
-            )
-        except KafkaError as error:
-            log.error("cannot remove a partition", topic=topic, partition=index, error=error.message)
+        for topic, index in keys:
+            held = self.directory.logs.get((topic, index))
+            try:
+                self._delete(topic, index, delay_ms=held.config.file_delete_delay_ms if held is not None else 0)
+            except KafkaError as error:
+                log.error("cannot remove a partition", topic=topic, partition=index, error=error.message)
+        with suppress(KafkaError):  # the directory has failed, and said so
+            self.directory.sync_partition_names()
 
     def adds_any(self, delta: Delta) -> bool:
         """Whether `prepare` has anything to make for these changes."""
@@ -131,15 +129,36 @@ class Replicas:
             self.directory.forget_earlier([(change.topic.name, change.index) for change in new])
         except KafkaError as error:
             log.error("cannot make partitions", partitions=len(new), error=error.message)
-            self.failed.update({(change.topic.name, change.index): change.topic.id for change in new})
+            self.failed = self.failed | {(change.topic.name, change.index): change.topic.id for change in new}
             return []
-        made = []
-        for change in new:
-            name = change.topic.name
-            partition = self._open(name, change.index, change.topic.id, self._log_config(name, image))
-            if partition is not None:
-                made.append(partition)
-        return made
+        return self._open_all([(change.topic.name, change.index, change.topic.id) for change in new], image)
+
+    @property
+    def may_reopen(self) -> bool:
+        """Whether there are failed partitions, and nothing is known that would have them fail again."""
+        state = self.directory.state
+        return bool(self.failed) and state.failure is None and not state.is_short_of_space
+
+    def reopen(self) -> list[Partition]:
+        """Try again to open the failed partitions; those that could be. Blocking, with the image held still."""
+        try:
+            stored = set(self.directory.stored_partitions())
+            self.directory.forget_earlier([key for key in self.failed if key not in stored])
+        except (OSError, KafkaError) as error:
+            log.debug("cannot look at failed partitions", error=error)
+            return []
+        return self._open_all([(*key, topic_id) for key, topic_id in self.failed.items()], self._image)
+
+    def serve_reopened(self, opened: Iterable[Partition]) -> list[TopicPartition]:
+        """Serve them as the image says, in the event loop; the partitions whose waiters should look again."""
+        for partition in opened:
+            image = self._image.partition(partition.topic, partition.index)
+            assert image is not None, "a deleted partition is retired, failed or not"
+            partition.apply(image)
+            self.partitions[partition.key] = partition
+            log.info("a partition can be served again", topic=partition.topic, partition=partition.index)
+        self.failed = {key: topic_id for key, topic_id in self.failed.items() if key not in self.partitions}
+        return [partition.key for partition in opened]
 
     def apply(self, image: Image, delta: Delta, made: list[Partition]) -> list[TopicPartition]:
         """Serve what the image says, in the event loop; the partitions whose waiters should look again."""
@@ -171,22 +190,40 @@ class Replicas:
 
     # Pieces
 
+    def _delete(self, topic: str, index: int, *, delay_ms: int) -> None:
+        unique_id, now_ms = self._env.new_uuid(), self._env.now_ms()
+        self.directory.delete_log(topic, index, unique_id=unique_id, now_ms=now_ms, delay_ms=delay_ms, syncs_name=False)
+
     def _is_new(self, change: PartitionChange) -> bool:
         if change.after is None or self.broker_id not in change.after.replicas:
             return False
         key = (change.topic.name, change.index)
         return key not in self.partitions and key not in self.failed
 
-    def _open(self, topic: str, index: int, topic_id: UUID, config: LogConfig) -> Partition | None:
+    def _open_all(self, wanted: Iterable[tuple[str, int, UUID]], image: Image) -> list[Partition]:
+        """Make or open the logs of partitions, with one sync for the names of all; `failed` has the others then."""
+        opened, failed = [], dict[TopicPartition, UUID]()
+        for topic, index, topic_id in wanted:
+            try:
+                opened.append(self._open(topic, index, topic_id, self._log_config(topic, image)))
+            except KafkaError as error:
+                # The topic exists all the same; only this partition of it cannot be served.
+                failed[topic, index] = topic_id
+                if (topic, index) not in self.failed:
+                    log.error("cannot open a partition", topic=topic, partition=index, error=error.message)
         try:
-            opened = self.directory.open_log(
-                topic, index, topic_id=topic_id, config=config, timestamp_ms=self._env.timestamp_ms()
-            )
+            self.directory.sync_partition_names()
         except KafkaError as error:
-            # The topic exists all the same; only this partition of it cannot be served.
-            log.error("cannot open a partition", topic=topic, partition=index, error=error.message)
-            self.failed[topic, index] = topic_id
-            return None
+            log.error("cannot make partitions", partitions=len(opened), error=error.message)
+            failed |= {partition.key: partition.topic_id for partition in opened}
+            opened = []
+        self.failed = self.failed | failed  # another one, not another content: the event loop may be reading it
+        return opened
+
+    def _open(self, topic: str, index: int, topic_id: UUID, config: LogConfig) -> Partition:
+        opened = self.directory.open_log(
+            topic, index, topic_id=topic_id, config=config, timestamp_ms=self._env.timestamp_ms(), syncs_name=False
+        )
         return Partition(
             broker_id=self.broker_id,
             topic=topic,

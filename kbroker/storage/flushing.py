@@ -76,6 +76,7 @@ def _complete_files(log: Log) -> None:
 
 
 def forget_files(log: Log) -> None:
+    """Let go of a log's files, whose names will soon not be theirs any more."""
     for segment in log.segments:
         for suffix in SEGMENT_SUFFIXES:
             log.files.forget(segment.path(suffix))

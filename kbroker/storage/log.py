@@ -104,7 +104,8 @@ class Log(LogView):
         self.doomed_files = Doomed()
         self.last_flush_ms = 0
         self.generation = 0  # raised by each truncation, so that a flush planned before does not count
-        self.needs_directory_sync = self.segments.active.has_unsynced_files  # it may be new
+        # Its names may be new; those of an empty log are left unsynced until it holds something.
+        self.needs_directory_sync = self.segments.active.has_unsynced_files or not self.log_end_offset
         self.is_closed = False
         self.restart_reading()
         self.config = config
@@ -203,14 +204,16 @@ class Log(LogView):
         base_offset and partition_leader_epoch are written into `batches` if it is writable, else into a copy.
         Errors  KAFKA_STORAGE_ERROR; INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE
         """
-        if self.state.refuses_appends:
+        state, size = self.state, len(batches)
+        spare_bytes = state.spare_bytes - size
+        if spare_bytes < 0:
             raise self.offline_error()
+        state.spare_bytes = spare_bytes
         if isinstance(batches, bytes) or (isinstance(batches, memoryview) and batches.readonly):
             batches = bytearray(batches)
         BASE_OFFSET.pack_into(batches, 0, self.log_end_offset)
         LEADER_EPOCH.pack_into(batches, LEADER_EPOCH_POSITION, leader_epoch)
         header = _MAKE_HEADER(HEADER.unpack_from(batches, 0))
-        size = len(batches)
         if header.batch_length + FRAME_SIZE != size:
             return self._plan_several(batches, leader_epoch=leader_epoch, timestamp_ms=timestamp_ms)
         if header.producer_id != NO_PRODUCER_ID:
@@ -245,6 +248,7 @@ class Log(LogView):
         """
         if self.state.failure is not None:
             raise self.offline_error()
+        self.state.spare_bytes -= len(batches)
         headers = tuple(headers_in(batches))
         expected = self.log_end_offset
         for header in headers:

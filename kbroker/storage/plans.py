@@ -6,12 +6,15 @@ A plan is made where the decision is taken, may be carried out in a thread, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from kbroker.runtime.ports import Buffer
 from kbroker.storage.batches import BatchHeader
 from kbroker.storage.durable import is_fatal
 from kbroker.storage.producer_state import RememberedBatch
 from kbroker.storage.segment import Segment
+
+UNKNOWN_SPACE: Final = 1 << 62
 
 
 class AppendPlan:
@@ -103,25 +106,23 @@ class FlushPlan:
 class DirectoryState:
     """What all logs of one log directory share: whether it has failed or is nearly full.
 
-    Note  refuses_appends is what an append looks at: either of the two
+    Units  spare_bytes is what clients may append until somebody looks at the disk again; negative when it is nearly
+           full, or has failed
     """
 
-    __slots__ = ("_is_short_of_space", "_on_failure", "failure", "refuses_appends")
+    __slots__ = ("_on_failure", "failure", "is_short_of_space", "spare_bytes")
 
     def __init__(self, on_failure: Callable[[OSError], None] | None = None) -> None:
         self.failure: OSError | None = None
-        self.refuses_appends = False
-        self._is_short_of_space = False
+        self.is_short_of_space = False
+        self.spare_bytes = UNKNOWN_SPACE
         self._on_failure = on_failure
 
-    @property
-    def is_short_of_space(self) -> bool:
-        return self._is_short_of_space
-
-    @is_short_of_space.setter
-    def is_short_of_space(self, value: bool) -> None:
-        self._is_short_of_space = value
-        self.refuses_appends = value or self.failure is not None
+    def note_space(self, free_bytes: int, *, floor_bytes: int) -> None:
+        """So much is free now, and `floor_bytes` of it are not for the records of clients."""
+        self.is_short_of_space = free_bytes < floor_bytes
+        if self.failure is None:
+            self.spare_bytes = free_bytes - floor_bytes
 
     def note(self, error: OSError) -> None:
         """Take the directory offline if the error is one that does not pass."""
@@ -132,6 +133,6 @@ class DirectoryState:
         """Take the directory offline for good; only a restart brings it back."""
         if self.failure is None:
             self.failure = error
-            self.refuses_appends = True
+            self.spare_bytes = -1
             if self._on_failure is not None:
                 self._on_failure(error)

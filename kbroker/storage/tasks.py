@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol, TypeVar, TypeVarTuple
+from typing import Final, Protocol, TypeVar, TypeVarTuple
 
 from kbroker.runtime.cautious_clock import CautiousClock
 from kbroker.runtime.ports import Clock
@@ -24,6 +24,10 @@ from wire.errors import KafkaError
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
+
+
+LOGS_A_TURN: Final = 256
+"""After so many logs a loop lets other tasks run, even if no log had anything to do."""
 
 
 class TaskEnv(Clock, Protocol):
@@ -61,7 +65,9 @@ async def flush_logs(
     """Sync what a roll has closed, and logs that were last synced flush.ms ago."""
     while True:
         await env.sleep_ms(interval_ms)
-        for log in directory.open_logs():
+        for number, log in enumerate(directory.open_logs()):
+            if number % LOGS_A_TURN == LOGS_A_TURN - 1:
+                await env.sleep_ms(0)
             if log.is_closed or directory.state.failure is not None:
                 continue
             due = env.now_ms() - log.last_flush_ms >= log.config.flush_ms
@@ -102,7 +108,9 @@ async def apply_retention(
     clock = CautiousClock(env, report=report)
     while True:
         await env.sleep_ms(interval_ms)
-        for log in directory.open_logs():
+        for number, log in enumerate(directory.open_logs()):
+            if number % LOGS_A_TURN == LOGS_A_TURN - 1:
+                await env.sleep_ms(0)
             if log.is_closed or directory.state.failure is not None:
                 continue
             try:
@@ -152,7 +160,10 @@ async def remove_deleted(
 async def watch_space(
     env: TaskEnv, directory: LogDirectory, *, floor_bytes: int, interval_ms: int, report: Callable[[str], None]
 ) -> None:
-    """Refuse appends while the disk is nearly full, and say so when that begins and ends."""
+    """Refuse appends while the disk is nearly full, and say so when that begins and ends.
+
+    Between two looks appends are counted, so that no producer is fast enough to use up the last of the space.
+    """
     while True:
         was_short = directory.state.is_short_of_space
         try:

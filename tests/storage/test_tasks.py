@@ -17,6 +17,7 @@ from kbroker.storage.log_config import LogConfig
 from kbroker.storage.log_directory import LogDirectory
 from kbroker.testing.env import WALL_START_MS, MemoryEnv
 from tests.storage.logs import FailingDisk, batch, offsets
+from wire.errors import KafkaError
 
 
 class Owner:
@@ -253,8 +254,47 @@ async def test_little_space_is_noticed_and_so_is_its_end(
     assert world.told == []
     free[0] = 999
     await trio.sleep(10)
-    assert log.state.refuses_appends
-    free[0] = 1_000
+    with pytest.raises(KafkaError, match="too little space"):
+        world.append(log, 1)
+    free[0] = 2_000
     await trio.sleep(10)
-    assert not log.state.refuses_appends
+    world.append(log, 1)
     assert len(world.told) == 2
+
+
+async def test_d9_a_fast_producer_does_not_pass_the_floor_between_two_looks(
+    world: World, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    log, other = world.log(), world.log()
+    size = len(batch())
+    free = [1_000 + 5 * size]
+    world.disk.free_bytes = lambda _path: free[0]  # type: ignore[method-assign]
+    run = partial(tasks.watch_space, world.env, world.directory, floor_bytes=1_000, report=world.told.append)
+    nursery.start_soon(partial(run, interval_ms=10_000))
+    await trio.sleep(1)
+    world.append(log, 3)
+    world.append(other, 2)
+    for full in (log, other):
+        with pytest.raises(KafkaError, match="too little space"):
+            world.append(full, 1)
+    assert (log.log_end_offset, other.log_end_offset) == (3, 2)
+    free[0] = 1_000 + size
+    await trio.sleep(10)
+    world.append(log, 1)
+    with pytest.raises(KafkaError):
+        world.append(log, 1)
+    assert world.told == []
+
+
+async def test_d8_a_failed_directory_takes_nothing_however_much_is_free(
+    world: World, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    log = world.log()
+    log.state.fail(OSError(5, "gone"))
+    run = partial(tasks.watch_space, world.env, world.directory, floor_bytes=1_000, report=world.told.append)
+    nursery.start_soon(partial(run, interval_ms=1_000))
+    await trio.sleep(5)
+    with pytest.raises(KafkaError, match="is offline"):
+        world.append(log, 1)
