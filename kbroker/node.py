@@ -23,8 +23,9 @@ import trio
 
 from kbroker import handlers
 from kbroker.broker import Broker
-from kbroker.broker.closing import close_logs
 from kbroker.config import ConfigError, Settings
+from kbroker.config.catalogue import broker_setting
+from kbroker.config.container import Container
 from kbroker.config.listeners import is_loopback
 from kbroker.config.rules import ConfigRules, topic_warnings
 from kbroker.config.server import connections_by_address
@@ -56,12 +57,12 @@ STOP_GRACE_MS = 2_000
 FAILURE_NOTICE_MS = 1_000
 FLUSH_INTERVAL_MS = 1_000
 REMOVAL_INTERVAL_MS = 10_000
-REOPEN_INTERVAL_MS = 5_000
 SPACE_INTERVAL_MS = 1_000
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
 OnReady = Callable[[str, int], None]
+OnStarted = Callable[[int, str, int], None]
 OnImage = Callable[[Image, Delta], None]
 
 log = logger(__name__)
@@ -95,10 +96,13 @@ def run_node(
     default_listener: str,
     log_format: str,
     log_level: str,
-    on_ready: OnReady,
+    on_ready: OnStarted,
+    container: Container | None = None,
+    cluster_id: str | None = None,
 ) -> int:
     """Run a node until a signal ends it; the exit code.
 
+    Shape   container is what the environment says, where it counts; cluster_id is that of a new data directory
     Errors  NodeFailed
     """
     logs.configure(as_json=log_format == "json", level=log_level.upper())
@@ -107,25 +111,32 @@ def run_node(
             config_file.read_bytes() if config_file is not None else None,
             file_name=str(config_file),
             overrides=overrides,
+            environment=None if container is None else container.variables,
             profile=profile,
             defaults={"log.dirs": default_log_dir, "listeners": default_listener},
         )
     except (ConfigError, OSError) as error:
         raise NodeFailed(str(error)) from error
-    for warning in settings.warnings:
+    for warning in (*settings.warnings, *(() if container is None else container.warnings)):
         log.warning(warning)
+    if container is not None:
+        # Three places and the defaults were merged: whoever looks into a container's log sees what came out.
+        for name, text in sorted(settings.layers.static.items()):
+            declaration = broker_setting(name)
+            hidden = declaration is None or declaration.sensitive
+            log.info("setting", name=name, value="(hidden)" if hidden else text)
     raise_descriptor_limit()
     keep_freed_memory()
     try:
         Path(settings.data_directory).parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise NodeFailed(f"cannot make {settings.data_directory}: {error}") from error
-    trio.run(_run_until_signal, RealEnv(), settings, on_ready)
+    node = Node(RealEnv(), settings, cluster_id=cluster_id)
+    trio.run(_run_until_signal, node, partial(on_ready, settings.node_id))
     return 0
 
 
-async def _run_until_signal(env: Env, settings: Settings, on_ready: OnReady) -> None:
-    node = Node(env, settings)
+async def _run_until_signal(node: Node, on_ready: OnReady) -> None:
     failure: NodeFailed | None = None
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:
@@ -158,9 +169,10 @@ class Node:
     Shape  is_serving: connections are accepted, or have been
     """
 
-    def __init__(self, env: Env, settings: Settings) -> None:
+    def __init__(self, env: Env, settings: Settings, *, cluster_id: str | None = None) -> None:
         self.env = env
         self.settings = settings
+        self._new_cluster_id = cluster_id
         self.metrics = Metrics()
         self.broker: Broker | None = None
         self.server: Server | None = None
@@ -208,6 +220,7 @@ class Node:
             settings.data_directory,
             disk=env.disk,
             node_id=settings.node_id,
+            new_cluster_id=self._new_cluster_id,
             new_uuid=env.new_uuid,
             open_files_limit=settings.limits.kbroker_max_open_files,
             on_failure=self._on_directory_failure,
@@ -235,6 +248,8 @@ class Node:
     ) -> None:
         env, settings = self.env, self.settings
         cluster_id = directory.identity.cluster_id
+        if self._new_cluster_id not in (None, cluster_id):
+            log.warning("the data directory keeps its cluster's id", cluster_id=cluster_id, asked=self._new_cluster_id)
         await env.run_blocking(_refuse_logs_without_metadata, directory)
         controller = await open_controller(
             env,
@@ -291,7 +306,6 @@ class Node:
             await controller.shut_down_broker()
             nursery.cancel_scope.cancel()
         await controller.close()
-        await close_logs(env, directory)
         await env.run_blocking(partial(replicas.close, broker_epoch=broker_epoch))
         log.info("stopped")
 
@@ -310,7 +324,6 @@ class Node:
             )
         )
         start(partial(remove_deleted, env, directory, interval_ms=REMOVAL_INTERVAL_MS, report=report))
-        start(partial(broker.reopen_failed, interval_ms=REOPEN_INTERVAL_MS))
         start(
             partial(
                 watch_space,

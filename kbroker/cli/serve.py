@@ -10,11 +10,18 @@ import argparse
 import gc
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 from kbroker.cli import CommandFailed, Commands
 
 DEFAULT_LISTEN = "localhost:9092"
+# Of a container, whose ports are reached from outside only if somebody publishes them.
+CONTAINER_LISTENER = "PLAINTEXT://:9092"
+CONTAINER_DATA_DIR = "/var/lib/kafka/data"
+MOUNTED_CONFIG_DIR = "/mnt/shared/config"
+MOUNTED_CONFIG_DIR_VARIABLE = "KBROKER_MOUNTED_CONFIG_DIR"
+EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104  (compared with, not bound)
 
 
 def add_parser(commands: Commands) -> None:
@@ -45,9 +52,20 @@ def add_parser(commands: Commands) -> None:
         "--profile", choices=["embedded", "test", "kafka"], default="embedded", help="the defaults below all settings"
     )
     parser.add_argument(
+        "--cluster-id", metavar="ID", help="of the cluster, for a new data directory (default: a random one)"
+    )
+    parser.add_argument(
+        "--ready-file", type=Path, metavar="FILE", help="write host:port here once the broker answers there"
+    )
+    parser.add_argument(
+        "--from-environment",
+        action="store_true",
+        help="take CLUSTER_ID, KAFKA_* variables and /mnt/shared/config as the container image of Apache Kafka does",
+    )
+    parser.add_argument(
         "--log-format", choices=["text", "json"], default="text", help="how the log on stderr is written"
     )
-    parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
+    parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], help="(default info)")
     parser.set_defaults(run=serve)
 
 
@@ -59,7 +77,10 @@ def default_data_dir() -> Path:
 
 def serve(options: argparse.Namespace) -> int:
     """Run a broker in this process; the exit code."""
-    from kbroker.node import NodeFailed, run_node  # noqa: PLC0415  (help must not cost the import of the broker)
+    # Help must not cost the import of the broker.
+    from kbroker.config import ConfigError  # noqa: PLC0415
+    from kbroker.config.container import read_container  # noqa: PLC0415
+    from kbroker.node import NodeFailed, run_node  # noqa: PLC0415
 
     overrides = list(options.override)
     if options.listen:
@@ -68,24 +89,53 @@ def serve(options: argparse.Namespace) -> int:
         overrides.append(f"log.dirs={options.data_dir.absolute()}")
     if options.http:
         overrides.append(f"kbroker.http.listener={options.http}")
+    in_container: bool = options.from_environment
     # What was imported lives as long as the process: the collector need not look at it again.
     gc.freeze()
     try:
+        container = read_container(os.environ) if in_container else None
         return run_node(
-            config_file=options.config,
+            config_file=options.config or (_mounted_config() if in_container else None),
             overrides=overrides,
             profile=options.profile,
-            default_log_dir=str(default_data_dir()),
-            default_listener=f"PLAINTEXT://{DEFAULT_LISTEN}",
+            default_log_dir=CONTAINER_DATA_DIR if in_container else str(default_data_dir()),
+            default_listener=CONTAINER_LISTENER if in_container else f"PLAINTEXT://{DEFAULT_LISTEN}",
             log_format=options.log_format,
-            log_level=options.log_level,
-            on_ready=announce,
+            log_level=options.log_level or (container.log_level if container is not None else "info"),
+            on_ready=partial(announce, ready_file=options.ready_file, as_kafka=in_container),
+            container=container,
+            cluster_id=options.cluster_id or (container.cluster_id if container is not None else None),
         )
-    except NodeFailed as failure:
+    except (NodeFailed, ConfigError) as failure:
         raise CommandFailed(str(failure)) from failure
 
 
-def announce(host: str, port: int) -> None:
-    """Print the one line on stdout that says that the broker answers."""
-    sys.stdout.write(f"kbroker ready on {host}:{port}\n")
+def _mounted_config() -> Path | None:
+    """The settings that were mounted into the container, if they were."""
+    path = Path(os.environ.get(MOUNTED_CONFIG_DIR_VARIABLE) or MOUNTED_CONFIG_DIR, "server.properties")
+    return path if path.exists() else None
+
+
+def announce(node_id: int, host: str, port: int, *, ready_file: Path | None, as_kafka: bool) -> None:
+    """Say that the broker answers: by a line on stdout, in a file, and in the words of Kafka that others wait for."""
+    lines = [f"kbroker ready on {host}:{port}"]
+    if as_kafka:
+        # Testcontainers' modules for Java and for Python wait for one of these in the log.
+        lines += [
+            f"[BrokerLifecycleManager id={node_id}] Transitioning from RECOVERY to RUNNING.",
+            f"[KafkaServer id={node_id}] started",
+            f"[KafkaRaftServer nodeId={node_id}] Kafka Server started",
+        ]
+    if ready_file is not None:
+        try:
+            unfinished = ready_file.with_name(f"{ready_file.name}.{os.getpid()}")
+            unfinished.write_text(f"{'localhost' if host in EVERY_INTERFACE else _in_brackets(host)}:{port}\n")
+            unfinished.replace(ready_file)
+        except OSError as error:
+            print(f"kbroker serve: cannot write {ready_file}: {error.strerror}", file=sys.stderr)
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
+
+
+def _in_brackets(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

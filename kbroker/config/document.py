@@ -23,8 +23,8 @@ comes from the strongest place that has it:
 
 1. dynamic settings of this broker, then those of all brokers (`kafka-configs --alter`)
 2. flags: `--override key=value`, `--data-dir`, `--listen`
-3. the environment, in a container image only (there is none yet, so `kbroker serve` reads none):
-   `KAFKA_LOG_RETENTION_MS` is `log.retention.ms` (one underscore is a dot, two are an underscore, three a dash)
+3. the environment, in the container image (`kbroker serve --from-environment`) only: `KAFKA_LOG_RETENTION_MS` is
+   `log.retention.ms` (one underscore is a dot, two are an underscore, three a dash)
 4. the file given by `--config`, in Java's properties format
 5. the profile given by `--profile`
 6. the default
