@@ -141,3 +141,17 @@ def test_subscriptions_to_metrics_are_kept(broker: Broker, kafka_tool: KafkaTool
     assert "  interval.ms=5000" in described
     kafka_tool("ClientMetricsCommand", *at, "--delete", "--name", "watched")
     assert "watched" not in kafka_tool("ClientMetricsCommand", *at, "--list").stdout.split()
+
+
+def test_a_groups_settings_are_kept(broker: Broker, kafka_tool: KafkaTool) -> None:
+    groups = ("--bootstrap-server", broker.bootstrap_servers, "--entity-type", "groups", "--entity-name", "configured")
+    every = kafka_tool("ConfigCommand", *groups, "--describe", "--all").stdout
+    assert "consumer.session.timeout.ms=45000 sensitive=false" in every
+    kafka_tool("ConfigCommand", *groups, "--alter", "--add-config", "consumer.session.timeout.ms=50000")
+    described = kafka_tool("ConfigCommand", *groups, "--describe").stdout
+    assert "consumer.session.timeout.ms=50000 sensitive=false" in described
+    short = ("--alter", "--add-config", "consumer.session.timeout.ms=1")
+    refused = kafka_tool("ConfigCommand", *groups, *short, status=1)
+    assert "group.consumer.min.session.timeout.ms" in refused.stdout + refused.stderr
+    kafka_tool("ConfigCommand", *groups, "--alter", "--delete-config", "consumer.session.timeout.ms")
+    assert "50000" not in kafka_tool("ConfigCommand", *groups, "--describe").stdout
