@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ from kbroker.storage.checkpoint import (
 from kbroker.storage.doomed import Doomed
 from kbroker.storage.durable import sync_names
 from kbroker.storage.files import DEFAULT_LIMIT, FilePool
+from kbroker.storage.flushing import forget_files
 from kbroker.storage.log import Log, ignore, no_jitter
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.plans import DirectoryState
@@ -138,6 +140,7 @@ class LogDirectory:
         self.log_starts: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
         self._doomed = Doomed()
+        self._has_unsynced_names = False
         self._written: dict[str, dict[TopicPartition, int]] = {}  # what each checkpoint on the disk says
         self._lock = lock
         self._report = report
@@ -192,6 +195,8 @@ class LogDirectory:
             )
             directory._read_checkpoints()
             directory._take_clean_shutdown()
+            # The process that died may have made partitions whose names are not durable yet.
+            directory._has_unsynced_names = not directory.was_clean
             directory._doomed = Doomed((0, name) for name in disk.list(path) if _DELETED.fullmatch(name))
         except OSError as error:
             lock.close()
@@ -275,9 +280,19 @@ class LogDirectory:
             self._report(f"{path} is not used: {error}")
             return None
 
-    def open_log(self, topic: str, partition: int, *, topic_id: uuid.UUID, config: LogConfig, timestamp_ms: int) -> Log:
+    def open_log(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        topic_id: uuid.UUID,
+        config: LogConfig,
+        timestamp_ms: int,
+        syncs_name: bool = True,
+    ) -> Log:
         """The log of a partition: the one that is stored, repaired if need be, or a new one.
 
+        Who opens many does without `syncs_name` and calls `sync_partition_names` before anything is appended.
         Errors  KAFKA_STORAGE_ERROR; INCONSISTENT_TOPIC_ID if what is stored is of another topic of that name
         """
         key = topic, partition
@@ -290,8 +305,8 @@ class LogDirectory:
             stored_id = topic_id if is_new else self.stored_topic_id(topic, partition)
             if is_new:
                 self.disk.make_directory(path)
+                self._has_unsynced_names = True
             if is_new or stored_id is None:
-                sync_names(self.disk, self.path)
                 metadata = format_partition_metadata(topic_id).encode()
                 write_atomically(self.disk, f"{path}/{PARTITION_METADATA}", metadata, sync=not is_new)
         except OSError as error:
@@ -314,31 +329,55 @@ class LogDirectory:
             jitter_ms=self._jitter_ms,
             report=self._report,
         )
+        if syncs_name:
+            self.sync_partition_names()
         self.logs[key] = log
         return log
 
+    def sync_partition_names(self) -> None:
+        """Make durable which partitions there are. Errors: KAFKA_STORAGE_ERROR."""
+        if self._has_unsynced_names:
+            self._has_unsynced_names = False
+            try:
+                sync_names(self.disk, self.path)
+            except OSError as error:
+                raise self._failure("sync the names of partitions", error) from error
+
     def delete_log(
-        self, topic: str, partition: int, *, unique_id: uuid.UUID, now_ms: int, delay_ms: int = 60_000
+        self,
+        topic: str,
+        partition: int,
+        *,
+        unique_id: uuid.UUID,
+        now_ms: int,
+        delay_ms: int = 60_000,
+        syncs_name: bool = True,
     ) -> None:
         """Take a partition away: its directory gets the deleted name at once and goes after `delay_ms`
         (`remove_doomed`).
+
+        Who deletes many does without `syncs_name` and calls `sync_partition_names` at the end.
         """
         log = self.logs.pop((topic, partition), None)
+        path = self.log_path(topic, partition)
         if log is not None:
             log.is_closed = True
+            forget_files(log)
+        else:
+            self.files.forget_directory(path)
         for offsets in (self.recovery_points, self.log_starts, self.high_watermarks):
             offsets.pop((topic, partition), None)
-        path = self.log_path(topic, partition)
         name = deleted_name(topic, partition, unique_id)
-        self.files.forget_directory(path)
         try:
             self.disk.rename(path, f"{self.path}/{name}")
-            sync_names(self.disk, self.path)
         except FileNotFoundError:
             return
         except OSError as error:
             raise self._failure(f"delete {path}", error) from error
+        self._has_unsynced_names = True
         self._doomed.add(now_ms + delay_ms, name)
+        if syncs_name:
+            self.sync_partition_names()
 
     def remove_doomed(self, now_ms: int) -> int:
         """Remove the directories whose delay is over; how many went."""
@@ -403,12 +442,20 @@ class LogDirectory:
             raise self._failure(f"write {name}", error) from error
         self._written[name] = dict(offsets)
 
+    def close_waiting(self, waiting: deque[Log]) -> None:
+        """Close logs from a queue until it is empty; several threads may share one. Errors: KAFKA_STORAGE_ERROR."""
+        while waiting:
+            try:
+                log = waiting.popleft()
+            except IndexError:
+                return  # another thread was quicker
+            log.close()
+
     def close(self, *, broker_epoch: int = -1, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
         """Close every log, write the checkpoints, and only when all of that is durable say that the stop was clean."""
         try:
             if self.state.failure is None:
-                for log in tuple(self.logs.values()):
-                    log.close()
+                self.close_waiting(deque(self.logs.values()))
                 self.write_recovery_points()
                 self.write_log_starts()
                 if high_watermarks is not None:
@@ -434,7 +481,7 @@ class LogDirectory:
             free = self.disk.free_bytes(self.path)
         except OSError as error:
             raise self._failure(f"look at {self.path}", error) from error
-        self.state.is_short_of_space = free < floor_bytes
+        self.state.note_space(free, floor_bytes=floor_bytes)
         return free
 
     def space(self) -> tuple[int, int]:
