@@ -1,0 +1,278 @@
+"""The shell around shards: appends that leave the event loop, loading, and logs that do not grow for ever."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from kbroker.coordinator.led import LedPartition, State
+from kbroker.coordinator.tasks import GroupCoordinator
+from kbroker.testing.broker import Client, MemoryBroker, memory_broker
+from kbroker.testing.disk import Fault, SimulatedDisk
+from kbroker.testing.disk_nodes import Loss
+from tests.handlers.asking import create_topic, delete_topic
+from tests.handlers.groups import beat, commit, fetch_group, find, form, offsets_of
+from wire.errors import ErrorCode
+from wire.record_batch import Record, batches, build_batch
+from wire.stored.frame import encode_key, encode_value
+from wire.stored.groups import OffsetCommitKey, OffsetCommitValue
+
+LOG = "/data/__consumer_offsets-0"
+ONE_PARTITION = {"offsets.topic.num.partitions": 1}
+SMALL = {**ONE_PARTITION, "offsets.topic.segment.bytes": 4096}
+
+
+def groups_of(broker: MemoryBroker) -> GroupCoordinator:
+    assert broker.node.broker is not None
+    return broker.node.broker.groups
+
+
+def led_by(broker: MemoryBroker, index: int = 0) -> LedPartition:
+    return groups_of(broker).led[index]
+
+
+async def ready(broker: MemoryBroker, *topics: str) -> Client:
+    """A client of a node that has the topic of the groups, and these."""
+    client = await broker.connect()
+    await find(client)
+    for topic in topics:
+        await create_topic(client, topic, partitions=3)
+    return client
+
+
+def stored(disk: SimulatedDisk) -> Iterator[Record]:
+    """All records in the log of the groups."""
+    for path, contents in sorted(disk.image(LOG).items()):
+        if path.endswith(".log"):
+            assert contents is not None
+            for one in batches(contents):
+                yield from one.records()
+
+
+@pytest.mark.parametrize("latency_ms", [0, 40])
+async def test_commits_at_once_are_all_kept_also_while_segments_roll(
+    latency_ms: int, autojump_clock: MockClock
+) -> None:
+    """With the roll in a slow thread everybody else stands in line, and nothing is lost or reordered."""
+    async with memory_broker(settings=SMALL, latency_ms=latency_ms) as broker:
+        await ready(broker, "t")
+
+        async def commit_many(group_id: str) -> None:
+            client = await broker.connect()
+            for offset in range(30):
+                answer = await commit(client, {("t", 0): offset}, group_id=group_id, metadata="x" * 100)
+                assert answer == {("t", 0): 0}
+                assert await offsets_of(client, group_id) == {("t", 0): offset}
+
+        async with trio.open_nursery() as nursery:
+            for number in range(5):
+                nursery.start_soon(commit_many, f"group-{number}")
+        offsets = [record.offset for record in stored(broker.disk)]
+        assert len(offsets) >= 150
+        assert offsets == list(range(len(offsets))), "each offset once, in order"
+        survivor = broker.disk.crash(Loss.PROCESS_DEATH)
+    async with memory_broker(survivor, settings=SMALL) as broker:
+        client = await broker.connect()
+        for number in range(5):
+            assert await offsets_of(client, f"group-{number}") == {("t", 0): 29}
+
+
+async def test_with_a_sync_for_each_append_a_power_loss_loses_no_commit(autojump_clock: MockClock) -> None:
+    async with memory_broker(settings={**ONE_PARTITION, "log.flush.interval.messages": 1}, latency_ms=5) as broker:
+        client = await ready(broker, "t")
+        joined = await form(client)
+        assert await commit(client, {("t", 0): 5}, joined=joined) == {("t", 0): 0}
+        survivor = broker.disk.crash(Loss.ONLY_SYNCED)
+    async with memory_broker(survivor, settings=ONE_PARTITION) as broker:
+        client = await broker.connect()
+        assert await offsets_of(client) == {("t", 0): 5}
+        assert await beat(client, joined) == 0
+
+
+async def test_a_topic_of_the_groups_that_goes_while_an_append_is_in_a_thread_fails_that_append(
+    autojump_clock: MockClock,
+) -> None:
+    async with memory_broker(settings={**ONE_PARTITION, "log.flush.interval.messages": 1}, latency_ms=1000) as broker:
+        client, other = await ready(broker, "t"), await broker.connect()
+        codes: list[int] = []
+
+        async def commit_one() -> None:
+            codes.extend((await commit(client, {("t", 0): 5})).values())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(commit_one)
+            await trio.sleep(0.001)
+            await delete_topic(other, "__consumer_offsets")
+        assert codes in ([0], [ErrorCode.NOT_COORDINATOR])
+        assert groups_of(broker).led == {}
+        await find(client)
+        assert await offsets_of(client) == {}
+
+
+async def test_a_write_that_fails_is_refused_and_leaves_the_group_as_it_was(autojump_clock: MockClock) -> None:
+    async with memory_broker(settings=ONE_PARTITION) as broker:
+        client = await ready(broker, "t")
+        await commit(client, {("t", 0): 5})
+        broker.disk.inject(Fault(errno.ENOSPC, name="write", path=f"{LOG}/*.log", written=20))
+        assert await commit(client, {("t", 0): 6}) == {("t", 0): ErrorCode.NOT_COORDINATOR}
+        assert await offsets_of(client) == {("t", 0): 5}
+        assert await commit(client, {("t", 0): 7}) == {("t", 0): 0}
+        survivor = broker.disk.crash(Loss.PROCESS_DEATH)
+    async with memory_broker(survivor, settings=ONE_PARTITION) as broker:
+        assert await offsets_of(await broker.connect()) == {("t", 0): 7}
+
+
+async def test_more_records_than_fit_into_a_batch_are_refused_as_a_fault_of_the_server(
+    autojump_clock: MockClock,
+) -> None:
+    async with memory_broker(settings={**ONE_PARTITION, "message.max.bytes": 1000}) as broker:
+        client = await ready(broker, "t")
+        wanted = {("t", index): 5 for index in range(3)}
+        answer = await commit(client, wanted, metadata="x" * 400)
+        assert set(answer.values()) == {ErrorCode.UNKNOWN_SERVER_ERROR}
+        assert await commit(client, wanted) == dict.fromkeys(wanted, 0)
+
+
+# Loading
+
+
+async def test_a_log_that_does_not_decode_leaves_its_groups_without_a_coordinator(autojump_clock: MockClock) -> None:
+    async with memory_broker(settings=ONE_PARTITION) as broker:
+        await ready(broker, "t")
+        survivor = broker.disk.crash(Loss.PROCESS_DEATH)
+    path = f"{LOG}/00000000000000000000.log"
+    survivor.open(path).pwrite(build_batch([Record(key=b"\0\1short", value=b"x")], partition_leader_epoch=0), 0)
+    async with memory_broker(survivor, settings=ONE_PARTITION) as broker:
+        client = await broker.connect()
+        await trio.sleep(1)
+        assert led_by(broker).state is State.FAILED
+        assert (await fetch_group(client)).error_code == ErrorCode.NOT_COORDINATOR
+
+
+def offset_record(offset: int, *, topic: str = "t") -> Record:
+    key = OffsetCommitKey(group="g", topic=topic, partition=0)
+    value = OffsetCommitValue(offset=offset, metadata="", commit_timestamp=1_700_000_000_000)
+    return Record(key=encode_key(key), value=encode_value(value, 3))
+
+
+@pytest.mark.parametrize(("marker", "offset"), [(1, 7), (0, 5), (None, 5)], ids=["committed", "aborted", "open"])
+async def test_offsets_of_a_transaction_count_when_it_was_committed(
+    marker: int | None, offset: int, autojump_clock: MockClock
+) -> None:
+    async with memory_broker(settings=ONE_PARTITION) as broker:
+        await ready(broker, "t")
+        survivor = broker.disk.crash(Loss.PROCESS_DEATH)
+    made = build_batch([offset_record(5)], partition_leader_epoch=0)
+    of_producer = {"partition_leader_epoch": 0, "producer_id": 9, "producer_epoch": 0, "is_transactional": True}
+    made += build_batch([offset_record(7)], base_offset=1, base_sequence=0, **of_producer)  # type: ignore[arg-type]
+    if marker is not None:
+        end = Record(key=b"\0\0" + marker.to_bytes(2, "big"), value=b"\0\0\0\0\0\0")
+        made += build_batch([end], base_offset=2, is_control=True, **of_producer)  # type: ignore[arg-type]
+    survivor.open(f"{LOG}/00000000000000000000.log").pwrite(made, 0)
+    async with memory_broker(survivor, settings=ONE_PARTITION) as broker:
+        client = await broker.connect()
+        assert await offsets_of(client) == {("t", 0): offset}
+        assert led_by(broker).must_keep_history == (marker is None)
+        found = await fetch_group(client, places=[("t", 0)], require_stable=True)
+        code = ErrorCode.UNSTABLE_OFFSET_COMMIT if marker is None else 0
+        assert found.topics[0].partitions[0].error_code == code
+
+
+# Rewriting
+
+
+async def fill(client: Client, *, rounds: int, group_ids: tuple[str, ...] = ("g",), first: int = 0) -> None:
+    for offset in range(first, first + rounds):
+        for group_id in group_ids:
+            await commit(client, {("t", 0): offset, ("t", 1): offset}, group_id=group_id, metadata="x" * 50)
+
+
+async def test_a_log_that_is_mostly_history_is_rewritten_and_its_old_segments_go(autojump_clock: MockClock) -> None:
+    own = {**SMALL, "log.retention.check.interval.ms": 1000, "log.segment.delete.delay.ms": 0}
+    async with memory_broker(settings=own) as broker:
+        client = await ready(broker, "t")
+        joined = await form(client, "members")
+        held = led_by(broker).partition.log
+        for start in range(0, 200, 20):
+            await fill(client, rounds=20, first=start, group_ids=("g", "h"))
+            await trio.sleep(6)
+            await beat(client, joined, group_id="members")
+        assert held.log_end_offset > 800
+        assert held.log_end_offset - held.log_start_offset < 200
+        assert held.size < 4 * 4096
+        assert led_by(broker).bytes_behind <= held.size
+        survivor = broker.disk.crash(Loss.PROCESS_DEATH)
+    async with memory_broker(survivor, settings=own) as broker:
+        client = await broker.connect()
+        for group_id in ("g", "h"):
+            assert await offsets_of(client, group_id) == {("t", 0): 199, ("t", 1): 199}
+        assert await beat(client, joined, group_id="members") == 0
+        assert led_by(broker).partition.log.log_start_offset > 400
+
+
+async def test_a_rewriting_is_not_begun_while_most_of_the_log_is_live(autojump_clock: MockClock) -> None:
+    async with memory_broker(settings=SMALL) as broker:
+        client = await ready(broker, "t")
+        await fill(client, rounds=2, group_ids=tuple(f"group-{number}" for number in range(40)))
+        await trio.sleep(20)
+        led = led_by(broker)
+        assert led.bytes_behind > 8000
+        assert led.partition.log.log_start_offset == 0
+        assert led.rewrite_at_bytes > led.bytes_behind, "it is looked at again when it has grown"
+
+
+async def test_what_is_committed_while_a_log_is_rewritten_is_kept(autojump_clock: MockClock) -> None:
+    async with memory_broker(settings=SMALL, latency_ms=20) as broker:
+        client = await ready(broker, "t")
+        group_ids = tuple(f"group-{number}" for number in range(12))
+        done = trio.Event()
+        latest: dict[str, int] = {}
+
+        async def commit_on() -> None:
+            mine = await broker.connect()
+            offset = 0
+            while not done.is_set():
+                offset += 1
+                for group_id in group_ids:
+                    assert set((await commit(mine, {("t", 0): offset}, group_id=group_id)).values()) == {0}
+                    latest[group_id] = offset
+                await trio.sleep(0.05)
+
+        led = led_by(broker)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(commit_on)
+            starts = set()
+            for _ in range(100):
+                await trio.sleep(1)
+                starts.add(led.partition.log.log_start_offset)
+            done.set()
+        assert len(starts) > 3, "it was rewritten several times"
+        survivor = broker.disk.crash(Loss.PROCESS_DEATH)
+        del client
+    async with memory_broker(survivor, settings=SMALL) as broker:
+        client = await broker.connect()
+        for group_id in group_ids:
+            assert await offsets_of(client, group_id) == {("t", 0): latest[group_id]}
+
+
+async def test_a_rewriting_that_fails_is_tried_again_when_the_log_has_grown(autojump_clock: MockClock) -> None:
+    async with memory_broker(settings=SMALL) as broker:
+        client = await ready(broker, "t")
+        led = led_by(broker)
+        offset = 0
+        while led.bytes_behind < led.rewrite_at_bytes - 300:
+            offset += 1
+            await fill(client, rounds=1, first=offset)
+        broker.disk.inject(Fault(errno.ENOSPC, name="write", path=f"{LOG}/*.log", skip=2))
+        await fill(client, rounds=2, first=offset + 1)
+        await trio.sleep(20)
+        assert led.partition.log.log_start_offset == 0
+        assert await offsets_of(client) == {("t", 0): offset + 2, ("t", 1): offset + 2}
+        await fill(client, rounds=40, first=offset + 3)
+        await trio.sleep(20)
+        assert led.partition.log.log_start_offset > 0
+        assert await offsets_of(client) == {("t", 0): offset + 42, ("t", 1): offset + 42}

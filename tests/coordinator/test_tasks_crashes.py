@@ -1,0 +1,127 @@
+"""A node that dies at each operation on the files of its groups, and what its next life knows of them.
+
+Commits go on while the log is rewritten and its old segments go. After the death of the process every acknowledged
+commit is there; after a loss of power everything that a sync has covered, and nothing that was never committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from kbroker.testing.broker import Client, MemoryBroker, memory_broker
+from kbroker.testing.disk import Operation, SimulatedDisk
+from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.draws import Draws
+from tests.handlers.asking import create_topic
+from tests.handlers.groups import beat, commit, find, form, offsets_of
+from wire.messages.join_group import JoinGroupResponse
+
+SETTINGS = {
+    "offsets.topic.num.partitions": 1,
+    "offsets.topic.segment.bytes": 2048,
+    "log.retention.check.interval.ms": 1000,
+    "log.segment.delete.delay.ms": 0,
+}
+GROUPS = ("a", "b", "c")
+ROUNDS = 24
+POWER = (Loss.ONLY_SYNCED, Loss.PREFIX, Loss.TORN, Loss.SECTORS, Loss.NAMES_LOST)
+
+
+@dataclass(frozen=True)
+class Crash:
+    """A disk that was left behind, and what must be on it at least, and may be at most, by group."""
+
+    operation: str
+    loss: Loss
+    disk: SimulatedDisk
+    least: dict[str, int]
+    most: dict[str, int]
+
+
+class Watcher:
+    """Crashes the disk at each operation on the files of the groups.
+
+    Shape  acknowledged and attempted are the offsets of each group; synced is what was acknowledged when the log was
+           last synced as a whole
+    """
+
+    def __init__(self, broker: MemoryBroker, losses: Sequence[Loss]) -> None:
+        self.acknowledged = dict.fromkeys(GROUPS, -1)
+        self.attempted = dict.fromkeys(GROUPS, -1)
+        self.synced = dict.fromkeys(GROUPS, -1)
+        self.crashes: list[Crash] = []
+        self._disk = broker.disk
+        self._losses = losses
+        self._pending: dict[str, int] | None = None
+        self._disk.observer = self._observe
+
+    def _observe(self, operation: Operation) -> None:
+        if self._pending is not None and operation.name != "sync_directory":
+            # A segment that is new is durable with its name, which is synced next.
+            self.synced, self._pending = self._pending, None
+        if "__consumer_offsets-0" not in operation.path and "log-start-offset-checkpoint" not in operation.path:
+            return
+        draws = Draws("groups", operation.number)
+        loss = draws.choice(self._losses)
+        least = self.acknowledged if loss is Loss.PROCESS_DEATH else self.synced
+        disk = self._disk.crash(loss, seed=operation.number, during=operation)
+        self.crashes.append(Crash(str(operation), loss, disk, dict(least), dict(self.attempted)))
+        if operation.name == "sync" and operation.path.endswith(self._active_segment()):
+            self._pending = dict(self.acknowledged)
+
+    def _active_segment(self) -> str:
+        names = [path for path in self._disk.image("/data/__consumer_offsets-0") if path.endswith(".log")]
+        return max(names)
+
+
+async def commit_for_long(client: Client, joined: JoinGroupResponse, watcher: Watcher) -> None:
+    for offset in range(ROUNDS):
+        for group_id in GROUPS:
+            watcher.attempted[group_id] = offset
+            assert await commit(client, {("t", 0): offset}, group_id=group_id, metadata="x" * 40) == {("t", 0): 0}
+            watcher.acknowledged[group_id] = offset
+        await trio.sleep(1)
+        await beat(client, joined, group_id="members")
+
+
+async def survive(crash: Crash, joined: JoinGroupResponse) -> str | None:
+    """What is wrong with what the next life finds."""
+    async with memory_broker(crash.disk, settings=SETTINGS, stops_cleanly=False) as broker:
+        client = await broker.connect()
+        for group_id in GROUPS:
+            offset = (await offsets_of(client, group_id)).get(("t", 0), -1)
+            if not crash.least[group_id] <= offset <= crash.most[group_id]:
+                return f"{group_id} is at {offset}, not in {crash.least[group_id]}..{crash.most[group_id]}"
+        if min(crash.least.values()) >= 0 and await beat(client, joined, group_id="members") != 0:
+            return "a stable group has lost its member"
+    return None
+
+
+@pytest.mark.parametrize("losses", [[Loss.PROCESS_DEATH], POWER], ids=["process", "power"])
+async def test_d6_d7_k10_a_crash_at_any_operation_loses_no_commit(
+    losses: Sequence[Loss], autojump_clock: MockClock
+) -> None:
+    """Also while the log is rewritten (D6), and what was synced also when the power goes (D7)."""
+    async with memory_broker(settings=SETTINGS, stops_cleanly=False) as broker:
+        client = await broker.connect()
+        await find(client)
+        await create_topic(client, "t")
+        joined = await form(client, "members")
+        watcher = Watcher(broker, losses)
+        await commit_for_long(client, joined, watcher)
+        broker.disk.observer = None
+        assert broker.node.broker is not None
+        held = broker.node.broker.groups.led[0].partition.log
+        assert held.log_start_offset > 40, "it was rewritten, more than once"
+        assert len(held.segments) < 5, "old segments went"
+    crashes = watcher.crashes
+    assert len(crashes) > 100
+    assert {crash.loss for crash in crashes} == set(losses)
+    assert max(min(crash.least.values()) for crash in crashes) > 10, "something was synced"
+    wrong = [(crash.operation, crash.loss, found) for crash in crashes if (found := await survive(crash, joined))]
+    assert not wrong
