@@ -23,6 +23,7 @@ import trio
 
 from kbroker import handlers
 from kbroker.broker import Broker
+from kbroker.broker.closing import close_logs
 from kbroker.config import ConfigError, Settings
 from kbroker.config.catalogue import broker_setting
 from kbroker.config.container import Container
@@ -57,6 +58,7 @@ STOP_GRACE_MS = 2_000
 FAILURE_NOTICE_MS = 1_000
 FLUSH_INTERVAL_MS = 1_000
 REMOVAL_INTERVAL_MS = 10_000
+REOPEN_INTERVAL_MS = 5_000
 SPACE_INTERVAL_MS = 1_000
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
@@ -306,6 +308,7 @@ class Node:
             await controller.shut_down_broker()
             nursery.cancel_scope.cancel()
         await controller.close()
+        await close_logs(env, directory)
         await env.run_blocking(partial(replicas.close, broker_epoch=broker_epoch))
         log.info("stopped")
 
@@ -324,6 +327,7 @@ class Node:
             )
         )
         start(partial(remove_deleted, env, directory, interval_ms=REMOVAL_INTERVAL_MS, report=report))
+        start(partial(broker.reopen_failed, interval_ms=REOPEN_INTERVAL_MS))
         start(
             partial(
                 watch_space,
