@@ -84,6 +84,7 @@ class GroupCoordinator:
         self._sleep = trio.CancelScope()
         self._due_ms: int | None = None
         self._has_followed = False
+        self._image = Image()
 
     # Which partition, which shard
 
@@ -181,6 +182,9 @@ class GroupCoordinator:
         led.state = State.ACTIVE
         with suppress(KafkaError):
             await self.decisions.decide(led, led.shard.on_loaded)
+            # Topics may have been deleted while it was loaded, or just before a crash.
+            for deleted in _deleted_topics(led.shard, self._image):
+                await self.decisions.decide(led, partial(led.shard.on_topics_deleted, [deleted]))
         if led.wants_rewriting:
             self._want_rewriting()
 
@@ -205,6 +209,7 @@ class GroupCoordinator:
 
     async def on_image(self, image: Image, delta: Delta) -> None:
         """Load what this broker leads now, let go of what it leads no more, and forget offsets of deleted topics."""
+        self._image = image
         topic = image.topics_by_name.get(GROUP_METADATA_TOPIC)
         if topic is not delta.before.topics_by_name.get(GROUP_METADATA_TOPIC) or not self._has_followed:
             self._has_followed = True
@@ -223,6 +228,7 @@ class GroupCoordinator:
 
     async def follow(self, image: Image) -> None:
         """Load the partitions that this broker leads and has not loaded; let go of those that it leads no more."""
+        self._image = image
         topic = image.topics_by_name.get(GROUP_METADATA_TOPIC)
         partitions = self._replicas.partitions
         led_now = {
@@ -260,3 +266,14 @@ def _refuse_nameless(request: Any, caller: Caller) -> Any:
     if type(request) is JoinGroupRequest:
         response.member_id = request.member_id
     return response
+
+
+def _deleted_topics(shard: GroupShard, image: Image) -> set[tuple[UUID, str]]:
+    """Ids and names of the topics with offsets in the shard that are no more."""
+    return {
+        (committed.topic_id, name)
+        for group_id in shard.group_ids()
+        for name, partitions in shard.offsets_of(group_id).items()
+        for committed in partitions.values()
+        if (topic := image.topics_by_name.get(name)) is None or not committed.is_of(topic.id)
+    }

@@ -153,6 +153,26 @@ async def test_a_log_that_does_not_decode_leaves_its_groups_without_a_coordinato
         assert (await fetch_group(client)).error_code == ErrorCode.NOT_COORDINATOR
 
 
+async def test_a_topic_that_is_deleted_while_its_offsets_are_loaded_takes_them_along(autojump_clock: MockClock) -> None:
+    async with memory_broker(settings=ONE_PARTITION) as broker:
+        client = await ready(broker, "t", "u", "v")
+        await commit(client, {("t", 0): 5, ("u", 0): 6})
+        await fill(client, rounds=60, topic="v")
+        survivor = broker.disk.crash(Loss.PROCESS_DEATH)
+    slow = {**ONE_PARTITION, "offsets.load.buffer.size": 1}
+    async with memory_broker(survivor, settings=slow, latency_ms=1000) as broker:
+        client = await broker.connect()
+        for topic in ("t", "u"):
+            await delete_topic(client, topic)
+        await create_topic(client, "u")
+        assert led_by(broker).state is State.LOADING
+        await trio.sleep(300)
+        assert await offsets_of(client) == {("v", 0): 59, ("v", 1): 59}
+        survivor = broker.disk.crash(Loss.PROCESS_DEATH)
+    async with memory_broker(survivor, settings=ONE_PARTITION) as broker:
+        assert await offsets_of(await broker.connect()) == {("v", 0): 59, ("v", 1): 59}, "and for good"
+
+
 def offset_record(offset: int, *, topic: str = "t") -> Record:
     key = OffsetCommitKey(group="g", topic=topic, partition=0)
     value = OffsetCommitValue(offset=offset, metadata="", commit_timestamp=1_700_000_000_000)
@@ -185,10 +205,12 @@ async def test_offsets_of_a_transaction_count_when_it_was_committed(
 # Rewriting
 
 
-async def fill(client: Client, *, rounds: int, group_ids: tuple[str, ...] = ("g",), first: int = 0) -> None:
+async def fill(
+    client: Client, *, rounds: int, group_ids: tuple[str, ...] = ("g",), first: int = 0, topic: str = "t"
+) -> None:
     for offset in range(first, first + rounds):
         for group_id in group_ids:
-            await commit(client, {("t", 0): offset, ("t", 1): offset}, group_id=group_id, metadata="x" * 50)
+            await commit(client, {(topic, 0): offset, (topic, 1): offset}, group_id=group_id, metadata="x" * 50)
 
 
 async def test_a_log_that_is_mostly_history_is_rewritten_and_its_old_segments_go(autojump_clock: MockClock) -> None:
