@@ -90,6 +90,12 @@ async def turns_of_a_wait(pair: Pair, clock: Clock) -> int:
     return looked
 
 
+async def until_polling(poll: BusyPoll) -> None:
+    with trio.fail_after(5):
+        while poll.is_free:
+            await trio.lowlevel.checkpoint()
+
+
 async def test_a_connection_sleeps_at_once_until_it_had_a_row_of_short_waits(poll: BusyPoll, clock: Clock) -> None:
     with pairs(poll) as [pair]:
         for _ in range(PATIENCE - 1):
@@ -145,10 +151,8 @@ async def test_one_connection_polls_at_a_time(poll: BusyPoll, clock: Clock) -> N
         await make_lively(other)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(one.stream.receive, 100)
-            await trio.lowlevel.checkpoint()
-            assert not poll.is_free
+            await until_polling(poll)
             nursery.start_soon(other.stream.receive, 100)
-            await trio.lowlevel.checkpoint()
             await wait_all_tasks_blocked()
             assert clock.looks < 2 * WINDOW_NS / TURN_NS
             one.peer.sendall(b"1")
@@ -175,7 +179,7 @@ async def test_a_poll_ends_with_the_connection(poll: BusyPoll) -> None:
                 assert await pair.stream.receive(100) == b""
 
             nursery.start_soon(meet_the_end)
-            await trio.lowlevel.checkpoint()
+            await until_polling(poll)
             pair.peer.close()
         assert poll.is_free
 
@@ -186,7 +190,7 @@ async def test_a_poll_is_cancelled_and_leaves_the_place_free(poll: BusyPoll) -> 
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(pair.stream.receive, 100)
-                await trio.lowlevel.checkpoint()
+                await until_polling(poll)
                 scope.cancel()
         assert scope.cancelled_caught
         assert poll.is_free
@@ -202,6 +206,6 @@ async def test_closing_our_end_ends_a_poll(poll: BusyPoll) -> None:
                     await pair.stream.receive(100)
 
             nursery.start_soon(meet_the_end)
-            await trio.lowlevel.checkpoint()
+            await until_polling(poll)
             pair.stream.close()
         assert poll.is_free
