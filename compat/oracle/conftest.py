@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +12,9 @@ from compat.brokers import Broker
 from compat.kafka import KafkaNode
 from compat.oracle.raw import Answer, Closed, RawConnection, Reply, Silent, ask, connected
 from compat.oracle.schema import Message, decode_response, encode_request
+
+if TYPE_CHECKING:
+    from compat.oracle.groups import NewGroup, NewSeat, Seat
 
 COORDINATOR_LOAD_IN_PROGRESS = 14
 
@@ -187,3 +191,33 @@ def same(answers: list[Message]) -> Message:
 def pair(kafka: KafkaNode, broker: Broker) -> Pair:
     """Both brokers."""
     return Pair(kafka.bootstrap_servers, broker.bootstrap_servers)
+
+
+@pytest.fixture(scope="session")
+def new_group(pair: Pair, new_topic_name: Callable[[str], str]) -> NewGroup:
+    """A function that names a group which nobody used and waits for its coordinator on both."""
+    from compat.oracle.groups import await_coordinator  # noqa: PLC0415
+
+    def name(stem: str) -> str:
+        group = new_topic_name(stem)
+        for address in pair.addresses:
+            await_coordinator(address, group)
+        return group
+
+    return name
+
+
+@pytest.fixture
+def seat(pair: Pair) -> Iterator[NewSeat]:
+    """A function that gives members whose connections are closed at the end."""
+    from compat.oracle.groups import Seat  # noqa: PLC0415
+
+    seats: list[Seat] = []
+
+    def take(group: str, client_id: str = "alice", *, instance: str | None = None) -> Seat:
+        seats.append(Seat(pair, group, client_id, instance=instance))
+        return seats[-1]
+
+    yield take
+    for each in seats:
+        each.close()

@@ -207,7 +207,8 @@ def _encode_fields(fields: list[Field], message: Message, version: int, *, flexi
 def request_header(api_key: int, version: int, correlation_id: int, client_id: str | None, *, flexible: bool) -> bytes:
     """A request header, version 1 or 2."""
     head = struct.pack(">hhi", api_key, version, correlation_id)
-    head += struct.pack(">h", -1) if client_id is None else struct.pack(">h", len(client_id)) + client_id.encode()
+    raw = None if client_id is None else client_id.encode()
+    head += struct.pack(">h", -1) if raw is None else struct.pack(">h", len(raw)) + raw
     return head + (b"\x00" if flexible else b"")
 
 

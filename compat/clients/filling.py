@@ -1,0 +1,23 @@
+"""Topics filled by one request: what the records are read by is under test, not what wrote them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from compat.oracle.batches import Batch, Item
+from compat.oracle.raw import connected
+
+
+def fill(servers: str, topic: str, values: Mapping[int, Sequence[bytes]], *, start_ms: int | None = None) -> None:
+    """Write values to partitions, a millisecond apart; by default from now on, which retention leaves alone."""
+    first = int(time.time() * 1000) if start_ms is None else start_ms
+    parts = []
+    for partition, part in values.items():
+        items = [Item(value, timestamp_delta=number) for number, value in enumerate(part)]
+        parts.append({"Index": partition, "Records": Batch(items, base_timestamp=first).encode()})
+    message = {"Acks": -1, "TimeoutMs": 30_000, "TopicData": [{"Name": topic, "PartitionData": parts}]}
+    with connected(servers) as connection:
+        answer = connection.call("Produce", 7, message)
+    codes = {part["ErrorCode"] for part in answer["Responses"][0]["PartitionResponses"]}
+    assert codes == {0}, answer
