@@ -1,0 +1,49 @@
+# The image of the broker; see docs/image.md.
+#
+# BASE is any image with Python 3.11 or newer, its venv module, and bash. PIP_ARGUMENTS and a volume at /wheels let it be built
+# without a network.
+ARG BASE=docker.io/library/python:3.13-slim-bookworm
+
+FROM ${BASE} AS build
+ARG PIP_ARGUMENTS=""
+WORKDIR /source
+COPY requirements/run.txt requirements/
+RUN python3 -m venv /opt/kbroker \
+    && /opt/kbroker/bin/pip install --quiet --no-cache-dir ${PIP_ARGUMENTS} --require-hashes -r requirements/run.txt
+COPY pyproject.toml README.md LICENSE ./
+COPY wire wire
+COPY kbroker kbroker
+# What built the package does not run it, and pip has no place in an image that nobody installs into.
+RUN /opt/kbroker/bin/pip install --quiet --no-deps --no-build-isolation --no-compile . \
+    && /opt/kbroker/bin/pip uninstall --quiet --yes \
+        hatchling editables packaging pathspec pluggy tomlkit trove-classifiers setuptools pip \
+    && find /opt/kbroker -name tests -type d -prune -exec rm -r {} + \
+    && find /opt/kbroker -name __pycache__ -type d -prune -exec rm -r {} + \
+    && /opt/kbroker/bin/python -m compileall -q -j 0 /opt/kbroker/lib
+
+FROM ${BASE}
+LABEL org.opencontainers.image.title="kbroker" \
+    org.opencontainers.image.description="A Kafka-wire-compatible broker without a JVM" \
+    org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=build /opt/kbroker /opt/kbroker
+COPY docker/kafka /etc/kafka/docker
+COPY docker/kafka /etc/confluent/docker
+COPY docker/bin /usr/local/bin
+# Any user may run it (the data directory is open as /tmp is), and appuser does unless another one is named. Other people's
+# start scripts edit files in /etc/confluent/docker.
+RUN useradd --create-home --shell /bin/bash appuser \
+    && mkdir -p /etc/kafka/secrets /var/lib/kafka/data /mnt/shared/config \
+    && chown -R appuser:root /etc/kafka /etc/confluent /var/lib/kafka /mnt/shared/config /home/appuser \
+    && chmod -R ug+rwX /etc/kafka /etc/confluent /var/lib/kafka /mnt/shared/config /home/appuser \
+    && chmod 1777 /var/lib/kafka/data
+ENV PATH=/opt/kbroker/bin:/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    XDG_DATA_HOME=/var/lib
+USER appuser
+WORKDIR /home/appuser
+EXPOSE 9092
+VOLUME ["/etc/kafka/secrets", "/var/lib/kafka/data", "/mnt/shared/config"]
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=6s --start-period=20s --retries=3 CMD ["/etc/kafka/docker/health"]
+CMD ["/etc/kafka/docker/run"]
