@@ -102,7 +102,8 @@ def check_group(group: Group, shard: GroupShard) -> None:
 class Client:
     """One process that is a member, or wants to be.
 
-    Shape   joined is the generation that it knows; owned its partitions in it once it has them, None before
+    Shape   joined is the generation that it knows; owned its partitions in it once it has them, None before; is_busy
+            while it works on what it has read, and lets a rebalance wait although its heartbeats go on
     """
 
     world: RecordingWorld
@@ -113,6 +114,7 @@ class Client:
     joined: JoinGroupResponse | None = None
     owned: list[int] | None = None
     is_fenced: bool = False
+    is_busy: bool = False
     positions: dict[int, int] = field(default_factory=dict)
 
     def step(self) -> None:
@@ -146,7 +148,7 @@ class Client:
         request = JoinGroupRequest(
             group_id=GROUP,
             session_timeout_ms=10_000,
-            rebalance_timeout_ms=20_000,
+            rebalance_timeout_ms=6_000,
             member_id=self.member_id,
             group_instance_id=self.instance_id,
             protocol_type="consumer",
@@ -185,7 +187,8 @@ class Client:
                 group_instance_id=self.instance_id,
             )
         )
-        self._fault(ErrorCode(response.error_code))
+        if not (self.is_busy and response.error_code == ErrorCode.REBALANCE_IN_PROGRESS):
+            self._fault(ErrorCode(response.error_code))
 
     def _look_for_answer(self) -> None:
         assert self.waiting is not None
@@ -243,6 +246,11 @@ class Client:
         self.world.note(self.name, Function.COMMIT, kind, partition, offset=offset, epoch=epoch)
         self._fault(code)
 
+    def rejoin(self) -> None:
+        """Ask for a rebalance, as a leader does when its topics have changed."""
+        if self.waiting is None and not self.is_fenced:
+            self.joined = self.owned = None
+
     def leave(self) -> None:
         """Go in order; a client that waits cannot."""
         if self.joined is None or self.waiting is not None:
@@ -263,7 +271,7 @@ def settle(world: RecordingWorld, clients: Iterable[Client]) -> int:
     alive = list(clients)
     for count in range(200):
         for client in alive:
-            client.is_fenced = False
+            client.is_fenced = client.is_busy = False
             client.step()
             world.check()
         group = world.shard.group(GROUP)
