@@ -16,6 +16,7 @@ Source: OffsetMetadataManager.cleanupExpiredOffsets of Apache Kafka 4.3.1; KIP-2
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from uuid import UUID
 
 from kbroker.coordinator.context import Context
@@ -73,12 +74,7 @@ def _is_expired(context: Context, group: Group, committed: CommittedOffset) -> b
 
 def forget_topics(context: Context, topics: Iterable[tuple[UUID, str]]) -> None:
     """Write tombstones for all offsets of deleted topics; those of a newer topic with the same name stay."""
-    offsets = context.offsets
     gone = {name: topic_id for topic_id, name in topics}
-    for group_id in offsets.groups():
-        for topic, partitions in offsets.of_group(group_id).items():
-            if topic not in gone:
-                continue
-            for partition, committed in partitions.items():
-                if committed.topic_id in (ZERO_UUID, gone[topic]):
-                    context.records.append(offset_tombstone(group_id, topic, partition))
+    for group_id, topic, partition, committed in chain(context.offsets.committed(), context.offsets.pending()):
+        if topic in gone and committed.topic_id in (ZERO_UUID, gone[topic]):
+            context.records.append(offset_tombstone(group_id, topic, partition))

@@ -9,7 +9,7 @@ Source: OffsetMetadataManager of Apache Kafka 4.3.1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -61,10 +61,6 @@ class Offsets:
         """One offset, None if none is committed."""
         return self._by_group.get(group_id, {}).get(topic, {}).get(partition)
 
-    def groups(self) -> Iterable[str]:
-        """The groups that have offsets."""
-        return self._by_group.keys()
-
     def replay(
         self, key: OffsetCommitKey, value: OffsetCommitValue | None, *, record_offset: int, producer_id: int
     ) -> None:
@@ -103,10 +99,22 @@ class Offsets:
 
     def pending_of(self, group_id: str) -> Iterator[tuple[str, int]]:
         """Topics and partitions of a group with commits in open transactions; some may come twice."""
+        for of_group, topic, partition, _ in self.pending():
+            if of_group == group_id:
+                yield topic, partition
+
+    def pending(self) -> Iterator[tuple[str, str, int, CommittedOffset]]:
+        """All commits in open transactions, with their groups, topics and partitions."""
         for pending in self._pending.values():
-            for of_group, topic, partition in pending:
-                if of_group == group_id:
-                    yield topic, partition
+            for (group_id, topic, partition), committed in pending.items():
+                yield group_id, topic, partition, committed
+
+    def committed(self) -> Iterator[tuple[str, str, int, CommittedOffset]]:
+        """All committed offsets, with their groups, topics and partitions."""
+        for group_id, topics in self._by_group.items():
+            for topic, partitions in topics.items():
+                for partition, committed in partitions.items():
+                    yield group_id, topic, partition, committed
 
     def _put(self, group_id: str, topic: str, partition: int, committed: CommittedOffset) -> None:
         topics = self._by_group.get(group_id)

@@ -254,6 +254,17 @@ def test_a_tombstone_ends_what_transactions_had_begun() -> None:
     assert world.committed() == -1
 
 
+def test_offsets_in_transactions_go_with_their_topic_too() -> None:
+    world = World()
+    replay_commit(world, 9, at=1, producer_id=1000)
+    deleted = world.shard.on_topics_deleted(
+        [(FIRST_ID, "orders")], now_ms=world.now_ms, timestamp_ms=world.timestamp_ms
+    )
+    world.append(deleted)
+    world.shard.replay_marker(1000, committed=True)
+    assert world.committed() == -1
+
+
 # OffsetDelete
 
 
@@ -277,7 +288,7 @@ def test_nothing_is_left_of_a_group_whose_offsets_are_deleted() -> None:
     assert set(offsets.of_group(GROUP)) == {"b"}
     for key in keys:
         offsets.replay(key, None, record_offset=-1, producer_id=-1)
-    assert (list(offsets.groups()), offsets.count) == ([], 0)
+    assert (list(offsets.committed()), offsets.count, len(offsets._by_group)) == ([], 0, 0)
 
 
 def test_offsets_of_topics_that_members_read_are_not_deleted() -> None:
