@@ -41,7 +41,7 @@ class IndexOptions(NamedTuple):
 def dump_index(disk: Disk, path: str, printer: Printer, problems: Problems, options: IndexOptions) -> None:
     """Print an offset index and compare it with the log beside it."""
     base_offset = _base_offset(path, problems)
-    entries = _entries(disk, path, OFFSET_ENTRY, problems)
+    entries = index_entries(disk, path, OFFSET_ENTRY, problems)
     if not entries:
         printer.verdict(path, "is empty.")
         return
@@ -68,7 +68,7 @@ def dump_index(disk: Disk, path: str, printer: Printer, problems: Problems, opti
 def dump_time_index(disk: Disk, path: str, printer: Printer, problems: Problems, options: IndexOptions) -> None:
     """Print a time index and compare it with the log and the offset index beside it."""
     base_offset = _base_offset(path, problems)
-    entries = _entries(disk, path, TIME_ENTRY, problems)
+    entries = index_entries(disk, path, TIME_ENTRY, problems)
     if options.sanity_only:
         _check_ascending(path, [(offset, timestamp) for timestamp, offset in entries], 1, printer, problems)
         return
@@ -185,7 +185,7 @@ def dump_offset_checkpoint(disk: Disk, path: str, printer: Printer, problems: Pr
         printer.row("checkpoint", {"topic": topic, "partition": partition, "offset": offset})
 
 
-def _entries(disk: Disk, path: str, entry: Struct, problems: Problems) -> list[Entry]:
+def index_entries(disk: Disk, path: str, entry: Struct, problems: Problems) -> list[Entry]:
     """The entries of an index without the zeros that were only allocated; tells of a size that no index has."""
     data = read_file(disk, path)
     whole = len(data) - len(data) % entry.size
@@ -219,7 +219,7 @@ def _positions(disk: Disk, path: str) -> list[Entry]:
     index = path.removesuffix(".timeindex") + ".index"
     found: list[Entry] = []
     with suppress(OSError):
-        found = _entries(disk, index, OFFSET_ENTRY, _Silent())
+        found = index_entries(disk, index, OFFSET_ENTRY, _Silent())
     return found if found == sorted(found) and all(position >= 0 for _, position in found) else []
 
 

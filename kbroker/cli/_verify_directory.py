@@ -1,0 +1,329 @@
+"""Check a log directory: whose it is, its metadata log, each partition against it, and the checkpoints of all.
+
+What the metadata says is read as a start reads it: the newest snapshot and the log behind it. If that is not possible
+the partitions are checked by themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from kbroker.cli._dump_logs import BatchReader
+from kbroker.cli._verify_partition import Extent, PartitionCheck, log_bytes
+from kbroker.cli._verify_report import Report
+from kbroker.cli._verify_segment import Progress
+from kbroker.controller import records, snapshots
+from kbroker.controller.metadata_log import DIRECTORY as METADATA_DIRECTORY
+from kbroker.controller.quorum_state import FILE_NAME as QUORUM_STATE
+from kbroker.controller.quorum_state import parse_quorum_state
+from kbroker.controller.replay import LogSegment, Replay
+from kbroker.metadata.errors import UnusableMetadata
+from kbroker.metadata.image import Image, ImageBuilder
+from kbroker.metadata.parts import LOST_DIRECTORY, MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY, PartitionImage, TopicImage
+from kbroker.runtime.ports import Disk
+from kbroker.storage.checkpoint import (
+    LOG_START_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_OFFSET_CHECKPOINT,
+    TopicPartition,
+    parse_offsets,
+    read_file,
+)
+from kbroker.storage.loader import offset_of
+from kbroker.storage.log_directory import CLEAN_SHUTDOWN, LOCK, META_PROPERTIES, DirectoryIdentity, parse_identity
+from kbroker.storage.segment import LOG_SUFFIX
+from wire.errors import Malformed
+from wire.types import uuid_to_text
+
+CHECKPOINTS: Final = (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT)
+_KNOWN: Final = frozenset(
+    {*CHECKPOINTS, META_PROPERTIES, LOCK, CLEAN_SHUTDOWN, snapshots.BOOTSTRAP_FILE, "cleaner-offset-checkpoint"}
+)
+_PARTITION: Final = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
+_PASSING: Final = re.compile(r"\S+\.[0-9a-f]{32}-(delete|future|stray)|.*\.tmp")
+_NO_DIRECTORY: Final = frozenset({MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY, LOST_DIRECTORY})
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was looked at."""
+
+    partitions: int = 0
+    bytes: int = 0
+
+
+class DirectoryCheck:
+    """One log directory; raises OSError when it cannot be read."""
+
+    def __init__(self, disk: Disk, path: str, *, report: Report) -> None:
+        self._disk = disk
+        self._path = path
+        self._report = report
+        self._names = disk.list(path)
+        self._is_clean = CLEAN_SHUTDOWN in self._names
+        self.counts = Counts()
+
+    def total_bytes(self) -> int:
+        """How much there is to read."""
+        return sum(log_bytes(self._disk, path, self._disk.list(path)) for path in self._partition_paths().values())
+
+    def _partition_paths(self) -> dict[TopicPartition, str]:
+        found = {}
+        for name in self._names:
+            match = _PARTITION.fullmatch(name)
+            if match is not None and _PASSING.fullmatch(name) is None and self._is_directory(name):
+                found[match[1], int(match[2])] = f"{self._path}/{name}"
+        return found
+
+    def _is_directory(self, name: str) -> bool:
+        try:
+            self._disk.list(f"{self._path}/{name}")
+        except NotADirectoryError:
+            return False
+        return True
+
+    def check(self, progress: Progress) -> None:
+        """Check everything."""
+        if not self._is_clean:
+            self._report.hint(
+                f"{self._path}/{CLEAN_SHUTDOWN}",
+                "is not there: the broker did not stop properly, its next start recovers",
+            )
+        identity = self._identity()
+        offsets = {name: self._offsets(name) for name in CHECKPOINTS}
+        paths = self._partition_paths()
+        self._check_names(paths)
+        image = self._metadata(paths.pop(_split(METADATA_DIRECTORY), None), offsets, progress)
+        extents = {}
+        for key, path in sorted(paths.items()):
+            extents[key] = self._check_partition(key, path, image, offsets, progress)
+        if image is not None and identity is not None:
+            self._compare(image, identity, paths, extents)
+        for name in CHECKPOINTS:
+            self._check_offsets(name, offsets[name], extents)
+
+    def _check_names(self, paths: dict[TopicPartition, str]) -> None:
+        for name in self._names:
+            path = f"{self._path}/{name}"
+            if _PASSING.fullmatch(name):
+                self._report.hint(
+                    path, "is left of a change that was interrupted; the next start removes or finishes it"
+                )
+            elif name not in _KNOWN and path not in paths.values():
+                self._report.add(path, "is nothing of a broker's")
+
+    def _identity(self) -> DirectoryIdentity | None:
+        path = f"{self._path}/{META_PROPERTIES}"
+        try:
+            return parse_identity(read_file(self._disk, path).decode())
+        except FileNotFoundError:
+            self._report.add(path, "is missing: the next start would take the directory for a new one")
+        except ValueError as error:
+            self._report.add(path, f"cannot be read: {error}")
+        return None
+
+    def _offsets(self, name: str) -> dict[TopicPartition, int]:
+        path = f"{self._path}/{name}"
+        try:
+            return parse_offsets(read_file(self._disk, path).decode())
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            self._report.add(path, f"cannot be read: {error}")
+            return {}
+
+    # --- the metadata log ---
+
+    def _metadata(
+        self, path: str | None, offsets: dict[str, dict[TopicPartition, int]], progress: Progress
+    ) -> Image | None:
+        """The image of what was committed; None, after saying why, if there is none to be had."""
+        bootstrap = f"{self._path}/{snapshots.BOOTSTRAP_FILE}"
+        if snapshots.BOOTSTRAP_FILE in self._names:
+            self._read_snapshot(bootstrap, 0)
+        if path is None:
+            self._report.hint(
+                f"{self._path}/{METADATA_DIRECTORY}", "is not here, so partitions cannot be compared with the metadata"
+            )
+            return None
+        names = self._disk.list(path)
+        files = frozenset(name for name in names if name.endswith(snapshots.SUFFIX)) | {QUORUM_STATE}
+        key = _split(METADATA_DIRECTORY)
+        check = PartitionCheck(self._disk, path, report=self._report, progress=progress, own_files=files)
+        before = self._report.count
+        # Each batch of it is synced before the next, so only the last can be unfinished; the replay below judges that.
+        log_start = min((base for name in names if (base := offset_of(name, LOG_SUFFIX)) is not None), default=0)
+        extent = check.check(
+            is_compacted=False,
+            log_start=log_start,
+            recovery_point=None if self._is_clean else offsets[CHECKPOINTS[0]].get(key, 0),
+        )
+        self._count(path, names)
+        epoch = self._quorum_epoch(f"{path}/{QUORUM_STATE}", names)
+        newest = self._newest_snapshot(path, names)
+        if newest is None:
+            return None
+        builder, snapshot = newest
+        logs = [(base, name) for name in names if (base := offset_of(name, LOG_SUFFIX)) is not None]
+        segments = [LogSegment(base, f"{path}/{name}") for base, name in logs]
+        if segments and segments[0].base_offset > snapshot.end_offset:
+            text = f"begins at offset {segments[0].base_offset}, and no whole snapshot reaches so far"
+            self._report.add(segments[0].path, text)
+            return None
+        try:
+            replay = Replay(
+                self._disk,
+                segments,
+                start_offset=snapshot.end_offset,
+                highest_epoch=epoch,
+                clean_shutdown=self._is_clean,
+            )
+            for batch in replay:
+                for record in records.batch_records(batch):
+                    builder.replay(record)
+        except (UnusableMetadata, Malformed) as error:
+            if self._report.count == before:
+                self._report.add(path, str(error))
+            self._report.hint(path, "cannot be replayed, so partitions are not compared with it")
+            return None
+        return builder.build(offset=max(extent.end_offset, snapshot.end_offset) - 1, epoch=epoch)
+
+    def _quorum_epoch(self, path: str, names: list[str]) -> int:
+        if QUORUM_STATE not in names:
+            self._report.add(path, "is missing: a start would begin with an epoch that was used before")
+            return 0
+        try:
+            return parse_quorum_state(read_file(self._disk, path), path).leader_epoch
+        except UnusableMetadata as error:
+            self._report.add(path, str(error).removeprefix(f"{path} "))
+            return 0
+
+    def _newest_snapshot(self, path: str, names: list[str]) -> tuple[ImageBuilder, snapshots.SnapshotId] | None:
+        """The image of the newest snapshot that can be read, all of which are tried; an empty one if there is none."""
+        newest, found = snapshots.SnapshotId(0, 0), snapshots.Snapshot([], 0)
+        for snapshot in snapshots.snapshot_ids(names):
+            contents = self._read_snapshot(f"{path}/{snapshot.file_name}", snapshot.epoch)
+            if contents is not None:
+                newest, found = snapshot, contents
+        builder = ImageBuilder(Image())
+        try:
+            for record in found.records:
+                builder.replay(record)
+        except (UnusableMetadata, Malformed) as error:
+            self._report.add(f"{path}/{newest.file_name}", f"cannot be applied: {error}")
+            return None
+        return builder, newest
+
+    def _read_snapshot(self, path: str, epoch: int | None = None) -> snapshots.Snapshot | None:
+        """What a snapshot holds; None, after saying why, if it is damaged. `epoch` is the one that its name says."""
+        before = self._report.count
+        file = self._disk.open(path, writable=False)
+        try:
+            next_offset = 0
+            for batch in (reader := BatchReader(file)):
+                # The CRC covers neither of the two.
+                if batch.base_offset != next_offset:
+                    text = f"the batch at offset {batch.base_offset} stands where {next_offset} is due"
+                    self._report.add(path, text, position=reader.position)
+                if epoch is not None and batch.partition_leader_epoch != epoch:
+                    text = f"the batch at offset {batch.base_offset} has epoch {batch.partition_leader_epoch}"
+                    self._report.add(path, f"{text}, the file's name says {epoch}", position=reader.position)
+                next_offset = batch.last_offset + 1
+        finally:
+            file.close()
+        try:
+            found = snapshots.read_snapshot(self._disk, path)
+        except (Malformed, UnusableMetadata) as error:
+            self._report.add(path, str(error).removeprefix(f"{path} "))
+            return None
+        return found if self._report.count == before else None
+
+    # --- partitions ---
+
+    def _check_partition(
+        self,
+        key: TopicPartition,
+        path: str,
+        image: Image | None,
+        offsets: dict[str, dict[TopicPartition, int]],
+        progress: Progress,
+    ) -> Extent:
+        self._count(path, self._disk.list(path))
+        return PartitionCheck(self._disk, path, report=self._report, progress=progress).check(
+            is_compacted=image is None or _is_compacted(image, key[0]),
+            log_start=offsets[LOG_START_CHECKPOINT].get(key, 0),
+            recovery_point=None if self._is_clean else offsets[RECOVERY_POINT_CHECKPOINT].get(key, 0),
+        )
+
+    def _count(self, path: str, names: list[str]) -> None:
+        self.counts.partitions += 1
+        self.counts.bytes += log_bytes(self._disk, path, names)
+
+    def _compare(
+        self,
+        image: Image,
+        identity: DirectoryIdentity,
+        paths: dict[TopicPartition, str],
+        extents: dict[TopicPartition, Extent],
+    ) -> None:
+        """Compare which partitions are here with which ought to be."""
+        wanted = {
+            (topic.name, index): topic
+            for topic in image.topics_by_name.values()
+            for index, partition in topic.partitions.items()
+            if _belongs_here(partition, identity)
+        }
+        for key in sorted(wanted.keys() - paths.keys()):
+            path = f"{self._path}/{key[0]}-{key[1]}"
+            self._report.add(path, "is missing: by the metadata this node has a replica, which would begin anew, empty")
+        for key, path in sorted(paths.items()):
+            topic: TopicImage | None = wanted.get(key)
+            if topic is None:
+                self._report.add(path, "is of no partition that the metadata has on this node")
+            elif extents[key].topic_id not in (None, topic.id):
+                found = uuid_to_text(extents[key].topic_id or topic.id)
+                self._report.add(
+                    path, f"is of the topic id {found}, but that of {topic.name} is {uuid_to_text(topic.id)}"
+                )
+
+    def _check_offsets(
+        self, name: str, offsets: dict[TopicPartition, int], extents: dict[TopicPartition, Extent]
+    ) -> None:
+        """Compare a checkpoint with the logs."""
+        path = f"{self._path}/{name}"
+        if self._is_clean and name not in self._names and extents:
+            self._report.add(path, "is missing, though the broker stopped properly")
+        elif self._is_clean and name == RECOVERY_POINT_CHECKPOINT:
+            # The others need not tell of every partition.
+            for topic, index in sorted(extents.keys() - offsets.keys()):
+                self._report.add(path, f"has no entry for {topic}-{index}")
+        for (topic, index), offset in offsets.items():
+            extent = extents.get((topic, index))
+            if extent is None:
+                if f"{topic}-{index}" != METADATA_DIRECTORY:
+                    self._report.hint(path, f"has an entry for {topic}-{index}, which is not here")
+            elif not 0 <= offset <= extent.end_offset:
+                text = f"has {offset} for {topic}-{index}, whose log is {extent.start_offset} to {extent.end_offset}"
+                self._report.add(path, text)
+
+
+def _split(name: str) -> TopicPartition:
+    topic, _, index = name.rpartition("-")
+    return topic, int(index)
+
+
+def _belongs_here(partition: PartitionImage, identity: DirectoryIdentity) -> bool:
+    if identity.node_id not in partition.replicas:
+        return False
+    directory = partition.directory(identity.node_id)
+    return directory is None or directory in _NO_DIRECTORY or directory == identity.directory_id
+
+
+def _is_compacted(image: Image, topic: str) -> bool:
+    """Whether offsets may be missing between batches: by the topic's policy, or by one that any broker has."""
+    policy = image.topic_configs(topic).get("cleanup.policy")
+    if policy is not None:
+        return "compact" in policy
+    return any("compact" in configs.get("log.cleanup.policy", "") for configs in image.configs.values())

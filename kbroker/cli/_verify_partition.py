@@ -1,0 +1,151 @@
+"""Check the directory of one partition: which files are there, each segment, and the small files beside them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from kbroker.cli._verify_report import Report
+from kbroker.cli._verify_segment import Expected, Progress, Reach, SegmentCheck
+from kbroker.runtime.ports import Disk
+from kbroker.storage.checkpoint import read_file
+from kbroker.storage.leader_epoch import LeaderEpochs, parse_epochs
+from kbroker.storage.loader import EPOCH_CHECKPOINT, offset_of
+from kbroker.storage.log_directory import PARTITION_METADATA, parse_partition_metadata
+from kbroker.storage.producer_state import parse_snapshot
+from kbroker.storage.segment import INDEX_SUFFIXES, LOG_SUFFIX, SNAPSHOT_SUFFIX, file_name
+
+_PASSING: Final = re.compile(r".*(\.deleted|\.cleaned|\.swap|\.tmp|\.checkpoint\.part)")
+_SEGMENT_FILE: Final = re.compile(r"\d{20}(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
+_KNOWN: Final = frozenset({EPOCH_CHECKPOINT, PARTITION_METADATA, "remote_log_snapshot"})
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What a partition's directory holds: from the first segment to behind the last batch, and whose it says it is."""
+
+    start_offset: int
+    end_offset: int
+    topic_id: UUID | None
+
+
+class PartitionCheck:
+    """One directory; `own_files` are the names that belong to it beside those of every partition."""
+
+    def __init__(
+        self, disk: Disk, path: str, *, report: Report, progress: Progress, own_files: frozenset[str] = frozenset()
+    ) -> None:
+        self._disk = disk
+        self._path = path
+        self._report = report
+        self._progress = progress
+        self._own_files = own_files
+        self._names = disk.list(path)
+
+    def check(self, *, is_compacted: bool, log_start: int, recovery_point: int | None) -> Extent:
+        """Check everything. `recovery_point` is None where the broker stopped properly. OSError."""
+        self._check_names()
+        names = frozenset(self._names)
+        bases = [base for name in self._names if (base := offset_of(name, LOG_SUFFIX)) is not None]
+        start = max(log_start, bases[0]) if bases else log_start
+        expected = Expected(is_compacted, start, self._epochs(), recovery_point)
+        reach = Reach(bases[0] if bases else 0)
+        if not bases:
+            self._report.add(self._path, "there is no segment")
+        for base in bases:
+            self._check_beginning(base, reach, expected)
+            SegmentCheck(
+                self._disk,
+                self._path,
+                base,
+                is_last=base == bases[-1],
+                expected=expected,
+                report=self._report,
+                progress=self._progress,
+            ).check(names, reach)
+        self._check_snapshots(reach.next_offset, is_clean=recovery_point is None)
+        self._check_epochs(expected, reach)
+        return Extent(bases[0] if bases else 0, reach.next_offset, self._topic_id())
+
+    def _check_names(self) -> None:
+        """Tell of what does not belong here."""
+        logs = {name[:20] for name in self._names if offset_of(name, LOG_SUFFIX) is not None}
+        for name in self._names:
+            path = f"{self._path}/{name}"
+            if _PASSING.fullmatch(name):
+                self._report.hint(
+                    path, "is left of a change that was interrupted; the next start removes or finishes it"
+                )
+            elif _SEGMENT_FILE.fullmatch(name):
+                if name.endswith(INDEX_SUFFIXES) and name[:20] not in logs:
+                    self._report.add(path, "there is no log that it is the index of")
+            elif name not in _KNOWN and name not in self._own_files:
+                self._report.add(path, "is no file of a broker's")
+
+    def _check_beginning(self, base: int, reach: Reach, expected: Expected) -> None:
+        path = f"{self._path}/{file_name(base, LOG_SUFFIX)}"
+        if reach.is_known and base < reach.next_offset:
+            self._report.add(path, f"begins at {base}, but the segment before ends with {reach.next_offset - 1}")
+        elif base > reach.next_offset and not expected.is_compacted:
+            between = f"the offsets {reach.next_offset} to {base - 1} are missing before it"
+            self._report.add(path, between)
+        if not reach.is_known or base > reach.next_offset:
+            reach.next_offset, reach.is_known = base, True
+
+    def _epochs(self) -> LeaderEpochs | None:
+        """The checkpoint of leader epochs; None without one, or if it cannot be read."""
+        path = f"{self._path}/{EPOCH_CHECKPOINT}"
+        if EPOCH_CHECKPOINT not in self._names:
+            return None
+        try:
+            return LeaderEpochs(parse_epochs(read_file(self._disk, path).decode()))
+        except ValueError as error:
+            self._report.add(path, f"cannot be read: {error}")
+            return None
+
+    def _check_epochs(self, expected: Expected, reach: Reach) -> None:
+        path = f"{self._path}/{EPOCH_CHECKPOINT}"
+        if expected.epochs is None:
+            if EPOCH_CHECKPOINT not in self._names and reach.epoch >= 0 and expected.recovery_point is None:
+                self._report.add(path, "is missing, though there are batches")
+            return
+        last = expected.epochs.entries[-1:]
+        if last and last[0][1] > reach.next_offset and expected.recovery_point is None:
+            self._report.add(path, f"epoch {last[0][0]} begins at {last[0][1]}, the log ends at {reach.next_offset}")
+
+    def _check_snapshots(self, end_offset: int, *, is_clean: bool) -> None:
+        for name in self._names:
+            offset = offset_of(name, SNAPSHOT_SUFFIX)
+            if offset is None:
+                continue
+            path = f"{self._path}/{name}"
+            try:
+                entries = parse_snapshot(read_file(self._disk, path))
+            except ValueError as error:
+                self._report.add(path, str(error))
+                continue
+            if offset > end_offset and is_clean:
+                self._report.add(path, f"is of offset {offset}, the log ends at {end_offset}")
+            for entry in entries:
+                latest = max((batch.last_offset for batch in entry.batches), default=-1)
+                if latest >= offset:
+                    self._report.add(path, f"producer {entry.producer_id} has a batch at {latest}, behind the snapshot")
+
+    def _topic_id(self) -> UUID | None:
+        path = f"{self._path}/{PARTITION_METADATA}"
+        if PARTITION_METADATA not in self._names:
+            self._report.add(path, "is missing")
+            return None
+        try:
+            return parse_partition_metadata(read_file(self._disk, path).decode())
+        except ValueError as error:
+            self._report.add(path, f"cannot be read: {error}")
+            return None
+
+
+def log_bytes(disk: Disk, path: str, names: Sequence[str]) -> int:
+    """How much there is to read in a partition's directory."""
+    return sum(disk.size(f"{path}/{name}") for name in names if name.endswith(LOG_SUFFIX))

@@ -1,0 +1,277 @@
+"""Check one segment: every batch of its log, and what its indexes say of them.
+
+The log is read once, in pieces of a few MiB. Of a batch everything is checked: its header, its CRC, the framing of
+every record (which costs a decompression), and what the CRC does not cover: that base offsets go on where the batch
+before ended (only upwards where a compaction may have left gaps), and that leader epochs never fall and are those of
+the checkpoint.
+
+An entry of an index has to point at a batch. Which batches get an entry is up to the writer, so entries that are
+missing between others cannot be seen; but the last entry of a time index has to be the segment's greatest timestamp,
+unless it is the last segment, whose end a start reads anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from kbroker.cli._dump_indexes import TRANSACTION_ENTRY, index_entries
+from kbroker.cli._dump_logs import BatchReader, read_control
+from kbroker.cli._dump_output import Problems
+from kbroker.cli._verify_report import Report
+from kbroker.runtime.ports import Disk
+from kbroker.storage.checkpoint import read_file
+from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY
+from kbroker.storage.leader_epoch import LeaderEpochs
+from kbroker.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, file_name
+from wire.compression import decompress_pieces
+from wire.errors import Malformed
+from wire.record_batch import CODEC_MASK, MAX_DECOMPRESSED_BYTES, RecordBatch
+from wire.record_walk import RecordWalk, walk_pieces
+
+PROGRESS_BYTES: Final = 4 << 20
+Progress = Callable[[int], None]
+
+
+class Expected(NamedTuple):
+    """What is known of a log from elsewhere.
+
+    Shape  log_start is the offset below which nothing counts; epochs is None if they are not known; recovery_point is
+           None where the broker stopped properly, so that nothing needs a recovery
+    """
+
+    is_compacted: bool
+    log_start: int
+    epochs: LeaderEpochs | None
+    recovery_point: int | None
+
+
+@dataclass(slots=True)
+class Reach:
+    """How far a log has come: the offset and the leader epoch that follow, and whether that can be trusted."""
+
+    next_offset: int
+    epoch: int = -1
+    is_known: bool = True
+
+
+class _Deferred(Problems):
+    """Findings about indexes, which are told only if the next start does not build them anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[str, str, int | None]] = []
+
+    def add(self, path: str, text: str, *, position: int | None = None) -> None:
+        self.told.append((path, text, position))
+
+
+class SegmentCheck:
+    """One segment; `check` moves `reach` behind its end."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        *,
+        is_last: bool,
+        expected: Expected,
+        report: Report,
+        progress: Progress,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._base_offset = base_offset
+        self._is_last = is_last
+        self._expected = expected
+        self._report = report
+        self._progress = progress
+        self._log = self._path(LOG_SUFFIX)
+        self._positions: dict[int, list[tuple[int, int]]] = {}  # where entries point: their numbers and offsets
+        self._times: dict[int, list[tuple[int, int]]] = {}  # offsets that time entries name: their numbers and times
+        self._greatest = -1  # timestamp so far
+        self._of_indexes = _Deferred()
+
+    def _path(self, suffix: str) -> str:
+        return f"{self._directory}/{file_name(self._base_offset, suffix)}"
+
+    def check(self, names: frozenset[str], reach: Reach) -> None:
+        """Read the log and compare; `names` are the directory's. OSError."""
+        before = self._report.count
+        self._load_index(names, INDEX_SUFFIX)
+        times = self._load_index(names, TIME_INDEX_SUFFIX)
+        self._check_log(reach)
+        point = self._expected.recovery_point
+        if point is not None and reach.next_offset > point:
+            # The next start reads this segment and builds its indexes anew, whatever is in them.
+            return
+        if self._report.count == before:
+            # In a log that is damaged itself, it is no wonder that entries point at nothing.
+            self._tell_entries_without_batch()
+            if not self._times and not self._is_last:
+                self._compare_last_time(times[-1][0] if times else -1)
+        for path, text, position in self._of_indexes.told:
+            self._report.add(path, text, position=position)
+        self._check_transactions(names, reach)
+
+    # --- the log ---
+
+    def _check_log(self, reach: Reach) -> None:
+        file = self._disk.open(self._log, writable=False)
+        try:
+            reader = BatchReader(file)
+            told = 0
+            for batch in reader:
+                self._check_batch(batch, reader.position, reach)
+                if reader.position - told >= PROGRESS_BYTES:
+                    self._progress(reader.position - told)
+                    told = reader.position
+            self._progress(reader.end - told)
+            if reader.error is None:
+                return
+            point = self._expected.recovery_point
+            if self._is_last and point is not None and reach.next_offset >= point:
+                text = f"no whole batch follows offset {reach.next_offset} at byte {reader.position}: {reader.error}"
+                self._report.hint(self._log, f"{text}; the broker did not stop properly, and its next start cuts this")
+            else:
+                self._report.add(self._log, reader.error, position=reader.position)
+            reach.is_known = False
+        finally:
+            file.close()
+
+    def _check_batch(self, batch: RecordBatch, position: int, reach: Reach) -> None:
+        def add(text: str) -> None:
+            self._report.add(self._log, f"the batch at offset {batch.base_offset} {text}", position=position)
+
+        if batch.magic != 2:
+            add(f"has format {batch.magic}, which is not checked here")
+            reach.is_known = False
+            return
+        self._check_offsets(batch, reach, add)
+        self._check_epoch(batch, reach, add)
+        if not batch.crc_is_valid():
+            add("has a wrong CRC")
+        else:
+            self._check_records(batch, add)
+            self._greatest = max(self._greatest, batch.max_timestamp)
+        self._compare_entries(batch, position)
+        reach.next_offset, reach.is_known = max(reach.next_offset, batch.last_offset + 1), True
+
+    def _check_offsets(self, batch: RecordBatch, reach: Reach, add: Callable[[str], None]) -> None:
+        if batch.base_offset < self._base_offset:
+            add(f"lies before the segment's first offset, {self._base_offset}")
+        elif not reach.is_known:
+            return
+        elif batch.base_offset < reach.next_offset:
+            add(f"does not follow offset {reach.next_offset - 1}")
+        elif batch.base_offset > reach.next_offset and not self._expected.is_compacted:
+            add(f"does not follow offset {reach.next_offset - 1}: what was between is missing")
+        if batch.last_offset - self._base_offset > 0x7FFF_FFFF:
+            add(f"ends {batch.last_offset - self._base_offset} behind the segment's first offset")
+
+    def _check_epoch(self, batch: RecordBatch, reach: Reach, add: Callable[[str], None]) -> None:
+        epoch = batch.partition_leader_epoch
+        if epoch < reach.epoch:
+            add(f"has leader epoch {epoch}, behind one of {reach.epoch}")
+        reach.epoch = max(reach.epoch, epoch)
+        epochs, point = self._expected.epochs, self._expected.recovery_point
+        if epochs is None or batch.base_offset < self._expected.log_start:
+            return
+        if point is not None and batch.base_offset >= point:
+            return
+        known = epochs.epoch_for_offset(batch.base_offset)
+        if known != epoch:
+            add(f"has leader epoch {epoch}, but {known} by leader-epoch-checkpoint")
+
+    def _check_records(self, batch: RecordBatch, add: Callable[[str], None]) -> None:
+        try:
+            if batch.is_control:
+                for record in batch.records():
+                    read_control(record)
+            elif batch.record_count == batch.last_offset_delta + 1:
+                pieces = decompress_pieces(batch.codec, batch.payload, max_bytes=MAX_DECOMPRESSED_BYTES)
+                walk_pieces(RecordWalk(batch.record_count), pieces)
+            elif not self._expected.is_compacted:
+                add(f"has {batch.record_count} records for {batch.last_offset_delta + 1} offsets")
+            else:
+                self._check_sparse_records(batch, add)
+        except Malformed as error:
+            add(f"cannot be read: {error}")
+        except ValueError:  # no such codec
+            add(f"has the unknown codec {batch.attributes & CODEC_MASK}")
+
+    @staticmethod
+    def _check_sparse_records(batch: RecordBatch, add: Callable[[str], None]) -> None:
+        previous = batch.base_offset - 1
+        for record in batch.records():
+            if not previous < record.offset <= batch.last_offset:
+                add(f"has a record at offset {record.offset} behind one at {previous}")
+                return
+            previous = record.offset
+
+    # --- indexes ---
+
+    def _load_index(self, names: frozenset[str], suffix: str) -> list[tuple[int, int]]:
+        """The entries, noted under what they point at."""
+        path = self._path(suffix)
+        if path.rpartition("/")[2] not in names:
+            self._of_indexes.add(path, "is missing")
+            return []
+        is_offsets = suffix == INDEX_SUFFIX
+        entry = OFFSET_ENTRY if is_offsets else TIME_ENTRY
+        entries = index_entries(self._disk, path, entry, self._of_indexes)
+        previous = (-1, -1)
+        for number, found in enumerate(entries):
+            if found[0] <= previous[0] or found[1] < previous[1] + is_offsets:
+                text = f"entry {number} ({found[0]}, {found[1]}) does not follow ({previous[0]}, {previous[1]})"
+                self._of_indexes.add(path, text, position=number * entry.size)
+            previous = found
+            if is_offsets:
+                self._positions.setdefault(found[1], []).append((number, self._base_offset + found[0]))
+            else:
+                self._times.setdefault(self._base_offset + found[1], []).append((number, found[0]))
+        return entries
+
+    def _compare_entries(self, batch: RecordBatch, position: int) -> None:
+        for number, offset in self._positions.pop(position, ()):
+            if offset != batch.last_offset:
+                text = f"offset {offset} at position {position}, where a batch ends with {batch.last_offset}"
+                self._tell_entry(INDEX_SUFFIX, number, text)
+        for number, timestamp in self._times.pop(batch.last_offset, ()):
+            if timestamp != batch.max_timestamp:
+                text = f"timestamp {timestamp} at offset {batch.last_offset}, where the log has {batch.max_timestamp}"
+                self._tell_entry(TIME_INDEX_SUFFIX, number, text)
+
+    def _tell_entries_without_batch(self) -> None:
+        for position, entries in sorted(self._positions.items()):
+            for number, offset in entries:
+                self._tell_entry(INDEX_SUFFIX, number, f"offset {offset} at position {position}, where no batch begins")
+        for offset, entries in sorted(self._times.items()):
+            for number, timestamp in entries:
+                text = f"timestamp {timestamp} at offset {offset}, with which no batch ends"
+                self._tell_entry(TIME_INDEX_SUFFIX, number, text)
+
+    def _compare_last_time(self, last_time: int) -> None:
+        if last_time != self._greatest:
+            text = f"its last timestamp is {last_time}, but the greatest of the segment is {self._greatest}"
+            self._of_indexes.add(self._path(TIME_INDEX_SUFFIX), text)
+
+    def _tell_entry(self, suffix: str, number: int, text: str) -> None:
+        size = (OFFSET_ENTRY if suffix == INDEX_SUFFIX else TIME_ENTRY).size
+        self._of_indexes.add(self._path(suffix), f"entry {number} has {text}", position=number * size)
+
+    def _check_transactions(self, names: frozenset[str], reach: Reach) -> None:
+        path = self._path(TXN_INDEX_SUFFIX)
+        if path.rpartition("/")[2] not in names:
+            return
+        data = read_file(self._disk, path)
+        size = TRANSACTION_ENTRY.size
+        if len(data) % size:
+            self._report.add(path, f"{len(data)} bytes, no multiple of the {size} of an entry")
+        for number in range(len(data) // size):
+            version, _, first, last, stable = TRANSACTION_ENTRY.unpack_from(data, number * size)
+            if version != 0 or not 0 <= first <= last < reach.next_offset or not 0 <= stable <= reach.next_offset:
+                text = f"entry {number} is none: version {version}, offsets {first} to {last}, last stable {stable}"
+                self._report.add(path, text, position=number * size)
