@@ -9,9 +9,16 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Position
+from kafka import KafkaConsumer
+from kafka.admin import KafkaAdminClient
+from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from compat.brokers import KbrokerProcess
 from compat.clients import confluent, kafka_python
@@ -115,3 +122,126 @@ def test_a_cut_log_is_dumped_as_kafka_does(kafka_lines: KafkaTool, data: Path, t
         file.truncate(path.stat().st_size - cut)
     lines = compare(kafka_lines, [path], "--print-data-log", status=1)
     assert lines[-2].startswith("Found ")
+
+
+JOIN_TIMEOUT_S = 30
+
+
+def coordinate(broker: KbrokerProcess | KafkaNode) -> None:
+    """Everything that classic groups leave in the log: members, offsets with metadata, and what deletes them."""
+    create(broker, "read", partitions=3)
+    servers = broker.bootstrap_servers
+    simple = KafkaConsumer(bootstrap_servers=servers, group_id="simple")
+    simple.commit({TopicPartition("read", 0): OffsetAndMetadata(5, 'noted \u00e9 "so"', 0)})
+    simple.close()
+    for name, settings in (
+        ("plain", {"client_id": "one"}),
+        ("static", {"group_instance_id": "first", "session_timeout_ms": 10_000}),
+    ):
+        member = KafkaConsumer("read", bootstrap_servers=servers, group_id=name, **settings)
+        _until(lambda member=member: len(member.assignment()) == 3, lambda member=member: member.poll(timeout_ms=100))
+        member.commit({TopicPartition("read", index): OffsetAndMetadata(index, "", -1) for index in range(3)})
+        member.close()
+    admin = KafkaAdminClient(bootstrap_servers=servers)
+    admin.delete_group_offsets("plain", [TopicPartition("read", 1)])
+    admin.delete_groups(["simple"])
+    admin.close()
+
+
+def coordinate_newly(servers: str) -> None:
+    """What only Apache Kafka has: a group of the new protocol, and transactions."""
+    member = Consumer(
+        {"bootstrap.servers": servers, "group.id": "new", "group.protocol": "consumer", "auto.offset.reset": "earliest"}
+    )
+    try:
+        member.subscribe(["read"])
+        _until(lambda: len(member.assignment()) == 3, lambda: member.poll(0.1))
+        member.commit(asynchronous=False, offsets=[Position("read", index, index + 1) for index in range(3)])
+    finally:
+        member.close()
+    for number, ends in enumerate(("commit_transaction", "abort_transaction")):
+        producer = Producer({"bootstrap.servers": servers, "transactional.id": f"transaction-{number}"})
+        producer.init_transactions(20)
+        producer.begin_transaction()
+        producer.produce("read", b"value", partition=number)
+        producer.flush(20)
+        getattr(producer, ends)(20)
+
+
+def _until(is_so: Callable[[], bool], step: Callable[[], object]) -> None:
+    deadline = time.monotonic() + JOIN_TIMEOUT_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        step()
+
+
+@pytest.fixture(scope="module")
+def coordinated(start_broker: StartBroker) -> Path:
+    """The directory of a broker that coordinated classic groups."""
+    broker = start_broker("offsets.topic.num.partitions=2")
+    coordinate(broker)
+    assert broker.stop() in {0, 143}
+    assert broker.log_directory is not None
+    return broker.log_directory
+
+
+@pytest.fixture(scope="module")
+def coordinated_by_kafka(kafka_libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of Apache Kafka as installed, with groups of both protocols and transactions."""
+    assert kafka_libraries.is_dir()
+    node = KafkaNode(tmp_path_factory.mktemp("coordinated"), release="4.3")
+    node.start()
+    try:
+        coordinate(node)
+        coordinate_newly(node.bootstrap_servers)
+    finally:
+        node.stop()
+    assert node.log_directory is not None
+    return node.log_directory
+
+
+def test_group_records_are_dumped_as_kafka_does(kafka_lines: KafkaTool, coordinated: Path) -> None:
+    files = [path for path in coordinated.glob("__consumer_offsets-*/*.log") if path.stat().st_size]
+    lines = compare(kafka_lines, files, "--offsets-decoder")
+    text = "\n".join(lines)
+    for part in ('"groupInstanceId":"first"', '"subscription":{"topics":["read"]', "payload: <DELETE>", '"offset":5'):
+        assert part in text
+
+
+def test_group_records_of_kafkas_are_dumped_as_kafka_does(kafka_lines: KafkaTool, coordinated_by_kafka: Path) -> None:
+    files = [path for path in coordinated_by_kafka.glob("__consumer_offsets-*/*.log") if path.stat().st_size]
+    lines = compare(kafka_lines, files, "--offsets-decoder")
+    types = {line.partition('key: {"type":"')[2].partition('"')[0] for line in lines}
+    assert types >= {"1", "2", "3", "5", "6", "7", "8"}
+    skipped = compare(kafka_lines, files, "--offsets-decoder", "--skip-record-metadata")
+    assert len(skipped) == len(lines)
+
+
+def test_transaction_records_of_kafkas_are_dumped_as_kafka_does(
+    kafka_lines: KafkaTool, coordinated_by_kafka: Path
+) -> None:
+    files = [path for path in coordinated_by_kafka.glob("__transaction_state-*/*.log") if path.stat().st_size]
+    lines = compare(kafka_lines, files, "--transaction-log-decoder")
+    assert any('"transactionalId":"transaction-1"' in line for line in lines)
+    marked = [path for path in coordinated_by_kafka.glob("read-*/*.log") if path.stat().st_size]
+    text = "\n".join(compare(kafka_lines, marked, "--deep-iteration"))
+    assert "endTxnMarker: COMMIT" in text
+    assert "endTxnMarker: ABORT" in text
+    compare(kafka_lines, list(coordinated_by_kafka.glob("read-*/*.txnindex")))
+
+
+def test_a_log_that_is_no_log_of_groups_is_told_as_kafka_does(
+    kafka_lines: KafkaTool, coordinated_by_kafka: Path
+) -> None:
+    files = [path for path in coordinated_by_kafka.glob("__transaction_state-*/*.log") if path.stat().st_size][:1]
+    words = ["--files", str(files[0]), "--offsets-decoder"]
+    code, ours = our_lines(*words)
+    theirs = kafka_lines("DumpLogSegments", *words).stdout.split("\n")
+    assert len(ours) == len(theirs)
+    assert code == 1
+
+
+def test_kafkas_own_directory_is_found_to_be_in_order(coordinated_by_kafka: Path) -> None:
+    words = [sys.executable, "-m", "kbroker", "verify", "--data-dir", str(coordinated_by_kafka)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "")
