@@ -42,6 +42,8 @@ from wire.messages.offset_delete import OffsetDeleteRequest
 from wire.messages.sync_group import SyncGroupRequest
 
 REMEMBERED_GROUPS: Final = 10_000
+STALL_MS: Final = 500
+ROUNDS_AFTER_A_STALL: Final = 3
 REWRITE_INTERVAL_MS: Final = 5_000
 """Each rewriting syncs the log, so that even the busiest group does not cause it more often."""
 
@@ -158,6 +160,10 @@ class GroupCoordinator:
                     if due_ms is not None:
                         self._note_deadline(now_ms, due_ms)
                 await trio.sleep_forever()
+            if self._due_ms is not None and self._env.now_ms() - self._due_ms > STALL_MS:
+                # The process stood still, and heartbeats have come meanwhile: let them be read first.
+                for _ in range(ROUNDS_AFTER_A_STALL):
+                    await trio.lowlevel.checkpoint()
             for led in self._active():
                 due_ms = led.shard.next_deadline_ms()
                 if due_ms is not None and due_ms <= self._env.now_ms() and led.state is State.ACTIVE:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.coordinator.led import LedPartition, State
 from kbroker.coordinator.tasks import GroupCoordinator
@@ -17,6 +17,7 @@ from kbroker.testing.disk_nodes import Loss
 from tests.handlers.asking import create_topic, delete_topic
 from tests.handlers.groups import beat, commit, fetch_group, find, form, offsets_of
 from wire.errors import ErrorCode
+from wire.messages.heartbeat import HeartbeatRequest
 from wire.record_batch import Record, batches, build_batch
 from wire.stored.frame import encode_key, encode_value
 from wire.stored.groups import OffsetCommitKey, OffsetCommitValue
@@ -135,6 +136,22 @@ async def test_more_records_than_fit_into_a_batch_are_refused_as_a_fault_of_the_
         answer = await commit(client, wanted, metadata="x" * 400)
         assert set(answer.values()) == {ErrorCode.UNKNOWN_SERVER_ERROR}
         assert await commit(client, wanted) == dict.fromkeys(wanted, 0)
+
+
+@pytest.mark.parametrize("attempt", range(5))
+async def test_a_process_that_stood_still_reads_the_heartbeats_that_came_before_it_ends_sessions(
+    attempt: int, autojump_clock: MockClock
+) -> None:
+    """The order of tasks is drawn, hence the attempts."""
+    async with memory_broker(settings=ONE_PARTITION) as broker:
+        client = await ready(broker)
+        joined = await form(client)
+        await wait_all_tasks_blocked()
+        request = HeartbeatRequest(group_id="g", generation_id=joined.generation_id, member_id=joined.member_id)
+        await client.send(request)
+        autojump_clock.jump(20)
+        assert (await client.receive()).error_code == 0
+        assert await beat(client, joined) == 0
 
 
 # Loading
@@ -262,13 +279,13 @@ async def test_what_is_committed_while_a_log_is_rewritten_is_kept(autojump_clock
                 for group_id in group_ids:
                     assert set((await commit(mine, {("t", 0): offset}, group_id=group_id)).values()) == {0}
                     latest[group_id] = offset
-                await trio.sleep(0.05)
+                await trio.sleep(0.2)
 
         led = led_by(broker)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(commit_on)
             starts = set()
-            for _ in range(100):
+            for _ in range(40):
                 await trio.sleep(1)
                 starts.add(led.partition.log.log_start_offset)
             done.set()
@@ -285,16 +302,19 @@ async def test_a_rewriting_that_fails_is_tried_again_when_the_log_has_grown(auto
     async with memory_broker(settings=SMALL) as broker:
         client = await ready(broker, "t")
         led = led_by(broker)
-        offset = 0
-        while led.bytes_behind < led.rewrite_at_bytes - 300:
+        await fill(client, rounds=1)
+        offset, one_bytes = 0, led.bytes_behind
+        while led.bytes_behind + one_bytes < led.rewrite_at_bytes:
             offset += 1
             await fill(client, rounds=1, first=offset)
-        broker.disk.inject(Fault(errno.ENOSPC, name="write", path=f"{LOG}/*.log", skip=2))
-        await fill(client, rounds=2, first=offset + 1)
+        # The next commit makes the log too long, and the write after it is the rewriting's.
+        broker.disk.inject(Fault(errno.ENOSPC, name="write", path=f"{LOG}/*.log", skip=1))
+        offset += 1
+        await fill(client, rounds=1, first=offset)
         await trio.sleep(20)
         assert led.partition.log.log_start_offset == 0
-        assert await offsets_of(client) == {("t", 0): offset + 2, ("t", 1): offset + 2}
-        await fill(client, rounds=40, first=offset + 3)
+        assert await offsets_of(client) == {("t", 0): offset, ("t", 1): offset}
+        await fill(client, rounds=40, first=offset + 1)
         await trio.sleep(20)
         assert led.partition.log.log_start_offset > 0
-        assert await offsets_of(client) == {("t", 0): offset + 42, ("t", 1): offset + 42}
+        assert await offsets_of(client) == {("t", 0): offset + 40, ("t", 1): offset + 40}
