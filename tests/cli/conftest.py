@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -16,6 +18,8 @@ with warnings.catch_warnings():
     # The client reads its schemas by a function that Python 3.11 calls deprecated: that is not our warning.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka.admin
+
+    from tests.cli.directories import Sound, make_sound, state_of
 
 assert kafka.admin.KafkaAdminClient
 
@@ -62,3 +66,37 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         return
     with BrokerProcess(tmp_path_factory.mktemp("data"), "--profile", "test") as started:
         yield f"{started.host}:{started.port}"
+
+
+@pytest.fixture(scope="session")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
+    """Directories that are in order; not to be touched."""
+    return make_sound(tmp_path_factory.mktemp("sound"))
+
+
+@pytest.fixture
+def stopped(sound: Sound, tmp_path: Path) -> Path:
+    """A copy of the one that a broker left which stopped properly, to be damaged."""
+    return Path(shutil.copytree(sound.stopped, tmp_path / "stopped"))
+
+
+@pytest.fixture
+def killed(sound: Sound, tmp_path: Path) -> Path:
+    """A copy of the one that a broker left which was killed."""
+    return Path(shutil.copytree(sound.killed, tmp_path / "killed"))
+
+
+Verify = Callable[[Path], Done]
+
+
+@pytest.fixture
+def verify(run: Run) -> Verify:
+    """Check a directory, and that the check changed nothing."""
+
+    def verify(directory: Path) -> Done:
+        before = state_of(directory)
+        done = run("verify", "--data-dir", directory)
+        assert state_of(directory) == before
+        return done
+
+    return verify

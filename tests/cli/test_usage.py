@@ -35,7 +35,7 @@ def test_every_profile_can_be_chosen(run: Run) -> None:
     assert f"--profile {{{','.join(PROFILES)}}}" in " ".join(run("serve", "--help").out.split())
 
 
-@pytest.mark.parametrize("name", ["topic", "group", "config", "dump-log"])
+@pytest.mark.parametrize("name", ["topic", "group", "config", "offset", "dump-log"])
 def test_a_command_may_be_called_by_its_plural(run: Run, name: str) -> None:
     done = run(name, "--help")
     assert done.code == 0

@@ -1,0 +1,142 @@
+"""`kbroker offset`: where the partitions of topics begin and end, or where a point in time lies in them.
+
+The flags and the lines, `topic:partition:offset`, are those of Kafka's kafka-get-offsets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kbroker.cli import CommandFailed, Commands
+from kbroker.cli import _positions as parse
+from kbroker.cli._admin import add_connection_flags, admin_client
+
+if TYPE_CHECKING:
+    from kafka.admin import KafkaAdminClient
+
+_RULE: Final = re.compile(r"([^:,]*)(?::(?:(\d*)|(\d*)-(\d*)))?", re.ASCII)
+
+
+class Rule(NamedTuple):
+    """Topics by an expression, and of their partitions those from `first` up to but without `end`."""
+
+    topics: str
+    first: int = 0
+    end: int = parse.MAX_INT32
+
+
+def add_parser(commands: Commands) -> None:
+    """Declare the command and its flags."""
+    parser = commands.add_parser(
+        "offset",
+        aliases=["offsets"],
+        help="print offsets of partitions by time",
+        description="Print offsets of the partitions of topics of any broker of Kafka's protocol.",
+    )
+    add_connection_flags(parser)
+    parser.add_argument("--topic", metavar="NAME", help="a topic; a regular expression, or several with commas")
+    parser.add_argument("--partitions", type=parse_partitions, metavar="0,1", help="only these partitions")
+    parser.add_argument(
+        "--topic-partitions", type=parse_rules, metavar="a:1,b:0-3,c:5-,d:-3",
+        help="topics by expressions, each with a partition or a range of them without its end",
+    )  # fmt: skip
+    parser.add_argument(
+        "--time", type=parse.time_spec, default=parse.SPECS["latest"], metavar="TIME",
+        help="-1 or latest (default), -2 or earliest, -3 or max-timestamp, -4 or earliest-local, -5 or latest-tiered, "
+        "or a timestamp in ms: the first record that is not older",
+    )  # fmt: skip
+    parser.add_argument(
+        "--exclude-internal-topics", action="store_true", help="leave out what the brokers use themselves"
+    )
+    parser.add_argument("--format", choices=["text", "json"], default="text", help="json is for machines")
+    parser.set_defaults(run=partial(offset, parser))
+
+
+def parse_partitions(text: str) -> frozenset[int]:
+    """The indexes of `0,1`."""
+    return frozenset(parse.partition(word.strip()) for word in text.split(","))
+
+
+def parse_rules(text: str) -> list[Rule]:
+    """The rules of `a:1,b:0-3,c:5-,d:-3,:0`."""
+    rules = []
+    for word in text.split(","):
+        match = _RULE.fullmatch(word)
+        if match is None:
+            raise argparse.ArgumentTypeError(f"Invalid rule specification: {word}")
+        topics, only, first, end = match.groups()
+        try:
+            re.compile(topics)
+        except re.error as error:
+            raise argparse.ArgumentTypeError(f"{topics} is an invalid regex: {error}") from None
+        if only:
+            rules.append(Rule(topics or ".*", parse.partition(only), parse.partition(only) + 1))
+        else:
+            lowest = parse.partition(first) if first else 0
+            rules.append(Rule(topics or ".*", lowest, parse.partition(end) if end else parse.MAX_INT32))
+    return rules
+
+
+def offset(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Print the offsets of all partitions that are meant."""
+    if options.topic_partitions and (options.topic or options.partitions):
+        parser.error("--topic-partitions cannot be used with --topic or --partitions")
+    with admin_client(options) as client:
+        from kbroker.cli._groups import led_partitions, log_offsets  # noqa: PLC0415  (help must not cost the client)
+
+        meant = _meant(client, options)
+        offsets = log_offsets(client, meant, options.time)
+        led = led_partitions(client, {topic for topic, _ in meant}) if len(offsets) < len(meant) else {}
+    for topic, index in meant:
+        if (topic, index) not in offsets:
+            reason = "has no leader" if (topic, index) in led else "is gone"
+            print(f"kbroker offset: {topic}-{index} {reason}", file=sys.stderr)
+    rows = [(*each, offsets[each]) for each in meant if offsets.get(each, -1) >= 0]
+    _print(rows, options.format)
+
+
+def _meant(client: KafkaAdminClient, options: argparse.Namespace) -> list[tuple[str, int]]:
+    """The partitions that the flags choose, in order."""
+    from kbroker.cli._topics import include_list  # noqa: PLC0415
+
+    allowed = include_list(options.topic) if options.topic else None
+    found = []
+    for topic in client.describe_topics():
+        name = topic["name"]
+        if (options.exclude_internal_topics and topic["is_internal"]) or (
+            allowed is not None and allowed.fullmatch(name) is None
+        ):
+            continue
+        for index in (each["partition_index"] for each in topic["partitions"]):
+            if options.partitions is not None and index not in options.partitions:
+                continue
+            if _is_chosen(name, index, options.topic_partitions):
+                found.append((name, index))
+    if not found:
+        raise CommandFailed("Could not match any topic-partitions with the specified filters")
+    return sorted(found)
+
+
+def _is_chosen(topic: str, index: int, rules: Sequence[Rule] | None) -> bool:
+    return rules is None or any(
+        rule.first <= index < rule.end and re.fullmatch(rule.topics, topic) is not None for rule in rules
+    )
+
+
+def _print(rows: Sequence[tuple[str, int, int]], how: str) -> None:
+    from kbroker.cli._table import is_terminal, print_table  # noqa: PLC0415
+
+    if how == "json":
+        names = ("topic", "partition", "offset")
+        print(json.dumps([dict(zip(names, row, strict=True)) for row in rows]))
+    elif is_terminal():
+        print_table("", ("topic", "partition", "offset"), rows)
+    else:
+        for topic, index, found in rows:
+            print(f"{topic}:{index}:{found}")

@@ -1,0 +1,267 @@
+"""`kbroker verify`: every class of damage is told of in its own words."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Verify
+from tests.cli.directories import FIRST, TOPIC, findings, flip, logs, partition, starts
+from wire.record_batch import Record, RecordBatch, build_batch
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("meta.properties", "is missing: the next start would take the directory for a new one"),
+        ("recovery-point-offset-checkpoint", "is missing, though the broker stopped properly"),
+        ("replication-offset-checkpoint", "is missing, though the broker stopped properly"),
+        ("log-start-offset-checkpoint", "is missing, though the broker stopped properly"),
+        (f"{TOPIC}-0/{FIRST}.log", "there is no log that it is the index of"),
+        (f"{TOPIC}-0/{FIRST}.index", "is missing"),
+        (f"{TOPIC}-0/{FIRST}.timeindex", "is missing"),
+        (f"{TOPIC}-0/leader-epoch-checkpoint", "is missing, though there are batches"),
+        (f"{TOPIC}-0/partition.metadata", "is missing"),
+        (f"{TOPIC}-1", "is missing: by the metadata this node has a replica"),
+        ("__cluster_metadata-0/quorum-state", "is missing: a start would begin with an epoch"),
+    ],
+)
+def test_what_was_deleted_is_missed(verify: Verify, stopped: Path, name: str, reason: str) -> None:
+    path = stopped / name
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+    done = verify(stopped)
+    assert done.code == 3
+    assert reason in done.out
+
+
+def test_a_segment_that_was_deleted_leaves_a_gap(verify: Verify, stopped: Path) -> None:
+    second, third = logs(stopped)[1:3]
+    for path in partition(stopped).glob(f"{second.stem}*"):
+        path.unlink()
+    done = verify(stopped)
+    assert done.code == 3
+    missing = f"the offsets {int(second.stem)} to {int(third.stem) - 1} are missing before it"
+    assert f"{third}: {missing}" in done.lines
+
+
+def test_the_last_segment_that_was_deleted_is_missed_by_the_checkpoints(verify: Verify, stopped: Path) -> None:
+    last = logs(stopped)[-1]
+    for path in partition(stopped).glob(f"{last.stem}*"):
+        path.unlink()
+    done = verify(stopped)
+    assert done.code == 3
+    assert f"for {TOPIC}-0, whose log is 0 to {int(last.stem)}" in done.out
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("notes.txt", "is nothing of a broker's"),
+        ("orders", "is nothing of a broker's"),
+        (f"{TOPIC}-0/core", "is no file of a broker's"),
+        (f"{TOPIC}-0/123.log", "is no file of a broker's"),
+        (f"{TOPIC}-0/00000000000000000003.index", "there is no log that it is the index of"),
+        (f"{TOPIC}-0/00000000000000000003.snapshot", "producer snapshot of 0 bytes is cut short"),
+        ("__cluster_metadata-0/junk", "is no file of a broker's"),
+        ("__cluster_metadata-0/00000000000000000003-0000000001.checkpoint", "has no footer"),
+    ],
+)
+def test_foreign_files_are_found(verify: Verify, stopped: Path, name: str, reason: str) -> None:
+    (stopped / name).touch()
+    done = verify(stopped)
+    assert done.code == 3
+    assert any(line.startswith(f"{stopped / name}: ") and reason in line for line in done.lines), done.out
+
+
+def test_a_partition_that_the_metadata_does_not_have_is_found(verify: Verify, stopped: Path) -> None:
+    shutil.copytree(partition(stopped), stopped / "stranger-0")
+    done = verify(stopped)
+    assert done.code == 3
+    assert f"{stopped}/stranger-0: is of no partition that the metadata has on this node" in done.lines
+
+
+def test_a_partition_of_another_topic_of_its_name_is_found(verify: Verify, stopped: Path) -> None:
+    (partition(stopped) / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
+    done = verify(stopped)
+    assert done.code == 3
+    assert f"{partition(stopped)}: is of the topic id AAAAAAAAAAAAAAAAAAAAAQ, but that of {TOPIC} is " in done.out
+
+
+@pytest.mark.parametrize("name", ["gone-0.0123456789abcdef0123456789abcdef-delete", f"{TOPIC}-0/{FIRST}.log.deleted"])
+def test_what_the_next_start_removes_is_no_finding(verify: Verify, stopped: Path, name: str) -> None:
+    path = stopped / name
+    if name.endswith("-delete"):
+        path.mkdir()
+    else:
+        path.touch()
+    done = verify(stopped)
+    assert done.code == 0
+    assert f"{path}: note: is left of a change that was interrupted" in done.out
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("meta.properties", "version=7\n", "cannot be read: version 7, expected 1"),
+        ("meta.properties", "", "cannot be read: no version"),
+        ("recovery-point-offset-checkpoint", "1\n0\n", "cannot be read: version '1', expected 0"),
+        ("replication-offset-checkpoint", f"0\n1\n{TOPIC} 0 99999\n", f"has 99999 for {TOPIC}-0, whose log is 0 to "),
+        ("log-start-offset-checkpoint", f"0\n1\n{TOPIC} 0 -5\n", f"has -5 for {TOPIC}-0"),
+        ("log-start-offset-checkpoint", "0\n1\nnobody 0\n", "cannot be read: "),
+        (f"{TOPIC}-0/leader-epoch-checkpoint", "0\n1\n0 0\n", ", but 0 by leader-epoch-checkpoint"),
+        (f"{TOPIC}-0/leader-epoch-checkpoint", "0\n2\n3 0\n1 9\n", "cannot be read: entry 1 9 does not follow 3 0"),
+        (f"{TOPIC}-0/leader-epoch-checkpoint", "x", "cannot be read: version 'x', expected 0"),
+        (f"{TOPIC}-0/partition.metadata", "version: 1\n", "cannot be read: version 1, expected 0"),
+        ("__cluster_metadata-0/quorum-state", "{}", "cannot be read"),
+    ],
+)
+def test_small_files_that_say_what_cannot_be_are_found(
+    verify: Verify, stopped: Path, name: str, text: str, reason: str
+) -> None:
+    (stopped / name).write_text(text)
+    done = verify(stopped)
+    assert done.code == 3
+    assert any(line.startswith(f"{stopped / name}: ") or "-0/" in name for line in done.lines)
+    assert reason in done.out
+
+
+def test_a_checkpoint_without_one_of_the_partitions_is_found(verify: Verify, stopped: Path) -> None:
+    path = stopped / "recovery-point-offset-checkpoint"
+    lines = [line for line in path.read_text().splitlines()[2:] if not line.startswith(f"{TOPIC} 1 ")]
+    path.write_text("\n".join(["0", str(len(lines)), *lines]) + "\n")
+    done = verify(stopped)
+    assert (done.code, findings(done)) == (3, [f"{path}: has no entry for {TOPIC}-1"])
+
+
+def write_batches(path: Path, *batches: bytes) -> None:
+    """Put batches behind those that a log has."""
+    with path.open("ab") as file:
+        file.write(b"".join(batches))
+
+
+def next_offset(path: Path) -> int:
+    data = path.read_bytes()
+    return RecordBatch(data, starts(path)[-1]).last_offset + 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"record_count": 9}, "has 9 records for 1 offsets"),
+        ({"last_offset_delta": 4}, "has 1 records for 5 offsets"),
+        ({"record_count": 2, "last_offset_delta": 1}, "cannot be read: "),
+        ({"partition_leader_epoch": 0}, "has leader epoch 0, behind one of "),
+        ({"base_offset": 5}, "lies before the segment's first offset"),
+        ({"base_offset": 9_000}, "what was between is missing"),
+        ({"base_offset": 1 << 40}, "behind the segment's first offset"),
+        ({"is_control": True}, "cannot be read: a control record without a type"),
+    ],
+)
+def test_batches_with_a_right_crc_and_wrong_contents_are_found(
+    verify: Verify, stopped: Path, fields: dict[str, int], reason: str
+) -> None:
+    path = logs(stopped)[-1]
+    position = path.stat().st_size
+    epoch = RecordBatch(path.read_bytes(), starts(path)[-1]).partition_leader_epoch
+    given: dict[str, object] = {"base_offset": next_offset(path), "partition_leader_epoch": epoch, **fields}
+    write_batches(path, build_batch([Record(-1, 1, None, b"v")], **given))  # type: ignore[arg-type]
+    done = verify(stopped)
+    assert done.code == 3
+    assert any(line.startswith(f"{path}: at byte {position}: ") and reason in line for line in done.lines), done.out
+
+
+def test_entries_of_indexes_that_point_nowhere_are_found(verify: Verify, stopped: Path) -> None:
+    path = logs(stopped)[0].with_suffix(".index")
+    entries = list(struct.iter_unpack(">ii", path.read_bytes()))
+    entries[2] = (entries[2][0], entries[2][1] + 1)
+    entries[3] = (entries[3][0] - 1, entries[3][1])
+    entries[5] = entries[4]
+    path.write_bytes(b"".join(struct.pack(">ii", *entry) for entry in entries))
+    done = verify(stopped)
+    assert done.code == 3
+    assert [line.partition(": at byte ")[2].split(":")[0] for line in findings(done)] == ["40", "24", "16"]
+    assert f"entry 2 has offset {entries[2][0]} at position {entries[2][1]}, where no batch begins" in done.out
+
+
+def test_an_end_that_was_torn_off_is_cut_by_the_next_start_and_no_finding(verify: Verify, killed: Path) -> None:
+    path = logs(killed)[-1]
+    size = path.stat().st_size
+    write_batches(path, build_batch([Record(-1, 1, None, b"v")], base_offset=next_offset(path))[:-3])
+    done = verify(killed)
+    assert done.code == 0
+    assert f"{path}: note: no whole batch follows offset {next_offset_at(path, size)} at byte {size}: " in done.out
+
+
+def next_offset_at(path: Path, size: int) -> int:
+    data = path.read_bytes()[:size]
+    return max(RecordBatch(data, at).last_offset for at in starts_of(data)) + 1
+
+
+def starts_of(data: bytes) -> Iterator[int]:
+    position = 0
+    while position < len(data):
+        yield position
+        position += RecordBatch(data, position).size
+
+
+def test_the_same_end_is_a_finding_of_a_broker_that_stopped_properly(verify: Verify, stopped: Path) -> None:
+    path = logs(stopped)[-1]
+    position = path.stat().st_size
+    write_batches(path, b"\x00" * 100)
+    done = verify(stopped)
+    assert done.code == 3
+    assert findings(done)[0].startswith(f"{path}: at byte {position}: 100 bytes of zeros")
+
+
+def test_damage_that_no_start_repairs_is_a_finding_after_a_kill_too(verify: Verify, killed: Path) -> None:
+    path = logs(killed)[0]
+    flip(path, starts(path)[1] + 80)
+    done = verify(killed)
+    assert done.code == 3
+    assert f"{path}: at byte {starts(path)[1]}: the batch at offset " in done.out
+
+
+def test_damage_to_the_metadata_leaves_the_partitions_checked(verify: Verify, stopped: Path) -> None:
+    directory = stopped / "__cluster_metadata-0"
+    last = [path for path in sorted(directory.glob("*.log")) if path.stat().st_size][-1]
+    flip(last, 80)
+    path = logs(stopped)[0]
+    flip(path, starts(path)[1] + 80)
+    done = verify(stopped)
+    assert done.code == 3
+    assert any(line.startswith(f"{last}: at byte 0: ") for line in done.lines)
+    assert any(line.startswith(f"{path}: at byte ") for line in done.lines)
+    assert "note: cannot be replayed, so partitions are not compared with it" in done.out
+
+
+def test_a_damaged_snapshot_of_the_metadata_is_found(verify: Verify, stopped: Path) -> None:
+    path = sorted((stopped / "__cluster_metadata-0").glob("*.checkpoint"))[-1]
+    flip(path, 90)
+    done = verify(stopped)
+    assert done.code == 3
+    assert any(line.startswith(f"{path}: ") for line in findings(done))
+
+
+def test_a_directory_without_metadata_is_checked_by_itself(verify: Verify, stopped: Path) -> None:
+    shutil.rmtree(stopped / "__cluster_metadata-0")
+    done = verify(stopped)
+    assert done.code == 0
+    assert "note: is not here, so partitions cannot be compared with the metadata" in done.out
+
+
+def test_much_damage_in_one_file_is_told_only_in_part(verify: Verify, stopped: Path) -> None:
+    path = logs(stopped)[0]
+    for position in starts(path):
+        flip(path, position + 90)
+    done = verify(stopped)
+    assert done.code == 3
+    assert len(findings(done)) == 20
+    assert findings(done)[-1].endswith("(further findings in this file are only counted)")
+    assert int(done.err.split()[2]) == len(starts(path))
