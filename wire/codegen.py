@@ -63,6 +63,15 @@ def skip_tags(data: Buffer, position: int, size: int, count: int) -> int:
     return position
 
 
+def merge_tags(known: list[tuple[int, bytes]], value: object) -> bytes:
+    """The encoding of tagged fields: their number, then those that were set and those that came unknown, by tag."""
+    fields = known
+    unknown = getattr(value, "unknown_tagged_fields", ())
+    if unknown:
+        fields = sorted([*known, *((tag, encode_uvarint(len(data)) + data) for tag, data in unknown)])
+    return encode_uvarint(len(fields)) + b"".join([encode_uvarint(tag) + data for tag, data in fields])
+
+
 class Code:
     """Source of one function in the making: lines, indentation, and names for temporaries and bound objects."""
 
@@ -170,7 +179,8 @@ def _packer(layout: str) -> Callable[..., bytes]:
 _HELPERS: dict[str, object] = {
     "EMPTY": b"", "NULL_STRUCT": b"\xff", "SHORT": SHORT, "ZERO": b"\0",
     "compact_string_head": compact_string_head, "decode_uvarint": decode_uvarint, "encode_uvarint": encode_uvarint,
-    "finish_uvarint": finish_uvarint, "join": b"".join, "malformed": malformed, "new": object.__new__,
+    "finish_uvarint": finish_uvarint, "join": b"".join, "malformed": malformed,
+    "merge_tags": merge_tags, "new": object.__new__,
     "not_in_version": not_in_version, "pack": struct.pack, "skip_tags": skip_tags, "BUFFERS": BUFFERS,
     "unpack_from": struct.unpack_from, "uuid_from_bytes": uuid_from_bytes,
 }  # fmt: skip

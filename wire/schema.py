@@ -14,7 +14,8 @@ some 150 of these classes at its start and uses a third of them.
 
 `X | None` means nullable in every version of the field unless `nullable` says otherwise. A *tagged* struct that Kafka
 declares as not nullable has `default=None, nullable="none"`: None stands for "left out", which is what Kafka's default
-instance comes to on the wire, without making an object for each field that nobody sent.
+instance comes to on the wire, without making an object for each field that nobody sent. One that may be null and is
+the default instance where nobody sent it has `default=EMPTY_STRUCT`.
 
 Source: Kafka's message generator (its README under clients/src/main/resources/common/message), KIP-482.
 """
@@ -74,6 +75,16 @@ class _Missing:
 MISSING: Any = _Missing()
 
 
+class _EmptyStruct:
+    """A struct with its own defaults, made anew for each message."""
+
+    def __repr__(self) -> str:
+        return "<empty struct>"
+
+
+EMPTY_STRUCT: Any = _EmptyStruct()
+
+
 class FieldOptions(NamedTuple):
     """What `field()` was told, unresolved."""
 
@@ -122,7 +133,10 @@ class Field(NamedTuple):
     default: Any
 
     def fresh_default(self) -> Any:
-        """The default as a value of its own (a list is mutable)."""
+        """The default as a value of its own (a list or a struct is mutable)."""
+        if self.default is EMPTY_STRUCT:
+            assert isinstance(self.kind, type), f"{self.name} is no struct"
+            return self.kind()
         return [] if type(self.default) is list else self.default
 
 
@@ -191,9 +205,14 @@ def _resolve(cls: type, name: str, annotation: Any, given: Any) -> Field:
 
 
 class Message:
-    """What the decorated classes share: constructor, equality, repr. Messages are mutable and so not hashable."""
+    """What the decorated classes share: constructor, equality, repr. Messages are mutable and so not hashable.
 
-    __slots__ = ()
+    Shape  unknown_tagged_fields: (tag, bytes), ascending, of a stored record (or a struct in one) that came with tags
+           which its version does not declare; the slot is empty otherwise. They are written again where it is encoded
+    """
+
+    __slots__ = ("unknown_tagged_fields",)
+    unknown_tagged_fields: tuple[tuple[int, bytes], ...]
     __schema__: Schema
     __hash__ = None  # type: ignore[assignment]
 
@@ -206,14 +225,22 @@ class Message:
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in _names(self))
+        return _unknown(self) == _unknown(other) and all(
+            getattr(self, name) == getattr(other, name) for name in _names(self)
+        )
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={_shown(getattr(self, name))}' for name in _names(self))})"
+        parts = [f"{name}={_shown(getattr(self, name))}" for name in _names(self)]
+        parts += [f"tag {tag}={_shown(data)}" for tag, data in _unknown(self)]
+        return f"{type(self).__name__}({', '.join(parts)})"
 
 
 def _names(value: Message) -> tuple[str, ...]:
     return typing.cast(tuple[str, ...], type(value).__slots__)
+
+
+def _unknown(value: object) -> tuple[tuple[int, bytes], ...]:
+    return getattr(value, "unknown_tagged_fields", ())
 
 
 def _shown(value: object) -> str:
@@ -231,6 +258,10 @@ def _make_constructor(cls: type[Message]) -> Callable[..., None]:
         elif type(f.default) is list:
             parameters.append(f"{f.name}=MISSING")
             body.append(f"self.{f.name} = [] if {f.name} is MISSING else {f.name}")
+        elif f.default is EMPTY_STRUCT:
+            defaults[f"new_{f.name}"] = f.fresh_default
+            parameters.append(f"{f.name}=MISSING")
+            body.append(f"self.{f.name} = new_{f.name}() if {f.name} is MISSING else {f.name}")
         else:
             defaults[f"default_{f.name}"] = f.default
             parameters.append(f"{f.name}=default_{f.name}")

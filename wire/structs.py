@@ -28,7 +28,7 @@ from wire.constructs import (
     remaining,
 )
 from wire.errors import ErrorCode, KafkaError, Malformed
-from wire.schema import MISSING, Field, Schema, schema_of
+from wire.schema import EMPTY_STRUCT, MISSING, Field, Schema, schema_of
 from wire.types import Primitive
 from wire.varint import Buffer, encode_uvarint
 
@@ -44,31 +44,38 @@ _LAYOUTS = {
 
 
 class Nullable(WireConstruct):
-    """A struct behind an int8: 1, or -1 for null (KIP-893)."""
+    """A struct behind an int8: 1, or -1 for null (KIP-893). In a tagged field behind a varint: 1, or 0 for null."""
 
     min_size = 1
 
-    def __init__(self, body: Body) -> None:
+    def __init__(self, body: Body, *, tagged: bool) -> None:
         super().__init__()
         self.body = body
+        self.tagged = tagged
 
     def read(self, stream: BinaryIO) -> Any:
+        if self.tagged:
+            return self.body.read(stream) if read_uvarint(stream) else None
         (marker,) = struct.unpack(">b", read_bytes(stream, 1))
         if marker < -1:
             raise Malformed(f"a null marker of {marker}")
         return None if marker < 0 else self.body.read(stream)
 
     def write(self, obj: Any, stream: BinaryIO) -> None:
-        stream.write(b"\xff" if obj is None else b"\x01")
+        stream.write(b"\x01" if obj is not None else b"\x00" if self.tagged else b"\xff")
         if obj is not None:
             self.body.write(obj, stream)
 
     def emit_parse(self, code: ParseCode, target: str) -> None:
         marker = code.temporary("marker")
-        code.fixed("b", marker)
-        with code.block(f"if {marker} < 0:"):
-            with code.block(f"if {marker} != -1:"):
-                code.line(f"malformed('a null marker of %d' % {marker})")
+        if self.tagged:
+            code.line(f"{marker}, pos = decode_uvarint(data, pos)")
+        else:
+            code.fixed("b", marker)
+        with code.block(f"if {marker} {'== 0' if self.tagged else '< 0'}:"):
+            if not self.tagged:
+                with code.block(f"if {marker} != -1:"):
+                    code.line(f"malformed('a null marker of %d' % {marker})")
             code.line(f"{target} = None")
         with code.block("else:"):
             value = code.temporary("item")
@@ -79,20 +86,25 @@ class Nullable(WireConstruct):
         held = code.temporary("item")
         code.aside(f"{held} = {value}")
         with code.block(f"if {held} is None:"):
-            code.line("append(NULL_STRUCT)")
+            code.line("append(ZERO)" if self.tagged else "append(NULL_STRUCT)")
         with code.block("else:"):
             code.fixed("b", "1")
             self.body.emit_build(code, held)
 
 
 class Body(WireConstruct):
-    """The fields of a message or struct in one version, and behind them in flexible versions the tagged ones."""
+    """The fields of a message or struct in one version, and behind them in flexible versions the tagged ones.
 
-    def __init__(self, cls: type, version: int, *, flexible: bool) -> None:
+    Tagged fields that the version does not declare are skipped, but kept where `keeps_unknown`: what is stored may be
+    written again by a broker that is older than the one which wrote it.
+    """
+
+    def __init__(self, cls: type, version: int, *, flexible: bool, keeps_unknown: bool = False) -> None:
         super().__init__()
         self.cls = cls
         self.version = version
         self.flexible = flexible
+        self.keeps_unknown = keeps_unknown
         self.plain: list[tuple[Field, WireConstruct]] = []
         self.tagged: list[tuple[Field, WireConstruct]] = []
         self.absent: list[Field] = []
@@ -100,12 +112,34 @@ class Body(WireConstruct):
             if version not in field.versions:
                 self.absent.append(field)
             elif version in field.tagged:
-                self.tagged.append((field, _construct_of(field, version, flexible=flexible)))
+                self.tagged.append((field, self._construct_of(field, tagged=True)))
             else:
-                self.plain.append((field, _construct_of(field, version, flexible=flexible)))
+                self.plain.append((field, self._construct_of(field, tagged=False)))
         self.tagged.sort(key=lambda pair: cast(int, pair[0].tag))
         assert flexible or not self.tagged, f"version {version} of {cls.__name__} has tags but is not flexible"
         self.min_size = max(1, sum(construct.min_size for _, construct in self.plain) + flexible)
+
+    def _construct_of(self, field: Field, *, tagged: bool) -> WireConstruct:
+        version, flexible = self.version, self.flexible
+        nullable = version in field.nullable
+        inside_nullable = nullable and not field.is_array
+        element: WireConstruct
+        if isinstance(field.kind, Primitive):
+            match field.kind.name:
+                case "string":
+                    element = Text(compact=flexible, nullable=inside_nullable)
+                case "bytes":
+                    element = Blob(compact=flexible, nullable=inside_nullable)
+                case "records":
+                    element = RecordsBlob(compact=flexible, nullable=inside_nullable)
+                case "uuid":
+                    element = Uuid()
+                case name:
+                    element = Fixed(_LAYOUTS[name])
+        else:
+            body = Body(field.kind, version, flexible=flexible, keeps_unknown=self.keeps_unknown)
+            element = Nullable(body, tagged=tagged) if inside_nullable else body
+        return Array(element, compact=flexible, nullable=nullable) if field.is_array else element
 
     @property
     def name_and_version(self) -> str:
@@ -123,6 +157,7 @@ class Body(WireConstruct):
 
     def _read_tags(self, value: Any, stream: BinaryIO) -> None:
         known = {field.tag: (field, construct) for field, construct in self.tagged}
+        unknown: list[tuple[int, bytes]] = []
         last = -1
         for _ in range(read_uvarint(stream)):
             tag, size = read_uvarint(stream), read_uvarint(stream)
@@ -137,7 +172,11 @@ class Body(WireConstruct):
                 setattr(value, field.name, construct.read(stream))
                 if stream.tell() != end:
                     raise Malformed(f"tagged field {tag} is not of its size")
+            elif self.keeps_unknown:
+                unknown.append((tag, read_bytes(stream, size)))
             stream.seek(end)
+        if unknown:
+            value.unknown_tagged_fields = tuple(unknown)
 
     def write(self, obj: Any, stream: BinaryIO) -> None:
         for field in self.absent:
@@ -147,15 +186,18 @@ class Body(WireConstruct):
             construct.write(getattr(obj, field.name), stream)
         if self.flexible:
             sent = [pair for pair in self.tagged if not _is_left_out(pair[0], getattr(obj, pair[0].name))]
-            stream.write(encode_uvarint(len(sent)))
-            for field, construct in sent:
-                data = construct.build(getattr(obj, field.name))
-                stream.write(encode_uvarint(cast(int, field.tag)) + encode_uvarint(len(data)) + data)
+            fields = [(cast(int, field.tag), construct.build(getattr(obj, field.name))) for field, construct in sent]
+            if self.keeps_unknown:
+                fields = sorted([*fields, *getattr(obj, "unknown_tagged_fields", ())])
+            stream.write(encode_uvarint(len(fields)))
+            for tag, data in fields:
+                stream.write(encode_uvarint(tag) + encode_uvarint(len(data)) + data)
 
     def emit_parse(self, code: ParseCode, target: str) -> None:
         code.line(f"{target} = new({code.bind(self.cls.__name__, self.cls)})")
         for field in [*self.absent, *(field for field, _ in self.tagged)]:
-            code.aside(f"{target}.{field.name} = {_literal(code, field.fresh_default())}")
+            default = f"{code.bind('new_default', field.fresh_default)}()" if field.default is EMPTY_STRUCT else None
+            code.aside(f"{target}.{field.name} = {default or _literal(code, field.fresh_default())}")
         for field, construct in self.plain:
             if isinstance(construct, Body):  # a struct is filled under a name of its own
                 inner = code.temporary("item")
@@ -170,7 +212,7 @@ class Body(WireConstruct):
                 with code.block(f"if {count} > 127:"):
                     code.line(f"{count}, pos = finish_uvarint(data, pos, {count})")
                 arguments = f"data, pos, size, {count}"
-                if self.tagged:
+                if self.tagged or self.keeps_unknown:
                     code.line(f"pos = {self._emit_parse_tags(code)}({target}, {arguments})")
                 else:
                     code.line(f"pos = skip_tags({arguments})")
@@ -180,6 +222,8 @@ class Body(WireConstruct):
         name = outer.temporary("parse_tags_")
         code = ParseCode(outer.generator)
         code.line("last = -1")
+        if self.keeps_unknown:
+            code.line("unknown = []")
         with code.block("for _ in range(count):"):
             code.line("tag, pos = decode_uvarint(data, pos)")
             code.line("length, pos = decode_uvarint(data, pos)")
@@ -194,10 +238,15 @@ class Body(WireConstruct):
                     held = code.temporary("item")
                     construct.emit_parse(code, held)
                     code.line(f"value.{field.name} = {held}")
-            with code.block("else:"):
+            with code.block("else:" if self.tagged else "if True:"):
+                if self.keeps_unknown:
+                    code.line("unknown.append((tag, bytes(data[pos:tag_end])))")
                 code.line("pos = tag_end")
             with code.block("if pos != tag_end:"):
                 code.line("malformed('tagged field %d is not of its size' % tag)")
+        if self.keeps_unknown:
+            with code.block("if unknown:"):
+                code.line("value.unknown_tagged_fields = tuple(unknown)")
         code.line("return pos")
         code.function(f"{name}(value, data, pos, size, count)")
         return name
@@ -216,10 +265,13 @@ class Body(WireConstruct):
                 construct.emit_build(code, f"{value}.{field.name}")
         if not self.flexible:
             return
-        if not self.tagged:
+        if not self.tagged and not self.keeps_unknown:
             code.fixed("B", "0")
             return
-        some = " or ".join(_differs(code, field, f"{value}.{field.name}") for field, _ in self.tagged)
+        conditions = [_differs(code, field, f"{value}.{field.name}") for field, _ in self.tagged]
+        if self.keeps_unknown:
+            conditions.append(f"hasattr({value}, 'unknown_tagged_fields')")
+        some = " or ".join(conditions)
         code.line(f"append({self._emit_build_tags(code)}({value}) if {some} else ZERO)")
 
     def _emit_build_tags(self, outer: BuildCode) -> str:
@@ -234,9 +286,15 @@ class Body(WireConstruct):
                 code.line(f"{held} = value.{field.name}")
                 construct.emit_build(code, held)
                 code.line("body = join(parts)")
+                if self.keeps_unknown:
+                    code.line(f"fields.append(({field.tag}, encode_uvarint(len(body)) + body))")
+                    continue
                 tag = code.bind(f"TAG_{field.tag}", encode_uvarint(cast(int, field.tag)))
                 code.line(f"fields.append({tag} + encode_uvarint(len(body)) + body)")
-        code.line("return encode_uvarint(len(fields)) + join(fields)")
+        if self.keeps_unknown:
+            code.line("return merge_tags(fields, value)")
+        else:
+            code.line("return encode_uvarint(len(fields)) + join(fields)")
         code.function(f"{name}(value)")
         return name
 
@@ -245,7 +303,7 @@ def _is_left_out(field: Field, value: Any) -> bool:
     """Whether a tagged field is not sent: at its default, or a struct that equals the default instance."""
     if value is None and none_means_left_out(field):
         return True
-    default = cast(Callable[[], Any], field.kind)() if none_means_left_out(field) else field.default
+    default = cast(Callable[[], Any], field.kind)() if none_means_left_out(field) else field.fresh_default()
     return bool(value == default)
 
 
@@ -269,6 +327,8 @@ def _differs(code: Code, field: Field, value: str) -> str:
             return f"{value} is not None"
         instance = code.bind(f"DEFAULT_{cast(type, field.kind).__name__}", cast(Callable[[], Any], field.kind)())
         return f"({value} is not None and {value} != {instance})"
+    if default is EMPTY_STRUCT:
+        return f"{value} != {code.bind(f'DEFAULT_{field.name}', field.fresh_default())}"
     if type(default) is list:
         return f"{value} != []"
     if isinstance(default, UUID):
@@ -277,34 +337,12 @@ def _differs(code: Code, field: Field, value: str) -> str:
     return f"{value} != {_literal(code, default)}"
 
 
-def _construct_of(field: Field, version: int, *, flexible: bool) -> WireConstruct:
-    nullable = version in field.nullable
-    inside_nullable = nullable and not field.is_array
-    element: WireConstruct
-    if isinstance(field.kind, Primitive):
-        match field.kind.name:
-            case "string":
-                element = Text(compact=flexible, nullable=inside_nullable)
-            case "bytes":
-                element = Blob(compact=flexible, nullable=inside_nullable)
-            case "records":
-                element = RecordsBlob(compact=flexible, nullable=inside_nullable)
-            case "uuid":
-                element = Uuid()
-            case name:
-                element = Fixed(_LAYOUTS[name])
-    else:
-        body = Body(field.kind, version, flexible=flexible)
-        element = Nullable(body) if inside_nullable else body
-    return Array(element, compact=flexible, nullable=nullable) if field.is_array else element
-
-
 def construct_for(cls: type, version: int) -> Body:
     """The construct of a message class in one version; KafkaError UNSUPPORTED_VERSION if it has no such version."""
     schema: Schema = schema_of(cls)
     if version not in schema.versions:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{cls.__name__} has no version {version}")
-    return Body(cls, version, flexible=version in schema.flexible)
+    return Body(cls, version, flexible=version in schema.flexible, keeps_unknown=schema.kind == "stored")
 
 
 def compile_parser(construct: Body) -> Parser:

@@ -26,7 +26,7 @@ from uuid import UUID
 
 import wire.messages
 import wire.stored
-from wire.schema import MISSING, Field, Schema, Versions, declared_in, schema_of
+from wire.schema import EMPTY_STRUCT, MISSING, Field, Schema, Versions, declared_in, schema_of
 from wire.types import Primitive
 
 NOT_DECLARED = {
@@ -204,8 +204,8 @@ def _same_default(field: dict[str, Any], here: Field, *, always_present: bool) -
         # Required here: right only where Kafka does not say a default and no version falls back to one.
         return "default" not in field and "tag" not in field and always_present
     if kafka is MISSING:
-        # A tagged struct: None stands for the default instance, which is not sent.
-        return here.default is None and here.tag is not None
+        # A tagged struct: None stands for the default instance, which is not sent, unless it means null.
+        return here.tag is not None and here.default is (EMPTY_STRUCT if "nullableVersions" in field else None)
     return type(kafka) is type(here.default) and bool(kafka == here.default)
 
 

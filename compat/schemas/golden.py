@@ -1,5 +1,7 @@
 """Encode the filler's values by Kafka's own classes, in every version of every declared class, and compare.
 
+Stored records are also decoded by them and encoded again, with tagged fields that nobody declares.
+
     python -m compat.schemas.golden DIRECTORY_OF_JARS [--write DIRECTORY_OF_FIXTURES]
 
 Kafka's JSON converters read the values and its message classes serialise them (Golden.java, run by `java`). With
@@ -24,17 +26,22 @@ from uuid import UUID
 from compat.kafka.libraries import java
 from compat.schemas.check import load_declarations, load_schemas, snake_case
 from compat.schemas.filler import full, sparse
-from wire.codec import encode
-from wire.schema import schema_of
-from wire.types import uuid_to_text
+from wire.codec import decode, encode
+from wire.schema import is_struct, schema_of
+from wire.types import Primitive, uuid_to_text
 
-CHECKSUMS, BYTES = "kafka_4.3.1_checksums.txt", "kafka_4.3.1_bytes.txt"
+CHECKSUMS, BYTES, REWRITTEN = "kafka_4.3.1_checksums.txt", "kafka_4.3.1_bytes.txt", "kafka_4.3.1_rewritten.txt"
 SAMPLES = {
     ("ApiVersionsResponse", 3), ("MetadataResponse", 1), ("MetadataResponse", 12), ("ProduceRequest", 7),
     ("ProduceRequest", 11), ("FetchRequest", 4), ("FetchRequest", 17), ("FetchResponse", 12), ("FetchResponse", 17),
     ("DescribeTopicPartitionsResponse", 0), ("PartitionChangeRecord", 2), ("RegisterBrokerRecord", 4),
 }  # fmt: skip
 """The messages whose bytes are kept whole."""
+REWRITTEN_SAMPLES = {
+    ("RegisterBrokerRecord", 4), ("PartitionRecord", 2), ("ConsumerGroupMemberMetadataValue", 0),
+    ("OffsetCommitValue", 4),
+}  # fmt: skip
+UNKNOWN_TAGS = ((50, b"tag"), (1_000, b""), (70_000, bytes(200)))
 
 
 def cases() -> list[tuple[type, int, str, Any]]:
@@ -45,6 +52,32 @@ def cases() -> list[tuple[type, int, str, Any]]:
         for version in range(schema_of(cls).versions.lowest, schema_of(cls).versions.highest + 1)
         for filling in (full, sparse)
     ]
+
+
+def rewritings() -> list[tuple[type, int, bytes]]:
+    """(class, version, bytes) of stored records as a later broker may have written them."""
+    found = []
+    for cls, version, filling, value in cases():
+        if schema_of(cls).kind == "stored" and version in schema_of(cls).flexible:
+            plain = encode(value, version)
+            if filling == "sparse":
+                assert plain[-1] == 0, "a sparse value has no tagged fields"
+                for field in schema_of(cls).fields:
+                    if version in field.tagged and version in field.nullable and not isinstance(field.kind, Primitive):
+                        found.append((cls, version, plain[:-1] + bytes([1, field.tag or 0, 1, 0])))
+            add_unknown_tags(value)
+            found.append((cls, version, encode(value, version)))
+    return found
+
+
+def add_unknown_tags(value: Any) -> None:
+    """Give a record tagged fields that its schema does not have, and so each struct in it."""
+    value.unknown_tagged_fields = UNKNOWN_TAGS
+    for field in schema_of(type(value)).fields:
+        held = getattr(value, field.name)
+        for part in held if isinstance(held, list) else [held]:
+            if is_struct(type(part)):
+                add_unknown_tags(part)
 
 
 def to_json(value: Any, fields: list[dict[str, Any]], common: dict[str, Any], version: int) -> Any:
@@ -88,13 +121,15 @@ def java_classes(libs: Path) -> dict[str, str]:
 
 
 def ask_kafka(libs: Path) -> list[bytes | str]:
-    """Kafka's encoding of each case, or what its classes say against it."""
+    """Kafka's encoding of each case, and of what it decodes from each rewriting, or what its classes say against it."""
     schemas, classes, lines = load_schemas(libs), java_classes(libs), []
     for cls, version, _, value in cases():
         schema = schemas[cls.__name__]
         common = {struct["name"]: struct["fields"] for struct in schema.get("commonStructs", [])}
         as_json = json.dumps(to_json(value, schema["fields"], common, version))
         lines.append(f"{classes[cls.__name__]} {version} {as_json}")
+    for cls, version, data in rewritings():
+        lines.append(f"{classes[cls.__name__]} {version} hex:{data.hex()}")
     source = Path(__file__).with_name("Golden.java")
     command = [java(), "-Dfile.encoding=UTF-8", "-cp", f"{libs}/*", str(source)]
     run = subprocess.run(command, input="\n".join(lines), stdout=subprocess.PIPE, text=True, check=True)
@@ -113,7 +148,18 @@ def main() -> int:
     parser.add_argument("--write", type=Path)
     arguments = parser.parse_args()
     checksums, samples, differences, total = [], [], 0, 0
-    for (cls, version, filling, value), theirs in zip(cases(), ask_kafka(arguments.libs), strict=True):
+    answers = ask_kafka(arguments.libs)
+    rewritten = []
+    for (cls, version, data), theirs in zip(rewritings(), answers[len(cases()) :], strict=True):
+        ours = encode(decode(cls, version, data, exact=True), version)
+        total += 1
+        if isinstance(theirs, bytes) and (cls.__name__, version) in REWRITTEN_SAMPLES:
+            rewritten.append(f"{cls.__name__} {version} {data.hex()} {theirs.hex()}")
+        if ours != theirs:
+            differences += 1
+            print(f"{cls.__name__} version {version} from {data.hex()}:\n  ours   {ours.hex()}")
+            print(f"  Kafka  {theirs.hex() if isinstance(theirs, bytes) else theirs}")
+    for (cls, version, filling, value), theirs in zip(cases(), answers[: len(cases())], strict=True):
         ours = encode(value, version)
         total += 1
         if isinstance(theirs, bytes):
@@ -127,6 +173,7 @@ def main() -> int:
     if arguments.write:
         (arguments.write / CHECKSUMS).write_text("\n".join(checksums) + "\n")
         (arguments.write / BYTES).write_text("\n".join(samples) + "\n")
+        (arguments.write / REWRITTEN).write_text("\n".join(rewritten) + "\n")
     print(f"{total} encodings compared, {differences} differences")
     return 1 if differences else 0
 

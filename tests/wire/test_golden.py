@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from compat.schemas.filler import full, sparse
-from compat.schemas.golden import BYTES, CHECKSUMS, cases, fixture_line
+from compat.schemas.golden import BYTES, CHECKSUMS, REWRITTEN, cases, fixture_line, rewritings
 from tests.wire.generated import declared_classes
 from wire.codec import decode, encode
 
@@ -34,3 +34,22 @@ def test_bytes_of_kafkas_classes_are_decoded_and_encoded(line: str) -> None:
     value = FILLINGS[filling](cls, int(version))
     assert decode(cls, int(version), bytes.fromhex(data), exact=True) == value
     assert encode(value, int(version)).hex() == data
+
+
+@pytest.mark.parametrize("line", (FIXTURES / REWRITTEN).read_text().splitlines(), ids=lambda line: line[:60])
+def test_a_stored_record_is_rewritten_as_kafka_rewrites_it(line: str) -> None:
+    name, version, read, written = line.split()
+    value = decode(CLASSES[name], int(version), bytes.fromhex(read), exact=True)
+    assert encode(value, int(version)).hex() == written
+
+
+def test_tags_that_nobody_declares_stay_in_stored_records_and_their_structs() -> None:
+    for cls, version, data in rewritings():
+        value = decode(cls, version, data, exact=True)
+        again = encode(value, version)
+        assert decode(cls, version, again, exact=True) == value
+        if hasattr(value, "unknown_tagged_fields"):
+            assert again == data
+            assert "tag 70000=<200 bytes>" in repr(value)
+            del value.unknown_tagged_fields
+            assert decode(cls, version, again, exact=True) != value

@@ -5,7 +5,7 @@ value
 is a tombstone.
 """
 
-from wire.schema import field, stored, struct
+from wire.schema import EMPTY_STRUCT, field, stored, struct
 from wire.types import ZERO_UUID, bytes_, int8, int32, int64, string, uuid
 
 
@@ -116,8 +116,8 @@ class ClassicProtocol:
 
 @struct
 class ClassicMemberMetadata:
-    session_timeout_ms: int32
-    supported_protocols: list[ClassicProtocol]
+    session_timeout_ms: int32 = 0
+    supported_protocols: list[ClassicProtocol] = field(default=[])
 
 
 @stored(record_type=5, versions="0", flexible="0+")
@@ -130,7 +130,8 @@ class ConsumerGroupMemberMetadataValue:
     subscribed_topic_regex: string | None
     rebalance_timeout_ms: int32 = -1
     server_assignor: string | None
-    classic_member_metadata: ClassicMemberMetadata | None = field(default=None, tag=0)
+    # None is written; what is left out is read as an empty struct, a member of the classic protocol.
+    classic_member_metadata: ClassicMemberMetadata | None = field(default=EMPTY_STRUCT, tag=0)
 
 
 @stored(record_type=6, versions="0", flexible="none")
