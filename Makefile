@@ -31,7 +31,7 @@ docs: $(VENV)/dev.stamp
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m compat.bench $(ARGS)
 
-# The long runs: every crash point of many workloads, kill -9 under load many times.
+# The long runs, for an hour or ARGS="--minutes 10": every crash point of many workloads, kill -9 under load many times.
 soak: $(VENV)/dev.stamp
 	$(BIN)/python -m compat.torture.soak $(ARGS)
 

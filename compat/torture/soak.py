@@ -1,26 +1,30 @@
-"""The long runs, one after the other: `make soak`, or `python -m compat.torture.soak --minutes 60`.
+"""The long runs, one after the other, for a given time: `make soak ARGS="--minutes 60"`.
+
+    python -m compat.torture.soak --minutes 6 --seed 9100
+    python -m compat.torture.soak --minutes 30 --only deep-sweep
 
 Crash sweeps over generated workloads take most of the time, `kill -9` of real brokers under load the rest. Each step
-is a command that can be run by itself; its last line goes into the report, which is printed at the end. The exit
-status is 1 when any of them failed.
+is a short command that is repeated with other seeds until its share of the time is over, at least once, so a run ends
+about when it should. The report at the end (or at Ctrl-C) sums up what was done, and names every command that failed,
+which repeats the failure by itself. The exit status is 1 when any of them failed.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-WORKLOADS_A_STEP = 20
 STEP_SECONDS = 1_800
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One command; weight is its share of the time, spent by repeating it with other seeds."""
+    """One command; weight is its share of the time, seeds_a_run how many seeds one run uses up."""
 
     name: str
     module: str
@@ -30,45 +34,92 @@ class Step:
 
 
 STEPS = (
-    Step("crash sweep", "kbroker.testing.crash_sweep", ("--workloads", str(WORKLOADS_A_STEP)), 0.5, WORKLOADS_A_STEP),
-    Step("deep crash sweep", "kbroker.testing.crash_sweep", ("--workloads", "2", "--deep", "1"), 0.2, 2),
-    Step("kill -9 under load", "compat.torture.kill9", ("--kills", "10", "--segment-bytes", "200000"), 0.3),
+    Step("crash-sweep", "kbroker.testing.crash_sweep", ("--workloads", "4"), 0.5, 4),
+    Step("deep-sweep", "kbroker.testing.crash_sweep", ("--workloads", "1", "--deep", "1", "--losses", "3"), 0.2),
+    Step("kill-9", "compat.torture.kill9", ("--kills", "5", "--segment-bytes", "200000"), 0.3),
 )
 
 
-def runs(step: Step, seconds: float, first_seed: int) -> Iterator[tuple[bool, str]]:
-    """Repeat a step until its time is over, at least once; (whether it passed, its last line)."""
-    end, seed = time.monotonic() + seconds, first_seed
-    while True:
-        command = [sys.executable, "-m", step.module, *step.arguments, "--seed", str(seed)]
-        print("$", *command[1:], flush=True)
-        done = subprocess.run(
-            command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=STEP_SECONDS
-        )
-        lines = done.stdout.strip().splitlines() or ["(it said nothing)"]
-        if done.returncode:
-            print("\n".join(lines[-40:]), flush=True)
-        yield done.returncode == 0, lines[-1]
+@dataclass(slots=True)
+class Outcome:
+    """What became of one step's runs.
+
+    Shape  last_lines are the summaries of the runs, failed the commands with what they said last
+    """
+
+    step: Step
+    seconds: float = 0.0
+    runs: int = 0
+    last_lines: list[str] = field(default_factory=list)
+    failed: list[tuple[str, str]] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        summary = total(self.last_lines) if self.last_lines else "nothing was run"
+        lines = [f"{self.step.name}: {self.runs} runs in {self.seconds:.0f} s, {len(self.failed)} failed: {summary}"]
+        for command, last in self.failed:
+            lines += [f"  FAILED {command}", f"         {last}"]
+        return "\n".join(lines)
+
+
+def total(lines: list[str]) -> str:
+    """Lines that differ in their numbers alone as one line with the sums; the last one if they differ otherwise."""
+    if len({_NUMBER.sub("#", line) for line in lines}) > 1:
+        return lines[-1]
+    columns = zip(*[[float(number) for number in _NUMBER.findall(line)] for line in lines], strict=True)
+    sums = [sum(column) for column in columns]
+    return _NUMBER.sub(lambda _: f"{sums.pop(0):,.10g}", lines[-1])
+
+
+def run_step(step: Step, outcome: Outcome, *, seconds: float, first_seed: int) -> None:
+    """Repeat a step until its time is over, at least once; what was done is in `outcome`, also if it is interrupted."""
+    began, seed = time.monotonic(), first_seed
+    while not outcome.runs or time.monotonic() - began < seconds:
+        command = ["-m", step.module, *step.arguments, "--seed", str(seed)]
+        print("$ python", *command, flush=True)
+        try:
+            done = subprocess.run(
+                [sys.executable, *command],
+                check=False,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=STEP_SECONDS,
+            )
+            passed, said = done.returncode == 0, done.stdout.strip().splitlines() or ["(it said nothing)"]
+        except subprocess.TimeoutExpired:
+            passed, said = False, [f"(it took more than {STEP_SECONDS} s)"]
+        outcome.runs += 1
+        outcome.last_lines.append(said[-1])
+        outcome.seconds = time.monotonic() - began
+        if not passed:
+            print("\n".join(said[-40:]), flush=True)
+            outcome.failed.append((" ".join(["python", *command]), said[-1]))
         seed += step.seeds_a_run
-        if time.monotonic() >= end:
-            return
 
 
 def main() -> int:
-    """Run every step; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m compat.torture.soak", description=__doc__)
+    """Run the steps; the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m compat.torture.soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=60, help="for all steps together (default 60)")
     parser.add_argument("--seed", type=int, default=1_000, help="of the first run of each step; the others follow")
+    parser.add_argument("--only", choices=[step.name for step in STEPS], help="this step for all of the time")
     options = parser.parse_args()
-    report, failed = [], 0
-    for step in STEPS:
-        began, count, bad, last = time.monotonic(), 0, 0, ""
-        for passed, line in runs(step, options.minutes * 60 * step.weight, options.seed):
-            count, bad, last = count + 1, bad + (not passed), line
-        failed += bad
-        report.append(f"{step.name}: {count} runs in {time.monotonic() - began:.0f} s, {bad} failed; the last: {last}")
-    print("\nsoak report")
-    print("\n".join(f"  {line}" for line in report))
+    steps = [step for step in STEPS if options.only in (None, step.name)]
+    weights = sum(step.weight for step in steps)
+    outcomes: list[Outcome] = []
+    try:
+        for step in steps:
+            outcomes.append(Outcome(step))
+            seconds = options.minutes * 60 * step.weight / weights
+            run_step(step, outcomes[-1], seconds=seconds, first_seed=options.seed)
+    except KeyboardInterrupt:
+        print("interrupted")
+    failed = sum(len(outcome.failed) for outcome in outcomes)
+    print("\nsoak report, seeds from", options.seed)
+    print("\n".join(str(outcome) for outcome in outcomes))
+    print(f"{'FAILED' if failed else 'passed'}: {sum(outcome.runs for outcome in outcomes)} runs, {failed} failed")
     return 1 if failed else 0
 
 
