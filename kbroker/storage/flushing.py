@@ -57,19 +57,24 @@ def close(log: Log) -> None:
 
 
 def _complete_files(log: Log) -> None:
+    """Write and sync what a clean stop promises: data, indexes, the producers unless there are none, epochs, names.
+
+    Of a log that is too small for an index entry only the data and the names are synced. The next load reads all of it
+    anyway, so it finds out what became of the rest, and with thousands of such logs that is most of the time.
+    """
     active = log.tail.segment
+    is_tiny = len(log.segments) == 1 and not active.index_entries
     changed = log.recovery_point < log.log_end_offset or any(s.has_unsynced_files for s in log.segments)
     if changed or active.unwritten_entries:
         active.add_time_entry()
         active.write_indexes()
         for segment in log.segments:
             if segment is active or segment.has_unsynced_files:
-                segment.sync(with_indexes=True)
-    # A clean stop promises a snapshot, unless there is nobody to remember.
-    syncs = changed or len(log.producers) > 0
-    names_changed = write_snapshot(log, log.log_end_offset, sync=syncs) and syncs
+                segment.sync(with_indexes=not is_tiny)
+    syncs = len(log.producers) > 0
+    names_changed = write_snapshot(log, log.log_end_offset, sync=syncs and not is_tiny) and syncs
     if log.leader_epochs.needs_writing(log.log_end_offset):
-        maintenance.write_epochs(log, syncs_names=False)
+        maintenance.write_epochs(log, sync=not is_tiny, syncs_names=False)
         names_changed = True
     if changed or names_changed or log.needs_directory_sync:
         sync_names(log.disk, log.directory)

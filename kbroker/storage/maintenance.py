@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from kbroker.runtime.log import logger
 from kbroker.storage import loader
 from kbroker.storage.checkpoint import replace_file
-from kbroker.storage.durable import sync, sync_names
+from kbroker.storage.durable import sync as sync_file
+from kbroker.storage.durable import sync_names
 from kbroker.storage.leader_epoch import format_epochs
 from kbroker.storage.retention import RetentionPlan
 from kbroker.storage.retention import plan_retention as decide_retention
@@ -31,14 +32,16 @@ def epoch_path(log: Log) -> str:
     return f"{log.directory}/{loader.EPOCH_CHECKPOINT}"
 
 
-def write_epochs(log: Log, entries: list[tuple[int, int]] | None = None, *, syncs_names: bool = True) -> None:
+def write_epochs(
+    log: Log, entries: list[tuple[int, int]] | None = None, *, sync: bool = True, syncs_names: bool = True
+) -> None:
     """Write the checkpoint of the epochs, as they are or with what an append is about to add, and sync it.
 
     Who calls this lets nobody else append or truncate meanwhile: another thread would write the same file.
     """
     entries = log.leader_epochs.entries if entries is None else entries
     try:
-        replace_file(log.disk, epoch_path(log), format_epochs(entries).encode(), sync=True)
+        replace_file(log.disk, epoch_path(log), format_epochs(entries).encode(), sync=sync)
         if syncs_names:
             sync_names(log.disk, log.directory)
     except OSError:
@@ -94,7 +97,7 @@ def _truncate_to(log: Log, offset: int) -> None:
     if found is not None:
         # Synced at once: old batches that came back behind new ones after a loss of power would be taken for the log.
         active.truncate(found[0], offset)
-        sync(active.open().file)
+        sync_file(active.open().file)
     last = active.resume()
     next_offset = active.base_offset if last is None else last.next_offset
     remove_snapshots(log, above=next_offset)

@@ -434,3 +434,24 @@ def test_d4_an_index_deleted_under_a_running_log_is_made_anew(tmp_path: Path) ->
     found = [log.offset_for_timestamp(1_000 + offset) for offset in range(60)]
     assert [entry and entry[0] for entry in found] == list(range(60))
     assert {path.name: path.read_bytes() for path in tmp_path.glob("*index")} == before
+
+
+def test_a_close_syncs_of_a_tiny_log_only_data_and_names_and_the_next_load_makes_up_the_rest(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = open_log(tmp_path, disk=disk)
+    fill(log, 3, leader_epoch=4)
+    log.append(
+        batch(producer_id=7, producer_epoch=0, base_sequence=0, timestamp=9_000), leader_epoch=5, timestamp_ms=9_000
+    )
+    disk.done.clear()
+    log.close()
+    assert [line for line in disk.done if line.startswith("sync")] == [
+        f"sync {0:020d}.log",
+        f"sync_directory {tmp_path.name}",
+    ]
+    for path in (*tmp_path.glob("*index"), *tmp_path.glob("*.snapshot"), *tmp_path.glob("*-checkpoint")):
+        path.write_bytes(b"")  # what the loss of power may leave of a file that was not synced
+    log = open_log(tmp_path, clean_shutdown=True)
+    assert log.leader_epochs.entries == [(4, 0), (5, 3)]
+    assert 7 in log.producers.producers
+    assert log.offset_for_timestamp(8_000) == (3, 9_000, 5)
