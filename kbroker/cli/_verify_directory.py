@@ -31,8 +31,9 @@ from kbroker.storage.checkpoint import (
     parse_offsets,
     read_file,
 )
+from kbroker.storage.identity import META_PROPERTIES, DirectoryIdentity, parse_identity
 from kbroker.storage.loader import offset_of
-from kbroker.storage.log_directory import CLEAN_SHUTDOWN, LOCK, META_PROPERTIES, DirectoryIdentity, parse_identity
+from kbroker.storage.log_directory import CLEAN_SHUTDOWN, LOCK
 from kbroker.storage.segment import LOG_SUFFIX
 from wire.errors import Malformed
 from wire.types import uuid_to_text

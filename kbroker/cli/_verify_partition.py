@@ -12,9 +12,9 @@ from kbroker.cli._verify_report import Report
 from kbroker.cli._verify_segment import Expected, Progress, Reach, SegmentCheck
 from kbroker.runtime.ports import Disk
 from kbroker.storage.checkpoint import read_file
+from kbroker.storage.identity import PARTITION_METADATA, parse_partition_metadata
 from kbroker.storage.leader_epoch import LeaderEpochs, parse_epochs
 from kbroker.storage.loader import EPOCH_CHECKPOINT, offset_of
-from kbroker.storage.log_directory import PARTITION_METADATA, parse_partition_metadata
 from kbroker.storage.producer_state import parse_snapshot
 from kbroker.storage.segment import INDEX_SUFFIXES, LOG_SUFFIX, SNAPSHOT_SUFFIX, file_name
 

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kbroker.runtime.ports import Buffer, Disk
-from kbroker.storage import flushing, loader, maintenance, rolling
+from kbroker.storage import flushing, loader, maintenance, planning, rolling
 from kbroker.storage.batches import (
     BASE_OFFSET,
     CONTROL_BIT,
@@ -33,7 +33,6 @@ from kbroker.storage.batches import (
     LEADER_EPOCH_POSITION,
     NO_PRODUCER_ID,
     BatchHeader,
-    headers_in,
 )
 from kbroker.storage.doomed import Doomed
 from kbroker.storage.files import FilePool
@@ -42,7 +41,7 @@ from kbroker.storage.leader_epoch import LeaderEpochs
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.log_view import LogView
 from kbroker.storage.plans import AppendPlan, DirectoryState, FlushPlan
-from kbroker.storage.producer_state import ProducerEntry, ProducerState, read_marker
+from kbroker.storage.producer_state import ProducerState, read_marker
 from kbroker.storage.reading import TAIL_BATCHES
 from kbroker.storage.retention import RetentionPlan
 from kbroker.storage.segment import MAX_RELATIVE_OFFSET
@@ -215,54 +214,24 @@ class Log(LogView):
         LEADER_EPOCH.pack_into(batches, LEADER_EPOCH_POSITION, leader_epoch)
         header = _MAKE_HEADER(HEADER.unpack_from(batches, 0))
         if header.batch_length + FRAME_SIZE != size:
-            return self._plan_several(batches, leader_epoch=leader_epoch, timestamp_ms=timestamp_ms)
+            return planning.plan_several(self, batches, leader_epoch=leader_epoch, timestamp_ms=timestamp_ms)
         if header.producer_id != NO_PRODUCER_ID:
             original = self.producers.check(header)
             if original is not None:
                 return AppendPlan.of_duplicate(header, original, self.tail.segment)
-        return self._plan(batches, size, (header,), header.max_timestamp, timestamp_ms)
-
-    def _plan_several(self, batches: bytearray | memoryview, *, leader_epoch: int, timestamp_ms: int) -> AppendPlan:
-        """Offsets for batches one after the other; a duplicate among them stands for the whole append, as in Kafka."""
-        headers = []
-        offset, position = self.log_end_offset, 0
-        pending: dict[int, ProducerEntry] = {}
-        while position < len(batches):
-            BASE_OFFSET.pack_into(batches, position, offset)
-            LEADER_EPOCH.pack_into(batches, position + LEADER_EPOCH_POSITION, leader_epoch)
-            header = _MAKE_HEADER(HEADER.unpack_from(batches, position))
-            original = self.producers.check(header, pending)
-            if original is not None:
-                return AppendPlan.of_duplicate(header, original, self.tail.segment)
-            headers.append(header)
-            offset = header.next_offset
-            position += header.size
-        assert position == len(batches), "only whole batches are appended"
-        latest = max(header.max_timestamp for header in headers)
-        return self._plan(batches, len(batches), tuple(headers), latest, timestamp_ms)
+        return self.plan_batches(batches, size, (header,), header.max_timestamp, timestamp_ms)
 
     def plan_append_as_follower(self, batches: Buffer, *, timestamp_ms: int) -> AppendPlan:
         """Decide about batches from the leader: whole, with offsets that begin at or behind log_end_offset and ascend.
 
         Errors  KAFKA_STORAGE_ERROR; CORRUPT_MESSAGE when offsets do not ascend (the leader's answer is then of no use)
         """
-        if self.state.failure is not None:
-            raise self.offline_error()
-        self.state.spare_bytes -= len(batches)
-        headers = tuple(headers_in(batches))
-        expected = self.log_end_offset
-        for header in headers:
-            if header.base_offset < expected:
-                raise KafkaError(
-                    ErrorCode.CORRUPT_MESSAGE,
-                    f"{self!r}: a batch at offset {header.base_offset} cannot follow {expected}",
-                )
-            expected = header.next_offset
-        return self._plan(batches, len(batches), headers, max(header.max_timestamp for header in headers), timestamp_ms)
+        return planning.plan_as_follower(self, batches, timestamp_ms=timestamp_ms)
 
-    def _plan(
+    def plan_batches(
         self, batches: Buffer, size: int, headers: tuple[BatchHeader, ...], latest: int, timestamp_ms: int
     ) -> AppendPlan:
+        """The plan for batches that have their offsets; `latest` is the largest timestamp among them."""
         active = self.tail.segment
         last = headers[-1]
         next_offset = last.base_offset + last.last_offset_delta + 1

@@ -24,7 +24,6 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from kbroker.runtime.ports import Disk, File
@@ -42,62 +41,26 @@ from kbroker.storage.doomed import Doomed
 from kbroker.storage.durable import sync_names
 from kbroker.storage.files import DEFAULT_LIMIT, FilePool
 from kbroker.storage.flushing import forget_files
+from kbroker.storage.identity import (
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    DirectoryIdentity,
+    format_identity,
+    format_partition_metadata,
+    parse_identity,
+    parse_partition_metadata,
+)
 from kbroker.storage.log import Log, ignore, no_jitter
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.plans import DirectoryState
 from wire.errors import ErrorCode, KafkaError
-from wire.types import uuid_from_text, uuid_to_text
+from wire.types import uuid_to_text
 
-META_PROPERTIES: Final = "meta.properties"
 LOCK: Final = ".lock"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
-PARTITION_METADATA: Final = "partition.metadata"
 MAX_NAME_BYTES: Final = 255
 _DELETED: Final = re.compile(r"\S+-\d+\.[0-9a-f]{32}-delete|\S+\.[0-9a-f]{32}-delete")
 _PARTITION: Final = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
-
-
-@dataclass(frozen=True, slots=True)
-class DirectoryIdentity:
-    """What `meta.properties` says."""
-
-    cluster_id: str
-    node_id: int
-    directory_id: uuid.UUID
-
-
-def format_identity(identity: DirectoryIdentity) -> str:
-    return (
-        f"version=1\ncluster.id={identity.cluster_id}\nnode.id={identity.node_id}\n"
-        f"directory.id={uuid_to_text(identity.directory_id)}\n"
-    )
-
-
-def parse_identity(text: str) -> DirectoryIdentity:
-    """The identity in the text of `meta.properties`, of us or of Apache Kafka; ValueError if it is not one."""
-    values = {}
-    for line in text.splitlines():
-        if line.strip() and not line.startswith(("#", "!")):
-            key, _, value = line.partition("=")
-            values[key.strip()] = value.strip()
-    try:
-        if values["version"] != "1":
-            raise ValueError(f"version {values['version']}, expected 1")
-        return DirectoryIdentity(values["cluster.id"], int(values["node.id"]), uuid_from_text(values["directory.id"]))
-    except KeyError as error:
-        raise ValueError(f"no {error.args[0]}") from error
-
-
-def format_partition_metadata(topic_id: uuid.UUID) -> str:
-    return f"version: 0\ntopic_id: {uuid_to_text(topic_id)}"
-
-
-def parse_partition_metadata(text: str) -> uuid.UUID:
-    """The topic's id in the text of `partition.metadata`; ValueError if it is not one."""
-    values = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
-    if values.get("version") != "0":
-        raise ValueError(f"version {values.get('version')}, expected 0")
-    return uuid_from_text(values.get("topic_id", ""))
 
 
 def deleted_name(topic: str, partition: int, unique_id: uuid.UUID) -> str:

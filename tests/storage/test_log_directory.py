@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 
 from kbroker.runtime.disk import RealDisk, RealFile
-from kbroker.storage.log_config import LogConfig
-from kbroker.storage.log_directory import (
-    LogDirectory,
-    deleted_name,
+from kbroker.storage.identity import (
     format_identity,
     format_partition_metadata,
     parse_identity,
     parse_partition_metadata,
 )
+from kbroker.storage.log_config import LogConfig
+from kbroker.storage.log_directory import LogDirectory, deleted_name
 from tests.storage.logs import FailingDisk, fill, offsets
 from wire.errors import ErrorCode, KafkaError
 
