@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kbroker.cli._groups import GroupState, Progress
+from kbroker.cli._groups import GroupState, Member, Progress
 from kbroker.cli._table import print_rows
 
 
@@ -35,7 +35,8 @@ def print_members(states: Sequence[GroupState], *, verbose: bool) -> None:
     """The members of groups."""
     has_instances = any(member.instance_id for state in states for member in state.members)
     columns = ["GROUP", "CONSUMER-ID", *(["GROUP-INSTANCE-ID"] if has_instances else []), "HOST", "CLIENT-ID"]
-    columns += ["#PARTITIONS", *(["ASSIGNMENT"] if verbose else [])]
+    epochs = ["CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH", "TARGET-ASSIGNMENT"]
+    columns += ["#PARTITIONS", *(epochs if verbose else [])]
     print_rows(
         columns,
         [
@@ -46,7 +47,7 @@ def print_members(states: Sequence[GroupState], *, verbose: bool) -> None:
                 member.host,
                 _or_dash(member.client_id),
                 len(member.partitions),
-                *([_assignment_text(member.assignment)] if verbose else []),
+                *(_epochs(state, member) if verbose else []),
             )
             for state in states
             for member in sorted(state.members, key=lambda each: (each.instance_id or "", each.member_id))
@@ -54,16 +55,23 @@ def print_members(states: Sequence[GroupState], *, verbose: bool) -> None:
     )
 
 
-def print_states(states: Sequence[GroupState]) -> None:
+def _epochs(state: GroupState, member: Member) -> list[object]:
+    current, target = _assignment_text(member.assignment), _assignment_text(member.target)
+    return [_or_dash(member.epoch), current, _or_dash(state.assignment_epoch), target]
+
+
+def print_states(states: Sequence[GroupState], *, verbose: bool) -> None:
     """The states of groups."""
+    epochs = ["GROUP-EPOCH", "TARGET-ASSIGNMENT-EPOCH"] if verbose else []
     print_rows(
-        ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS"),
+        ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", *epochs, "#MEMBERS"),
         [
             (
                 state.group,
                 _coordinator_text(state.coordinator),
                 _or_dash(state.assignor or None),
                 state.state,
+                *([_or_dash(state.epoch), _or_dash(state.assignment_epoch)] if verbose else []),
                 len(state.members),
             )
             for state in states
@@ -82,6 +90,8 @@ def as_json(state: GroupState, progress: Sequence[Progress]) -> dict[str, Any]:
         "protocol_type": state.protocol_type,
         "assignor": state.assignor,
         "coordinator": coordinator,
+        "epoch": state.epoch,
+        "assignment_epoch": state.assignment_epoch,
         "members": [
             {
                 "member_id": member.member_id,
@@ -89,6 +99,8 @@ def as_json(state: GroupState, progress: Sequence[Progress]) -> dict[str, Any]:
                 "client_id": member.client_id,
                 "host": member.host,
                 "assignment": member.assignment,
+                "epoch": member.epoch,
+                "target_assignment": member.target,
             }
             for member in state.members
         ],
@@ -121,4 +133,4 @@ def _coordinator_text(coordinator: tuple[int, str, int] | None) -> str:
 def _assignment_text(assignment: Mapping[str, Sequence[int]] | None) -> str:
     if not assignment:
         return "-"
-    return ",".join(f"{topic}({','.join(map(str, indexes))})" for topic, indexes in sorted(assignment.items()))
+    return ";".join(f"{topic}:{','.join(map(str, indexes))}" for topic, indexes in sorted(assignment.items()))

@@ -45,13 +45,18 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member; `assignment` maps topics to partitions, None where it cannot be read."""
+    """One member; `assignment` maps topics to partitions, None where it cannot be read.
+
+    The new protocol alone has the last two: the member's epoch, and the assignment that it is led to.
+    """
 
     member_id: str
     instance_id: str | None
     client_id: str
     host: str
     assignment: dict[str, list[int]] | None
+    epoch: int | None = None
+    target: dict[str, list[int]] | None = None
 
     @property
     def partitions(self) -> list[Partition]:
@@ -60,7 +65,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """A group as its coordinator (node id, host, port) describes it."""
+    """A group as its coordinator (node id, host, port) describes it; the new protocol alone has epochs."""
 
     group: str
     state: str
@@ -68,6 +73,8 @@ class GroupState:
     assignor: str
     coordinator: tuple[int, str, int] | None
     members: list[Member] = field(default_factory=list)
+    epoch: int | None = None
+    assignment_epoch: int | None = None
 
     @property
     def exists(self) -> bool:
@@ -186,10 +193,21 @@ def _describe_new_protocol(group: str, coordinator: tuple[int, str, int], settin
             client_id=each.client_id,
             host=each.client_host,
             assignment={topic.topic_name: sorted(topic.partitions) for topic in each.assignment.topic_partitions},
+            epoch=each.member_epoch,
+            target={topic.topic_name: sorted(topic.partitions) for topic in each.target_assignment.topic_partitions},
         )
         for each in answer.members
     ]
-    return GroupState(group, answer.group_state, "consumer", answer.assignor_name, coordinator, members)
+    return GroupState(
+        group=group,
+        state=answer.group_state,
+        protocol_type="consumer",
+        assignor=answer.assignor_name,
+        coordinator=coordinator,
+        members=members,
+        epoch=answer.group_epoch,
+        assignment_epoch=answer.assignment_epoch,
+    )
 
 
 def progress(client: KafkaAdminClient, state: GroupState) -> list[Progress]:

@@ -217,7 +217,7 @@ def _describe(client: KafkaAdminClient, options: argparse.Namespace) -> int:
     elif options.members:
         _group_output.print_members(found, verbose=bool(options.verbose))
     elif options.state is not None:
-        _group_output.print_states(found)
+        _group_output.print_states(found, verbose=bool(options.verbose))
     else:
         for number, state in enumerate(found):
             if number:

@@ -113,7 +113,13 @@ def serve(options: argparse.Namespace) -> int:
 def _mounted_config() -> Path | None:
     """The settings that were mounted into the container, if they were."""
     path = Path(os.environ.get(MOUNTED_CONFIG_DIR_VARIABLE) or MOUNTED_CONFIG_DIR, "server.properties")
-    return path if path.exists() else None
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        pass  # there is something, and who reads it says what is wrong
+    return path
 
 
 def announce(node_id: int, host: str, port: int, *, ready_file: Path | None, as_kafka: bool) -> None:

@@ -125,9 +125,10 @@ def test_members_are_told_with_their_partitions(group: Group, broker: str, topic
         assert (done.code, done.err) == (0, "")
         head, row = (line.split() for line in done.lines)
         assert head == [
-            "GROUP", "CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT",
+            "GROUP", "CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS",
+            "CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH", "TARGET-ASSIGNMENT",
         ]  # fmt: skip
-        assert (row[0], row[2], row[4:]) == ("membered", "first", ["reader", "2", "grouped(0,1)"])
+        assert (row[0], row[2], row[4:]) == ("membered", "first", ["reader", "2", "-", "grouped:0,1", "-", "-"])
         head, row = (line.split() for line in group("--describe", "--group", "membered", "--state").lines)
         assert row[-3:] == ["range", "Stable", "1"]
         offsets = [line.split() for line in group("--describe", "--group", "membered").lines[1:]]
