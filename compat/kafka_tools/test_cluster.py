@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from compat.brokers import Broker
+from compat.clients import filling
 from compat.clients.conftest import NewTopic
 from compat.conftest import KafkaTool
+from compat.oracle.raw import connected
+from compat.oracle.schema import api_names
 
 
 def test_leaders_are_elected_where_they_lead_already(
@@ -32,12 +35,19 @@ def test_leaders_are_elected_where_they_lead_already(
 def test_log_directories_are_described(broker: Broker, kafka_tool: KafkaTool, new_topic: NewTopic) -> None:
     at = ("--bootstrap-server", broker.bootstrap_servers)
     name = new_topic("stored", partitions=2)
+    filling.fill(broker.bootstrap_servers, name, {1: [b"x" * 100] * 20})
     printed = kafka_tool("LogDirsCommand", *at, "--describe", "--topic-list", name).stdout
     (node,) = json.loads(printed.splitlines()[-1])["brokers"]
     (directory,) = node["logDirs"]
     assert directory["error"] is None
     sizes = {partition["partition"]: partition["size"] for partition in directory["partitions"]}
-    assert sizes == {f"{name}-0": 0, f"{name}-1": 0}
+    assert sizes.keys() == {f"{name}-0", f"{name}-1"}
+    assert sizes[f"{name}-0"] == 0
+    assert sizes[f"{name}-1"] > 2000
+    if broker.log_directory is not None:
+        assert Path(directory["logDir"]) == broker.log_directory
+        files = (broker.log_directory / f"{name}-1").glob("*.log")
+        assert sizes[f"{name}-1"] == sum(file.stat().st_size for file in files)
 
 
 def test_partitions_cannot_be_moved_to_a_broker_that_there_is_not(
@@ -101,9 +111,15 @@ def test_access_control_is_disabled(broker: Broker, kafka_tool: KafkaTool) -> No
 
 
 def test_the_versions_of_every_api_are_told(broker: Broker, kafka_tool: KafkaTool) -> None:
+    with connected(broker.bootstrap_servers) as connection:
+        advertised = {each["ApiKey"]: each for each in connection.call("ApiVersions", 0, {})["ApiKeys"]}
     told = kafka_tool("BrokerApiVersionsCommand", "--bootstrap-server", broker.bootstrap_servers).stdout
-    for api in ("DescribeLogDirs(35): 1 to", "ElectLeaders(43): 0 to 2", "DescribeAcls(29): 1 to 3"):
-        assert api in told
+    printed = re.findall(r"^\t(\w+)\((\d+)\): (\d+)(?: to (\d+))? \[usable: \d+\]", told, re.MULTILINE)
+    names = api_names()
+    for name, key, low, high in printed:
+        row = advertised[int(key)]
+        assert (name, int(low), int(high or low)) == (names[int(key)], row["MinVersion"], row["MaxVersion"])
+    assert {int(key) for _, key, _, _ in printed} == advertised.keys()
 
 
 @pytest.mark.parametrize("scope", ["--entity-name 1", "--entity-default"])

@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
 from compat.brokers import Broker
-from compat.clients import kafka_python
+from compat.clients import filling, kafka_python
 from compat.clients import kcat as kcat_output
 from compat.clients.conftest import NewTopic
 from compat.clients.samples import CODECS, START_MS, Sample
 from compat.conftest import KafkaTool
-from compat.oracle.raw import connected
-
-JOIN_GROUP = 11
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -99,6 +97,23 @@ def test_the_console_consumer_reads_a_partition_from_an_offset(
     assert "Processed a total of 63 messages" in read.stderr
 
 
+def test_the_console_consumer_goes_on_where_its_group_was(
+    broker: Broker, kafka_tool: KafkaTool, new_topic: NewTopic, new_topic_name: Callable[[str], str]
+) -> None:
+    topic, group = new_topic("console", partitions=2), new_topic_name("console")
+    filling.fill(broker.bootstrap_servers, topic, {part: [b"%d:%d" % (part, n) for n in range(30)] for part in (0, 1)})
+
+    def read(count: int) -> list[str]:
+        at = ("--bootstrap-server", broker.bootstrap_servers, "--topic", topic, "--group", group)
+        limits = ("--from-beginning", "--max-messages", str(count), "--timeout-ms", "20000")
+        return kafka_tool("ConsoleConsumer", *at, *limits).stdout.splitlines()
+
+    first, second = read(25), read(35)
+    assert Counter(first + second) == Counter(f"{part}:{number}" for part in (0, 1) for number in range(30))
+    filling.fill(broker.bootstrap_servers, topic, {1: [b"more"]})
+    assert read(1) == ["more"]
+
+
 @pytest.mark.parametrize("idempotent", ["true", "false"])
 def test_producer_performance_writes_all_its_records(
     broker: Broker, kafka_tool: KafkaTool, kcat: Callable[..., bytes], new_topic: NewTopic, idempotent: str
@@ -132,11 +147,6 @@ def test_producer_performance_writes_all_its_records(
 def test_consumer_performance_reads_as_many_records_as_were_written(
     broker: Broker, kafka_tool: KafkaTool, new_topic: NewTopic
 ) -> None:
-    """It subscribes, so it needs the group APIs; a broker that does not advertise them cannot be asked."""
-    with connected(broker.bootstrap_servers) as connection:
-        advertised = {each["ApiKey"] for each in connection.call("ApiVersions", 0, {})["ApiKeys"]}
-    if JOIN_GROUP not in advertised:
-        pytest.skip("ConsumerPerformance joins a group, and this broker advertises no JoinGroup")
     topic = new_topic("performance", partitions=2)
     for partition in (0, 1):
         records = [Sample(None, b"x" * 100, START_MS)] * 1000

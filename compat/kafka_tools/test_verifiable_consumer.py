@@ -1,0 +1,94 @@
+"""Groups of Kafka's Java client: members that come, leave, die, pause and come back, with each way of assigning.
+
+Records are written when the group has settled, so each must come to the one member that owns its partition, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from compat.brokers import Broker
+from compat.clients import filling
+from compat.clients.conftest import NewTopic
+from compat.conftest import KafkaTool
+from compat.kafka_tools.verifiable import STRATEGIES, JavaMember, JavaTeam
+from compat.oracle.groups import await_coordinator
+
+PARTITIONS, EACH = 6, 30
+
+
+class Scene(JavaTeam):
+    """A team and the topic that it reads."""
+
+    def __init__(self, broker: Broker, group: str, topic: str) -> None:
+        super().__init__(broker.bootstrap_servers, group, topic, PARTITIONS)
+        self._servers, self._topic, self._count = broker.bootstrap_servers, topic, 0
+
+    def read_more(self) -> None:
+        """Write some more records to each partition, and wait until they were read, once, by who owns them."""
+        before = [len(member.got) for member in self.members]
+        numbers = range(self._count, self._count + EACH)
+        values = {partition: [b"%d:%d" % (partition, number) for number in numbers] for partition in range(PARTITIONS)}
+        filling.fill(self._servers, self._topic, values)
+        self._count += EACH
+        self.complete(self._count)
+        for member, place in zip(self.members, before, strict=True):
+            assert {partition for partition, _, _ in member.got[place:]} == member.owns
+
+
+@pytest.fixture
+def scene(
+    broker: Broker, kafka_tool: KafkaTool, new_topic: NewTopic, new_topic_name: Callable[[str], str]
+) -> Iterator[Scene]:
+    assert callable(kafka_tool)  # there is Java
+    group = new_topic_name("java-group")
+    await_coordinator(broker.bootstrap_servers, group)
+    made = Scene(broker, group, new_topic("java-groups", partitions=PARTITIONS))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_members_come_leave_and_come_back(scene: Scene, strategy: str) -> None:
+    scene.join(strategy)
+    second = scene.join(strategy)
+    scene.share(3, 3)
+    scene.read_more()
+    scene.lose(second, JavaMember.stop)
+    assert second.events[-1]["name"] == "shutdown_complete"
+    scene.share(6)
+    scene.read_more()
+    scene.join(strategy)
+    scene.share(3, 3)
+    scene.read_more()
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative sticky"])
+def test_a_member_that_dies_and_one_that_pauses_lose_their_partitions_and_one_comes_back(
+    scene: Scene, strategy: str
+) -> None:
+    scene.join(strategy)
+    dies, pauses = scene.join(strategy), scene.join(strategy)
+    scene.share(2, 2, 2)
+    scene.read_more()
+    pauses.pause()
+    scene.lose(dies, JavaMember.kill)
+    scene.share(6, without=pauses)
+    pauses.resume()
+    scene.share(3, 3)
+    scene.read_more()
+
+
+def test_a_static_member_that_dies_and_comes_back_in_time_disturbs_nobody(scene: Scene) -> None:
+    first, second = scene.join(instance="one"), scene.join(instance="two")
+    scene.share(3, 3)
+    scene.read_more()
+    owned, rebalances = set(second.owns), first.rebalances
+    scene.lose(second, JavaMember.kill)
+    back = scene.join(instance="two")
+    scene.share(3, 3)
+    scene.read_more()
+    assert back.owns == owned
+    assert first.rebalances == rebalances

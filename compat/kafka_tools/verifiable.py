@@ -1,0 +1,155 @@
+"""VerifiableConsumer of Kafka's Java client, in a process that can be stopped, paused and killed."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from compat.brokers import end
+from compat.kafka import start_tool
+
+LATEST_S = 60.0
+SESSION_MS = 6_000  # the shortest that a broker allows
+STRATEGIES = {
+    "range": "RangeAssignor",
+    "round robin": "RoundRobinAssignor",
+    "sticky": "StickyAssignor",
+    "cooperative sticky": "CooperativeStickyAssignor",
+}
+
+
+class JavaMember:
+    """One process: what it owns, and what it got, by the events that it prints."""
+
+    def __init__(self, process: subprocess.Popen[str], changed: threading.Condition) -> None:
+        self.process = process
+        self.events: list[dict[str, Any]] = []
+        self.owns: set[int] = set()
+        self.got: list[tuple[int, int, str]] = []  # partition, offset, value
+        self.committed: dict[int, list[int]] = {}  # every offset that was committed, in order
+        self.rebalances = 0
+        self._changed = changed
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._changed, contextlib.suppress(json.JSONDecodeError):
+                self._note(json.loads(line))
+                self._changed.notify_all()
+
+    def _note(self, event: dict[str, Any]) -> None:
+        self.events.append(event)
+        name = event["name"]
+        if name in {"partitions_assigned", "partitions_revoked"}:
+            named = {each["partition"] for each in event["partitions"]}
+            self.owns = self.owns | named if name == "partitions_assigned" else self.owns - named
+            self.rebalances += 1
+        elif name == "record_data":
+            self.got.append((event["partition"], event["offset"], event["value"]))
+        elif name == "offsets_committed":
+            assert event["success"], event
+            for each in event["offsets"]:
+                self.committed.setdefault(each["partition"], []).append(each["offset"])
+
+    def pause(self) -> None:
+        """SIGSTOP: nothing runs, no heartbeat goes out."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """SIGTERM: it leaves the group and ends."""
+        end(self.process)
+        self._reader.join()
+
+    def kill(self) -> None:
+        """`kill -9`."""
+        end(self.process, signal_number=signal.SIGKILL)
+        self._reader.join()
+
+
+class JavaTeam:
+    """The members of one group on one topic."""
+
+    def __init__(self, servers: str, group: str, topic: str, partitions: int) -> None:
+        self.members: list[JavaMember] = []
+        self.all: list[JavaMember] = []
+        self._partitions = list(range(partitions))
+        self._arguments = ["--bootstrap-server", servers, "--group-id", group, "--topic", topic, "--verbose"]
+        self._changed = threading.Condition()
+
+    def join(self, strategy: str = "range", *, instance: str | None = None) -> JavaMember:
+        """A new member."""
+        more = ["--assignment-strategy", f"org.apache.kafka.clients.consumer.{STRATEGIES[strategy]}"]
+        more += ["--session-timeout", str(SESSION_MS), "--reset-policy", "earliest"]
+        more += ["--group-instance-id", instance] if instance else []
+        process = start_tool("org.apache.kafka.tools.VerifiableConsumer", *self._arguments, *more)
+        self.members.append(JavaMember(process, self._changed))
+        self.all.append(self.members[-1])
+        return self.members[-1]
+
+    def lose(self, member: JavaMember, how: Callable[[JavaMember], None]) -> None:
+        """A member ends in some way."""
+        how(member)
+        self.members.remove(member)
+
+    def until(self, reached: Callable[[], bool]) -> None:
+        """Wait until it is so."""
+        deadline = time.monotonic() + LATEST_S
+        with self._changed:
+            while not reached():
+                told = [(sorted(member.owns), len(member.got), member.process.poll()) for member in self.all]
+                assert time.monotonic() < deadline, f"not reached: {told}"
+                self._changed.wait(0.5)
+
+    def share(self, *counts: int, without: JavaMember | None = None) -> None:
+        """Wait until all partitions are owned, each by one, and the members own so many."""
+
+        def shared() -> bool:
+            owners = [member for member in self.members if member is not without]
+            owned = sorted(itertools.chain.from_iterable(member.owns for member in owners))
+            return owned == self._partitions and [len(member.owns) for member in owners] == list(counts)
+
+        self.until(shared)
+
+    def got(self) -> list[tuple[int, int, str]]:
+        """What all members got, dead ones too."""
+        return list(itertools.chain.from_iterable(member.got for member in self.all))
+
+    def complete(self, count: int) -> None:
+        """Wait until so many records of each partition came and were committed; each came once and is what it is."""
+        whole = dict.fromkeys(self._partitions, count)
+
+        def committed() -> dict[int, int]:
+            found: dict[int, int] = {}
+            for member in self.all:
+                for partition, offsets in member.committed.items():
+                    found[partition] = max(found.get(partition, 0), offsets[-1])
+            return found
+
+        self.until(lambda: committed() == whole)
+        expected = {
+            (partition, offset, f"{partition}:{offset}") for partition in self._partitions for offset in range(count)
+        }
+        assert Counter(self.got()) == Counter(expected)
+        for member in self.all:
+            for offsets in member.committed.values():
+                assert offsets == sorted(offsets)
+
+    def close(self) -> None:
+        """End what still runs."""
+        for member in self.members:
+            member.resume()
+            member.kill()
