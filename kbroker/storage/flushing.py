@@ -59,8 +59,9 @@ def close(log: Log) -> None:
 def _complete_files(log: Log) -> None:
     """Write and sync what a clean stop promises: data, indexes, the producers unless there are none, epochs, names.
 
-    Of a log that is too small for an index entry only the data and the names are synced. The next load reads all of it
-    anyway, so it finds out what became of the rest, and with thousands of such logs that is most of the time.
+    Of a log that is too small for an index entry only the data and names that nothing vouches for yet are synced. The
+    next load reads all of it anyway, so it finds out what became of the rest, and with thousands of such logs that is
+    most of the time.
     """
     active = log.tail.segment
     is_tiny = len(log.segments) == 1 and not active.index_entries
@@ -75,8 +76,8 @@ def _complete_files(log: Log) -> None:
     names_changed = write_snapshot(log, log.log_end_offset, sync=syncs and not is_tiny) and syncs
     if log.leader_epochs.needs_writing(log.log_end_offset):
         maintenance.write_epochs(log, sync=not is_tiny, syncs_names=False)
-        names_changed = True
-    if changed or names_changed or log.needs_directory_sync:
+        names_changed = names_changed or not is_tiny
+    if log.needs_directory_sync or names_changed or (changed and not is_tiny):
         sync_names(log.disk, log.directory)
 
 
