@@ -175,6 +175,14 @@ def test_arguments_override_the_environment_which_overrides_the_mounted_file(con
     assert "queued.max.requests=9 without effect" in log
 
 
+def test_a_mounted_file_that_cannot_be_read_is_one_clear_line(container: Container) -> None:
+    (container.mounted / "server.properties").mkdir()
+    with container.running(container.kafka / "run", **LOOPBACK) as running:
+        assert running.wait() == 1
+        assert f"Is a directory: '{container.mounted}/server.properties'" in running.log
+        assert "Traceback" not in running.log
+
+
 def test_an_argument_that_is_no_variable_is_a_usage_error(container: Container) -> None:
     with container.running(container.kafka / "run", "--help") as running:
         assert running.wait() == 2

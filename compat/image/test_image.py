@@ -1,0 +1,161 @@
+"""The image as somebody gets it: what it says of itself, who runs in it, how it starts, answers and stops."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from compat.conftest import missing
+from compat.image.building import BASE, IMAGE, READY, CannotBuild, Container, Images
+from compat.image.starts import start_once
+
+STARTS = 10
+RUN, HEALTH = "/etc/kafka/docker/run", "/etc/kafka/docker/health"
+LOOPBACK = {"KAFKA_LISTENERS": "PLAINTEXT://127.0.0.1:0"}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
+    try:
+        built = Images(tmp_path_factory.mktemp("image"))
+    except CannotBuild as error:
+        missing(str(error))
+    try:
+        built.build()
+        yield built
+    finally:
+        built.discard()
+
+
+@pytest.fixture(scope="module")
+def container(images: Images) -> Container:
+    return images.container()
+
+
+def test_it_says_what_a_runtime_has_to_know(images: Images) -> None:
+    config = images.description()["config"]
+    assert config["User"] == "appuser"
+    assert config["Cmd"] == [RUN]
+    assert not config["Entrypoint"]
+    assert config["Healthcheck"]["Test"] == ["CMD", HEALTH]
+    assert set(config["ExposedPorts"]) == {"9092/tcp"}
+    assert set(config["Volumes"]) == {"/etc/kafka/secrets", "/var/lib/kafka/data", "/mnt/shared/config"}
+
+
+def test_it_adds_little_to_its_base(images: Images) -> None:
+    sizes = images.size_mb()
+    assert 0 < sizes[IMAGE] - sizes[BASE] < 80
+
+
+def test_it_has_nothing_that_only_builds(container: Container) -> None:
+    code, said = container.run("sh", "-c", "ls /opt/kbroker/bin; ls /opt/kbroker/lib/python3*/site-packages")
+    assert code == 0
+    assert "kbroker" in said.split()
+    assert not {"pip", "setuptools", "hatchling"} & set(said.split())
+
+
+def test_the_broker_is_the_first_process_and_not_root_and_stops_in_order(container: Container) -> None:
+    with container.running(RUN, **LOOPBACK) as running:
+        running.wait_for(READY)
+        broker = Path(f"/proc/{running.broker()}")
+        assert broker.joinpath("cmdline").read_bytes().split(b"\0")[1:3] == [b"/opt/kbroker/bin/kbroker", b"serve"]
+        assert broker.stat().st_uid != 0
+        assert running.stop() == 0
+        assert "stopped" in running.log
+
+
+def test_clients_produce_and_consume_and_the_health_check_agrees(container: Container) -> None:
+    with container.running(RUN, **LOOPBACK) as running:
+        running.wait_for(READY)
+        address = f"127.0.0.1:{running.port()}"
+        producer = KafkaProducer(bootstrap_servers=address)
+        producer.send("greetings", b"hello").get(timeout=20)
+        producer.close()
+        consumer = KafkaConsumer(bootstrap_servers=address, auto_offset_reset="earliest", consumer_timeout_ms=20_000)
+        consumer.assign([TopicPartition("greetings", 0)])
+        assert next(consumer).value == b"hello"
+        consumer.close()
+        code, said = container.run(HEALTH)
+        assert (code, said[:8]) == (0, "healthy:"), said
+        running.stop(signal.SIGKILL)
+    code, said = container.run(HEALTH)
+    assert code == 1, said
+
+
+@pytest.mark.parametrize("user", ["12345", "23456:34567"])
+def test_any_user_may_run_it(container: Container, user: str) -> None:
+    number = user.partition(":")[0]
+    variables = {"KAFKA_LOG_DIRS": f"/var/lib/kafka/data/{number}", "KBROKER_READY_FILE": f"/tmp/{number}", **LOOPBACK}
+    with container.running(RUN, options=[f"--user={user}"], **variables) as running:
+        running.wait_for(READY)
+        assert Path(f"/proc/{running.broker()}").stat().st_uid == int(number)
+        assert running.stop() == 0
+
+
+def test_what_a_mounted_file_says_is_merged(container: Container, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    tmp_path.joinpath("server.properties").write_text("num.partitions=3\n")
+    mount = f"--volume={tmp_path}:/mnt/shared/config:ro"
+    with container.running(RUN, "CLUSTER_ID=abc", options=[mount], **LOOPBACK) as running:
+        log = running.wait_for(READY)
+    assert "setting name=num.partitions value=3" in log
+    assert "setting name=log.dirs value=/var/lib/kafka/data" in log
+
+
+def test_testcontainers_for_java_starts_it(container: Container) -> None:
+    script = "#!/bin/bash\nexport KAFKA_ADVERTISED_LISTENERS=PLAINTEXT://localhost:32768,BROKER://6f2c1e:9093\n"
+    container.write("/tmp/testcontainers_start.sh", f"{script}{RUN} \n")
+    wait = "while [ ! -f /tmp/testcontainers_start.sh ]; do sleep 0.1; done; /tmp/testcontainers_start.sh"
+    variables = {
+        "KAFKA_LISTENERS": "PLAINTEXT://:0,BROKER://:0,CONTROLLER://:0",
+        "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "BROKER:PLAINTEXT,PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "KAFKA_INTER_BROKER_LISTENER_NAME": "BROKER",
+        "KAFKA_PROCESS_ROLES": "broker,controller",
+        "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
+        "KAFKA_NODE_ID": "1",
+    }
+    with container.running("sh", "-c", wait, **variables) as running:
+        running.wait_for(".*Transitioning from RECOVERY to RUNNING.*")
+
+
+def test_testcontainers_for_python_starts_it(container: Container) -> None:
+    script = dedent(
+        """
+        #!/bin/bash
+        sed -i '/KAFKA_ZOOKEEPER_CONNECT/d' /etc/confluent/docker/configure
+        echo 'kafka-storage format --ignore-formatted -t abc -c /etc/kafka/kafka.properties' \
+        >> /etc/confluent/docker/configure
+
+        export KAFKA_ADVERTISED_LISTENERS=PLAINTEXT://localhost:32769,BROKER://$(hostname -i):9092
+        . /etc/confluent/docker/bash-config
+        /etc/confluent/docker/configure
+        /etc/confluent/docker/launch
+        """
+    ).strip()
+    container.write("/tc-start.sh", script)
+    variables = {
+        "CLUSTER_ID": "MDEyMzQ1Njc4OTAxMjM0NQ==",
+        "KAFKA_BROKER_ID": "1",
+        "KAFKA_NODE_ID": "1",
+        "KAFKA_LISTENERS": "PLAINTEXT://0.0.0.0:0,BROKER://0.0.0.0:0,CONTROLLER://0.0.0.0:9094",
+        "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "BROKER:PLAINTEXT,PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "KAFKA_INTER_BROKER_LISTENER_NAME": "BROKER",
+        "KAFKA_PROCESS_ROLES": "broker,controller",
+        "KAFKA_CONTROLLER_QUORUM_VOTERS": "1@localhost:9094",
+        "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
+    }
+    command = "while [ ! -f /tc-start.sh ]; do sleep 0.1; done; sh /tc-start.sh"
+    with container.running("sh", "-c", command, **variables) as running:
+        running.wait_for(r".*Kafka Server started.*")
+        running.wait_for(r".*\[KafkaServer id=\d+\] started.*")
+
+
+def test_it_starts_as_often_as_it_is_started(container: Container) -> None:
+    for number in range(int(os.environ.get("KBROKER_IMAGE_STARTS", STARTS))):
+        start_once(container, number)
