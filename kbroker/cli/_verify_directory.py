@@ -21,7 +21,14 @@ from kbroker.controller.quorum_state import parse_quorum_state
 from kbroker.controller.replay import LogSegment, Replay
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import Image, ImageBuilder
-from kbroker.metadata.parts import LOST_DIRECTORY, MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY, PartitionImage, TopicImage
+from kbroker.metadata.parts import (
+    CLUSTER_METADATA_TOPIC_ID,
+    LOST_DIRECTORY,
+    MIGRATING_DIRECTORY,
+    UNASSIGNED_DIRECTORY,
+    PartitionImage,
+    TopicImage,
+)
 from kbroker.runtime.ports import Disk
 from kbroker.storage.checkpoint import (
     LOG_START_CHECKPOINT,
@@ -31,7 +38,7 @@ from kbroker.storage.checkpoint import (
     parse_offsets,
     read_file,
 )
-from kbroker.storage.identity import META_PROPERTIES, DirectoryIdentity, parse_identity
+from kbroker.storage.identity import META_PROPERTIES, PARTITION_METADATA, DirectoryIdentity, parse_identity
 from kbroker.storage.loader import offset_of
 from kbroker.storage.log_directory import CLEAN_SHUTDOWN, LOCK
 from kbroker.storage.segment import LOG_SUFFIX
@@ -162,6 +169,8 @@ class DirectoryCheck:
             recovery_point=None if self._is_clean else offsets[CHECKPOINTS[0]].get(key, 0),
         )
         self._count(path, names)
+        if extent.topic_id not in (None, CLUSTER_METADATA_TOPIC_ID):
+            self._report.add(f"{path}/{PARTITION_METADATA}", "has not the topic id of the metadata log")
         epoch = self._quorum_epoch(f"{path}/{QUORUM_STATE}", names)
         newest = self._newest_snapshot(path, names)
         if newest is None:

@@ -13,10 +13,11 @@ from kbroker.cli._verify_segment import Expected, Progress, Reach, SegmentCheck
 from kbroker.runtime.ports import Disk
 from kbroker.storage.checkpoint import read_file
 from kbroker.storage.identity import PARTITION_METADATA, parse_partition_metadata
-from kbroker.storage.leader_epoch import LeaderEpochs, parse_epochs
+from kbroker.storage.leader_epoch import LeaderEpochs, format_epochs, parse_epochs
 from kbroker.storage.loader import EPOCH_CHECKPOINT, offset_of
 from kbroker.storage.producer_state import parse_snapshot
 from kbroker.storage.segment import INDEX_SUFFIXES, LOG_SUFFIX, SNAPSHOT_SUFFIX, file_name
+from wire.types import uuid_to_text
 
 _PASSING: Final = re.compile(r".*(\.deleted|\.cleaned|\.swap|\.tmp|\.checkpoint\.part)")
 _SEGMENT_FILE: Final = re.compile(r"\d{20}(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
@@ -101,10 +102,14 @@ class PartitionCheck:
         if EPOCH_CHECKPOINT not in self._names:
             return None
         try:
-            return LeaderEpochs(parse_epochs(read_file(self._disk, path).decode()))
+            text = read_file(self._disk, path).decode()
+            entries = parse_epochs(text)
         except ValueError as error:
             self._report.add(path, f"cannot be read: {error}")
             return None
+        if text and text != format_epochs(entries):
+            self._report.add(path, "can be read, but is not as a broker writes it")
+        return LeaderEpochs(entries)
 
     def _check_epochs(self, expected: Expected, reach: Reach) -> None:
         path = f"{self._path}/{EPOCH_CHECKPOINT}"
@@ -140,10 +145,15 @@ class PartitionCheck:
             self._report.add(path, "is missing")
             return None
         try:
-            return parse_partition_metadata(read_file(self._disk, path).decode())
+            text = read_file(self._disk, path).decode()
+            topic_id = parse_partition_metadata(text)
         except ValueError as error:
             self._report.add(path, f"cannot be read: {error}")
             return None
+        if uuid_to_text(topic_id) not in text:
+            # The last character of an id has bits that mean nothing.
+            self._report.add(path, f"has the topic id {uuid_to_text(topic_id)} as no broker writes it")
+        return topic_id
 
 
 def log_bytes(disk: Disk, path: str, names: Sequence[str]) -> int:

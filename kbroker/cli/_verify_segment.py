@@ -181,9 +181,12 @@ class SegmentCheck:
             return
         if point is not None and batch.base_offset >= point:
             return
-        known = epochs.epoch_for_offset(batch.base_offset)
-        if known != epoch:
-            add(f"has leader epoch {epoch}, but {known} by leader-epoch-checkpoint")
+        # At its end too: an epoch that begins inside of a batch began elsewhere.
+        for offset in (batch.base_offset, batch.last_offset):
+            known = epochs.epoch_for_offset(offset)
+            if known != epoch:
+                add(f"has leader epoch {epoch}, but {known} by leader-epoch-checkpoint")
+                return
 
     def _check_records(self, batch: RecordBatch, add: Callable[[str], None]) -> None:
         try:
