@@ -1,0 +1,35 @@
+"""The main job of groups, as `python -m compat.main_job_groups` does it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from compat.brokers import KbrokerProcess
+from compat.conftest import missing
+from compat.kafka import KafkaNode, Unavailable
+from compat.kafka.libraries import libraries
+from compat.main_job import LEAST_LINES
+from compat.main_job_groups import run
+
+
+def test_a_group_reads_a_real_log_while_members_and_the_broker_come_and_go(tmp_path: Path) -> None:
+    if os.environ.get("KBROKER_BOOTSTRAP_SERVERS"):
+        pytest.skip("an external broker is not ours to kill")
+    try:
+        libraries()  # Kafka's schemas are read out of its jars
+    except Unavailable as error:
+        missing(str(error))
+    kafka = os.environ.get("KBROKER_COMPAT_BROKER") == "kafka"
+    broker = KafkaNode(tmp_path) if kafka else KbrokerProcess(tmp_path)
+    try:
+        result = run(broker)
+    finally:
+        if broker.process is not None:
+            broker.kill()
+        print(broker.log_tail())  # pytest shows it when the test fails
+    assert result.good, result
+    assert result.lines >= LEAST_LINES
+    assert result.looks > 20
