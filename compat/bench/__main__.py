@@ -8,12 +8,19 @@ import sys
 import tempfile
 from pathlib import Path
 
+from compat.bench.group_rows import many_groups, ten_thousand
 from compat.bench.report import markdown, medians, plain, table
 from compat.bench.rivals import rivals
-from compat.bench.rows import FULL, QUICK, ROUND, Figures, many_partitions, start_and_memory, warm_up
+from compat.bench.rows import ROUND, many_partitions, start_and_memory, warm_up
+from compat.bench.sizes import FULL, QUICK, Figures
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
-OUTSIDE_ROUNDS = {"start": start_and_memory, "partitions": many_partitions}
+OUTSIDE_ROUNDS = {
+    "start": start_and_memory,
+    "partitions": many_partitions,
+    "many-groups": many_groups,
+    "ten-thousand": ten_thousand,
+}
 
 
 def arguments() -> argparse.Namespace:

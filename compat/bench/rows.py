@@ -4,56 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from compat.bench.group_rows import GROUP_ROWS, groups
 from compat.bench.rivals import Rival, rivals
+from compat.bench.sizes import FULL, Figures, Row, Size, at_least_times, at_most, at_most_times
 from compat.bench.worker import PRODUCE_VERSION, batch_of_size
 from compat.oracle.raw import connected
 
 KIB = 1 << 10
-Figures = dict[str, float]
 PARTITIONS = 2000
-
-
-@dataclass(frozen=True)
-class Size:
-    """How much a round does."""
-
-    latency: int
-    batches: tuple[int, int, int]
-    fetch_gigabytes: float
-    end_to_end: int
-    performance_records: int
-
-
-FULL = Size(
-    latency=10_000, batches=(300, 6_000, 15_000), fetch_gigabytes=4, end_to_end=2_000, performance_records=400_000
-)
-QUICK = Size(latency=1_000, batches=(30, 500, 1_000), fetch_gigabytes=0.5, end_to_end=200, performance_records=30_000)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One figure. `goal` says it in words; `reached` judges kbroker's figure beside Kafka's and all of kbroker's."""
-
-    key: str
-    title: str
-    unit: str
-    goal: str
-    reached: Callable[[float, float, Figures], bool]
-
-
-def at_most_times(factor: float) -> Callable[[float, float, Figures], bool]:
-    return lambda ours, theirs, _: ours <= factor * theirs
-
-
-def at_least_times(factor: float) -> Callable[[float, float, Figures], bool]:
-    return lambda ours, theirs, _: ours >= factor * theirs
-
-
-def at_most(bound: float) -> Callable[[float, float, Figures], bool]:
-    return lambda ours, _, __: ours <= bound
 
 
 ROWS = [
@@ -77,6 +37,7 @@ ROWS = [
         "<= 1.3 x one connection",
         lambda ours, _, figures: ours <= 1.3 * figures.get("p50", ours),
     ),
+    *GROUP_ROWS,
 ]
 
 
@@ -152,6 +113,7 @@ ROUND: dict[str, Callable[[Rival, Size], Figures]] = {
     "end-to-end": end_to_end,
     "performance": producer_performance,
     "idle": idle_connections,
+    "groups": groups,
 }
 
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from compat.bench.group_worker import commits, fill_groups, rebalance
 from compat.oracle.batches import Batch, Item
 from compat.oracle.raw import RawConnection
 from compat.oracle.schema import decode_response, encode_request
@@ -210,7 +211,7 @@ def end_to_end(servers: str, topic: str, *, count: int) -> dict[str, float]:
 
 
 MEASURES: dict[str, Callable[..., dict[str, float]]] = {
-    each.__name__: each for each in (latency, throughput, fill, fetch, end_to_end)
+    each.__name__: each for each in (latency, throughput, fill, fetch, end_to_end, rebalance, commits, fill_groups)
 }
 
 
