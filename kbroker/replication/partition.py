@@ -200,6 +200,11 @@ class Partition:
         return self._tell_producers(progress.on_isr_change(self.isr))
 
     @property
+    def known_high_watermark(self) -> int:
+        """How far it is known to be committed; who leads no more knows what was true then."""
+        return self._known_high_watermark if self.progress is None else self.progress.high_watermark
+
+    @property
     def is_leader(self) -> bool:
         """Whether this broker leads the partition."""
         return self.progress is not None

@@ -177,12 +177,8 @@ class Replicas:
         return changed
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
-        """How far each partition that this broker leads is committed."""
-        return {
-            key: partition.progress.high_watermark
-            for key, partition in tuple(self.partitions.items())
-            if partition.progress is not None
-        }
+        """How far each partition is known to be committed, also where the leader has stepped down before a stop."""
+        return {key: partition.known_high_watermark for key, partition in tuple(self.partitions.items())}
 
     def write_high_watermarks(self) -> None:
         """Write them down. Blocking."""

@@ -2,8 +2,8 @@
 
 import trio
 
-from kbroker.testing.broker import Client, MemoryBroker
-from kbroker.testing.disk import Fault
+from kbroker.testing.broker import Client, MemoryBroker, memory_broker
+from kbroker.testing.disk import Fault, SimulatedDisk
 from tests.handlers.asking import batch, create_topic, delete_records, produce
 
 
@@ -47,3 +47,13 @@ async def test_d9_a_checkpoint_that_does_not_fit_on_the_disk_is_written_the_next
     assert lines(broker, "replication-offset-checkpoint") == []
     await trio.sleep(5)
     assert lines(broker, "replication-offset-checkpoint") == ["t 0 1"]
+
+
+async def test_a_stop_leaves_the_high_watermarks_of_those_who_led() -> None:
+    disk = SimulatedDisk()
+    async with memory_broker(disk) as broker:
+        client = await broker.connect()
+        await create_topic(client, "t")
+        for _ in range(8):
+            await produce(client, "t", batch(b"x"))
+    assert "t 0 8" in lines(broker, "replication-offset-checkpoint")
