@@ -119,7 +119,7 @@ class Images:
 
     def discard(self) -> None:
         """Remove everything."""
-        self._run("rm", "-rf", str(self.directory))
+        self._run("rm", "-rf", "--one-file-system", str(self.directory))
 
     def _make_base(self) -> Path:
         base = self.directory / "base"
