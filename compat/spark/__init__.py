@@ -1,0 +1,1 @@
+"""Spark's stock Kafka connector, with PySpark in a virtual environment of its own."""
