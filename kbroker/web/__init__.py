@@ -10,6 +10,7 @@ counted as it happens.
     metrics.py      how a metric is declared; *_metrics.py declare them; exposition.py writes the page
     health.py       whether the node is alive, and ready
     state.py        partitions, groups and connections, one by one
-    ports.py        what the pages need of the node and of its groups
+    groups.py       the groups and how far they are behind
+    ports.py        what the pages need of the node
     document.py     docs/metrics.md, from the declarations
 """
