@@ -151,6 +151,10 @@ class GroupCoordinator:
             self._due_ms = due_ms
             self._sleep.deadline = trio.current_time() + max(0, due_ms - now_ms) / 1000
 
+    def _late_ms(self) -> int:
+        """How long ago the first shard wanted to be asked."""
+        return 0 if self._due_ms is None else self._env.now_ms() - self._due_ms
+
     async def _keep_time(self) -> None:
         while True:
             self._due_ms, now_ms = None, self._env.now_ms()
@@ -160,7 +164,7 @@ class GroupCoordinator:
                     if due_ms is not None:
                         self._note_deadline(now_ms, due_ms)
                 await trio.sleep_forever()
-            if self._due_ms is not None and self._env.now_ms() - self._due_ms > STALL_MS:
+            if self._late_ms() > STALL_MS:
                 # The process stood still, and heartbeats have come meanwhile: let them be read first.
                 for _ in range(ROUNDS_AFTER_A_STALL):
                     await trio.lowlevel.checkpoint()
