@@ -63,7 +63,8 @@ class Counts:
 class Context:
     """The state of a shard and of the decision at hand.
 
-    Units   now_ms monotonic, timestamp_ms wall time, both of the decision at hand
+    Units   now_ms monotonic, timestamp_ms wall time, both of the decision at hand; aging_timestamp_ms is the wall time
+            by which something may be called old
     """
 
     settings: GroupSettings
@@ -74,6 +75,7 @@ class Context:
     counts: Counts = field(default_factory=Counts)
     now_ms: int = 0
     timestamp_ms: int = 0
+    aging_timestamp_ms: int = 0
     answers: list[tuple[Parked, Any]] = field(default_factory=list)
     records: list[StoredRecord] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)

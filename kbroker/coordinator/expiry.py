@@ -8,7 +8,8 @@
 An offset that was committed with a retention of its own (OffsetCommit v2-4) goes when that is over, under the same
 conditions. A group without members goes with its last offset. Offsets of deleted topics go at once.
 
-Times are wall time, because they are stored and compared after restarts.
+Times are wall time, because they are stored and compared after restarts; a wall clock that was just set ahead makes
+nothing old (`kbroker.runtime.cautious_clock`).
 
 Source: OffsetMetadataManager.cleanupExpiredOffsets of Apache Kafka 4.3.1; KIP-211, KIP-496.
 """
@@ -65,11 +66,11 @@ def _may_expire(group: Group) -> bool:
 
 def _is_expired(context: Context, group: Group, committed: CommittedOffset) -> bool:
     if committed.expire_timestamp_ms != NO_EXPIRY:
-        return context.timestamp_ms >= committed.expire_timestamp_ms
+        return context.aging_timestamp_ms >= committed.expire_timestamp_ms
     base_ms = committed.commit_timestamp_ms
     if group.protocol_type is not None and group.state is EMPTY and group.state_timestamp_ms is not None:
         base_ms = group.state_timestamp_ms
-    return context.timestamp_ms - base_ms >= context.settings.offsets_retention_minutes * MINUTE_MS
+    return context.aging_timestamp_ms - base_ms >= context.settings.offsets_retention_minutes * MINUTE_MS
 
 
 def forget_topics(context: Context, topics: Iterable[tuple[UUID, str]]) -> None:

@@ -143,9 +143,13 @@ class GroupShard:
             in_version(response, caller.api_version)
         return self._outcome(response, request, caller.api_version)
 
-    def on_time(self, *, now_ms: int, timestamp_ms: int) -> GroupOutcome:
-        """Do what is due by now: sessions, phases of rebalances, and the search for expired offsets."""
+    def on_time(self, *, now_ms: int, timestamp_ms: int, aging_timestamp_ms: int | None = None) -> GroupOutcome:
+        """Do what is due by now: sessions, phases of rebalances, and the search for expired offsets.
+
+        aging_timestamp_ms is the time by which offsets may be called old, where the wall clock is not to be believed.
+        """
         context = self._at(now_ms, timestamp_ms)
+        context.aging_timestamp_ms = timestamp_ms if aging_timestamp_ms is None else aging_timestamp_ms
         while (timer := context.timers.due(now_ms)) is not None:
             timer.action()
         return self._outcome(None)

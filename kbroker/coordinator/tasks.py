@@ -30,6 +30,7 @@ from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
 from kbroker.metadata.names import GROUP_METADATA_TOPIC
 from kbroker.replication.replicas import Replicas
+from kbroker.runtime.cautious_clock import CautiousClock
 from kbroker.runtime.log import logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
@@ -156,6 +157,7 @@ class GroupCoordinator:
         return 0 if self._due_ms is None else self._env.now_ms() - self._due_ms
 
     async def _keep_time(self) -> None:
+        clock = CautiousClock(self._env, report=partial(log.info, of="offsets of groups"))
         while True:
             self._due_ms, now_ms = None, self._env.now_ms()
             with trio.CancelScope() as self._sleep:
@@ -172,7 +174,8 @@ class GroupCoordinator:
                 due_ms = led.shard.next_deadline_ms()
                 if due_ms is not None and due_ms <= self._env.now_ms() and led.state is State.ACTIVE:
                     with suppress(KafkaError):  # it is led no more since it stood in line
-                        await self.decisions.decide(led, led.shard.on_time)
+                        on_time = partial(led.shard.on_time, aging_timestamp_ms=clock.timestamp_ms())
+                        await self.decisions.decide(led, on_time)
 
     def _active(self) -> list[LedPartition]:
         return [led for led in self.led.values() if led.state is State.ACTIVE]

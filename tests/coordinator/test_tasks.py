@@ -318,3 +318,19 @@ async def test_a_rewriting_that_fails_is_tried_again_when_the_log_has_grown(auto
         await trio.sleep(20)
         assert led.partition.log.log_start_offset > 0
         assert await offsets_of(client) == {("t", 0): offset + 40, ("t", 1): offset + 40}
+
+
+async def test_t2_a_clock_that_is_set_ahead_expires_no_offset_until_it_has_stood(autojump_clock: MockClock) -> None:
+    del autojump_clock
+    settings = {**ONE_PARTITION, "offsets.retention.minutes": 60 * 24}
+    async with memory_broker(settings=settings) as broker:
+        client = await ready(broker, "t")
+        assert await commit(client, {("t", 0): 5}) == {("t", 0): 0}
+        await trio.sleep(1_200)
+        broker.env.wall_jump_ms = 365 * 24 * 3_600_000
+        await trio.sleep(3_000)
+        client = await broker.connect()
+        assert (await offsets_of(client, "g"))[("t", 0)] == 5
+        await trio.sleep(3_000)
+        client = await broker.connect()
+        assert await offsets_of(client, "g") == {}
