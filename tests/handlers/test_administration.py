@@ -16,6 +16,11 @@ from wire.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from wire.messages.api_versions import ApiVersionsRequest
 from wire.messages.create_acls import AclCreation, CreateAclsRequest
 from wire.messages.create_partitions import (
@@ -59,6 +64,28 @@ async def test_a_directory_tells_its_partitions_and_their_sizes(client: Client, 
     assert (found.total_bytes >= found.usable_bytes > 0) == (version >= 4)
     some = await directory(client, version=version, a=[1, 9], absent=[0])
     assert [(topic.name, [one.partition_index for one in topic.partitions]) for topic in some.topics] == [("a", [1])]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_replica_can_only_be_moved_to_where_it_is(client: Client, version: int) -> None:
+    await create_topic(client, "a", partitions=2)
+
+    def wanted(path: str, topic: str, *partitions: int) -> AlterReplicaLogDir:
+        return AlterReplicaLogDir(path=path, topics=[AlterReplicaLogDirTopic(name=topic, partitions=list(partitions))])
+
+    request = AlterReplicaLogDirsRequest(
+        dirs=[wanted("/data", "a", 0, 1, 7), wanted("/data", "absent", 0), wanted("/elsewhere", "a", 1)]
+    )
+    answer = await client.ask(request, version=version)
+    codes = {
+        (topic.topic_name, one.partition_index): one.error_code for topic in answer.results for one in topic.partitions
+    }
+    assert codes == {
+        ("a", 0): ErrorCode.NONE,
+        ("a", 1): ErrorCode.LOG_DIR_NOT_FOUND,
+        ("a", 7): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ("absent", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
 
 
 async def test_a_directory_tells_how_full_its_disk_is() -> None:
@@ -209,5 +236,5 @@ async def test_partitions_are_added_where_they_are_told_to_be_or_not_at_all(clie
 
 
 def test_nothing_is_advertised_that_one_broker_cannot_do() -> None:
-    """Moves between directories, quotas, users' credentials and delegation tokens are not implemented."""
-    assert not {34, 38, 39, 40, 41, 48, 49, 50, 51} & set(discover())
+    """Quotas, users' credentials and delegation tokens are not implemented."""
+    assert not {38, 39, 40, 41, 48, 49, 50, 51} & set(discover())
