@@ -87,6 +87,9 @@ def main() -> None:
         max_poll_records=500,
         reconnect_backoff_max_ms=500,
     )
+    # kafka-python 3.0.12 may stand still for ever when it joins before it knows the topic.
+    while consumer.partitions_for_topic(job["topic"]) is None:
+        pass
     consumer.subscribe([job["topic"]], listener=Listener())
     work(consumer, leaving)
     consumer.close()

@@ -101,6 +101,9 @@ class KafkaPythonMember:
             def on_partitions_assigned(self, assigned: Any) -> None:
                 changes.append(("assigned", frozenset(each.partition for each in assigned)))
 
+        # kafka-python 3.0.12 may stand still for ever when it joins before it knows the topic, on Apache Kafka as well.
+        while self.consumer.partitions_for_topic(topic) is None:
+            pass
         self.consumer.subscribe([topic], listener=Listener())
 
     def poll(self) -> list[Got]:
