@@ -12,6 +12,8 @@ Source: GroupMetadataManager of Apache Kafka 4.3.1.
 
 from __future__ import annotations
 
+from typing import Final
+
 from kbroker.coordinator.context import Context
 from kbroker.coordinator.group import (
     COMPLETING_REBALANCE,
@@ -26,6 +28,8 @@ from kbroker.coordinator.refusals import join_error, sync_error
 from wire.errors import ErrorCode
 from wire.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from wire.messages.sync_group import SyncGroupResponse
+
+LEAST_WAIT_FOR_STATIC_MEMBERS_MS: Final = 1_000
 
 
 def create_group(context: Context, group_id: str) -> Group:
@@ -88,8 +92,9 @@ def complete(context: Context, group: Group) -> None:
     for member in late:
         context.remove_member(group, member)
     if not group.elect_joined_leader() and group.members:
-        # Only static members are left, and none of them has come: their sessions decide.
-        context.schedule(group.join, group.rebalance_timeout_ms())
+        # Only static members are left, and none of them has come: their sessions decide. Their time-out may be nothing,
+        # and then this would be due again at once, without end.
+        context.schedule(group.join, max(group.rebalance_timeout_ms(), LEAST_WAIT_FOR_STATIC_MEMBERS_MS))
         return
     group.begin_generation(timestamp_ms=context.timestamp_ms)
     if group.state is EMPTY:

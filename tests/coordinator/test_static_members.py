@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kbroker.coordinator.member import Parked
-from tests.coordinator.world import GROUP, REBALANCE_MS, SESSION_MS, World
+from tests.coordinator.world import CALLER, GROUP, REBALANCE_MS, SESSION_MS, World
 from wire.errors import ErrorCode
 from wire.messages.join_group import JoinGroupResponse
+from wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 
 
 def static_pair(world: World) -> tuple[JoinGroupResponse, JoinGroupResponse]:
@@ -210,3 +211,21 @@ def test_r14_of_two_with_one_static_id_the_first_is_fenced_and_its_commits_are_r
     assert world.committed() == 10
     assert world.commit(11, joined=second, instance_id="two") == ErrorCode.NONE
     assert world.committed() == 11
+
+
+def test_static_members_that_allow_no_time_for_a_rebalance_do_not_make_it_due_without_end() -> None:
+    world = World()
+    static_pair(world)
+    for instance_id in ("one", "two"):
+        assert world.join(instance_id=instance_id, rebalance_ms=0).error_code == ErrorCode.NONE
+    leave = LeaveGroupRequest(group_id=GROUP, members=[MemberIdentity(member_id="", group_instance_id="two")])
+    world.append(world.shard.decide(leave, CALLER, now_ms=world.now_ms, timestamp_ms=world.timestamp_ms))
+    group = world.shard.group(GROUP)
+    assert group is not None
+    assert group.join.deadline_ms == world.now_ms
+    group.join.action()
+    next_ms = group.join.deadline_ms
+    assert next_ms is not None
+    assert next_ms > world.now_ms
+    world.advance(SESSION_MS + REBALANCE_MS)
+    assert group.state.value == "Empty", "its session ended"
