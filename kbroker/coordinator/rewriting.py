@@ -18,6 +18,9 @@ from wire.stored.groups import OffsetCommitKey, OffsetCommitValue
 
 RECORDS_IN_PIECE: Final = 250
 RECORD_OVERHEAD_BYTES: Final = 12
+MOST_OVERHEAD_BYTES: Final = 128
+BATCH_OVERHEAD_BYTES: Final = 128
+PIECE_BYTES: Final = 128 * 1024
 
 
 class StoredBytes(NamedTuple):
@@ -31,32 +34,53 @@ Piece = list[StoredBytes | OffsetRecord]
 
 
 def live_pieces(led: LedPartition) -> Iterator[Piece]:
-    """The stored record of each group, then the offsets of all groups."""
+    """The stored record of each group, then the offsets of all groups; each piece fits into one batch."""
+    most_bytes = min(PIECE_BYTES, led.partition.log.config.max_message_bytes - BATCH_OVERHEAD_BYTES)
     piece: Piece = []
+    piece_bytes = 0
     for key in list(led.group_records):
         value = led.group_records.get(key)
+        if piece and (len(piece) >= RECORDS_IN_PIECE or piece_bytes + _most_bytes_of_stored(key, value) > most_bytes):
+            yield piece
+            piece, piece_bytes = [], 0
+            value = led.group_records.get(key)  # which may be another by now
         if value is not None:
             piece.append(StoredBytes(key, value))
-        if len(piece) >= RECORDS_IN_PIECE:
-            yield piece
-            piece = []
+            piece_bytes += _most_bytes_of_stored(key, value)
     # A piece holds no values from before a yield: what is here is complete before offsets are looked at.
     if piece:
         yield piece
-    yield from _offsets(led)
+    yield from _offsets(led, most_bytes)
 
 
-def _offsets(led: LedPartition) -> Iterator[Piece]:
+def _offsets(led: LedPartition, most_bytes: int) -> Iterator[Piece]:
     piece: Piece = []
+    piece_bytes = 0
     for group_id, topic, partition in _places(led):
         found = led.shard.offsets_of(group_id).get(topic, {}).get(partition)
-        if found is not None:
-            piece.append(_offset_record(group_id, topic, partition, found))
-        if len(piece) >= RECORDS_IN_PIECE:
+        if found is None:
+            continue
+        record_bytes = _most_bytes_of_offset(group_id, topic, found)
+        if piece and (len(piece) >= RECORDS_IN_PIECE or piece_bytes + record_bytes > most_bytes):
             yield piece
-            piece = []
+            piece, piece_bytes = [], 0
+            found = led.shard.offsets_of(group_id).get(topic, {}).get(partition)  # which may be another by now
+            if found is None:
+                continue
+            record_bytes = _most_bytes_of_offset(group_id, topic, found)
+        piece.append(_offset_record(group_id, topic, partition, found))
+        piece_bytes += record_bytes
     if piece:
         yield piece
+
+
+def _most_bytes_of_stored(key: bytes, value: bytes | None) -> int:
+    return len(key) + len(value or b"") + MOST_OVERHEAD_BYTES
+
+
+def _most_bytes_of_offset(group_id: str, topic: str, found: CommittedOffset) -> int:
+    """No fewer bytes than the record takes, without encoding it: a character has at most four."""
+    return 4 * (len(group_id) + len(topic) + len(found.metadata)) + MOST_OVERHEAD_BYTES
 
 
 def _places(led: LedPartition) -> Iterator[tuple[str, str, int]]:

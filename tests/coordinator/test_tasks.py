@@ -298,6 +298,20 @@ async def test_what_is_committed_while_a_log_is_rewritten_is_kept(autojump_clock
             assert await offsets_of(client, group_id) == {("t", 0): latest[group_id]}
 
 
+async def test_a_live_state_of_more_bytes_than_a_batch_may_have_is_rewritten_too(autojump_clock: MockClock) -> None:
+    own = {**SMALL, "message.max.bytes": 2000}
+    async with memory_broker(settings=own) as broker:
+        client = await ready(broker, "t")
+        group_ids = tuple(f"group-{number}" for number in range(12))
+        await fill(client, rounds=20, group_ids=group_ids)
+        for group_id in group_ids:
+            await form(client, group_id)
+        await trio.sleep(20)
+        assert led_by(broker).partition.log.log_start_offset > 0
+        for group_id in group_ids:
+            assert await offsets_of(client, group_id) == {("t", 0): 19, ("t", 1): 19}
+
+
 async def test_a_rewriting_that_fails_is_tried_again_when_the_log_has_grown(autojump_clock: MockClock) -> None:
     async with memory_broker(settings=SMALL) as broker:
         client = await ready(broker, "t")
