@@ -11,7 +11,7 @@ Source: decisions 1 and 4 of ARCHITECTURE.md; CoordinatorRuntime of Apache Kafka
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final, Protocol
 
 import trio
@@ -138,10 +138,31 @@ class Decisions:
         response = outcome.response
         if type(response) is Parked:
             self._parked[response] = None
-        if outcome.records:
+        if outcome.request is None and len(outcome.records) > 1:
+            await self._append_in_parts(led, outcome, holds_lock=holds_lock)
+        elif outcome.records:
             response = await self._append(led, outcome, holds_lock=holds_lock)
         self.deliver(led)
         return response
+
+    async def _append_in_parts(self, led: LedPartition, outcome: GroupOutcome, *, holds_lock: bool) -> None:
+        """Append what nobody asked for, such as the tombstones of all that expired, however much it is.
+
+        It goes in as many batches as it takes, as in Kafka, and nobody decides between them: a tombstone must not come
+        behind an offset that is committed after it was decided.
+        """
+        held = led.partition.log
+        parts = outcome.parts(min(INLINE_WRITE_BYTES, held.config.max_message_bytes))
+        if len(parts) == 1:
+            await self._append(led, outcome, holds_lock=holds_lock)
+            return
+        async with nullcontext() if holds_lock else self._logs.locked(held):
+            for part in parts:
+                end_offset = held.log_end_offset
+                await self._append(led, part, holds_lock=True)
+                if held.log_end_offset == end_offset:
+                    # It failed. A group's own tombstone must not be written without those of its offsets.
+                    break
 
     async def _append(self, led: LedPartition, outcome: GroupOutcome, *, holds_lock: bool) -> Any:
         """Append the records of an outcome; its response, or the one that says that it failed."""

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -79,6 +79,10 @@ GroupRequest = (
     | DeleteGroupsRequest
 )
 
+BATCH_OVERHEAD_BYTES: Final = 128
+RECORD_OVERHEAD_BYTES: Final = 32
+"""More than the header of a batch, and what a record has beside its key and value."""
+
 _DECISIONS: Final[dict[type, Callable[[Context, Any, Caller], Any]]] = {
     JoinGroupRequest: join_group,
     SyncGroupRequest: sync_group,
@@ -113,6 +117,23 @@ class GroupOutcome(Outcome[Any]):
     writes: list[Write] = field(default_factory=list, repr=False)
     request: Any = field(default=None, repr=False)
     api_version: int = 0
+
+    def parts(self, max_bytes: int) -> list[GroupOutcome]:
+        """Outcomes that make this one if they are appended in order, each of a batch of at most max_bytes if it can be.
+
+        What follows follows the last one.
+        """
+        parts: list[list[Any]] = [[]]
+        part_bytes = BATCH_OVERHEAD_BYTES
+        for record in self.records:
+            record_bytes = len(record.key) + len(record.value or b"") + RECORD_OVERHEAD_BYTES
+            if parts[-1] and part_bytes + record_bytes > max_bytes:
+                parts.append([])
+                part_bytes = BATCH_OVERHEAD_BYTES
+            parts[-1].append(record)
+            part_bytes += record_bytes
+        *first, last = parts
+        return [*(GroupOutcome(records, None) for records in first), replace(self, records=last)]
 
 
 class GroupShard:

@@ -154,6 +154,27 @@ async def test_a_process_that_stood_still_reads_the_heartbeats_that_came_before_
         assert await beat(client, joined) == 0
 
 
+@pytest.mark.parametrize("way", ["deleted", "expired"])
+async def test_more_tombstones_than_fit_into_a_batch_are_written_all_the_same(
+    way: str, autojump_clock: MockClock
+) -> None:
+    settings = {**ONE_PARTITION, "message.max.bytes": 1000, "offsets.retention.minutes": 60}
+    async with memory_broker(settings=settings) as broker:
+        client = await ready(broker, "t")
+        for number in range(20):
+            await commit(client, {("t", index): 5 for index in range(3)}, group_id=f"group-{number}")
+        assert led_by(broker).shard.offset_count == 60
+        if way == "deleted":
+            await delete_topic(client, "t")
+        else:
+            await trio.sleep(2 * 3600)
+        assert led_by(broker).shard.offset_count == 0
+        survivor = broker.disk.crash(Loss.PROCESS_DEATH)
+    async with memory_broker(survivor, settings=settings) as broker:
+        await offsets_of(await broker.connect())
+        assert led_by(broker).shard.offset_count == 0
+
+
 # Loading
 
 
