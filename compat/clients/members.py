@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -24,6 +25,7 @@ from kafka.structs import OffsetAndMetadata
 POLL_MS = 100
 # The shortest session a broker allows: a test that waits for one to end waits so long.
 SESSION_MS = 6_000
+LATEST_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -288,6 +290,14 @@ class AioMember:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+def await_assignment(member: Member, partitions: set[int]) -> None:
+    """Poll until the member owns just these."""
+    deadline = time.monotonic() + LATEST_S
+    while member.assignment() != partitions:
+        assert time.monotonic() < deadline, f"it owns {member.assignment()} and not {partitions}"
+        member.poll()
 
 
 CLIENTS: dict[str, Callable[..., Member]] = {

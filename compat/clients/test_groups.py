@@ -20,13 +20,12 @@ import pytest
 from compat.brokers import Broker
 from compat.clients import filling
 from compat.clients.conftest import NewTopic
-from compat.clients.members import CLIENTS, Got, Member
+from compat.clients.members import CLIENTS, LATEST_S, Got, Member, await_assignment
 from compat.oracle.groups import await_coordinator
 
 PARTITIONS, EACH = 6, 40
 MIXED = ("kafka-python", "confluent-kafka", "aiokafka")
 COOPERATIVE = ("kafka-python", "confluent-kafka")
-LATEST_S = 30.0
 
 
 @pytest.fixture
@@ -225,8 +224,7 @@ def test_what_one_client_commits_with_metadata_another_finds_and_begins_there(
     where = (broker.bootstrap_servers, group, topic)
     committed = {0: (0, ""), 1: (17, "a note"), 3: (EACH, "\u00fcml\u00e4ut \u2713"), 5: (39, "n" * 4000)}
     writer = CLIENTS[client](*where)
-    while writer.assignment() != set(range(PARTITIONS)):
-        writer.poll()
+    await_assignment(writer, set(range(PARTITIONS)))
     writer.commit(committed)
     writer.close()
     for reading in CLIENTS:

@@ -16,7 +16,7 @@ import pytest
 from compat.brokers import Broker
 from compat.clients import filling
 from compat.clients.conftest import NewTopic
-from compat.clients.members import CLIENTS, Member
+from compat.clients.members import CLIENTS, Member, await_assignment
 from compat.conftest import KafkaTool
 from compat.oracle.groups import await_coordinator, committing, fetching, offsets_of
 from compat.oracle.raw import connected
@@ -84,8 +84,7 @@ def member(
     """A stable group of one member that owns both partitions and has committed 10 of the first."""
     group = new_group(broker, new_topic_name)
     found = CLIENTS["confluent-kafka"](broker.bootstrap_servers, group, filled[0], client_id="the-client")
-    while found.assignment() != {0, 1}:
-        found.poll()
+    await_assignment(found, {0, 1})
     found.commit({0: (10, "note")})
     yield group, found
     found.close()

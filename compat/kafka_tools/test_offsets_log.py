@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from compat.clients import filling
-from compat.clients.members import CLIENTS
+from compat.clients.members import CLIENTS, await_assignment
 from compat.conftest import KafkaTool
 from compat.kafka_tools.test_files import AnyBroker, StartBroker, create, dump
 from compat.oracle.groups import await_coordinator, committing, fetching, offsets_of
@@ -30,8 +30,7 @@ def grouped(start_broker: StartBroker) -> AnyBroker:
         await_coordinator(servers, group)
     named = {"instance": "the-instance", "client_id": "the-client", "session_timeout_ms": 300_000}
     member = CLIENTS["confluent-kafka"](servers, "members", "read", **named)
-    while member.assignment() != {0, 1, 2}:
-        member.poll()
+    await_assignment(member, {0, 1, 2})
     member.commit({partition: (offset, note) for partition, (offset, note) in TOLD.items() if note})
     with connected(servers) as connection:
         for group in ("simple", "deleted"):
