@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,8 +22,19 @@ if TYPE_CHECKING:
     from kafka.admin import KafkaAdminClient
 
 DEFAULT_BOOTSTRAP_SERVER: Final = "localhost:9092"
+DEFAULT_PORT: Final = 9092
 BOOTSTRAP_TIMEOUT_MS: Final = 10_000
 RETRY_MS: Final = 100
+
+_SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+def _security_protocol(text: str) -> str:
+    """A protocol's name, in letters of any case as in Java. The client would take an unknown one for PLAINTEXT."""
+    if text.upper() not in _SECURITY_PROTOCOLS:
+        raise CommandFailed(f"security.protocol={text} is none of {', '.join(_SECURITY_PROTOCOLS)}")
+    return text.upper()
+
 
 # Java's name: the client's name and the type of its value.
 _RENAMED: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
@@ -37,7 +49,7 @@ _RENAMED: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "retry.backoff.ms": ("retry_backoff_ms", int),
     "sasl.kerberos.service.name": ("sasl_kerberos_service_name", str),
     "sasl.mechanism": ("sasl_mechanism", str),
-    "security.protocol": ("security_protocol", str),
+    "security.protocol": ("security_protocol", _security_protocol),
     "send.buffer.bytes": ("send_buffer_bytes", int),
     "ssl.key.password": ("ssl_password", str),
 }
@@ -145,7 +157,29 @@ def client_settings(options: argparse.Namespace, *, known: Mapping[str, Any] | N
     servers = [server.strip() for word in words for server in word.split(",") if server.strip()]
     if not servers:
         raise CommandFailed("--bootstrap-server names no broker")
+    for server in servers:
+        parse_server(server)
     return settings | {"bootstrap_servers": servers}
+
+
+def parse_server(server: str) -> tuple[str, int]:
+    """Host and port of `host:port`, `host`, `[address]:port` or an IPv6 address. Raises CommandFailed for another."""
+    host, colon, port = server.rpartition(":")
+    if not colon or server.endswith("]") or _is_ipv6(server):
+        host, port = server, str(DEFAULT_PORT)
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not port.isascii() or not port.isdigit() or not host or set(host) & set("[]") or int(port) > 0xFFFF:
+        raise CommandFailed(f"{server!r} is not of the form host:port")
+    return host, int(port)
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        socket.inet_pton(socket.AF_INET6, text)
+    except OSError:
+        return False
+    return True
 
 
 def read_properties(path: Path) -> dict[str, str]:

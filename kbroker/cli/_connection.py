@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kbroker.cli import CommandFailed
+from kbroker.cli._admin import parse_server
 from wire.errors import Malformed
 from wire.framing import decode_response, encode_request_frame
 from wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 Response = TypeVar("Response")
 
-DEFAULT_PORT: Final = 9092
 MAX_RESPONSE_BYTES: Final = 100 << 20
 # Every broker answers version 0, also one that knows none of our newer ones.
 _ASKED_FIRST: Final = 0
@@ -80,16 +80,6 @@ class Connection:
                 raise ConnectionError("the connection was closed")
             data += more
         return data
-
-
-def parse_server(server: str) -> tuple[str, int]:
-    """Host and port of `host:port`, `host` or `[address]:port`. Raises CommandFailed for anything else."""
-    host, colon, port = server.rpartition(":")
-    if not colon or server.endswith("]"):
-        host, port = server, str(DEFAULT_PORT)
-    if not port.isascii() or not port.isdigit() or not host or int(port) > 0xFFFF:
-        raise CommandFailed(f"{server!r} is not of the form host:port")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _tls_context(settings: dict[str, Any]) -> ssl.SSLContext:

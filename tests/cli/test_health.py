@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from kbroker.cli import CommandFailed
-from kbroker.cli._connection import parse_server
+from kbroker.cli._admin import parse_server
 from tests.cli.conftest import Run
 from tests.cli.scripted import Scripted
 from wire.messages.api_versions import ApiVersion, ApiVersionsResponse
@@ -123,13 +123,13 @@ def test_a_check_imports_neither_a_client_nor_the_broker(broker: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "found"),
-    [("a:1", ("a", 1)), ("a", ("a", 9092)), ("[::1]:5", ("::1", 5)), ("[::1]", ("::1", 9092))],
+    [("a:1", ("a", 1)), ("a", ("a", 9092)), ("[::1]:5", ("::1", 5)), ("[::1]", ("::1", 9092)), ("::1", ("::1", 9092))],
 )
 def test_a_server_is_a_host_and_a_port(text: str, found: tuple[str, int]) -> None:
     assert parse_server(text) == found
 
 
-@pytest.mark.parametrize("text", ["", ":1", "a:b", "a:65536", "a:-1", "a:"])
+@pytest.mark.parametrize("text", ["", ":1", "a:b", "a:65536", "a:-1", "a:", "[::1", "[::1:5"])
 def test_what_is_no_server_is_refused(text: str) -> None:
     with pytest.raises(CommandFailed, match="is not of the form host:port"):
         parse_server(text)

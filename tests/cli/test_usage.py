@@ -95,10 +95,19 @@ def test_brokers_come_from_flags_then_the_file_then_the_default(tmp_path: Path) 
         settings_for(",")
 
 
+@pytest.mark.parametrize("words", [["consume", "-t", "t"], ["produce", "-t", "t"], ["topic", "--list"]])
+def test_a_server_that_is_none_is_told_in_a_line(run: Run, words: list[str]) -> None:
+    """Each client of ours reads it in a way of its own, and fails as it likes."""
+    done = run(*words, "-b", "localhost:none")
+    assert done.code == 1
+    assert done.err.endswith("'localhost:none' is not of the form host:port\n")
+    assert len(done.err.splitlines()) == 1
+
+
 def test_a_java_clients_properties_are_translated(capsys: pytest.CaptureFixture[str]) -> None:
     found = translate(
         {
-            "security.protocol": "SASL_SSL",
+            "security.protocol": "sasl_ssl",
             "sasl.mechanism": "SCRAM-SHA-256",
             "sasl.jaas.config": 'org.apache.kafka.common.security.scram.ScramLoginModule required username="al" '
             'password="s=cr;t";',
@@ -131,6 +140,7 @@ def test_a_java_clients_properties_are_translated(capsys: pytest.CaptureFixture[
         ({"ssl.truststore.location": "/x.jks"}, "is of type JKS, which cannot be read here"),
         ({"sasl.jaas.config": "Krb5LoginModule required;"}, "without username and password"),
         ({"request.timeout.ms": "soon"}, "request.timeout.ms=soon is not a number"),
+        ({"security.protocol": "SASL-SSL"}, "security.protocol=SASL-SSL is none of PLAINTEXT, SSL"),
     ],
 )
 def test_properties_that_cannot_be_followed_are_refused(properties: dict[str, str], reason: str) -> None:
