@@ -39,6 +39,7 @@ from wire.stored.groups import OffsetCommitKey, OffsetCommitValue
 from wire.types import ZERO_UUID
 
 GROUP_ID_NOT_FOUND_VERSION: Final = 9
+LAST_TIMESTAMP_MS: Final = 2**63 - 1
 
 
 def offset_commit(context: Context, request: OffsetCommitRequest, caller: Caller) -> OffsetCommitResponse:
@@ -49,7 +50,10 @@ def offset_commit(context: Context, request: OffsetCommitRequest, caller: Caller
         return refuse_offset_commit(request, error.code)
     timestamp_ms = context.timestamp_ms
     retention_ms = request.retention_time_ms
-    expire_timestamp_ms = NO_EXPIRY if retention_ms == NO_EXPIRY else timestamp_ms + retention_ms
+    # A retention without an end must not lead beyond the times that can be stored.
+    expire_timestamp_ms = (
+        NO_EXPIRY if retention_ms == NO_EXPIRY else min(timestamp_ms + retention_ms, LAST_TIMESTAMP_MS)
+    )
     longest = context.settings.offset_metadata_max_bytes
     records = context.records
     topics = []

@@ -29,6 +29,7 @@ from wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
 MEMBER_ID_REQUIRED_VERSION: Final = 4
 SKIP_ASSIGNMENT_VERSION: Final = 9
+LONGEST_STRING_BYTES: Final = 0x7FFF
 
 Answer = JoinGroupResponse | Parked
 
@@ -131,6 +132,9 @@ def _join_new(context: Context, group: Group, joining: Joining) -> Answer:
     request, caller = joining.request, joining.caller
     instance_id = request.group_instance_id
     member_id = f"{caller.client_id if instance_id is None else instance_id}-{context.new_uuid()}"
+    if len(member_id.encode()) > LONGEST_STRING_BYTES:
+        # Kafka ends the connection, for it cannot write its answer. Neither could the group be stored.
+        return join_error(ErrorCode.INVALID_REQUEST)
     if instance_id is not None:
         known = group.static_members.get(instance_id)
         if known is not None:

@@ -336,6 +336,13 @@ def test_nobody_knows_what_members_of_other_protocols_read() -> None:
     assert delete(world, "orders") == (ErrorCode.NONE, [ErrorCode.NONE])
 
 
+def test_an_offset_that_is_to_be_kept_beyond_all_time_is_kept() -> None:
+    world = World()
+    assert world.commit(5, retention_ms=2**63 - 1, version=2) == ErrorCode.NONE
+    world.reload()
+    assert world.committed() == 5
+
+
 def test_commits_of_several_may_share_an_append() -> None:
     world = World()
     now = {"now_ms": world.now_ms, "timestamp_ms": WALL_START_MS}

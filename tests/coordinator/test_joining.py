@@ -338,6 +338,14 @@ def test_a_new_group_is_stored_before_its_first_member_has_joined() -> None:
     assert [one.group_state for one in world.shard.list_groups()] == ["Empty"]
 
 
+@pytest.mark.parametrize(("version", "instance_id"), [(3, None), (9, None), (9, "i" * 32_767)])
+def test_a_name_that_leaves_no_room_for_a_member_id_is_refused(version: int, instance_id: str | None) -> None:
+    world = World()
+    answer = world.join(client_id="c" * 32_767, version=version, instance_id=instance_id)
+    assert refused(answer) == ErrorCode.INVALID_REQUEST
+    world.stable()
+
+
 def test_a_static_member_does_not_come_with_an_id_that_was_handed_out() -> None:
     world = World(group_initial_rebalance_delay_ms=3_000)
     request = JoinGroupRequest(
