@@ -31,6 +31,7 @@ from kbroker.metadata.image import (
     Image,
 )
 from kbroker.metadata.names import topic_name_fault
+from kbroker.metadata.parts import NODE_ID_DIGITS
 from kbroker.runtime import log as logs
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.incremental_alter_configs import (
@@ -101,7 +102,8 @@ def describe_resource(
 
 
 def _check_broker_id(name: str, node_id: int, *, expected: str) -> None:
-    if not name.removeprefix("-").isdecimal():
+    digits = name.removeprefix("-")
+    if not digits.isdecimal() or len(digits) > NODE_ID_DIGITS:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
     if int(name) != node_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {expected} but received {name}")
@@ -143,7 +145,7 @@ def _wanted_levels(resource: AlterConfigsResource, node_id: int) -> dict[str, st
     empty = [change.name for change in changes if change.value is None and change.config_operation != _DELETE]
     if empty:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(empty)}")
-    if not (name.isascii() and name.isdigit()):
+    if not (name.isascii() and name.isdigit()) or len(name) > NODE_ID_DIGITS:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
     if int(name) != node_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected node id. Expected {node_id}, but received {name}")

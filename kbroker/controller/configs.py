@@ -18,6 +18,7 @@ from typing import Any
 from kbroker.controller.context import Context, TooManyRecords, error_text
 from kbroker.metadata.image import BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 from kbroker.metadata.names import topic_name_fault
+from kbroker.metadata.parts import NODE_ID_DIGITS
 from kbroker.runtime.outcome import Outcome
 from wire.errors import ErrorCode, KafkaError
 from wire.messages import alter_configs as legacy
@@ -223,7 +224,7 @@ def _check_topic(context: Context, name: str, configs: Mapping[str, str], curren
 
 def _check_broker(context: Context, name: str, configs: Mapping[str, str], current: Mapping[str, str]) -> None:
     if name:
-        if not (name.isascii() and name.isdigit()):
+        if not _is_node_id(name):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
         if int(name) not in context.image.brokers:
             raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No node with id {int(name)} found.")
@@ -232,5 +233,9 @@ def _check_broker(context: Context, name: str, configs: Mapping[str, str], curre
 
 def _check_own_broker(node_id: int, resource_type: int, name: str) -> None:
     """A broker takes changes of its own settings only; clients send them to the broker that they name."""
-    if resource_type == BROKER_RESOURCE and name.isascii() and name.isdigit() and int(name) != node_id:
+    if resource_type == BROKER_RESOURCE and _is_node_id(name) and int(name) != node_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node_id}, but received {name}")
+
+
+def _is_node_id(name: str) -> bool:
+    return name.isascii() and name.isdigit() and len(name) <= NODE_ID_DIGITS

@@ -17,6 +17,8 @@ BROKER_RESOURCE: Final = 4
 BROKER_LOGGER_RESOURCE: Final = 8
 CLIENT_METRICS_RESOURCE: Final = 16
 GROUP_RESOURCE: Final = 32
+NODE_ID_DIGITS = 10
+"""What is longer is no int32; and Python makes no number of a text of thousands of digits."""
 
 CLUSTER_METADATA_TOPIC_ID: Final = UUID(int=1)
 MIGRATING_DIRECTORY: Final = UUID(int=0)

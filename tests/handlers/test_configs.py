@@ -1,5 +1,7 @@
 """DescribeConfigs and IncrementalAlterConfigs, and what a change reaches."""
 
+import pytest
+
 from kbroker.testing.broker import Client, memory_broker
 from tests.handlers.asking import batch, create_topic, produce
 from wire.errors import ErrorCode
@@ -10,7 +12,7 @@ from wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
 SET, DELETE = 0, 1
 DEFAULT, STATIC, TOPIC_SOURCE, DYNAMIC_DEFAULT, DYNAMIC_BROKER = 5, 4, 1, 3, 2
 
@@ -99,3 +101,12 @@ async def test_all_settings_of_a_topic_are_described_in_every_version(client: Cl
         assert found["retention.ms"].value == "5000"
         assert {"cleanup.policy", "min.insync.replicas", "segment.bytes"} < found.keys()
         assert bool(found["retention.ms"].documentation) == (version >= 3)
+
+
+@pytest.mark.parametrize("kind", [BROKER, BROKER_LOGGER])
+async def test_a_broker_id_of_thousands_of_digits_is_no_id(kind: int, client: Client) -> None:
+    name = "9" * 5_000
+    resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+    answer = await client.ask(DescribeConfigsRequest(resources=[resource]))
+    assert answer.results[0].error_code == ErrorCode.INVALID_REQUEST
+    assert await alter(client, kind, name, "max.connections", "5") == ErrorCode.INVALID_REQUEST
