@@ -15,9 +15,12 @@ ALL_GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 
 @handles(DescribeGroupsRequest, versions="0-6", on_error=lambda request, code: refuse(request, code, 0))
 async def describe_groups(request: DescribeGroupsRequest, broker: Broker, context: Context) -> DescribeGroupsResponse:
-    """Each group by itself, in the order of the request."""
+    """Each group by itself, in the order of the request.
+
+    One that is named twice is described once: a description can be so large that a short request must not multiply it.
+    """
     version = context.api_version
-    groups = [group for group_id in request.groups for group in _describe(broker, group_id, version)]
+    groups = [group for group_id in dict.fromkeys(request.groups) for group in _describe(broker, group_id, version)]
     if request.include_authorized_operations and version >= FIRST_VERSION_WITH_AUTHORIZED_OPERATIONS:
         for group in groups:
             if not group.error_code:

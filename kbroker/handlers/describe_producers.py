@@ -37,13 +37,17 @@ def _failed(index: int, error: KafkaError) -> PartitionResponse:
 async def describe_producers(
     request: DescribeProducersRequest, broker: Broker, context: Context
 ) -> DescribeProducersResponse:
-    """Answer each partition by itself."""
+    """Answer each partition by itself.
+
+    One that is named twice is answered once: its producers are so many that a short request must not multiply them.
+    """
+    asked: dict[str, list[int]] = {}
+    for topic in request.topics:
+        asked.setdefault(topic.name, []).extend(topic.partition_indexes)
     return DescribeProducersResponse(
         topics=[
-            TopicResponse(
-                name=topic.name, partitions=[_describe(broker, topic.name, index) for index in topic.partition_indexes]
-            )
-            for topic in request.topics
+            TopicResponse(name=name, partitions=[_describe(broker, name, index) for index in dict.fromkeys(indexes)])
+            for name, indexes in asked.items()
         ]
     )
 

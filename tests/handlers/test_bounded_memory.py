@@ -6,10 +6,13 @@ import trio
 
 from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from tests.handlers.asking import batch, create_topic, fetching, list_offset, new_producer, produce, producing, wanted
+from tests.handlers.groups import find, form
 from tests.handlers.test_configs import BROKER, DEFAULT, alter, describe
 from wire.compression import Codec
 from wire.errors import ErrorCode
 from wire.messages.api_versions import ApiVersionsRequest
+from wire.messages.describe_groups import DescribeGroupsRequest
+from wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 
 HOUR_S = 3_600
 MIB = 1 << 20
@@ -94,3 +97,15 @@ async def test_w6_who_waits_for_a_bomb_to_be_unpacked_is_its_sender_alone() -> N
         answer = await client.receive()
         assert answer.responses[0].partition_responses[0].error_code == 0
         assert trio.current_time() > began
+
+
+async def test_a_short_request_cannot_multiply_long_descriptions(broker: MemoryBroker, client: Client) -> None:
+    await create_topic(client, "t")
+    await first_batch(broker, client)
+    twice = [TopicRequest(name="t", partition_indexes=[0, 0]) for _ in range(2)]
+    (topic,) = (await client.ask(DescribeProducersRequest(topics=twice))).topics
+    assert [len(one.active_producers) for one in topic.partitions] == [1]
+    await find(client)
+    await form(client)
+    described = await client.ask(DescribeGroupsRequest(groups=["g", "absent", "g"]))
+    assert [(one.group_id, len(one.members)) for one in described.groups] == [("g", 1), ("absent", 0)]
