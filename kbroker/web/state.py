@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Any
 
 from kbroker import __version__
@@ -20,7 +19,8 @@ from kbroker.web.groups import committed, groups
 from kbroker.web.ports import Observed
 from wire.types import uuid_to_text
 
-ENTRIES_IN_A_PIECE = 20
+PIECE_BYTES = 8 * 1024
+"""Of entries that are sent together: some twenty partitions of a segment each, or one of many segments."""
 SEGMENTS_SHOWN = 1_000
 """Of each partition, the newest; the number of all is beside them."""
 
@@ -39,12 +39,15 @@ def render(node: Observed) -> Iterator[bytes]:
 
 def _array(name: str, entries: Iterable[dict[str, Any]]) -> Iterator[bytes]:
     yield b'"' + name.encode() + b'": ['
-    left = iter(entries)
-    separator = b"\n"
-    while some := list(islice(left, ENTRIES_IN_A_PIECE)):
-        yield separator + b",\n".join(map(_json, some))
+    ready, size, separator = [], 0, b"\n"
+    for entry in entries:
+        ready.append(separator + _json(entry))
+        size += len(ready[-1])
         separator = b",\n"
-    yield b"]"
+        if size >= PIECE_BYTES:
+            yield b"".join(ready)
+            ready, size = [], 0
+    yield b"".join(ready) + b"]"
 
 
 def _json(value: object) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import subprocess
 import sys
 import uuid
@@ -28,6 +29,7 @@ from kbroker.testing.env import MemoryEnv
 from kbroker.web.broker_metrics import count_isr_changes
 from kbroker.web.exposition import SAMPLES_IN_A_PIECE
 from kbroker.web.metrics import DECLARED
+from kbroker.web.state import render as render_state
 from tests.web.asking import ADDRESS, get
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from wire.messages.delete_topics import DeleteTopicsRequest
@@ -255,6 +257,20 @@ async def test_state_is_json_with_any_number_of_partitions() -> None:
         await create(client, "many", partitions=45)
         state = (await get(broker.env, "/state")).json
     assert [one["partition"] for one in state["partitions"]] == list(range(45))
+
+
+async def test_no_piece_of_the_state_holds_the_segments_of_many_partitions() -> None:
+    """The event loop belongs to nobody else while a piece is made."""
+    async with observed() as (broker, client):
+        await create(client, "t", partitions=4)
+        assert broker.node.broker is not None
+        for index in range(4):
+            for _ in range(100):
+                await produce(client, "t", records=1, index=index)
+                broker.node.broker.replicas.partitions["t", index].log.roll(timestamp_ms=0)
+        pieces = list(render_state(broker.node))
+    assert max(piece.count(b'"base_offset"') for piece in pieces) <= 2 * 101
+    assert [one["segment_count"] for one in json.loads(b"".join(pieces))["partitions"]] == [101] * 4
 
 
 async def test_a_node_that_serves_is_ready() -> None:
