@@ -192,11 +192,13 @@ class GroupCoordinator:
                     await self._activate(led)
 
     async def _activate(self, led: LedPartition) -> None:
+        # Topics may have been deleted while it was loaded, or just before a crash. Which ones is found out before anybody
+        # can commit: offsets of a topic that is made while this waits are none of a deleted one.
+        deleted_topics = _deleted_topics(led.shard, self._image)
         led.state = State.ACTIVE
         with suppress(KafkaError):
             await self.decisions.decide(led, led.shard.on_loaded)
-            # Topics may have been deleted while it was loaded, or just before a crash.
-            for deleted in _deleted_topics(led.shard, self._image):
+            for deleted in deleted_topics:
                 await self.decisions.decide(led, partial(led.shard.on_topics_deleted, [deleted]))
         if led.wants_rewriting:
             self._want_rewriting()
