@@ -192,8 +192,8 @@ class GroupCoordinator:
                     await self._activate(led)
 
     async def _activate(self, led: LedPartition) -> None:
-        # Topics may have been deleted while it was loaded, or just before a crash. Which ones is found out before anybody
-        # can commit: offsets of a topic that is made while this waits are none of a deleted one.
+        # Topics may have been deleted while it was loaded, or just before a crash. Which ones is found out before
+        # anybody can commit: offsets of a topic that is made while this waits are none of a deleted one.
         deleted_topics = _deleted_topics(led.shard, self._image)
         led.state = State.ACTIVE
         with suppress(KafkaError):
