@@ -4,7 +4,7 @@ Isolation is chroot and storage vfs, which work where containers do not nest. Th
 made by debootstrap, so that no registry of images is asked; packages of Python come in by a directory of wheels, so
 that nothing inside the build needs a network. Everything lies in one directory, which goes at the end.
 
-    KBROKER_DEBIAN_MIRROR   where debootstrap finds Debian (http://deb.debian.org/debian)
+    KBROKER_DEBIAN_MIRROR   where debootstrap finds Debian, if not at its own default
     KBROKER_IMAGE_BASE      a directory with the root of a Debian that has python3-venv, instead of a new one
 """
 
@@ -123,10 +123,12 @@ class Images:
 
     def _make_base(self) -> Path:
         base = self.directory / "base"
-        mirror = os.environ.get("KBROKER_DEBIAN_MIRROR", "http://deb.debian.org/debian")
+        mirror = os.environ.get("KBROKER_DEBIAN_MIRROR")
         include = "--include=python3,python3-venv"
         path = f"PATH={os.environ['PATH']}:/usr/sbin:/sbin"
-        self._run("env", path, "debootstrap", "--variant=minbase", include, SUITE, str(base), mirror)
+        self._run(
+            "env", path, "debootstrap", "--variant=minbase", include, SUITE, str(base), *([mirror] if mirror else [])
+        )
         # As in the slim images of Python: neither caches nor documentation, which would only be copied and removed.
         needless = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/locale", "usr/share/man")
         self._run("rm", "-rf", *(str(base / path) for path in needless))
