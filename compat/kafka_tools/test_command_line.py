@@ -50,7 +50,9 @@ def until(is_so: Callable[[], bool], step: Callable[[], object]) -> None:
 def topic(broker: Broker, new_topic_name: Callable[[str], str]) -> str:
     """Three partitions, of which 0 has ten records."""
     name = new_topic_name("lines")
-    ours(broker, "topic", "--create", "--topic", name, "--partitions", "3")
+    # Its records are old: retention must not meet them between two questions.
+    keep = ("--config", "retention.ms=-1")
+    ours(broker, "topic", "--create", "--topic", name, "--partitions", "3", *keep)
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
     for number in range(10):
         producer.send(name, b"value", partition=0, timestamp_ms=1_700_000_000_000 + number).get(20)
