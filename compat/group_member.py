@@ -50,7 +50,8 @@ class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
 def work(consumer: KafkaConsumer, leaving: threading.Event) -> None:
     """Process, then commit, until told to leave."""
     while not leaving.is_set():
-        found = consumer.poll(timeout_ms=200)
+        # A poll that ends while the client joins may leave kafka-python 3.0.12 standing still: so it is long.
+        found = consumer.poll(timeout_ms=2_000)
         ends = {}
         for place, records in found.items():
             read = digest((record.key, record.value) for record in records)

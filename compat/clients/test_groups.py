@@ -172,7 +172,7 @@ class Team:
     def complete(self, count: int) -> None:
         """Wait until so many records of each partition came; each came once, and to each member in order."""
         self.until(lambda: len(self.all_got()) >= count * PARTITIONS)
-        self.turns(3)
+        self.turns(1)
         found = Counter((record.partition, record.offset) for record in self.all_got())
         assert found == Counter((partition, offset) for partition in range(PARTITIONS) for offset in range(count))
         for seat in self.seats:
@@ -285,15 +285,16 @@ def test_what_is_committed_by_the_clock_is_where_the_next_one_begins(
 def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(
     broker: Broker, topic: str, team: Team, client: str
 ) -> None:
-    first, second = team.join(client, instance="one"), team.join(client, instance="two")
+    patient = {"session_timeout_ms": 60_000}
+    first, second = team.join(client, instance="one", **patient), team.join(client, instance="two", **patient)
     team.share(3, 3)
     team.complete(EACH)
     owned, changes = set(first.owns), len(second.changes)
     team.leave(first)
-    team.turns(5)
+    team.turns(2)
     assert len(second.owns) == 3
     fill(broker, topic, EACH)
-    back = team.join(client, instance="one")
+    back = team.join(client, instance="one", **patient)
     team.share(3, 3)
     team.complete(2 * EACH)
     assert back.owns == owned

@@ -276,7 +276,9 @@ class Seat:
 
 
 def _known_random(value: object, name: str = "") -> object:
-    """A decoded message whose member ids have lost the part that each broker draws."""
+    """A decoded message whose topic ids and member ids have lost the part that each broker draws."""
+    if name == "TopicId":
+        return value if value == bytes(16) else b"id"
     if isinstance(value, dict):
         return {key: _known_random(inner, key) for key, inner in value.items()}
     if isinstance(value, list):
