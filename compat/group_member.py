@@ -5,7 +5,8 @@ unknown when it is killed:
 
     {"assigned": [0, 2]}                        it owns these partitions now
     {"processed": 2, "first": 40, "last": 79, "digest": ...}   it has processed these offsets of partition 2
-    {"committed": {"2": 80}}                    the broker has acknowledged these offsets
+    {"committed": {"2": 80}}                    the broker has acknowledged these offsets: all that was processed
+    {"dropped": [2]}                            it could not commit before it lost its partitions
 
 A digest is the SHA-256 of keys, values and their sizes, in order. Input that ends is the sign to commit and to leave.
 """
@@ -16,12 +17,14 @@ import hashlib
 import json
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kafka import ConsumerRebalanceListener, KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError
+from kafka.errors import KafkaConnectionError, KafkaError
 from kafka.structs import OffsetAndMetadata
+
+COMMIT_EACH = 4  # polls
 
 
 def tell(**event: Any) -> None:
@@ -37,39 +40,64 @@ def digest(records: Iterable[tuple[bytes, bytes]]) -> str:
     return state.hexdigest()
 
 
-class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Tells what the member owns."""
+class Worker(ConsumerRebalanceListener):  # type: ignore[misc]
+    """Processes at once and commits now and then, and always before it gives a partition away."""
+
+    def __init__(self, consumer: KafkaConsumer, leaving: threading.Event) -> None:
+        self._consumer, self._leaving = consumer, leaving
+        self._ends: dict[TopicPartition, int] = {}  # what is processed and not committed
 
     def on_partitions_revoked(self, revoked: Any) -> None:
+        """The last moment for what was processed; what cannot be committed now is for somebody else to do again."""
+        if self._ends and not self._commit():
+            tell(dropped=sorted(place.partition for place in self._ends))
+            self._ends.clear()
         tell(revoked=sorted(each.partition for each in revoked))
 
     def on_partitions_assigned(self, assigned: Any) -> None:
+        """Tell what the member owns."""
         tell(assigned=sorted(each.partition for each in assigned))
 
+    def work(self) -> None:
+        """Process until told to leave, then commit."""
+        polls = 0
+        while not self._leaving.is_set():
+            found = self._poll()
+            for place, records in found.items():
+                self._process(place, records)
+            polls += 1
+            if self._ends and (not found or polls % COMMIT_EACH == 0):
+                self._commit()
+        while self._ends and not self._commit():
+            self._leaving.wait(0.1)
 
-def work(consumer: KafkaConsumer, leaving: threading.Event) -> None:
-    """Process, then commit, until told to leave."""
-    while not leaving.is_set():
-        # A poll that ends while the client joins may leave kafka-python 3.0.12 standing still: so it is long.
-        found = consumer.poll(timeout_ms=2_000)
-        ends = {}
-        for place, records in found.items():
-            read = digest((record.key, record.value) for record in records)
-            tell(processed=place.partition, first=records[0].offset, last=records[-1].offset, digest=read)
-            assert [record.offset for record in records] == list(range(records[0].offset, records[-1].offset + 1))
-            ends[place] = records[-1].offset + 1
-        if ends:
-            commit(consumer, ends)
+    def _poll(self) -> Mapping[TopicPartition, Sequence[Any]]:
+        try:
+            # A poll that ends while the client joins may leave kafka-python 3.0.12 standing still: so it is long.
+            found: Mapping[TopicPartition, Sequence[Any]] = self._consumer.poll(timeout_ms=2_000)
+        except KafkaConnectionError:
+            # There is no broker now. It is asked again until there is one.
+            self._leaving.wait(0.1)
+            return {}
+        return found
 
+    def _process(self, place: TopicPartition, records: Sequence[Any]) -> None:
+        first, last = records[0].offset, records[-1].offset
+        assert [record.offset for record in records] == list(range(first, last + 1))
+        read = digest((record.key, record.value) for record in records)
+        tell(processed=place.partition, first=first, last=last, digest=read)
+        self._ends[place] = last + 1
 
-def commit(consumer: KafkaConsumer, ends: dict[TopicPartition, int]) -> None:
-    """Commit what was processed. Who is no longer a member, or finds no broker, goes on: somebody reads it again."""
-    try:
-        consumer.commit({place: OffsetAndMetadata(offset, "", -1) for place, offset in ends.items()}, timeout_ms=5_000)
-    except KafkaError as error:
-        tell(failed=type(error).__name__)
-    else:
-        tell(committed={place.partition: offset for place, offset in ends.items()})
+    def _commit(self) -> bool:
+        """Commit; False when the broker is away, or this is no member any more."""
+        told = {place: OffsetAndMetadata(offset, "", -1) for place, offset in self._ends.items()}
+        try:
+            self._consumer.commit(told, timeout_ms=5_000)
+        except KafkaError:
+            return False
+        tell(committed={place.partition: offset for place, offset in self._ends.items()})
+        self._ends.clear()
+        return True
 
 
 def main() -> None:
@@ -91,8 +119,9 @@ def main() -> None:
     # kafka-python 3.0.12 may stand still for ever when it joins before it knows the topic.
     while consumer.partitions_for_topic(job["topic"]) is None:
         pass
-    consumer.subscribe([job["topic"]], listener=Listener())
-    work(consumer, leaving)
+    worker = Worker(consumer, leaving)
+    consumer.subscribe([job["topic"]], listener=worker)
+    worker.work()
     consumer.close()
     tell(left=True)
 

@@ -45,15 +45,14 @@ Record = tuple[bytes, bytes]
 
 @dataclass
 class Processed:
-    """A run of offsets that one member processed, and whether it learned that they are committed."""
+    """A run of offsets that one member processed."""
 
     member: str
     partition: int
     first: int
     last: int
     digest: str
-    committed: bool = False
-    excused: bool = False  # its member or the broker died, or it was no member any more, before it could commit
+    excused: bool = False  # its member died, or was no member any more, before it knew that they are committed
 
 
 @dataclass(frozen=True)
@@ -86,11 +85,12 @@ class MemberProcess:
         self.name, self.owns = name, list[int]()
         self.events = 0
         self._ledger, self._pending = ledger, list[Processed]()
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the member
         self.process = subprocess.Popen(
             [sys.executable, "-m", "compat.group_member", json.dumps(job)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._complaints,
             cwd=Path(__file__).parents[1],
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -111,9 +111,9 @@ class MemberProcess:
             run = Processed(self.name, event["processed"], event["first"], event["last"], event["digest"])
             self._pending.append(run)
             self._ledger.add(run)
-        elif "committed" in event or "failed" in event:
+        elif "committed" in event or "dropped" in event:
             for run in self._pending:
-                run.committed, run.excused = "committed" in event, "failed" in event
+                run.excused = "dropped" in event
             self._ledger.commits += "committed" in event
             self._pending.clear()
 
@@ -121,8 +121,10 @@ class MemberProcess:
         """Let it commit what it has, leave the group and end."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        assert self.process.wait(LATEST_S) == 0, f"{self.name} ended with {self.process.returncode}"
+        status = self.process.wait(LATEST_S)
         self._reader.join()
+        self._complaints.seek(0)
+        assert status == 0, f"{self.name} ended with {status}: {self._complaints.read()[-3000:].decode()}"
 
     def kill(self) -> None:
         """`kill -9`; what it had processed and not committed is processed again."""
