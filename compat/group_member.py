@@ -6,7 +6,6 @@ unknown when it is killed:
     {"assigned": [0, 2]}                        it owns these partitions now
     {"processed": 2, "first": 40, "last": 79, "digest": ...}   it has processed these offsets of partition 2
     {"committed": {"2": 80}}                    the broker has acknowledged these offsets: all that was processed
-    {"dropped": [2]}                            it could not commit before it lost its partitions
 
 A digest is the SHA-256 of keys, values and their sizes, in order. Input that ends is the sign to commit and to leave.
 """
@@ -41,21 +40,19 @@ def digest(records: Iterable[tuple[bytes, bytes]]) -> str:
 
 
 class Worker(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Processes at once and commits now and then, and always before it gives a partition away."""
+    """Processes at once and commits now and then. What it loses before that is for somebody else to do again."""
 
     def __init__(self, consumer: KafkaConsumer, leaving: threading.Event) -> None:
         self._consumer, self._leaving = consumer, leaving
         self._ends: dict[TopicPartition, int] = {}  # what is processed and not committed
 
     def on_partitions_revoked(self, revoked: Any) -> None:
-        """The last moment for what was processed; what cannot be committed now is for somebody else to do again."""
-        if self._ends and not self._commit():
-            tell(dropped=sorted(place.partition for place in self._ends))
-            self._ends.clear()
+        """Tell what it gives away. A listener of kafka-python cannot wait for a commit, so there is none here."""
         tell(revoked=sorted(each.partition for each in revoked))
 
     def on_partitions_assigned(self, assigned: Any) -> None:
-        """Tell what the member owns."""
+        """Tell what the member owns. What it kept it goes on with, where it was; the rest is somebody else's."""
+        self._ends = {place: end for place, end in self._ends.items() if place in assigned}
         tell(assigned=sorted(each.partition for each in assigned))
 
     def work(self) -> None:

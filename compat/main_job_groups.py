@@ -7,7 +7,7 @@ started again on the same directory and port. Judged by what each member told be
 
     every line is processed          all offsets of all partitions, with the bytes that were written
     committed offsets never go back  what the broker tells of the group, asked all the while, only grows
-    nothing is processed twice       but for what was processed and not committed when a member or the broker died
+    nothing is processed twice       but for what no member knew to be committed: somebody died, or lost its partitions
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Processed:
     first: int
     last: int
     digest: str
-    excused: bool = False  # its member died, or was no member any more, before it knew that they are committed
+    committed: bool = False  # as far as its member ever heard
 
 
 @dataclass(frozen=True)
@@ -107,15 +107,16 @@ class MemberProcess:
         self.events += 1
         if "assigned" in event:
             self.owns = event["assigned"]
+            self._pending = [run for run in self._pending if run.partition in self.owns]
         elif "processed" in event:
             run = Processed(self.name, event["processed"], event["first"], event["last"], event["digest"])
             self._pending.append(run)
             self._ledger.add(run)
-        elif "committed" in event or "dropped" in event:
+        elif "committed" in event:
             for run in self._pending:
-                run.excused = "dropped" in event
-            self._ledger.commits += "committed" in event
-            self._pending.clear()
+                run.committed = run.last < event["committed"].get(str(run.partition), 0)
+            self._pending = [run for run in self._pending if not run.committed]
+            self._ledger.commits += 1
 
     def leave(self) -> None:
         """Let it commit what it has, leave the group and end."""
@@ -130,8 +131,6 @@ class MemberProcess:
         """`kill -9`; what it had processed and not committed is processed again."""
         end(self.process, signal_number=9)
         self._reader.join()
-        for run in self._pending:
-            run.excused = True
 
 
 @dataclass
@@ -227,7 +226,7 @@ def run(broker: Broker, *, count: int = LEAST_LINES) -> Result:
     written: dict[int, list[Record]] = {partition: [] for partition in range(PARTITIONS)}
     ledger, watch, members = Ledger(), Watch(servers), list[MemberProcess]()
     try:
-        _story(broker, lines, written, ledger, members)
+        _story(broker, lines, written, ledger, watch, members)
     finally:
         for member in members:
             end(member.process, signal_number=9)
@@ -243,6 +242,7 @@ def _story(
     lines: Sequence[bytes],
     written: dict[int, list[Record]],
     ledger: Ledger,
+    watch: Watch,
     members: list[MemberProcess],
 ) -> None:
     """Three members read; one leaves, one joins, one is killed, the broker is killed, one more joins."""
@@ -268,6 +268,9 @@ def _story(
     broker.start()
     fifth = join()
     ledger.until(lambda: ledger.count() == len(lines), "every line is processed")
+    # What a member lost before it could commit is somebody's to process again: nobody leaves before that.
+    ends = {partition: len(records) for partition, records in written.items()}
+    ledger.until(lambda: watch.latest == ends, "every line is committed")
     for member in (first, fourth, fifth):
         member.leave()
 
@@ -295,7 +298,7 @@ def judge(
             before = latest.get((run.partition, offset))
             if before is not None:
                 twice.add((run.partition, offset))
-                if not before.excused:
+                if before.committed:
                     unexcused.add((run.partition, offset))
             latest[run.partition, offset] = run
     return Result(
