@@ -79,7 +79,8 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
         if topic is None or topic.topic_id != (asked.topic_id or ZERO_UUID) or topic.topic != (asked.name or ""):
             topic = FetchableTopicResponse(topic=asked.name or "", topic_id=asked.topic_id or ZERO_UUID, partitions=[])
             response.responses.append(topic)
-        if answer.read is not None:
+        if answer.error is None:
+            assert answer.read is not None
             if answer.partition is not None and not fetcher.is_follower:
                 answer.partition.traffic.bytes_out += answer.read.size
             topic.partitions.append(_found(answer, reads_committed=request.isolation_level == READ_COMMITTED))
@@ -158,9 +159,10 @@ def _failed(answer: PartitionAnswer, broker: Broker, version: int) -> PartitionD
     data = PartitionData(
         partition_index=answer.asked.index,
         error_code=code,
-        high_watermark=-1,
+        # Known where what was asked for has moved to the tier: a follower needs them then.
+        high_watermark=answer.high_watermark,
         last_stable_offset=-1,
-        log_start_offset=-1,
+        log_start_offset=answer.log_start_offset,
         aborted_transactions=[] if answer.is_unknown else None,
         # Empty, not null: several clients index into records without a look at the error.
         records=b"",

@@ -35,6 +35,7 @@ class PartitionAnswer:
     """What one partition gives to one Fetch: either an error, or what was read.
 
     Note  is_unknown: the metadata did not know the partition when the request came
+    Note  with OFFSET_MOVED_TO_TIERED_STORAGE both are there: the error, and where the log begins and is committed to
     """
 
     __slots__ = ("asked", "error", "is_unknown", "partition", "read", "size")
@@ -56,7 +57,7 @@ class PartitionAnswer:
 
     @property
     def high_watermark(self) -> int:
-        """As it is told; -1 with an error."""
+        """As it is told; -1 with any error but that of a follower that has to look into the tier."""
         return -1 if self.read is None else self.read.high_watermark
 
     @property
@@ -143,7 +144,7 @@ class FetchRound:
         fetcher, risen = self._fetcher, []
         for answer in self.answers:
             partition, read = answer.partition, answer.read
-            if partition is None or read is None:
+            if partition is None or read is None or answer.error is not None:
                 continue
             if fetcher.is_stale:
                 message = f"broker {fetcher.replica_id} has been registered anew since"
@@ -191,7 +192,7 @@ class FetchRound:
     @staticmethod
     def _ends_the_wait(answer: PartitionAnswer) -> bool:
         partition, read = answer.partition, answer.read
-        if partition is None or read is None or read.diverging is not None:
+        if partition is None or read is None or read.diverging is not None or read.is_remote:
             return True
         return partition.reads_an_older_segment(answer.asked.fetch_offset, read)
 
@@ -202,7 +203,11 @@ class FetchRound:
         answer.size = 0
         try:
             partition = answer.partition = self._find(asked)
-            if not may_block and not partition.log.knows_place_of(asked.fetch_offset):
+            if (
+                not may_block
+                and not partition.log.knows_place_of(asked.fetch_offset)
+                and not partition.is_remote(asked.fetch_offset)
+            ):
                 raise _FarBehind
             read = answer.read = partition.read(
                 fetch_offset=asked.fetch_offset,
@@ -214,6 +219,12 @@ class FetchRound:
             )
         except KafkaError as error:
             answer.error = error
+            return 0
+        if read.is_remote and self._fetcher.is_replica:
+            # KAFKA-16013: told at once, whatever else the request waits for; it builds its state from the tier itself.
+            answer.error = KafkaError(
+                ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, f"{asked.fetch_offset} of {partition.name} is in the tier"
+            )
             return 0
         answer.size = read.size
         return read.size

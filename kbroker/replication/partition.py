@@ -22,6 +22,7 @@ from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.files import FileRange
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
+from kbroker.tiered.partition import RemotePartition
 from wire.errors import ErrorCode, KafkaError
 
 NO_EPOCH = -1
@@ -49,15 +50,17 @@ class Fetcher:
     """Who fetches: a consumer, or a replica with its id and epoch.
 
     Note  is_stale says that a replica's epoch is older than that of the broker which is alive under its id
+    Note  is_replica: a follower, or a replica that moves between directories; neither is ever served from the tier
     """
 
-    __slots__ = ("is_follower", "is_stale", "reads_to", "replica_id")
+    __slots__ = ("is_follower", "is_replica", "is_stale", "reads_to", "replica_id")
 
     def __init__(self, replica_id: int = CONSUMER, *, read_committed: bool = False, is_stale: bool = False) -> None:
         self.replica_id = replica_id
         self.is_follower = replica_id >= 0
         self.is_stale = is_stale
-        if self.is_follower or replica_id == FUTURE_REPLICA:
+        self.is_replica = self.is_follower or replica_id == FUTURE_REPLICA
+        if self.is_replica:
             self.reads_to = ReadsTo.LOG_END_OFFSET
         elif read_committed:
             self.reads_to = ReadsTo.LAST_STABLE_OFFSET
@@ -83,6 +86,8 @@ class PartitionRead:
     segment_base_offset: int = 0
     """Of the segment in which the fetch offset lies, once something was looked for there."""
     diverging: EpochEnd | None = None
+    is_remote: bool = False
+    """The offset lies in the tier alone: records of it have to be read from there, and are not here yet."""
 
 
 class Traffic:
@@ -119,6 +124,7 @@ class Partition:
         "name",
         "partition_epoch",
         "progress",
+        "remote",
         "replicas",
         "topic",
         "topic_id",
@@ -149,6 +155,8 @@ class Partition:
         self.isr: frozenset[int] = frozenset()
         self.replicas: tuple[int, ...] = ()
         self.progress: LeaderProgress | None = None
+        # Set while the topic is tiered here; only the remote log manager sets it.
+        self.remote: RemotePartition | None = None
         self._known_high_watermark = checkpointed_high_watermark
 
     def __repr__(self) -> str:
@@ -289,6 +297,7 @@ class Partition:
     ) -> PartitionRead:
         """Read whole batches from the one that holds fetch_offset, at most max_bytes unless at_least_one_batch.
 
+        An offset that is in the tier alone is marked, and nothing is read.
         Errors  those of `leading`, OFFSET_OUT_OF_RANGE
         Source  KIP-227, KIP-320, KIP-595 (diverging epochs)
         """
@@ -311,10 +320,23 @@ class Partition:
         if not log.log_start_offset <= fetch_offset <= log.log_end_offset:
             raise self._out_of_range(fetch_offset)
         if fetch_offset < end:
-            piece = log.read(fetch_offset, max_bytes=max_bytes, end_offset=end, at_least_one_batch=at_least_one_batch)
+            try:
+                piece = log.read(
+                    fetch_offset, max_bytes=max_bytes, end_offset=end, at_least_one_batch=at_least_one_batch
+                )
+            except KafkaError:
+                # Asked for afterwards: retention may just have taken the segment, and other reads pay nothing for it.
+                if not self.is_remote(fetch_offset):
+                    raise
+                found.is_remote = True
+                return found
             found.records, found.size = piece.records, piece.size
             found.segment_base_offset = piece.segment_base_offset
         return found
+
+    def is_remote(self, offset: int) -> bool:
+        """Whether an offset is to be read from the tier, since the local log begins behind it."""
+        return self.remote is not None and self.log.log_start_offset <= offset < self.log.local_log_start_offset
 
     def _check_follower(self, replica_id: int, current_leader_epoch: int) -> None:
         if replica_id not in self.replicas or replica_id == self.broker_id:

@@ -1,0 +1,80 @@
+"""What a partition answers for offsets that are in the tier alone."""
+
+from uuid import UUID
+
+import pytest
+
+from kbroker.replication.partition import FUTURE_REPLICA, Fetcher, Partition
+from kbroker.storage.log_config import LogConfig
+from kbroker.storage.retention import RetentionPlan
+from kbroker.tiered.api import TopicIdPartition
+from kbroker.tiered.partition import RemotePartition
+from tests.replication.partitions import append, asking, partition, placed, round_over
+from wire.errors import ErrorCode
+
+LARGE = b"x" * 600
+
+
+def partly_tiered() -> Partition:
+    """Offsets 0 to 9, of which only those from 6 on are here; broker 2 is a follower outside the ISR."""
+    held = partition(image=placed(replicas=(1, 2)), config=LogConfig(segment_bytes=1400))
+    append(held, 10, value=LARGE)
+    held.remote = RemotePartition(TopicIdPartition(UUID(int=1), "t", 0), highest_offset_in_remote_storage=7)
+    gone = tuple(segment.base_offset for segment in held.log.segments if segment.base_offset < 6)
+    held.log.apply_retention(RetentionPlan(gone), now_ms=0, timestamp_ms=0, tiered=True)
+    assert (held.log.log_start_offset, held.log.local_log_start_offset) == (0, 6)
+    return held
+
+
+@pytest.mark.parametrize("offset", [0, 5])
+@pytest.mark.parametrize("replica", [2, FUTURE_REPLICA])
+def test_a_replica_is_told_at_once_that_an_offset_has_moved_to_the_tier(replica: int, offset: int) -> None:
+    """KAFKA-16013: never parked on a remote read."""
+    made = round_over([partly_tiered()], asking(offset=offset), fetcher=Fetcher(replica), min_bytes=1000)
+    answer = made.answers[0]
+    assert answer.error_code is ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
+    assert (answer.high_watermark, answer.log_start_offset, answer.size) == (10, 0, 0)
+    assert made.answers_at_once
+
+
+def test_a_replica_that_is_told_so_has_acknowledged_nothing() -> None:
+    held = partly_tiered()
+    made = round_over([held], asking(offset=5), fetcher=Fetcher(2))
+    assert made.note_follower() == []
+    assert made.answers[0].error_code is ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
+    assert held.progress is not None
+    assert held.progress.fetched == {}
+
+
+def test_the_moved_offset_is_told_before_the_age_of_the_broker_that_asks() -> None:
+    made = round_over([partly_tiered()], asking(offset=5), fetcher=Fetcher(2, is_stale=True))
+    made.note_follower()
+    assert made.answers[0].error_code is ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
+
+
+@pytest.mark.parametrize(("replica", "epoch"), [(1, -1), (3, -1), (1, 0), (3, 0)])
+def test_who_is_no_follower_of_the_partition_is_not_told_of_the_tier(replica: int, epoch: int) -> None:
+    answer = round_over([partly_tiered()], asking(offset=5, epoch=epoch), fetcher=Fetcher(replica)).answers[0]
+    expected = ErrorCode.NOT_LEADER_OR_FOLLOWER if epoch < 0 else ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert (answer.error_code, answer.high_watermark) == (expected, -1)
+
+
+@pytest.mark.parametrize("replica", [-1, -2])
+@pytest.mark.parametrize(("offset", "is_remote"), [(0, True), (5, True), (6, False), (10, False)])
+def test_a_consumer_is_sent_to_the_tier_for_what_is_not_here(replica: int, offset: int, is_remote: bool) -> None:
+    answer = round_over([partly_tiered()], asking(offset=offset), fetcher=Fetcher(replica)).answers[0]
+    assert answer.error_code is ErrorCode.NONE
+    assert answer.read is not None
+    assert answer.read.is_remote is is_remote
+    assert (answer.size > 0) is (6 <= offset < 10)
+
+
+def test_an_offset_below_the_start_is_out_of_range_whether_or_not_there_is_a_tier() -> None:
+    held = partly_tiered()
+    held.log.raise_log_start_offset(3)
+    assert round_over([held], asking(offset=2)).answers[0].error_code is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert round_over([held], asking(offset=2), fetcher=Fetcher(2)).answers[0].error_code is (
+        ErrorCode.OFFSET_OUT_OF_RANGE
+    )
+    held.remote = None
+    assert round_over([held], asking(offset=4)).answers[0].error_code is ErrorCode.OFFSET_OUT_OF_RANGE
