@@ -185,6 +185,8 @@ class StoredObject(NamedTuple):
 
     Shape  segment_id and index_type (None: the segment itself) are read from its name; None in both for a name that no
            version of the manager gives
+    Note   is_auxiliary: it belongs to a copy of the segment, but is none of its files: a manifest, or what a copy left
+           half done
     """
 
     name: str
@@ -193,6 +195,7 @@ class StoredObject(NamedTuple):
     topic_id: UUID | None
     segment_id: UUID | None
     index_type: IndexType | None
+    is_auxiliary: bool = False
 
 
 class ListingRemoteStorageManager(RemoteStorageManager, Protocol):

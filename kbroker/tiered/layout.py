@@ -1,0 +1,173 @@
+"""How segments are named in a store that has names, and the manifest that says what a segment is.
+
+    orders-kS2mDpo7RkS0cUkCAYyBDA/3/00000000000000000042-Pu5u8wLPTpiyKGBvGcRVHA.log
+    topic  its id                 |  first offset        id of this copy        what it is
+                                  partition
+
+What it is: `log`, or the value of an IndexType, or `manifest.json`. Names are for humans, for listing and for sorting:
+nothing is found by them that was not known before. A topic's name is quoted, so that no name leaves the store, and cut,
+so that none is too long: the id beside it tells topics apart.
+
+The manifest is written after all else. It has what the metadata topic knows of the segment, so that a store can be
+adopted without that topic, and the size and CRC-32C of each object, so that damage is told from data. Nothing that can
+be read without it needs it.
+
+Source  KIP-405; Apache Kafka's LocalTieredStorage for the parts of the names
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+from uuid import UUID
+
+from kbroker.tiered.api import (
+    IndexType,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    RemoteStorageError,
+    TopicIdPartition,
+)
+from wire.types import uuid_from_text, uuid_to_text
+
+SEGMENT: Final = "log"
+MANIFEST: Final = "manifest.json"
+MANIFEST_VERSION: Final = 1
+MAX_TOPIC_BYTES: Final = 200  # of a quoted name; with "-" and an id it stays below the 255 of a file's name
+
+_ID: Final = r"[A-Za-z0-9_-]{22}"
+_NAME: Final = re.compile(
+    rf"(?P<topic>[^/]+)-(?P<topic_id>{_ID})/(?P<partition>\d{{1,10}})"
+    rf"/(?P<start_offset>\d{{20}})-(?P<segment_id>{_ID})\.(?P<kind>[a-z.-]+)"
+)
+_INDEX_TYPES: Final = {index_type.value: index_type for index_type in IndexType}
+
+
+def kind_of(index_type: IndexType | None) -> str:
+    """How the name of this index, or of the segment itself (None), ends."""
+    return SEGMENT if index_type is None else index_type.value
+
+
+KINDS: Final = (SEGMENT, *_INDEX_TYPES, MANIFEST)
+"""Everything that a copy may leave, in the order in which it is stored."""
+
+
+def partition_prefix(partition: TopicIdPartition) -> str:
+    """What the names of all objects of a partition begin with, up to and without the last slash."""
+    topic = quote(partition.topic, safe="", errors="surrogatepass")[:MAX_TOPIC_BYTES]
+    return f"{topic}-{uuid_to_text(partition.topic_id)}/{partition.partition}"
+
+
+def object_name(metadata: RemoteLogSegmentMetadata, kind: str) -> str:
+    """The name of one object of a segment; `kind` is one of KINDS."""
+    segment_id = metadata.remote_log_segment_id
+    prefix = partition_prefix(segment_id.topic_id_partition)
+    return f"{prefix}/{metadata.start_offset:020d}-{uuid_to_text(segment_id.id)}.{kind}"
+
+
+class ObjectName(NamedTuple):
+    """What a name says. Shape: kind is what follows the segment's id, known or not; topic may have been cut."""
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    start_offset: int
+    segment_id: UUID
+    kind: str
+
+    @property
+    def index_type(self) -> IndexType | None:
+        return _INDEX_TYPES.get(self.kind)
+
+
+def parse_object_name(name: str) -> ObjectName | None:
+    """What the name says; None for one that `object_name` does not give, but for what follows the segment's id."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    try:
+        topic_id, segment_id = uuid_from_text(found["topic_id"]), uuid_from_text(found["segment_id"])
+    except ValueError:
+        return None
+    return ObjectName(
+        found["topic"], topic_id, int(found["partition"]), int(found["start_offset"]), segment_id, found["kind"]
+    )
+
+
+class StoredFile(NamedTuple):
+    """One object of a segment as it was sent. Units: size in bytes."""
+
+    size: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What is known of a stored segment without the metadata topic.
+
+    Shape  files maps kinds (see KINDS, without the manifest) to what was stored of them
+    """
+
+    metadata: RemoteLogSegmentMetadata
+    cluster_id: str
+    files: Mapping[str, StoredFile]
+
+    def to_bytes(self) -> bytes:
+        """JSON, for machines and for humans."""
+        metadata = self.metadata
+        partition = metadata.remote_log_segment_id.topic_id_partition
+        document = {
+            "version": MANIFEST_VERSION,
+            "cluster_id": self.cluster_id,
+            "topic": partition.topic,
+            "topic_id": uuid_to_text(partition.topic_id),
+            "partition": partition.partition,
+            "segment_id": uuid_to_text(metadata.remote_log_segment_id.id),
+            "start_offset": metadata.start_offset,
+            "end_offset": metadata.end_offset,
+            "max_timestamp_ms": metadata.max_timestamp_ms,
+            "broker_id": metadata.broker_id,
+            "event_timestamp_ms": metadata.event_timestamp_ms,
+            "segment_leader_epochs": [list(entry) for entry in metadata.segment_leader_epochs],
+            "segment_size_in_bytes": metadata.segment_size_in_bytes,
+            "txn_index_empty": metadata.txn_index_empty,
+            "files": {kind: {"size": file.size, "crc32c": file.crc32c} for kind, file in self.files.items()},
+        }
+        return (json.dumps(document, indent=1) + "\n").encode()
+
+    @classmethod
+    def parse(cls, data: bytes) -> Manifest:
+        """Errors: RemoteStorageError for bytes that are no manifest of a version known here."""
+        try:
+            document: dict[str, Any] = json.loads(data)
+            if document["version"] != MANIFEST_VERSION:
+                raise ValueError(f"version {document['version']!r}, expected {MANIFEST_VERSION}")
+            partition = TopicIdPartition(
+                uuid_from_text(document["topic_id"]), document["topic"], int(document["partition"])
+            )
+            metadata = RemoteLogSegmentMetadata(
+                RemoteLogSegmentId(partition, uuid_from_text(document["segment_id"])),
+                start_offset=int(document["start_offset"]),
+                end_offset=int(document["end_offset"]),
+                max_timestamp_ms=int(document["max_timestamp_ms"]),
+                broker_id=int(document["broker_id"]),
+                event_timestamp_ms=int(document["event_timestamp_ms"]),
+                segment_leader_epochs=tuple(
+                    (int(epoch), int(start)) for epoch, start in document["segment_leader_epochs"]
+                ),
+                segment_size_in_bytes=int(document["segment_size_in_bytes"]),
+                state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+                txn_index_empty=bool(document["txn_index_empty"]),
+            )
+            files = {
+                str(kind): StoredFile(int(file["size"]), int(file["crc32c"]))
+                for kind, file in document["files"].items()
+            }
+            return cls(metadata, str(document["cluster_id"]), files)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise RemoteStorageError(f"not a manifest: {error!r}") from error
