@@ -37,8 +37,7 @@ BROKER_AREAS: tuple[ModuleType, ...] = (
 )
 
 LISTENER_PREFIX = "listener.name."
-PLUGIN_PREFIXES = ("rsm.config.", "rlmm.config.")
-_NO_PLUGIN = "Tiered storage is not implemented yet, and these belong to its plug-ins."
+PLUGIN_PREFIXES = (tier.RSM_PREFIX, tier.RLMM_PREFIX)
 _NO_LISTENER_SETTINGS = "Settings for one listener are not implemented yet."
 
 # Taken by IncrementalAlterConfigs alone: Kafka too has them in no file and describes them only where they are set.
@@ -97,7 +96,7 @@ def broker_setting(name: str) -> Setting | None:
     if (one := BROKER.get(name) or DYNAMIC_ONLY.get(name)) is not None:
         return one
     if name.startswith(PLUGIN_PREFIXES):
-        return Setting(kind=Kind.UNKNOWN, name=name, effect=Effect.HARMLESS, why=_NO_PLUGIN)
+        return Setting(kind=Kind.UNKNOWN, name=name, doc="A setting of a plug-in of the tier.")
     if (base := base_of_listener_key(name)) is not None:
         if base.effect is Effect.ENFORCED:
             return Setting(

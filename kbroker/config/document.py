@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 
-from kbroker.config import topic
+from kbroker.config import tier, topic
 from kbroker.config.catalogue import BROKER, BROKER_AREAS, TOPIC, declared
 from kbroker.config.profiles import PROFILES
 from kbroker.config.resources import CLIENT_METRICS, GROUP
@@ -26,7 +26,7 @@ comes from the strongest place that has it:
 3. the environment, in the container image (`kbroker serve --from-environment`) only: `KAFKA_LOG_RETENTION_MS` is
    `log.retention.ms` (one underscore is a dot, two are an underscore, three a dash)
 4. the file given by `--config`, in Java's properties format
-5. the profile given by `--profile`
+5. the profile given by `--profile`; beside a file the tier is off unless something above says otherwise
 6. the default
 
 A topic's own settings stand above those of the broker that the tables name beside them.
@@ -70,6 +70,8 @@ def _lines() -> Iterator[str]:
     yield from _section(topic, "topic")
     for area in BROKER_AREAS:
         yield from _section(area, area.__name__.rpartition(".")[2])
+        if area is tier:
+            yield from _metadata_topic()
     yield _DIFFERENCES
     yield from _every_key()
 
@@ -96,6 +98,19 @@ def _profiles() -> Iterator[str]:
     yield f"|---|{'---|' * len(PROFILES)}"
     for key in keys:
         yield f"| `{key}` | {' | '.join(profile.get(key, '') for profile in PROFILES.values())} |"
+    yield ""
+
+
+def _metadata_topic() -> Iterator[str]:
+    yield "Below `rlmm.config.`, as long as the metadata is kept in `__remote_log_metadata`:"
+    yield ""
+    yield "| key | type | default | allowed | |"
+    yield "|---|---|---|---|---|"
+    for one in tier.METADATA_TOPIC.values():
+        text = one.doc if one.effect is Effect.ENFORCED else f"No effect: {one.why}"
+        yield f"| `{one.name}` | {one.kind.name.lower()} | {_default(one)} | {_allowed(one)} | {text} |"
+    yield ""
+    yield "Below `rsm.config.` are the storage plug-in's own keys; docs/tiered-storage.md has those of ours."
     yield ""
 
 

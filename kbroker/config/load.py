@@ -20,11 +20,13 @@ from kbroker.config.listeners import Listeners, listeners_of
 from kbroker.config.log import LogSettings
 from kbroker.config.metadata import MetadataSettings
 from kbroker.config.observability import ObservabilitySettings
-from kbroker.config.profiles import PROFILES
+from kbroker.config.profiles import NOT_BESIDE_A_FILE, PROFILES
 from kbroker.config.properties import parse_properties
 from kbroker.config.replication import ReplicationSettings
 from kbroker.config.server import ServerSettings
 from kbroker.config.settings import Dynamic, Effect, Setting
+from kbroker.config.tier import RLMM_PREFIX, RSM_PREFIX, TierSettings
+from kbroker.config.tier_rules import check_tier
 from kbroker.config.topic import TopicSettings
 from kbroker.config.values import ConfigError, Value, to_text
 
@@ -46,6 +48,10 @@ class Layers:
                 return layer[name]
         return None
 
+    def below(self, prefix: str) -> dict[str, str]:
+        """What the broker was started with under a prefix, without it."""
+        return {name[len(prefix) :]: text for name, text in self.static.items() if name.startswith(prefix)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -62,6 +68,7 @@ class Settings:
     fetch: FetchSettings
     groups: GroupSettings
     limits: LimitSettings
+    tier: TierSettings
     observability: ObservabilitySettings
     listeners: Listeners
     layers: Layers
@@ -95,9 +102,12 @@ class Settings:
         weak = {**PROFILES[profile], **(defaults or {})}
         if "log.dir" in static:
             weak.pop("log.dirs", None)
+        if file is not None:
+            for name in NOT_BESIDE_A_FILE:
+                weak.pop(name, None)
         loaded = cls._build(Layers(static={**weak, **static}), warnings)
         _check_together(loaded)
-        return loaded
+        return replace(loaded, warnings=(*loaded.warnings, *check_tier(loaded.tier, loaded.log_retention())))
 
     @classmethod
     def _build(cls, layers: Layers, warnings: Sequence[str], listeners: Listeners | None = None) -> Settings:
@@ -110,6 +120,11 @@ class Settings:
             fetch=_area(FetchSettings, layers),
             groups=_area(GroupSettings, layers),
             limits=_area(LimitSettings, layers),
+            tier=replace(
+                _area(TierSettings, layers),
+                rsm_configs=layers.below(RSM_PREFIX),
+                rlmm_configs=layers.below(RLMM_PREFIX),
+            ),
             observability=_area(ObservabilitySettings, layers),
             listeners=listeners or listeners_of(server),
             layers=layers,
@@ -131,9 +146,17 @@ class Settings:
 
         Errors  KeyError for a key that is not declared
         """
-        declaration = BROKER[name]
+        declaration = broker_setting(name)
+        if declaration is None:
+            raise KeyError(name)
         text = self.layers.text(name)
         return declaration.default if text is None else declaration.parse(text)
+
+    def log_retention(self) -> dict[str, Value]:
+        """What the broker's own settings give to a topic that says nothing of retention, under the broker's names."""
+        defaults = self._topic_defaults()
+        keys = ("retention.ms", "retention.bytes", "local.retention.ms", "local.retention.bytes")
+        return {f"log.{key}": defaults[key] for key in keys}
 
     def with_dynamic(self, cluster: Mapping[str, str], broker: Mapping[str, str]) -> Settings:
         """The settings with these dynamic ones in place of those before; what is unusable is left out, with a warning.

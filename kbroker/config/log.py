@@ -12,7 +12,6 @@ from kbroker.config.settings import (
     MINUTE,
     SECOND,
     Dynamic,
-    Effect,
     Setting,
     harmless,
     refused,
@@ -232,8 +231,6 @@ class LogSettings:
         kind=Kind.LONG,
         at_least=-2,
         dynamic=CLUSTER_WIDE,
-        effect=Effect.HARMLESS,
-        why="Tiered storage is not implemented yet.",
         doc="The time for local segments of a tiered topic; -2 is that of the whole log.",
     )
     log_local_retention_bytes: int = setting(
@@ -241,8 +238,6 @@ class LogSettings:
         kind=Kind.LONG,
         at_least=-2,
         dynamic=CLUSTER_WIDE,
-        effect=Effect.HARMLESS,
-        why="Tiered storage is not implemented yet.",
         doc="The size for local segments of a tiered topic; -2 is that of the whole log.",
     )
 

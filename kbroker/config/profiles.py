@@ -1,7 +1,9 @@
 """What a broker is told by nobody: the layer between Kafka's defaults and the user's settings.
 
     embedded   a single broker, which is its own cluster: one replica of each internal topic, no wait before a first
-               rebalance, socket buffers as they were measured to be best (see `kbroker.runtime.net_ports`)
+               rebalance, socket buffers as they were measured to be best (see `kbroker.runtime.net_ports`), and
+               the tier on a local directory, which costs nothing until a topic is tiered. A file of settings was
+               written for Kafka: beside one the tier is off unless it says otherwise
     test       the same, and one partition of each internal topic
     kafka      nothing differs; for comparisons
 
@@ -19,10 +21,15 @@ _EMBEDDED: Final = {
     "transaction.state.log.min.isr": "1",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
+    "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
+    "rlmm.config.remote.log.metadata.topic.min.isr": "1",
+    "remote.log.storage.system.enable": "true",
     "group.initial.rebalance.delay.ms": "0",
     "socket.send.buffer.bytes": "262144",
     "socket.receive.buffer.bytes": "-1",
 }
+
+NOT_BESIDE_A_FILE: Final = ("remote.log.storage.system.enable",)
 
 PROFILES: Final[Mapping[str, Mapping[str, str]]] = {
     "embedded": _EMBEDDED,
@@ -31,6 +38,7 @@ PROFILES: Final[Mapping[str, Mapping[str, str]]] = {
         "offsets.topic.num.partitions": "1",
         "transaction.state.log.num.partitions": "1",
         "share.coordinator.state.topic.num.partitions": "1",
+        "rlmm.config.remote.log.metadata.topic.num.partitions": "1",
     },
     "kafka": {},
 }

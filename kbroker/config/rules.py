@@ -15,6 +15,7 @@ from kbroker.config.describe import ConfigEntry, describe_topic
 from kbroker.config.load import EVERYBODY_OUT, Remark, Settings, as_lines, remarks
 from kbroker.config.resources import validate_client_metrics, validate_group
 from kbroker.config.settings import Dynamic, Setting
+from kbroker.config.tier_rules import check_local_retention, check_tiered_topic
 from kbroker.config.values import ConfigError, Kind
 from wire.errors import ErrorCode, KafkaError
 
@@ -45,6 +46,16 @@ class ConfigRules:
             if previous.get(name) != text:
                 _check_topic_setting(name, text)
         _check_compaction_lags(configs)
+        if "remote.storage.enable" in configs or "remote.storage.enable" in previous:
+            self._check_tier(configs, previous)
+
+    def _check_tier(self, configs: Mapping[str, str], previous: Mapping[str, str]) -> None:
+        was_tiered = previous.get("remote.storage.enable", "").strip().lower() == "true"
+        has_system = self._settings.tier.remote_log_storage_system_enable
+        try:
+            check_tiered_topic(self._settings.topic_values(configs), was_tiered=was_tiered, has_system=has_system)
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
 
     def validate_broker(self, configs: Mapping[str, str], previous: Mapping[str, str], *, per_broker: bool) -> None:
         """Check what the dynamic settings of one broker, or of all, would become.
@@ -79,11 +90,24 @@ class ConfigRules:
         )
         if limit == 0 and not overrides:
             raise KafkaError(ErrorCode.INVALID_REQUEST, EVERYBODY_OUT)
+        self._check_log_retention(configs, per_broker=per_broker)
         for name, text in changed.items():
             try:
                 list(remarks(name, known[name], text))
             except ConfigError as error:
                 raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+
+    def _check_log_retention(self, configs: Mapping[str, str], *, per_broker: bool) -> None:
+        """Kafka holds the broker's local retention to the whole log's, whether it has a tier or not."""
+        if not any(name.startswith(("log.retention.", "log.local.retention.")) for name in configs):
+            return
+        as_cluster, as_broker = ({}, configs) if per_broker else (configs, {})
+        values = self._settings.with_dynamic(as_cluster, as_broker).log_retention()
+        try:
+            for key in ("retention.ms", "retention.bytes"):
+                check_local_retention(values, key, prefix="log.")
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
 
     def validate_group(self, configs: Mapping[str, str]) -> None:
         """Check what a group's own settings would become. Errors: INVALID_CONFIG."""
@@ -141,15 +165,9 @@ def _check_topic_setting(name: str, text: str) -> None:
             ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}" + (f"; did you mean {hint}" if hint else "")
         )
     try:
-        value = declaration.parse(text)
+        declaration.parse(text)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
-    if name == "remote.storage.enable" and value:
-        raise KafkaError(
-            ErrorCode.INVALID_CONFIG,
-            "Tiered Storage functionality is disabled in the broker. "
-            "Topic cannot be configured with remote log storage.",
-        )
 
 
 def _check_compaction_lags(configs: Mapping[str, str]) -> None:

@@ -169,12 +169,14 @@ def setting(default: Any = None, **how: Any) -> Any:
     return Setting(default, **how)
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(setting,))
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(setting, dataclasses.field))
 def settings(cls: type[T]) -> type[T]:
     """Make a frozen dataclass of a class of settings, and keep the declarations in its `SETTINGS`."""
     declared: list[Setting] = []
     for attribute in cls.__annotations__:
         one = vars(cls)[attribute]
+        if isinstance(one, dataclasses.Field):
+            continue  # made of others, by who makes the object
         assert isinstance(one, Setting), f"{cls.__name__}.{attribute} is not declared by setting()"
         one.name = one.name or attribute.replace("_", ".")
         declared.append(one)

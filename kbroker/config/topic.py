@@ -16,7 +16,6 @@ from kbroker.config.settings import DAY, GB, HOUR, KB, MAX_INT64, MB, MINUTE, Ef
 from kbroker.config.values import Kind
 
 NO_COMPACTION = "Compaction is not implemented yet; a compacted topic keeps every record."
-NO_TIER = "Tiered storage is not implemented yet."
 NO_FOLLOWERS = "This broker has no followers whose reading could be throttled yet."
 NO_PREALLOCATION = "Segments grow as they are written; preallocation only ever saved time on some file systems."
 
@@ -127,8 +126,6 @@ class TopicSettings:
         kind=Kind.LONG,
         at_least=-2,
         synonyms=(("log.local.retention.bytes", 1),),
-        effect=Effect.HARMLESS,
-        why=NO_TIER,
         doc="The size for local segments of a tiered topic; -2 is retention.bytes.",
     )
     local_retention_ms: int = setting(
@@ -136,8 +133,6 @@ class TopicSettings:
         kind=Kind.LONG,
         at_least=-2,
         synonyms=(("log.local.retention.ms", 1),),
-        effect=Effect.HARMLESS,
-        why=NO_TIER,
         doc="The time for local segments of a tiered topic; -2 is retention.ms.",
     )
     max_compaction_lag_ms: int = setting(
@@ -206,17 +201,21 @@ class TopicSettings:
         why=NO_PREALLOCATION,
         doc="Whether segment files are made at full size.",
     )
+    kbroker_remote_flush_timestamp_ms: int = setting(
+        default=-1,
+        kind=Kind.LONG,
+        at_least=-1,
+        internal=True,
+        doc="What a tiered topic was sent before this wall time is copied as soon as possible; `kbroker tier flush`.",
+    )
     remote_log_copy_disable: bool = setting(
-        default=False,
-        effect=Effect.HARMLESS,
-        why=NO_TIER,
-        doc="Whether a tiered topic stops to copy segments to the tier.",
+        default=False, doc="A tiered topic copies nothing more; what is in the tier is read, and expires, as before."
     )
     remote_log_delete_on_disable: bool = setting(
-        default=False, effect=Effect.HARMLESS, why=NO_TIER, doc="Whether leaving the tier deletes what is in it."
+        default=False, doc="Whether a topic that is tiered no more loses what is in the tier; it must, to be so."
     )
     remote_storage_enable: bool = setting(
-        default=False, effect=Effect.REFUSED, why=NO_TIER, doc="Whether the topic is tiered."
+        default=False, doc="Whether the topic is tiered: its closed segments are copied to the tier."
     )
     retention_bytes: int = setting(
         default=-1,

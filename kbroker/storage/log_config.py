@@ -2,7 +2,7 @@
 
 `kbroker.config` builds a `LogConfig` from the topic's settings, the broker's and the defaults; here are Kafka's names
 with `.` as `_`, Kafka's units and Kafka's defaults (4.3.1), so that a log can be made without a broker. Only
-max_producers is kbroker's own.
+max_producers and kbroker_remote_flush_timestamp_ms are kbroker's own.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class LogConfig:
     remote_storage_enable: bool = False
     remote_log_copy_disable: bool = False
     remote_log_delete_on_disable: bool = False
+    kbroker_remote_flush_timestamp_ms: int = -1
     producer_id_expiration_ms: int = 86_400_000
     max_producers: int = 100_000
 

@@ -63,7 +63,7 @@ def test_an_enforced_key_is_read_by_who_enforces_it(one: Setting) -> None:
 
 def test_a_key_that_nobody_reads_is_found() -> None:
     assert not is_used(Setting(1, name="read.by.nobody.ms"))
-    assert not is_used(BROKER["log.local.retention.ms"]), "no effect, and so not enforced through its topic's key"
+    assert not is_used(BROKER["log.cleaner.min.compaction.lag.ms"]), "its topic's key has no effect"
     assert is_used(BROKER["log.roll.hours"])
     assert is_used(TOPIC["segment.jitter.ms"])
 

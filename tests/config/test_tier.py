@@ -1,0 +1,203 @@
+"""Settings of the tier: where they come from, who sees them, and which of them do not go together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from kbroker.config import ConfigError, Settings
+from kbroker.config.describe import describe_broker
+from kbroker.config.rules import ConfigRules
+from kbroker.config.tier_rules import KEPT_REMOTE_DATA, NO_SYSTEM, WRONG_POLICY
+from kbroker.storage.log_config import LogConfig
+from wire.errors import ErrorCode, KafkaError
+
+TIERED = {"remote.storage.enable": "true"}
+SECRET = "swordfish"
+
+
+def refusal(
+    configs: Mapping[str, str], previous: Mapping[str, str] | None = None, *, settings: Settings | None = None
+) -> str | None:
+    """What is said of a topic's settings; None if they are taken."""
+    try:
+        ConfigRules(settings or Settings.load()).validate_topic(configs, previous or {})
+    except KafkaError as error:
+        return error.message if error.code is ErrorCode.INVALID_CONFIG else error.code.name
+    return None
+
+
+def test_the_tier_is_there_by_itself_and_beside_a_file_only_when_that_says_so() -> None:
+    assert Settings.load().tier.remote_log_storage_system_enable
+    assert not Settings.load(b"").tier.remote_log_storage_system_enable
+    assert Settings.load(b"remote.log.storage.system.enable=true").tier.remote_log_storage_system_enable
+    assert Settings.load(b"", overrides=["remote.log.storage.system.enable=true"]).tier.remote_log_storage_system_enable
+    assert not Settings.load(profile="kafka").tier.remote_log_storage_system_enable
+
+
+def test_a_plugin_gets_its_keys_without_the_prefix_and_nobody_else_sees_them() -> None:
+    variables = {"KAFKA_RSM_CONFIG_SECRET___KEY": SECRET, "KAFKA_RSM_CONFIG_BUCKET": "b"}
+    settings = Settings.load(environment=variables)
+    assert settings.tier.rsm_configs == {"secret-key": SECRET, "bucket": "b"}
+    assert SECRET not in repr(settings.tier)
+    assert not any(SECRET in line for line in settings.warnings)
+    entry = {one.name: one for one in describe_broker(settings)}["rsm.config.secret-key"]
+    assert entry.is_sensitive
+    assert SECRET not in repr(entry)
+
+
+def test_the_profiles_make_a_metadata_topic_that_one_broker_can_have() -> None:
+    embedded, test = Settings.load().tier, Settings.load(profile="test").tier
+    assert (embedded.topic_num_partitions, embedded.topic_replication_factor, embedded.topic_min_isr) == (50, 1, 1)
+    assert (test.topic_num_partitions, test.topic_retention_ms) == (1, -1)
+    kafka = Settings.load(profile="kafka").tier
+    assert (kafka.topic_replication_factor, kafka.topic_min_isr, kafka.consume_wait_ms) == (3, 2, 120_000)
+    mine = Settings.load(overrides=["rlmm.config.remote.log.metadata.topic.num.partitions=7"]).tier
+    assert mine.topic_num_partitions == 7
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "rlmm.config.remote.log.metadata.topic.partitions=5",
+            (
+                "Unknown setting rlmm.config.remote.log.metadata.topic.partitions; "
+                "did you mean rlmm.config.remote.log.metadata.topic.num.partitions?"
+            ),
+        ),
+        ("rlmm.config.remote.log.metadata.topic.num.partitions=0", "Value must be at least 1"),
+        ("rlmm.config.remote.log.metadata.topic.retention.ms=0", "must be -1 or at least 1"),
+        ("log.local.retention.ms=-1", "Value must not be -1 as log.retention.ms value is set as 604800000."),
+        ("log.local.retention.ms=604800001", "Value must not be more than log.retention.ms property value: 604800000"),
+        ("log.retention.bytes=5\nlog.local.retention.bytes=6", "more than log.retention.bytes property value: 5"),
+    ],
+)
+def test_a_broker_with_a_tier_refuses_what_does_not_go_together(line: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=r"Unknown|Value|must") as caught:
+        Settings.load(f"remote.log.storage.system.enable=true\n{line}".encode())
+    assert message in str(caught.value)
+    assert Settings.load(line.encode()) is not None, "without a tier nobody reads it, as in Kafka"
+
+
+def test_another_metadata_manager_judges_its_keys_itself() -> None:
+    lines = ["remote.log.metadata.manager.class.name=mine", "rlmm.config.anything=1"]
+    assert Settings.load(overrides=lines).tier.rlmm_configs["anything"] == "1"
+
+
+def test_settings_of_clients_of_the_metadata_topic_are_said_to_have_no_effect() -> None:
+    settings = Settings.load(overrides=["rlmm.config.remote.log.metadata.producer.linger.ms=5"])
+    assert any("producer.linger.ms without effect" in line for line in settings.warnings)
+
+
+@pytest.mark.parametrize(
+    ("configs", "message"),
+    [
+        ({}, None),
+        ({"cleanup.policy": "delete"}, None),
+        ({"cleanup.policy": ""}, None),
+        ({"cleanup.policy": "compact"}, WRONG_POLICY),
+        ({"cleanup.policy": "compact,delete"}, WRONG_POLICY),
+        (
+            {"local.retention.ms": "2000", "retention.ms": "1000"},
+            (
+                "Invalid value 2000 for configuration local.retention.ms: "
+                "Value must not be more than retention.ms property value: 1000"
+            ),
+        ),
+        ({"local.retention.ms": "2000", "retention.ms": "-1"}, None),
+        ({"local.retention.ms": "1000", "retention.ms": "1000"}, None),
+        (
+            {"local.retention.ms": "-1"},
+            (
+                "Invalid value -1 for configuration local.retention.ms: "
+                "Value must not be -1 as retention.ms value is set as 604800000."
+            ),
+        ),
+        ({"local.retention.ms": "-1", "retention.ms": "-1"}, None),
+        (
+            {"local.retention.bytes": "2000", "retention.bytes": "1000"},
+            (
+                "Invalid value 2000 for configuration local.retention.bytes: "
+                "Value must not be more than retention.bytes property value: 1000"
+            ),
+        ),
+        (
+            {"local.retention.bytes": "-1", "retention.bytes": "1000"},
+            (
+                "Invalid value -1 for configuration local.retention.bytes: "
+                "Value must not be -1 as retention.bytes value is set as 1000."
+            ),
+        ),
+        ({"remote.log.copy.disable": "true"}, None),
+        (
+            {"remote.log.copy.disable": "true", "local.retention.ms": "1000"},
+            (
+                "When `remote.log.copy.disable` is set to true, the `local.retention.ms` and `retention.ms` must be "
+                "set to the identical value because there will be no more logs copied to the remote storage."
+            ),
+        ),
+        ({"remote.log.copy.disable": "true", "local.retention.ms": "1000", "retention.ms": "1000"}, None),
+        (
+            {"remote.log.copy.disable": "true", "local.retention.bytes": "1"},
+            (
+                "When `remote.log.copy.disable` is set to true, the `local.retention.bytes` and `retention.bytes` must "
+                "be set to the identical value because there will be no more logs copied to the remote storage."
+            ),
+        ),
+    ],
+)
+def test_a_tiered_topics_settings_are_held_to_each_other(configs: dict[str, str], message: str | None) -> None:
+    assert refusal({**TIERED, **configs}) == message
+    assert refusal(configs) is None, "a topic without a tier may have any of them"
+
+
+def test_a_topic_leaves_the_tier_only_with_what_is_in_it() -> None:
+    off = {"remote.storage.enable": "false"}
+    assert refusal(off, TIERED) == KEPT_REMOTE_DATA
+    assert refusal({}, TIERED) == KEPT_REMOTE_DATA, "the default is off as well"
+    assert refusal({**off, "remote.log.delete.on.disable": "true"}, TIERED) is None
+    assert refusal({"remote.log.delete.on.disable": "true"}, TIERED) is None
+    assert refusal(off, {}) is None
+
+
+def test_without_the_system_no_topic_is_tiered() -> None:
+    assert refusal(TIERED, settings=Settings.load(b"")) == NO_SYSTEM
+
+
+def test_what_the_broker_says_of_retention_counts_for_a_topic_that_says_nothing() -> None:
+    settings = Settings.load(overrides=["log.retention.ms=1000"])
+    assert "more than retention.ms property value: 1000" in str(
+        refusal({**TIERED, "local.retention.ms": "2000"}, settings=settings)
+    )
+    compacting = Settings.load(overrides=["log.cleanup.policy=compact"])
+    assert refusal(TIERED, settings=compacting) == WRONG_POLICY
+
+
+@pytest.mark.parametrize("per_broker", [True, False])
+def test_a_local_retention_of_brokers_is_held_to_the_whole_logs(per_broker: bool) -> None:
+    rules = ConfigRules(Settings.load())
+    rules.validate_broker({"log.local.retention.ms": "1000"}, {}, per_broker=per_broker)
+    with pytest.raises(KafkaError) as caught:
+        rules.validate_broker({"log.local.retention.ms": "2000", "log.retention.ms": "1000"}, {}, per_broker=per_broker)
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+    assert caught.value.message == (
+        "Invalid value 2000 for configuration log.local.retention.ms: "
+        "Value must not be more than log.retention.ms property value: 1000"
+    )
+
+
+def test_quotas_and_limits_change_while_the_broker_runs() -> None:
+    """KAFKA-16353: what was set dynamically is there before anything of the tier starts."""
+    changed = Settings.load().with_dynamic({"remote.log.manager.copy.max.bytes.per.second": "1000"}, {})
+    assert changed.tier.remote_log_manager_copy_max_bytes_per_second == 1000
+    assert changed.tier.rlmm_configs == Settings.load().tier.rlmm_configs
+
+
+def test_the_log_is_told_what_the_tier_needs_to_know() -> None:
+    configs = {**TIERED, "local.retention.bytes": "1", "kbroker.remote.flush.timestamp.ms": "5"}
+    told = Settings.load().log_config(configs, LogConfig)
+    assert told.remote_storage_enable
+    assert (told.local_retention_bytes, told.local_retention_ms) == (1, -2)
+    assert told.kbroker_remote_flush_timestamp_ms == 5
