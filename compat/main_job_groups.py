@@ -226,7 +226,7 @@ def run(broker: Broker, *, count: int = LEAST_LINES) -> Result:
     written: dict[int, list[Record]] = {partition: [] for partition in range(PARTITIONS)}
     ledger, watch, members = Ledger(), Watch(servers), list[MemberProcess]()
     try:
-        _story(broker, lines, written, ledger, watch, members)
+        _story(broker, lines, written, ledger, watch, members=members)
     finally:
         for member in members:
             end(member.process, signal_number=9)
@@ -243,6 +243,7 @@ def _story(
     written: dict[int, list[Record]],
     ledger: Ledger,
     watch: Watch,
+    *,
     members: list[MemberProcess],
 ) -> None:
     """Three members read; one leaves, one joins, one is killed, the broker is killed, one more joins."""
