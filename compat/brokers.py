@@ -106,18 +106,26 @@ class ExternalBroker:
 class KbrokerProcess:
     """`python -m kbroker serve` in a process of its own.
 
-    The data directory survives `kill` and `stop`; `start` may be called again and keeps the port.
+    The data directory survives `kill` and `stop`; `start` may be called again and keeps the port. With `tier`, segments
+    in the tier lie below that directory, otherwise in the default one beside the data.
     """
 
     name = "kbroker"
 
     def __init__(
-        self, directory: Path, *, overrides: Sequence[str] = (), python: str = sys.executable, port: int = 0
+        self,
+        directory: Path,
+        *,
+        overrides: Sequence[str] = (),
+        python: str = sys.executable,
+        port: int = 0,
+        tier: Path | None = None,
     ) -> None:
         self.directory = directory
         self.log_directory: Path | None = directory / "data"
         self.port = port
         self.process: subprocess.Popen[bytes] | None = None
+        overrides = overrides if tier is None else (f"rsm.config.dir={tier}", *overrides)
         self._overrides = [argument for override in overrides for argument in ("--override", override)]
         self._python = python
         self._log = directory / "stderr.txt"

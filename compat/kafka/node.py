@@ -32,6 +32,19 @@ _INTERNAL_TOPICS = {
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
+# The directory tier of Kafka's own tests. Without a class path: from a loader of its own it would end the broker.
+_TIER = {
+    "remote.log.storage.system.enable": "true",
+    "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
+    "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+    "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
+}
+
+
+def tier_settings(directory: Path) -> dict[str, str]:
+    """What turns tiered storage on, with segments below `directory`, which is made if need be."""
+    directory.mkdir(parents=True, exist_ok=True)
+    return {**_TIER, "rsm.config.dir": str(directory)}
 
 
 class KafkaNode:
@@ -40,6 +53,7 @@ class KafkaNode:
     It is formatted with the metadata version that kbroker gives to a new directory (`release`), because features change
     answers: with eligible leader replicas, for one, a cluster sets min.insync.replicas as a dynamic default.
     The data directory survives `kill` and `stop`; `start` may be called again and keeps the ports.
+    With `tier`, a directory, its tiered storage is on and keeps segments there.
     """
 
     name = f"Apache Kafka {KAFKA_VERSION}"
@@ -51,13 +65,14 @@ class KafkaNode:
         overrides: Mapping[str, str] | None = None,
         options: Sequence[str] = FOR_COMPARING,
         release: str = "3.9",
+        tier: Path | None = None,
     ) -> None:
         self.directory = directory
         self.log_directory: Path | None = directory / "data"
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
         self._controller_port = free_port()
-        self._overrides = dict(overrides or {})
+        self._overrides = dict(overrides or {}) if tier is None else tier_settings(tier) | dict(overrides or {})
         self._options = options
         self._release = release
         self._log = directory / "log.txt"

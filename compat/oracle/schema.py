@@ -122,12 +122,12 @@ def _fields(declared: list[Mapping[str, Any]], commons: Mapping[str, list[Mappin
 
 
 @functools.cache
-def _schemas() -> dict[str, Schema]:
+def _schemas(jar_name: str = "kafka-clients-*.jar", names: str = r"\w+(Request|Response)") -> dict[str, Schema]:
     result = {}
-    jar = next(libraries().glob("kafka-clients-*.jar"))
+    jar = next(libraries().glob(jar_name))
     with zipfile.ZipFile(jar) as archive:
         for name in archive.namelist():
-            if not re.fullmatch(r"common/message/\w+(Request|Response)\.json", name):
+            if not re.fullmatch(rf"(common/)?message/{names}\.json", name):
                 continue
             text = re.sub(r"^\s*//.*$", "", archive.read(name).decode(), flags=re.MULTILINE)
             declared = json.loads(text)
@@ -308,6 +308,18 @@ def decode_body(name: str, version: int, data: bytes) -> Message:
     message = _decode_fields(reader, declared.fields, version, flexible=version in declared.flexible)
     assert reader.position == len(data), f"{len(data) - reader.position} bytes left behind {name} v{version}"
     return message
+
+
+def decode_tier_record(value: bytes) -> tuple[str, Message]:
+    """A value of `__remote_log_metadata`: the name of its schema and what it says; every byte must be used."""
+    reader = _Reader(value)
+    frame, api_key, version = reader.uvarint(), reader.uvarint(), reader.uvarint()
+    assert frame == 1, f"frame version {frame}"
+    records = _schemas("kafka-storage-[0-9]*[0-9].jar", r"Remote\w+Record")
+    declared = next(each for each in records.values() if each.api_key == api_key)
+    message = _decode_fields(reader, declared.fields, version, flexible=version in declared.flexible)
+    assert reader.position == len(value), f"{len(value) - reader.position} bytes left behind {declared.name}"
+    return declared.name, message
 
 
 def decode_response(api: str, version: int, payload: bytes, *, correlation_id: int = 1) -> Message:

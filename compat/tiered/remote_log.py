@@ -1,0 +1,143 @@
+"""What a broker has written into `__remote_log_metadata`, read by Fetch and by the schemas in Kafka's jar."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from compat.oracle.raw import connected
+from compat.oracle.schema import Message, decode_tier_record
+from compat.tiered.records import last_offset, records, whole_batches
+
+TOPIC = "__remote_log_metadata"
+COPY_STARTED, COPY_FINISHED, DELETE_STARTED, DELETE_FINISHED = range(4)
+_FETCH = 11
+
+
+@dataclass(frozen=True, order=True)
+class RemoteSegment:
+    """One segment as the metadata topic tells of it, without what two brokers choose freely (ids, clocks).
+
+    Shape  epochs is (leader_epoch, start_offset); states is the order of its states, repetitions left out
+    """
+
+    start_offset: int
+    end_offset: int
+    size: int
+    max_timestamp_ms: int
+    epochs: tuple[tuple[int, int], ...]
+    txn_index_empty: bool
+    states: tuple[int, ...]
+
+    @property
+    def offsets(self) -> tuple[int, int]:
+        """The first and the last, both inclusive."""
+        return self.start_offset, self.end_offset
+
+    @property
+    def state(self) -> int:
+        """The state that it is in."""
+        return self.states[-1]
+
+
+@dataclass
+class _Told:
+    partition: int
+    metadata: Message
+    states: list[int] = field(default_factory=list)
+
+
+class RemoteLog:
+    """Follows the metadata topic of one broker; each look reads what is new."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._servers = bootstrap_servers
+        self._next: list[int] = []
+        # by topic id, partition and segment id, in the order of their first records
+        self._segments: dict[tuple[bytes, int, bytes], _Told] = {}
+        self.metadata_partitions: dict[tuple[bytes, int], set[int]] = {}
+
+    def segments(self, topic_id: bytes, partition: int) -> list[RemoteSegment]:
+        """All segments that were ever told of, deleted ones too, by their start."""
+        self._read()
+        found = [told for (topic, part, _), told in self._segments.items() if (topic, part) == (topic_id, partition)]
+        return sorted(_segment(told) for told in found)
+
+    def live(self, topic_id: bytes, partition: int) -> list[tuple[int, int]]:
+        """The offsets of the segments whose copy is finished and whose deletion has not begun."""
+        return [each.offsets for each in self.segments(topic_id, partition) if each.state == COPY_FINISHED]
+
+    def _partitions(self) -> int:
+        with connected(self._servers) as connection:
+            answer = connection.call("Metadata", 4, {"Topics": [{"Name": TOPIC}], "AllowAutoTopicCreation": False})
+        return len(answer["Topics"][0]["Partitions"])
+
+    def _read(self) -> None:
+        if not self._next:
+            self._next = [0] * self._partitions()
+        while self._read_once():
+            pass
+
+    def _read_once(self) -> bool:
+        """Read on in all partitions; True where there was something, so that there may be more."""
+        if not self._next:
+            return False
+        wanted = [
+            {"Partition": partition, "FetchOffset": offset, "PartitionMaxBytes": 1 << 20}
+            for partition, offset in enumerate(self._next)
+        ]
+        request = {"ReplicaId": -1, "SessionEpoch": -1, "Topics": [{"Topic": TOPIC, "Partitions": wanted}]}
+        with connected(self._servers) as connection:
+            answer = connection.call("Fetch", _FETCH, request)
+        was_more = False
+        for part in answer["Responses"][0]["Partitions"]:
+            for batch in whole_batches(part["Records"] or b""):
+                for record in records(batch):
+                    if record.offset >= self._next[part["PartitionIndex"]]:
+                        assert record.value is not None, "a tombstone"
+                        self._note(part["PartitionIndex"], *decode_tier_record(record.value))
+                self._next[part["PartitionIndex"]] = last_offset(batch) + 1
+                was_more = True
+        return was_more
+
+    def _note(self, metadata_partition: int, name: str, message: Message) -> None:
+        identity = message["RemoteLogSegmentId"]
+        owner = identity["TopicIdPartition"]
+        key = (owner["Id"], owner["Partition"], identity["Id"])
+        self.metadata_partitions.setdefault(key[:2], set()).add(metadata_partition)
+        if name == "RemoteLogSegmentMetadataRecord":
+            assert key not in self._segments, f"told twice: {message}"
+            self._segments[key] = _Told(metadata_partition, message)
+        self._segments[key].states.append(message["RemoteLogSegmentState"])
+
+
+def _segment(told: _Told) -> RemoteSegment:
+    metadata = told.metadata
+    return RemoteSegment(
+        start_offset=metadata["StartOffset"],
+        end_offset=metadata["EndOffset"],
+        size=metadata["SegmentSizeInBytes"],
+        max_timestamp_ms=metadata["MaxTimestampMs"],
+        epochs=tuple((each["LeaderEpoch"], each["Offset"]) for each in metadata["SegmentLeaderEpochs"]),
+        txn_index_empty=metadata["TxnIndexEmpty"],
+        states=tuple(state for state, _ in groupby(told.states)),
+    )
+
+
+def metadata_partition(topic_id: bytes, partition: int, count: int) -> int:
+    """Where the records of a partition belong, by the rule of RemoteLogMetadataTopicPartitioner."""
+    most, least = int.from_bytes(topic_id[:8]), int.from_bytes(topic_id[8:])
+    value = 1
+    for part in ((least ^ least >> 32), (most ^ most >> 32), partition):
+        value = (31 * value + part) & 0xFFFFFFFF
+    return (_murmur2(value.to_bytes(4)) & 0x7FFFFFFF) % count
+
+
+def _murmur2(four_bytes: bytes) -> int:
+    """Kafka's murmur2 of exactly four bytes."""
+    multiplier, mask = 0x5BD1E995, 0xFFFFFFFF
+    mixed = int.from_bytes(four_bytes, "little") * multiplier & mask
+    mixed = (mixed ^ mixed >> 24) * multiplier & mask
+    found = (0x9747B28C ^ 4) * multiplier & mask ^ mixed
+    found = (found ^ found >> 13) * multiplier & mask
+    return found ^ found >> 15
