@@ -24,6 +24,44 @@ Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
 
 
+class RealThreads:
+    """Threads of this process, of which at most `max_threads` work at once; further calls wait their turn.
+
+    Leaner than trio.to_thread.run_sync, which names the thread, copies the context and yields to other tasks before it
+    starts: here the thread runs before anything else does.
+    """
+
+    def __init__(self, max_threads: int) -> None:
+        self._max_threads = max_threads
+        self._working = 0
+        self._waiting = trio.lowlevel.ParkingLot()
+
+    async def run_blocking(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._working < self._max_threads:
+            self._working += 1
+        else:
+            await self._waiting.park()  # whoever ends next hands its place over
+        task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
+
+        def deliver(result: Outcome[Result]) -> None:
+            token.run_sync_soon(trio.lowlevel.reschedule, task, result)
+
+        try:
+            trio.lowlevel.start_thread_soon(partial(function, *arguments), deliver)
+            found: Result = await trio.lowlevel.wait_task_rescheduled(_abort_fails)
+        finally:
+            if self._working > self._max_threads or not self._waiting.unpark():
+                self._working -= 1
+        return found
+
+    def resize(self, max_threads: int) -> None:
+        self._max_threads = max_threads
+        more = min(max(0, max_threads - self._working), len(self._waiting))
+        self._working += more
+        self._waiting.unpark(count=more)
+
+
 class RealEnv:
     """The clocks, chance, network, disk and threads of this process.
 
@@ -33,8 +71,7 @@ class RealEnv:
     def __init__(self, *, max_threads: int = 8, disk: Disk | None = None) -> None:
         self.random = random.Random()
         self.disk: Disk = disk or RealDisk()
-        self._free_threads = max_threads
-        self._waiting_for_threads = trio.lowlevel.ParkingLot()
+        self._threads = RealThreads(max_threads)
 
     def now_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
@@ -72,28 +109,10 @@ class RealEnv:
         await trio.sleep(delay_ms / 1000)
 
     async def run_blocking(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-        """See `kbroker.runtime.net_ports.Env.run_blocking`.
+        return await self._threads.run_blocking(function, *arguments)
 
-        Leaner than trio.to_thread.run_sync, which names the thread, copies the context and yields to other tasks before
-        it starts: here the thread runs before anything else does.
-        """
-        await trio.lowlevel.checkpoint_if_cancelled()
-        if self._free_threads:
-            self._free_threads -= 1
-        else:
-            await self._waiting_for_threads.park()  # whoever ends next hands its place over
-        task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
-
-        def deliver(result: Outcome[Result]) -> None:
-            token.run_sync_soon(trio.lowlevel.reschedule, task, result)
-
-        try:
-            trio.lowlevel.start_thread_soon(partial(function, *arguments), deliver)
-            found: Result = await trio.lowlevel.wait_task_rescheduled(_abort_fails)
-        finally:
-            if not self._waiting_for_threads.unpark():
-                self._free_threads += 1
-        return found
+    def threads(self, max_threads: int) -> RealThreads:
+        return RealThreads(max_threads)
 
 
 def _abort_fails(_raise_cancel: object) -> trio.lowlevel.Abort:

@@ -131,6 +131,20 @@ class Listener(Protocol):
         ...
 
 
+class Threads(Protocol):
+    """Threads for one kind of blocking calls, so that these cannot take the place of others."""
+
+    async def run_blocking(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+        """Call a blocking function off the event loop, when one of the threads is free. A cancelled caller waits until
+        the function has returned.
+        """
+        ...
+
+    def resize(self, max_threads: int) -> None:
+        """Let so many calls run at once from now on; those that run are not disturbed."""
+        ...
+
+
 class Env(Clock, Protocol):
     """The world of one broker: clocks, chance, network, disk, threads. A simulation has one for each of its nodes."""
 
@@ -171,4 +185,8 @@ class Env(Clock, Protocol):
 
     async def run_blocking(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
         """Call a blocking function off the event loop. A cancelled caller waits until the function has returned."""
+        ...
+
+    def threads(self, max_threads: int) -> Threads:
+        """Threads beside those of `run_blocking`: what waits for a network must not keep appends waiting."""
         ...

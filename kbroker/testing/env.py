@@ -71,3 +71,21 @@ class MemoryEnv:
     async def run_blocking(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
         await trio.lowlevel.checkpoint()
         return function(*arguments)
+
+    def threads(self, max_threads: int) -> MemoryThreads:
+        return MemoryThreads(self, max_threads)
+
+
+class MemoryThreads:
+    """As `MemoryEnv.run_blocking` of its environment, at most so many at once."""
+
+    def __init__(self, env: MemoryEnv, max_threads: int) -> None:
+        self._env = env
+        self._limiter = trio.CapacityLimiter(max_threads)
+
+    async def run_blocking(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+        async with self._limiter:
+            return await self._env.run_blocking(function, *arguments)
+
+    def resize(self, max_threads: int) -> None:
+        self._limiter.total_tokens = max_threads

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.runtime.env import RealEnv
 from kbroker.testing.disk import SimulatedDisk
@@ -55,6 +55,60 @@ async def test_blocking_functions_run_in_other_threads_at_most_so_many_at_once()
             nursery.start_soon(call)
     assert most == 2
     assert threading.get_ident() not in threads
+
+
+async def test_threads_of_their_own_leave_those_of_the_environment_free() -> None:
+    env = RealEnv(max_threads=1)
+    threads, may_end = env.threads(1), threading.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(threads.run_blocking, may_end.wait, 10)
+        await wait_all_tasks_blocked()
+        assert await env.run_blocking(lambda: "free") == "free"
+        may_end.set()
+
+
+async def test_a_pool_that_grows_takes_those_that_wait_and_one_that_shrinks_lets_others_finish() -> None:
+    threads = RealEnv().threads(1)
+    both, may_end, done = threading.Barrier(2), threading.Event(), []
+
+    async def meet() -> None:
+        await threads.run_blocking(both.wait, 10)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(meet)
+        nursery.start_soon(meet)
+        await wait_all_tasks_blocked()
+        threads.resize(2)  # else neither would find the other
+
+    async def wait_and_note() -> None:
+        await threads.run_blocking(may_end.wait, 10)
+        done.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait_and_note)
+        nursery.start_soon(wait_and_note)
+        await wait_all_tasks_blocked()
+        threads.resize(1)
+        may_end.set()
+    assert len(done) == 2
+    running = 0
+
+    def work() -> int:
+        nonlocal running
+        running += 1
+        found = running
+        running -= 1
+        return found
+
+    found: list[int] = []
+
+    async def call() -> None:
+        found.append(await threads.run_blocking(work))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(call)
+    assert found == [1] * 20, "one at a time"
 
 
 async def test_an_exception_of_a_blocking_function_reaches_its_caller() -> None:
