@@ -1,0 +1,149 @@
+"""Closed segments with real batches, indexes, epochs and metadata, as the tier copies them.
+
+Everything is drawn from what is asked for, so that the same call writes the same bytes; only the ids differ from call
+to call, in an order that is always the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+from kbroker.runtime.disk import RealDisk
+from kbroker.runtime.ports import Buffer, Disk
+from kbroker.storage.batches import header_at
+from kbroker.storage.checkpoint import read_file
+from kbroker.storage.files import FilePool
+from kbroker.storage.segment import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, Segment, file_name
+from kbroker.tiered.api import (
+    IndexType,
+    LogSegmentData,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    TopicIdPartition,
+)
+from wire.record_batch import Record, build_batch
+
+START_MS = 1_700_000_000_000
+RECORDS_PER_BATCH = 3
+INTERVAL_BYTES = 4096
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class WrittenSegment:
+    """A segment to be copied: its metadata, its files, and what is in them."""
+
+    metadata: RemoteLogSegmentMetadata
+    data: LogSegmentData
+    log: bytes
+    indexes: dict[IndexType, bytes]
+
+    def index(self, index_type: IndexType) -> bytes:
+        return self.indexes[index_type]
+
+    @property
+    def finished(self) -> RemoteLogSegmentMetadata:
+        """The metadata after the copy."""
+        return replace(self.metadata, state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
+
+
+def partition_named(topic: str = "orders", partition: int = 0, *, incarnation: int = 1) -> TopicIdPartition:
+    """A partition whose topic has the same id at each call; another incarnation is another topic of that name."""
+    return TopicIdPartition(uuid5(NAMESPACE_OID, f"{topic!r}/{incarnation}"), topic, partition)
+
+
+def write_segment(
+    directory: str,
+    *,
+    batches: int,
+    disk: Disk | None = None,
+    partition: TopicIdPartition | None = None,
+    start_offset: int = 0,
+    leader_epochs: tuple[tuple[int, int], ...] | None = None,
+    value_bytes: int = 300,
+    transaction_index: bytes | None = None,
+    segment_id: UUID | None = None,
+    start_ms: int = START_MS,
+    interval_bytes: int = INTERVAL_BYTES,
+) -> WrittenSegment:
+    """Write a closed segment into a directory of its own below `directory`, which exists.
+
+    Shape   each batch has RECORDS_PER_BATCH records, one of which has `value_bytes` bytes; leader_epochs as in
+            RemoteLogSegmentMetadata, one epoch 0 without; transaction_index is written as it is
+    Units   records are a second apart from `start_ms` on
+    """
+    disk = RealDisk() if disk is None else disk
+    number = next(_numbers)
+    home = f"{directory}/{number}"
+    disk.make_directory(home)
+    files = FilePool(disk)
+    epochs = leader_epochs or ((0, start_offset),)
+    segment = Segment.create(files, home, start_offset, interval_bytes=interval_bytes, created_ms=start_ms)
+    log = bytearray()
+    offset = start_offset
+    for batch_number in range(batches):
+        epoch = max(epoch for epoch, start in epochs if start <= offset)
+        timestamp = start_ms + 1000 * (offset - start_offset)
+        values = [b"%d/%d" % (number, batch_number), None, _filling(value_bytes, number + batch_number)]
+        batch = build_batch(
+            [Record(offset + at, timestamp + 1000 * at, None, value) for at, value in enumerate(values)],
+            base_offset=offset,
+            partition_leader_epoch=epoch,
+        )
+        segment.note_batch(header_at(batch), len(log))
+        log += batch
+        offset += len(values)
+    segment.open().file.pwrite(log, 0)
+    segment.add_time_entry()
+    segment.write_indexes()
+    _write(disk, f"{home}/{file_name(offset, SNAPSHOT_SUFFIX)}", b"\x00\x01" + bytes(8))
+    transactions = None
+    if transaction_index is not None:
+        transactions = segment.path(TXN_INDEX_SUFFIX)
+        _write(disk, transactions, transaction_index)
+    entries = "".join(f"{epoch} {start}\n" for epoch, start in epochs)
+    data = LogSegmentData(
+        log_segment=segment.log_path,
+        offset_index=segment.offset_index.path,
+        time_index=segment.time_index.path,
+        transaction_index=transactions,
+        producer_snapshot_index=f"{home}/{file_name(offset, SNAPSHOT_SUFFIX)}",
+        leader_epoch_index=f"0\n{len(epochs)}\n{entries}".encode(),
+    )
+    metadata = RemoteLogSegmentMetadata(
+        RemoteLogSegmentId(partition or partition_named(), segment_id or uuid5(NAMESPACE_OID, f"segment {number}")),
+        start_offset=start_offset,
+        end_offset=offset - 1,
+        max_timestamp_ms=segment.max_timestamp,
+        broker_id=1,
+        event_timestamp_ms=start_ms,
+        segment_leader_epochs=epochs,
+        segment_size_in_bytes=len(log),
+        txn_index_empty=transaction_index is None,
+    )
+    indexes = {
+        IndexType.OFFSET: read_file(disk, data.offset_index),
+        IndexType.TIMESTAMP: read_file(disk, data.time_index),
+        IndexType.PRODUCER_SNAPSHOT: read_file(disk, data.producer_snapshot_index),
+        IndexType.LEADER_EPOCH: data.leader_epoch_index,
+    }
+    if transaction_index is not None:
+        indexes[IndexType.TRANSACTION] = transaction_index
+    return WrittenSegment(metadata, data, bytes(log), indexes)
+
+
+def _filling(size: int, seed: int) -> bytes:
+    """Bytes that differ from piece to piece, so that none can stand for another."""
+    words = (seed * 1_000_003 + at for at in range(size // 8 + 1))
+    return b"".join(word.to_bytes(8, "big") for word in words)[:size]
+
+
+def _write(disk: Disk, path: str, data: Buffer) -> None:
+    file = disk.open(path, create=True)
+    try:
+        file.pwrite(data, 0)
+    finally:
+        file.close()

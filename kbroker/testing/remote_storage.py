@@ -1,0 +1,391 @@
+"""What every RemoteStorageManager must do, as tests for pytest.
+
+Whoever writes a manager derives a test class, and says how one is made:
+
+    class TestMyStorage(RemoteStorageConformance):
+        def make_manager(self, directory: Path) -> MyStorage:
+            manager = MyStorage()
+            manager.configure({"bucket": "tests", "prefix": directory.name})
+            return manager
+
+`directory` belongs to one test: a second manager made for it stands for the same store after a restart, one made for
+another directory for a store of which nothing is known. The tests need no broker, and copy segments with real batches
+and indexes, made by `write_segment`.
+
+Needs pytest, as tests do; nothing else here does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO
+from uuid import UUID
+
+import pytest
+
+from kbroker.testing.remote_segments import WrittenSegment, partition_named, write_segment
+from kbroker.tiered.api import (
+    IndexType,
+    RemoteLogSegmentMetadata,
+    RemoteResourceNotFound,
+    RemoteStorageError,
+    RemoteStorageManager,
+    StoredObject,
+)
+
+ALWAYS_THERE = (IndexType.OFFSET, IndexType.TIMESTAMP, IndexType.PRODUCER_SNAPSHOT, IndexType.LEADER_EPOCH)
+LONGEST_TOPIC = "t._-" + "x" * 245  # 249 characters, and each kind that a name may have
+
+
+def read_all(stream: BinaryIO, *, piece: int = 65_536) -> bytes:
+    """All that a stream has, in pieces; closes it."""
+    parts = []
+    with stream:
+        while part := stream.read(piece):
+            parts.append(part)
+    return b"".join(parts)
+
+
+class RemoteStorageConformance:
+    """See the module's text."""
+
+    def make_manager(self, directory: Path) -> RemoteStorageManager:
+        """A manager that is configured, for the store that belongs to `directory`, which exists."""
+        raise NotImplementedError(f"{type(self).__name__} has to say how its manager is made")
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Path:
+        """The directory that stands for the store of this test."""
+        directory = tmp_path / "store"
+        directory.mkdir()
+        return directory
+
+    @pytest.fixture
+    def manager(self, store: Path) -> Iterator[RemoteStorageManager]:
+        made = self.make_manager(store)
+        yield made
+        made.close()
+
+    @pytest.fixture
+    def write(self, tmp_path: Path) -> Callable[..., WrittenSegment]:
+        """Writes segments to be copied; see `write_segment`."""
+        directory = tmp_path / "log"
+        directory.mkdir()
+
+        def write(**what: Any) -> WrittenSegment:
+            return write_segment(str(directory), **what)
+
+        return write
+
+    # --- copying and reading --------------------------------------------------------------------------------------
+
+    def test_what_was_copied_is_read_as_it_was(
+        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+    ) -> None:
+        segment = write(batches=40, transaction_index=bytes(range(34)) * 3)
+        finished = _copy(manager, segment)
+        assert read_all(manager.fetch_log_segment(finished, 0)) == segment.log
+        for index_type in IndexType:
+            assert manager.fetch_index(finished, index_type) == segment.index(index_type), index_type
+
+    def test_a_segment_so_small_that_its_indexes_are_empty_is_copied_whole(
+        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+    ) -> None:
+        segment = write(batches=1)
+        finished = _copy(manager, segment)
+        assert segment.index(IndexType.OFFSET) == b""
+        assert manager.fetch_index(finished, IndexType.OFFSET) == b""
+        assert read_all(manager.fetch_log_segment(finished, 0)) == segment.log
+
+    def test_ranges_include_both_of_their_ends(
+        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+    ) -> None:
+        segment = write(batches=3)
+        finished = _copy(manager, segment)
+        last = len(segment.log) - 1
+        for start, end in [(0, 0), (0, 60), (61, 61), (17, last - 1), (0, last), (last, last), (last - 1, last)]:
+            assert read_all(manager.fetch_log_segment(finished, start, end)) == segment.log[start : end + 1]
+
+    def test_a_range_without_an_end_goes_to_the_end_of_the_segment(
+        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+    ) -> None:
+        segment = write(batches=3)
+        finished = _copy(manager, segment)
+        for start in (0, 61, len(segment.log) - 1):
+            assert read_all(manager.fetch_log_segment(finished, start)) == segment.log[start:]
+
+    def test_a_range_that_ends_behind_the_segment_is_cut_off_there(
+        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+    ) -> None:
+        segment = write(batches=3)
+        finished = _copy(manager, segment)
+        for beyond in (0, 1, 1 << 20, 1 << 40):
+            assert read_all(manager.fetch_log_segment(finished, 7, len(segment.log) + beyond)) == segment.log[7:]
+
+    def test_positions_outside_the_segment_are_refused(
+        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+    ) -> None:
+        segment = write(batches=3)
+        finished = _copy(manager, segment)
+        size = len(segment.log)
+        for start, end in [(-1, None), (-1, 5), (size, None), (size + 5, size + 9), (5, 4), (0, -1)]:
+            with pytest.raises(ValueError):
+                manager.fetch_log_segment(finished, start, end)
+
+    def test_a_stream_can_be_read_in_pieces_of_any_size(
+        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+    ) -> None:
+        segment = write(batches=40)
+        finished = _copy(manager, segment)
+        for piece in (997, 4096, 1 << 24):
+            assert read_all(manager.fetch_log_segment(finished, 0), piece=piece) == segment.log
+        with manager.fetch_log_segment(finished, 0) as stream:
+            assert stream.read() == segment.log
+
+    def test_readers_that_leave_early_take_nothing_with_them(
+        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+    ) -> None:
+        segment = write(batches=40, value_bytes=20_000)
+        finished = _copy(manager, segment)
+        for position in range(200):
+            with manager.fetch_log_segment(finished, position) as stream:
+                assert stream.read(1) == segment.log[position : position + 1]
+        assert read_all(manager.fetch_log_segment(finished, 0)) == segment.log
+
+    def test_a_segment_of_several_megabytes_arrives_whole(
+        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+    ) -> None:
+        """More than any piece in which a manager may move it, and no multiple of one."""
+        segment = write(batches=100, value_bytes=120_001)
+        finished = _copy(manager, segment)
+        assert len(segment.log) > 12_000_000
+        assert read_all(manager.fetch_log_segment(finished, 0)) == segment.log
+        middle = len(segment.log) // 2
+        assert (
+            read_all(manager.fetch_log_segment(finished, middle, middle + 4_200_000))
+            == (segment.log[middle : middle + 4_200_001])
+        )
+
+    # --- what is not there ----------------------------------------------------------------------------------------
+
+    def test_a_segment_that_was_never_copied_is_not_found(
+        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+    ) -> None:
+        _expect_nothing(manager, write(batches=3).metadata)
+
+    def test_a_missing_transaction_index_is_not_found(
+        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+    ) -> None:
+        """KAFKA-14993: the index is optional, and its absence means that no transaction was aborted."""
+        segment = write(batches=3)
+        finished = _copy(manager, segment)
+        assert segment.data.transaction_index is None
+        with pytest.raises(RemoteResourceNotFound):
+            manager.fetch_index(finished, IndexType.TRANSACTION)
+
+    # --- identity -------------------------------------------------------------------------------------------------
+
+    def test_the_same_id_again_replaces_what_was_there(
+        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+    ) -> None:
+        first = write(batches=40, transaction_index=bytes(34))
+        second = write(batches=3, value_bytes=50, segment_id=first.metadata.remote_log_segment_id.id)
+        _copy(manager, first)
+        finished = _copy(manager, second)
+        assert read_all(manager.fetch_log_segment(finished, 0)) == second.log
+        for index_type in ALWAYS_THERE:
+            assert manager.fetch_index(finished, index_type) == second.index(index_type), index_type
+        with pytest.raises(RemoteResourceNotFound):
+            manager.fetch_index(finished, IndexType.TRANSACTION)
+
+    def test_copying_twice_is_copying_once(
+        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+    ) -> None:
+        segment = write(batches=3)
+        _copy(manager, segment)
+        finished = _copy(manager, segment)
+        assert read_all(manager.fetch_log_segment(finished, 0)) == segment.log
+        manager.delete_log_segment_data(finished)
+        _expect_nothing(manager, finished)
+
+    def test_copies_of_the_same_offsets_do_not_meet(
+        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+    ) -> None:
+        """KAFKA-15168: two leaders copied the same offsets, and one of the copies is deleted."""
+        first, second = write(batches=4, value_bytes=30), write(batches=4, value_bytes=40)
+        finished_first, finished_second = _copy(manager, first), _copy(manager, second)
+        manager.delete_log_segment_data(finished_first)
+        _expect_nothing(manager, finished_first)
+        assert read_all(manager.fetch_log_segment(finished_second, 0)) == second.log
+        for index_type in ALWAYS_THERE:
+            assert manager.fetch_index(finished_second, index_type) == second.index(index_type), index_type
+
+    def test_topics_of_one_name_and_partitions_of_one_topic_are_kept_apart(
+        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+    ) -> None:
+        before, again = partition_named("orders", 0, incarnation=1), partition_named("orders", 0, incarnation=2)
+        segments = [
+            write(batches=2, value_bytes=10 + number, partition=partition)
+            for number, partition in enumerate([before, again, again._replace(partition=1), again._replace(topic="o")])
+        ]
+        copied = [_copy(manager, segment) for segment in segments]
+        manager.delete_log_segment_data(copied[0])
+        for metadata, segment in list(zip(copied, segments, strict=True))[1:]:
+            assert read_all(manager.fetch_log_segment(metadata, 0)) == segment.log
+
+    def test_the_longest_name_of_a_topic_and_the_largest_numbers_fit(
+        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+    ) -> None:
+        partition = partition_named(LONGEST_TOPIC, 2**31 - 1)
+        segment = write(batches=2, partition=partition, start_offset=2**63 - 1_000)
+        finished = _copy(manager, segment)
+        assert read_all(manager.fetch_log_segment(finished, 0)) == segment.log
+
+    # --- deleting -------------------------------------------------------------------------------------------------
+
+    def test_nothing_is_found_after_a_deletion_and_deleting_again_is_silent(
+        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+    ) -> None:
+        segment, other = write(batches=3, transaction_index=bytes(34)), write(batches=3, start_offset=900)
+        finished, kept = _copy(manager, segment), _copy(manager, other)
+        for _ in range(2):
+            manager.delete_log_segment_data(finished)
+            _expect_nothing(manager, finished)
+        assert read_all(manager.fetch_log_segment(kept, 0)) == other.log
+
+    def test_what_was_never_there_is_deleted_already(
+        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+    ) -> None:
+        manager.delete_log_segment_data(write(batches=1).metadata)
+
+    def test_what_a_failed_copy_left_can_be_deleted(
+        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+    ) -> None:
+        """KAFKA-17428: each of its files in turn is gone when the manager wants to read it."""
+        for lost in ("log_segment", "offset_index", "time_index", "transaction_index", "producer_snapshot_index"):
+            segment = write(batches=3, transaction_index=bytes(34))
+            Path(getattr(segment.data, lost)).unlink()
+            with pytest.raises(RemoteStorageError):
+                manager.copy_log_segment_data(segment.metadata, segment.data)
+            manager.delete_log_segment_data(segment.metadata)
+            _expect_nothing(manager, segment.metadata)
+            assert [stored.name for stored in _objects(manager)] == []
+
+    # --- several at once, and after a restart ---------------------------------------------------------------------
+
+    def test_segments_are_copied_read_and_deleted_by_several_threads_at_once(
+        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+    ) -> None:
+        segments = [write(batches=4, start_offset=100 * number, value_bytes=3_000) for number in range(12)]
+
+        def live(segment: WrittenSegment) -> None:
+            finished = _copy(manager, segment)
+            assert read_all(manager.fetch_log_segment(finished, 0)) == segment.log
+            assert manager.fetch_index(finished, IndexType.TIMESTAMP) == segment.index(IndexType.TIMESTAMP)
+            manager.delete_log_segment_data(finished)
+            _expect_nothing(manager, finished)
+
+        with ThreadPoolExecutor(4) as threads:
+            for done in [threads.submit(live, segment) for segment in segments]:
+                done.result()
+        assert [stored.name for stored in _objects(manager)] == []
+
+    def test_one_segment_is_read_by_several_threads_at_once(
+        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+    ) -> None:
+        segment = write(batches=40, value_bytes=3_000)
+        finished = _copy(manager, segment)
+
+        def read(start: int) -> bool:
+            return read_all(manager.fetch_log_segment(finished, start), piece=10_007) == segment.log[start:]
+
+        with ThreadPoolExecutor(6) as threads:
+            assert all(threads.map(read, range(0, 6_000, 100)))
+
+    def test_what_was_copied_is_there_after_a_restart(self, store: Path, write: Callable[..., WrittenSegment]) -> None:
+        segment = write(batches=3, transaction_index=bytes(34))
+        before = self.make_manager(store)
+        finished = _copy(before, segment)
+        before.close()
+        after = self.make_manager(store)
+        assert read_all(after.fetch_log_segment(finished, 0)) == segment.log
+        for index_type in IndexType:
+            assert after.fetch_index(finished, index_type) == segment.index(index_type), index_type
+        after.delete_log_segment_data(finished)
+        _expect_nothing(after, finished)
+        after.close()
+
+    def test_closing_may_be_repeated(self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]) -> None:
+        _copy(manager, write(batches=1))
+        manager.close()
+        manager.close()
+
+    def test_an_unknown_setting_is_an_error(self, manager: RemoteStorageManager) -> None:
+        with pytest.raises(ValueError, match="no\\.such\\.setting"):
+            type(manager)().configure({"no.such.setting": "1"})
+
+    def test_custom_metadata_fits_the_default_bound(
+        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+    ) -> None:
+        """remote.log.metadata.custom.metadata.max.bytes: a copy that returns more is deleted, and copying stops."""
+        segment = write(batches=1)
+        returned = manager.copy_log_segment_data(segment.metadata, segment.data)
+        assert returned is None or 0 < len(returned) <= 128
+
+    # --- listing, where there is any --------------------------------------------------------------------------------
+
+    def test_a_list_names_each_object_of_a_segment_with_its_size(
+        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+    ) -> None:
+        if not hasattr(manager, "list_objects"):
+            return
+        segment, other = write(batches=40, transaction_index=bytes(34)), write(batches=3, start_offset=900)
+        _copy(manager, segment)
+        _copy(manager, other)
+        for copied in (segment, other):
+            segment_id = copied.metadata.remote_log_segment_id
+            listed = {
+                stored.index_type: stored
+                for stored in _objects(manager)
+                if stored.segment_id == segment_id.id and not stored.is_auxiliary
+            }
+            assert {stored.topic_id for stored in listed.values()} == {segment_id.topic_id_partition.topic_id}
+            kinds: list[IndexType | None] = [None, *ALWAYS_THERE]
+            if copied.data.transaction_index is not None:
+                kinds.append(IndexType.TRANSACTION)
+            sizes = {kind: len(copied.log if kind is None else copied.index(kind)) for kind in kinds}
+            assert {kind: stored.size for kind, stored in listed.items()} == sizes
+            assert all(stored.modified_ms > 0 for stored in listed.values())
+
+    def test_a_list_has_nothing_of_a_deleted_segment(
+        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+    ) -> None:
+        segment, other = write(batches=3, transaction_index=bytes(34)), write(batches=3, start_offset=900)
+        finished = _copy(manager, segment)
+        _copy(manager, other)
+        manager.delete_log_segment_data(finished)
+        kept: set[UUID | None] = {other.metadata.remote_log_segment_id.id}
+        assert {stored.segment_id for stored in _objects(manager)} <= kept
+
+
+def _copy(manager: RemoteStorageManager, segment: WrittenSegment) -> RemoteLogSegmentMetadata:
+    """Copy, and give what the metadata would be afterwards."""
+    custom = manager.copy_log_segment_data(segment.metadata, segment.data)
+    return replace(segment.finished, custom_metadata=custom)
+
+
+def _expect_nothing(manager: RemoteStorageManager, metadata: RemoteLogSegmentMetadata) -> None:
+    with pytest.raises(RemoteResourceNotFound):
+        manager.fetch_log_segment(metadata, 0)
+    for index_type in IndexType:
+        with pytest.raises(RemoteResourceNotFound):
+            manager.fetch_index(metadata, index_type)
+
+
+def _objects(manager: RemoteStorageManager) -> list[StoredObject]:
+    """What a manager lists; nothing for one that cannot."""
+    list_objects = getattr(manager, "list_objects", None)
+    return [] if list_objects is None else list(list_objects())

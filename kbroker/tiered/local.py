@@ -1,0 +1,369 @@
+"""A directory as the tier: the plug-in that needs nothing but a file system.
+
+    <dir>/orders-kS2mDpo7RkS0cUkCAYyBDA/3/00000000000000000042-Pu5u8wLPTpiyKGBvGcRVHA.log
+                                          00000000000000000042-Pu5u8wLPTpiyKGBvGcRVHA.index
+                                          ... .timeindex .snapshot .leader-epoch-checkpoint [.txnindex]
+                                          00000000000000000042-Pu5u8wLPTpiyKGBvGcRVHA.manifest.json
+
+A copy writes `<name>.tmp` files, syncs each, reads each back and compares size and CRC-32C with what was sent. Then
+they take their names, the directory is synced, and the manifest follows in the same way: where there is a manifest
+there was a whole segment. A copy that fails takes away what it wrote, since after an error that may pass nobody else
+does. A deletion begins with the manifest, and forgets directories that are empty.
+
+What is moved is moved in pieces and synced in steps, so that a gigabyte on its way to the tier is never a gigabyte of
+dirty pages in front of somebody's append.
+
+Source  `kbroker.tiered.layout` for names and manifest
+"""
+
+from __future__ import annotations
+
+import errno
+import posixpath
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import BinaryIO, Final, cast
+from uuid import UUID
+
+from crc32c import crc32c
+
+from kbroker.runtime.disk import RealDisk
+from kbroker.runtime.ports import Disk, File
+from kbroker.storage.checkpoint import TEMPORARY_SUFFIX, read_file
+from kbroker.tiered.api import (
+    IndexType,
+    LogSegmentData,
+    RemoteLogSegmentMetadata,
+    RemoteResourceNotFound,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+    StoredObject,
+)
+from kbroker.tiered.layout import (
+    KINDS,
+    MANIFEST,
+    SEGMENT,
+    Manifest,
+    StoredFile,
+    kind_of,
+    object_name,
+    parse_object_name,
+    partition_prefix,
+)
+from kbroker.tiered.streams import FileStream
+
+PIECE_BYTES: Final = 1 << 20
+SYNC_BYTES: Final = 8 << 20
+KNOWN_KEYS: Final = frozenset({"dir", "log.dir", "broker.id", "cluster.id"})
+DEFAULT_SUFFIX: Final = "-tier"
+"""Without `dir` the tier is the sibling of the data directory whose name ends so."""
+
+_PASSING: Final = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.EAGAIN,
+        errno.EBUSY,
+        errno.ETIMEDOUT,
+        errno.ESTALE,  # the last four: a file server that does not answer, or has been started again
+    }
+)
+
+
+class LocalRemoteStorage:
+    """A RemoteStorageManager, also a listing one, over a directory; see the module's text.
+
+    Shape  `disk` is for tests; settings: `dir`, by default `<log.dir>-tier`
+    """
+
+    def __init__(self, disk: Disk | None = None) -> None:
+        self._disk: Disk = RealDisk() if disk is None else disk
+        self._root = ""
+        self._cluster_id = ""
+        self._names = threading.Lock()  # held while directories are made or removed
+        self._durable: set[str] = set()  # directories whose own names have been synced
+        self._guard = threading.Lock()
+        self._in_use: dict[UUID, tuple[threading.Lock, int]] = {}
+
+    def __repr__(self) -> str:
+        return f"LocalRemoteStorage({self._root!r})"
+
+    def configure(self, configs: Mapping[str, str]) -> None:
+        """Errors: ValueError."""
+        unknown = sorted(set(configs) - KNOWN_KEYS)
+        if unknown:
+            raise ValueError(f"rsm.config.{unknown[0]} is no setting of the directory plug-in; it has rsm.config.dir")
+        data = posixpath.normpath(configs["log.dir"]) if configs.get("log.dir") else ""
+        root = configs.get("dir") or (data + DEFAULT_SUFFIX if data else "")
+        if not root:
+            raise ValueError("rsm.config.dir, the directory of the tier, is missing")
+        self._root = posixpath.normpath(root)
+        if data and (self._root + "/").startswith(data + "/"):
+            raise ValueError(f"rsm.config.dir={root} lies in the data directory {data}, where only logs may be")
+        self._cluster_id = configs.get("cluster.id", "")
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+    # --- copying ------------------------------------------------------------------------------------------------------
+
+    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes | None:
+        """See RemoteStorageManager. No custom metadata: names and manifest say all there is to know."""
+        sources: dict[str, str | bytes] = {
+            SEGMENT: data.log_segment,
+            IndexType.OFFSET.value: data.offset_index,
+            IndexType.TIMESTAMP.value: data.time_index,
+            IndexType.PRODUCER_SNAPSHOT.value: data.producer_snapshot_index,
+            IndexType.LEADER_EPOCH.value: data.leader_epoch_index,
+        }
+        if data.transaction_index is not None:
+            sources[IndexType.TRANSACTION.value] = data.transaction_index
+        try:
+            with self._alone_with(metadata):
+                self._copy(metadata, sources)
+        except OSError as error:
+            raise _classified(error, f"copying {_describe(metadata)}") from error
+        return None
+
+    def _copy(self, metadata: RemoteLogSegmentMetadata, sources: Mapping[str, str | bytes]) -> None:
+        temporary = {kind: self._path(metadata, kind) + TEMPORARY_SUFFIX for kind in [*sources, MANIFEST]}
+        published: list[str] = []
+        try:
+            files: dict[str, StoredFile] = {}
+            with self._names:
+                self._make_directories(metadata)
+                # From now on the directory is not empty, so a deletion does not remove it.
+                self._disk.open(temporary[SEGMENT], create=True).close()
+            for kind, source in sources.items():
+                files[kind] = self._store(source, temporary[kind])
+            if files[SEGMENT].size != metadata.segment_size_in_bytes:
+                raise RemoteStorageError(
+                    f"{_describe(metadata)} has {files[SEGMENT].size} bytes, not {metadata.segment_size_in_bytes}"
+                )
+            self._store(Manifest(metadata, self._cluster_id, files).to_bytes(), temporary[MANIFEST])
+            self._publish(metadata, temporary, published)
+        except (OSError, RemoteStorageError):
+            for path in [*temporary.values(), *reversed(published)]:
+                with suppress(OSError):
+                    self._disk.unlink(path)
+            raise
+
+    def _store(self, source: str | bytes, path: str) -> StoredFile:
+        """Write a file, make it durable and compare it with what was sent."""
+        target = self._disk.open(path, create=True)
+        try:
+            target.truncate(0)
+            if isinstance(source, bytes):
+                target.pwrite(source, 0)
+                sent = StoredFile(len(source), crc32c(source))
+            else:
+                sent = self._pump(source, target)
+            target.sync()
+            stored = _summed(target)
+        finally:
+            target.close()
+        if stored != sent:
+            raise RemoteStorageError(f"{path} is not what was written: {stored}, sent were {sent}")
+        return sent
+
+    def _pump(self, path: str, target: File) -> StoredFile:
+        source = self._disk.open(path, writable=False)
+        try:
+            position = unsynced = checksum = 0
+            while piece := source.pread(PIECE_BYTES, position):
+                target.pwrite(piece, position)
+                checksum = crc32c(piece, checksum)
+                position += len(piece)
+                unsynced += len(piece)
+                if unsynced >= SYNC_BYTES:
+                    target.sync()
+                    unsynced = 0
+            return StoredFile(position, checksum)
+        finally:
+            source.close()
+
+    def _publish(self, metadata: RemoteLogSegmentMetadata, temporary: Mapping[str, str], published: list[str]) -> None:
+        directory = self._directory(metadata)
+        # A copy of this id may be there: without its manifest first, lest that one vouch for other files.
+        for kind in [MANIFEST, *(kind for kind in KINDS if kind not in temporary)]:
+            with suppress(FileNotFoundError):
+                self._disk.unlink(self._path(metadata, kind))
+        for kinds in ([kind for kind in temporary if kind != MANIFEST], [MANIFEST]):
+            for kind in kinds:
+                path = self._path(metadata, kind)
+                self._disk.rename(temporary[kind], path)
+                published.append(path)
+            self._disk.sync_directory(directory)
+
+    def _make_directories(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Make what is missing from the root down, and its name durable; even what is there may not be, so it is done
+        once for each directory.
+        """
+        directory = self._directory(metadata)
+        for path in (self._root, posixpath.dirname(directory), directory):
+            if path in self._durable:
+                continue
+            with suppress(FileExistsError):
+                self._disk.make_directory(path)
+            self._disk.sync_directory(posixpath.dirname(path) or ".")
+            self._durable.add(path)
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def fetch_log_segment(
+        self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None = None
+    ) -> BinaryIO:
+        """See RemoteStorageManager. A deletion does not disturb who reads already."""
+        size = metadata.segment_size_in_bytes
+        end = size if end_position is None else min(end_position + 1, size)
+        if not 0 <= start_position < end:
+            raise ValueError(f"no bytes from {start_position} to {end_position} in a segment of {size}")
+        what = f"reading {_describe(metadata)}"
+        try:
+            file = self._disk.open(self._path(metadata, SEGMENT), writable=False)
+        except OSError as error:
+            raise _classified(error, what, missing=RemoteResourceNotFound) from error
+        return cast(BinaryIO, FileStream(file, start_position, end, lambda error: _classified(error, what)))
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
+        """See RemoteStorageManager. RemoteStorageError also for an index that is not what the manifest says."""
+        kind = kind_of(index_type)
+        what = f"reading the {kind} of {_describe(metadata)}"
+        try:
+            data = read_file(self._disk, self._path(metadata, kind))
+        except OSError as error:
+            raise _classified(error, what, missing=RemoteResourceNotFound) from error
+        told = self._told(metadata, kind)
+        if told is not None and told != StoredFile(len(data), crc32c(data)):
+            raise RemoteStorageError(f"{what}: it is damaged")
+        return data
+
+    def _told(self, metadata: RemoteLogSegmentMetadata, kind: str) -> StoredFile | None:
+        """What the manifest says of a file; None where it is missing or damaged itself, since data outweighs it."""
+        with suppress(OSError, RemoteStorageError):
+            manifest = Manifest.parse(read_file(self._disk, self._path(metadata, MANIFEST)))
+            return manifest.files.get(kind)
+        return None
+
+    # --- deleting and listing -----------------------------------------------------------------------------------------
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """See RemoteStorageManager."""
+        try:
+            with self._alone_with(metadata):
+                for kind in (MANIFEST, *(kind for kind in KINDS if kind != MANIFEST)):
+                    path = self._path(metadata, kind)
+                    for name in (path, path + TEMPORARY_SUFFIX):
+                        with suppress(FileNotFoundError):
+                            self._disk.unlink(name)
+                # Also when nothing was there: somebody may have died before this line.
+                with suppress(FileNotFoundError):
+                    self._disk.sync_directory(self._directory(metadata))
+                self._remove_empty_directories(metadata)
+        except OSError as error:
+            raise _classified(error, f"deleting {_describe(metadata)}") from error
+
+    def _remove_empty_directories(self, metadata: RemoteLogSegmentMetadata) -> None:
+        directory = self._directory(metadata)
+        with self._names:
+            for path in (directory, posixpath.dirname(directory)):
+                try:
+                    self._disk.remove_directory(path)
+                except FileNotFoundError:
+                    pass
+                except OSError as error:
+                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                        raise
+                    return
+                self._durable.discard(path)
+
+    def list_objects(self) -> Iterator[StoredObject]:
+        """See ListingRemoteStorageManager."""
+        try:
+            for name in self._walk(""):
+                parsed = parse_object_name(name.removesuffix(TEMPORARY_SUFFIX))
+                path = f"{self._root}/{name}"
+                try:
+                    size, modified_ms = self._disk.size(path), self._disk.modified_ms(path)
+                except FileNotFoundError:
+                    continue
+                if parsed is None:
+                    yield StoredObject(name, size, modified_ms, None, None, None)
+                    continue
+                is_auxiliary = name.endswith(TEMPORARY_SUFFIX) or parsed.kind == MANIFEST
+                index_type = None if is_auxiliary else parsed.index_type
+                yield StoredObject(
+                    name, size, modified_ms, parsed.topic_id, parsed.segment_id, index_type, is_auxiliary
+                )
+        except OSError as error:
+            raise _classified(error, f"listing {self._root}") from error
+
+    def _walk(self, prefix: str) -> Iterator[str]:
+        """The names of all files below the root, each directory sorted."""
+        try:
+            names = self._disk.list(f"{self._root}/{prefix}")
+        except NotADirectoryError:
+            yield prefix.rstrip("/")
+            return
+        except FileNotFoundError:
+            return
+        for name in names:
+            yield from self._walk(f"{prefix}{name}/")
+
+    # --- what all share -----------------------------------------------------------------------------------------------
+
+    def _directory(self, metadata: RemoteLogSegmentMetadata) -> str:
+        return f"{self._root}/{partition_prefix(metadata.remote_log_segment_id.topic_id_partition)}"
+
+    def _path(self, metadata: RemoteLogSegmentMetadata, kind: str) -> str:
+        return f"{self._root}/{object_name(metadata, kind)}"
+
+    @contextmanager
+    def _alone_with(self, metadata: RemoteLogSegmentMetadata) -> Iterator[None]:
+        """Nobody else writes this segment meanwhile."""
+        segment_id = metadata.remote_log_segment_id.id
+        with self._guard:
+            lock, users = self._in_use.get(segment_id, (threading.Lock(), 0))
+            self._in_use[segment_id] = lock, users + 1
+        try:
+            with lock:
+                yield
+        finally:
+            with self._guard:
+                lock, users = self._in_use[segment_id]
+                if users == 1:
+                    del self._in_use[segment_id]
+                else:
+                    self._in_use[segment_id] = lock, users - 1
+
+
+def _summed(file: File) -> StoredFile:
+    position = checksum = 0
+    while piece := file.pread(PIECE_BYTES, position):
+        checksum = crc32c(piece, checksum)
+        position += len(piece)
+    return StoredFile(position, checksum)
+
+
+def _describe(metadata: RemoteLogSegmentMetadata) -> str:
+    partition = metadata.remote_log_segment_id.topic_id_partition
+    return (
+        f"segment {metadata.remote_log_segment_id.id} of {partition.topic}-{partition.partition}"
+        f" at offset {metadata.start_offset}"
+    )
+
+
+def _classified(
+    error: OSError, doing: str, *, missing: type[RemoteStorageError] = RemoteStorageError
+) -> RemoteStorageError:
+    """What an error of the file system means to the tier; `missing` for a file that is not there."""
+    message = f"{doing}: {error.strerror or error}"
+    if error.errno in _PASSING:
+        return RetriableRemoteStorageError(message)
+    if isinstance(error, FileNotFoundError):
+        return missing(message)
+    return RemoteStorageError(message)

@@ -1,0 +1,59 @@
+"""A piece of a file as a stream of bytes, for managers that have files."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+from kbroker.runtime.ports import File
+from kbroker.tiered.api import RemoteStorageError
+
+
+class FileStream(io.RawIOBase):
+    """The bytes from `start` up to `end`, exclusive; the file is its own.
+
+    Promise  a read gives as many bytes as were asked for while there are any
+    Errors   RemoteStorageError when the file ends before `end`; a disk's errors as `classified` makes them
+    """
+
+    def __init__(self, file: File, start: int, end: int, classified: Callable[[OSError], RemoteStorageError]) -> None:
+        super().__init__()
+        self._file = file
+        self._position = start
+        self._end = end
+        self._classified = classified
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Straight from the file: what io would do costs another copy."""
+        if self.closed:
+            raise ValueError("this stream is closed")
+        left = self._end - self._position
+        wanted = left if size is None or size < 0 else min(size, left)
+        if wanted == 0:
+            return b""
+        try:
+            data = self._file.pread(wanted, self._position)
+        except OSError as error:
+            raise self._classified(error) from error
+        if len(data) < wanted:
+            raise RemoteStorageError(f"{self._file.path} ends at {self._position + len(data)}, not at {self._end}")
+        self._position += wanted
+        return data
+
+    def readall(self) -> bytes:
+        return self.read()
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
