@@ -217,7 +217,7 @@ def _check_topic(context: Context, name: str, configs: Mapping[str, str], curren
     fault = topic_name_fault(name)
     if fault is not None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
-    context.rules.validate_topic(configs, current)
+    context.check_topic(name, configs, current)
     if name not in context.image.topics_by_name:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
 

@@ -89,6 +89,8 @@ class ControllerSettings:
     """The settings that decisions depend on, by Kafka's names.
 
     Units  broker_session_timeout_ms in milliseconds; max_records_per_decision counts records
+    Shape  undeletable_topics maps topics that the broker cannot do without to what is said to who would delete them,
+           give them other partitions, or have them compacted
     """
 
     cluster_id: str
@@ -101,6 +103,7 @@ class ControllerSettings:
     broker_session_timeout_ms: int = 9_000
     max_records_per_decision: int = MAX_RECORDS_PER_DECISION
     internal_topics: Mapping[str, InternalTopic] = field(default_factory=dict)
+    undeletable_topics: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,12 @@ class Context:
     settings: ControllerSettings
     rules: ConfigRules
     new_uuid: Callable[[], UUID]
+
+    def check_topic(self, name: str, configs: Mapping[str, str], previous: Mapping[str, str]) -> None:
+        """Raise KafkaError(INVALID_CONFIG) unless this topic may have these settings of its own."""
+        self.rules.validate_topic(configs, previous)
+        if "compact" in configs.get("cleanup.policy", "") and name in self.settings.undeletable_topics:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, self.settings.undeletable_topics[name])
 
     def require_room(self, records: list[Any], more: int) -> None:
         """Raise TooManyRecords when a client's request would need more records than one decision may have."""

@@ -60,6 +60,8 @@ def _grow(context: Context, request: CreatePartitionsTopic, records: list[Any]) 
     topic = context.image.topics_by_name.get(request.name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if (why := context.settings.undeletable_topics.get(topic.name)) is not None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, why)
     present = len(topic.partitions)
     if request.count == present:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")

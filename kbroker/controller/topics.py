@@ -154,7 +154,7 @@ def _check_configs(context: Context, topic: CreatableTopic) -> dict[str, str]:
     if missing:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(missing)}")
     if configs:
-        context.rules.validate_topic(configs, {})
+        context.check_topic(topic.name, configs, {})
     return configs
 
 
@@ -231,18 +231,22 @@ def delete_topics(context: Context, request: DeleteTopicsRequest, *, version: in
     """Decide which topics go: named by name (to version 5), or by name or id.
 
     Per topic: UNKNOWN_TOPIC_OR_PARTITION (name), UNKNOWN_TOPIC_ID, INVALID_REQUEST (named twice, by both, by neither),
-    TOPIC_DELETION_DISABLED (INVALID_REQUEST before version 3).
+    TOPIC_DELETION_DISABLED (INVALID_REQUEST before version 3; also for a topic that the broker cannot do without).
     """
     named: list[tuple[str | None, UUID]] = [(name, ZERO_UUID) for name in request.topic_names]
     named += [(topic.name, topic.topic_id) for topic in request.topics]
+    code = ErrorCode.INVALID_REQUEST if version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
     if not context.settings.delete_topic_enable:
-        code = ErrorCode.INVALID_REQUEST if version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
         disabled = KafkaError(code, "Topic deletion is disabled.")
         return Outcome(
             [], DeleteTopicsResponse(responses=[_undeleted(name, topic_id, disabled) for name, topic_id in named])
         )
     responses: list[DeletableTopicResult] = []
     doomed = _resolve(context.image, named, responses)
+    for topic in [one for one in doomed if one.name in context.settings.undeletable_topics]:
+        doomed.remove(topic)
+        why = KafkaError(code, context.settings.undeletable_topics[topic.name])
+        responses.append(_undeleted(topic.name, topic.id, why))
     try:
         context.require_room([], len(doomed))
     except TooManyRecords as error:

@@ -14,6 +14,8 @@ GROUP_METADATA_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 SHARE_GROUP_STATE_TOPIC = "__share_group_state"
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+REMOTE_LOG_METADATA_TOPIC = "__remote_log_metadata"
+"""Where the tier's metadata is. Clients see it as any topic, as in Kafka; the broker knows better (`is_tierable`)."""
 
 INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC})
 
@@ -25,6 +27,11 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 def is_internal(name: str) -> bool:
     """Whether clients should treat the topic as the cluster's own (``IsInternal`` in Metadata)."""
     return name in INTERNAL_TOPICS
+
+
+def is_tierable(name: str) -> bool:
+    """Whether a topic's segments may be copied to the tier; the cluster's own topics have the setting in vain."""
+    return name not in INTERNAL_TOPICS and name not in (REMOTE_LOG_METADATA_TOPIC, CLUSTER_METADATA_TOPIC)
 
 
 def topic_name_fault(name: str) -> str | None:

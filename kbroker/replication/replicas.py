@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from uuid import UUID
 
 from kbroker.config import Settings
 from kbroker.metadata.delta import Delta, PartitionChange
 from kbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image
-from kbroker.metadata.names import CLUSTER_METADATA_TOPIC
+from kbroker.metadata.names import CLUSTER_METADATA_TOPIC, is_tierable
 from kbroker.replication.partition import Partition, Traffic
 from kbroker.runtime.log import logger
 from kbroker.runtime.net_ports import Env
@@ -250,10 +251,20 @@ class Replicas:
                 log.warning(warning)
         self._default_config = None
 
+    def _is_tiered(self, topic: str, config: LogConfig) -> bool:
+        """Whether a topic that has the setting is tiered: some may have it in vain, and a compacted one whose policy is
+        the broker's, which was changed afterwards, is not.
+        """
+        has_system = self.settings.tier.remote_log_storage_system_enable
+        return has_system and is_tierable(topic) and not config.is_compacting
+
     def _log_config(self, topic: str, image: Image) -> LogConfig:
         overrides = image.topic_configs(topic)
         if overrides:
-            return self.settings.log_config(overrides, LogConfig)
+            config = self.settings.log_config(overrides, LogConfig)
+            if config.remote_storage_enable and not self._is_tiered(topic, config):
+                return replace(config, remote_storage_enable=False)
+            return config
         # Most topics have no settings of their own: they share one object.
         if self._default_config is None:
             self._default_config = self.settings.log_config({}, LogConfig)

@@ -74,14 +74,15 @@ async def flush_logs(
             try:
                 plan = log.plan_flush(below_active=not due)
                 if plan is not None:
-                    await _flush(env, partitions, log, plan)
+                    await flush_log(env, partitions, log, plan)
                 if due:
                     log.last_flush_ms = env.now_ms()
             except KafkaError as error:
                 report(error.message)
 
 
-async def _flush(env: TaskEnv, partitions: Partitions, log: Log, plan: FlushPlan) -> None:
+async def flush_log(env: TaskEnv, partitions: Partitions, log: Log, plan: FlushPlan) -> None:
+    """Make durable what a flush was planned for. Errors: KAFKA_STORAGE_ERROR."""
     if plan.writes_epochs:
         # A synced append and a truncation write the same file.
         async with partitions.locked(log):

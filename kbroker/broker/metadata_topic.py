@@ -1,0 +1,104 @@
+"""`__remote_log_metadata` as the tier's metadata manager sees it: its own topic in this process, without clients.
+
+It is made on its first use, as Kafka's manager makes it. A record that is appended is synced before anybody hears that
+it is there: a local segment may be deleted because of it.
+
+Source: `TopicBasedRemoteLogMetadataManager`, `ProducerManager` of Apache Kafka 4.3.1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kbroker.config.tier import TierSettings
+from kbroker.controller.auto_creation import auto_creation_request
+from kbroker.controller.context import InternalTopic
+from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
+from kbroker.runtime.log import logger
+from kbroker.storage.log import Log
+from kbroker.storage.tasks import flush_log
+from wire.errors import ErrorCode, KafkaError
+from wire.record_batch import Record, build_batch
+
+if TYPE_CHECKING:
+    from kbroker.broker.broker import Broker
+
+PRODUCE_VERSION: Final = 11
+COMMIT_TIMEOUT_MS: Final = 30_000
+"""Kafka's request.timeout.ms, after which its producer would try again."""
+FOR_EVER_MS: Final = 1 << 40
+
+log = logger(__name__)
+
+
+def metadata_topic(tier: TierSettings) -> InternalTopic:
+    """How the topic is made: never compacted, never tiered, with the retention that was asked for."""
+    return InternalTopic(
+        partitions=tier.topic_num_partitions,
+        replication_factor=tier.topic_replication_factor,
+        configs={
+            "cleanup.policy": "delete",
+            "min.insync.replicas": str(tier.topic_min_isr),
+            "remote.storage.enable": "false",
+            "retention.ms": str(tier.topic_retention_ms),
+        },
+    )
+
+
+class OwnMetadataTopic:
+    """The topic on this broker; satisfies `kbroker.tiered.ports.MetadataTopic`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def ensure(self) -> int:
+        """Have the topic, made if need be; how many partitions it has. Errors: KafkaError; the caller tries again."""
+        broker = self._broker
+        if REMOTE_LOG_METADATA_TOPIC not in broker.image.topics_by_name:
+            request = auto_creation_request([REMOTE_LOG_METADATA_TOPIC], broker.controller.settings)
+            answer = (await broker.controller.create_topics(request)).topics[0]
+            if answer.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                raise KafkaError(ErrorCode(answer.error_code), answer.error_message or "")
+            log.info("the topic of the tier's metadata is made", topic=REMOTE_LOG_METADATA_TOPIC)
+        return len(broker.image.topics_by_name[REMOTE_LOG_METADATA_TOPIC].partitions)
+
+    async def append(self, partition: int, values: list[bytes]) -> int:
+        """Append records with null keys, as one batch, and wait until they are committed and synced; the first one's
+        offset.
+
+        Errors  KafkaError
+        """
+        broker = self._broker
+        timestamp_ms = broker.env.timestamp_ms()
+        batch = build_batch([Record(timestamp=timestamp_ms, key=None, value=value) for value in values])
+        appended = await broker.append(
+            REMOTE_LOG_METADATA_TOPIC, partition, batch, version=PRODUCE_VERSION, all_in_sync=True
+        )
+        await broker.purgatory.wait(
+            appended.partition.key, until=lambda: appended.outcome() is not None, max_wait_ms=COMMIT_TIMEOUT_MS
+        )
+        if (code := appended.outcome()) is not ErrorCode.NONE:
+            raise KafkaError(code or ErrorCode.REQUEST_TIMED_OUT, f"{appended.partition.name}: not committed")
+        held = appended.partition.log
+        if (plan := held.plan_flush()) is not None:
+            await flush_log(broker.env, broker, held, plan)
+        return appended.base_offset
+
+    def log(self, partition: int) -> Log | None:
+        """The local log of one of its partitions, for reading; None while there is none."""
+        held = self._broker.replicas.partitions.get((REMOTE_LOG_METADATA_TOPIC, partition))
+        return None if held is None else held.log
+
+    def high_watermark(self, partition: int) -> int:
+        """Up to where it is committed."""
+        held = self._broker.replicas.partitions.get((REMOTE_LOG_METADATA_TOPIC, partition))
+        return 0 if held is None else held.known_high_watermark
+
+    async def wait_beyond(self, partition: int, offset: int) -> None:
+        """Return once the high watermark lies beyond `offset`, or the partition is no longer here."""
+        key = (REMOTE_LOG_METADATA_TOPIC, partition)
+        await self._broker.purgatory.wait(
+            key,
+            until=lambda: self.log(partition) is None or self.high_watermark(partition) > offset,
+            max_wait_ms=FOR_EVER_MS,
+        )
