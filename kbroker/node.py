@@ -30,13 +30,12 @@ from kbroker.config.container import Container
 from kbroker.config.listeners import is_loopback
 from kbroker.config.rules import ConfigRules, topic_warnings
 from kbroker.config.server import connections_by_address
-from kbroker.controller.context import ControllerSettings, InternalTopic
-from kbroker.controller.metadata_log import MetadataLogConfig
+from kbroker.controller.from_settings import controller_settings, metadata_log_config
 from kbroker.controller.tasks import ControllerClient, open_controller
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import TOPIC_RESOURCE, Endpoint, Image
-from kbroker.metadata.names import CLUSTER_METADATA_TOPIC, GROUP_METADATA_TOPIC, is_internal
+from kbroker.metadata.names import CLUSTER_METADATA_TOPIC, is_internal
 from kbroker.replication.replicas import Replicas
 from kbroker.runtime import log as logs
 from kbroker.runtime.disk import raise_descriptor_limit
@@ -256,9 +255,9 @@ class Node:
         controller = await open_controller(
             env,
             directory.path,
-            settings=_controller_settings(settings, cluster_id),
+            settings=controller_settings(settings, cluster_id),
             rules=ConfigRules(settings),
-            config=_metadata_log_config(settings),
+            config=metadata_log_config(settings),
             clean_shutdown=directory.was_clean,
         )
         replicas = Replicas(
@@ -420,44 +419,6 @@ def _leaves(group: BaseExceptionGroup[Exception]) -> list[Exception]:
     for error in group.exceptions:
         found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
     return found
-
-
-def _controller_settings(settings: Settings, cluster_id: str) -> ControllerSettings:
-    return ControllerSettings(
-        cluster_id=cluster_id,
-        node_id=settings.node_id,
-        num_partitions=settings.log.num_partitions,
-        default_replication_factor=settings.log.default_replication_factor,
-        delete_topic_enable=settings.log.delete_topic_enable,
-        auto_create_topics_enable=settings.log.auto_create_topics_enable,
-        unclean_leader_election_enable=settings.log.unclean_leader_election_enable,
-        internal_topics={GROUP_METADATA_TOPIC: _group_metadata_topic(settings)},
-    )
-
-
-def _group_metadata_topic(settings: Settings) -> InternalTopic:
-    groups = settings.groups
-    return InternalTopic(
-        partitions=groups.offsets_topic_num_partitions,
-        replication_factor=groups.offsets_topic_replication_factor,
-        configs={
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(groups.offsets_topic_segment_bytes),
-        },
-    )
-
-
-def _metadata_log_config(settings: Settings) -> MetadataLogConfig:
-    metadata = settings.metadata
-    return MetadataLogConfig(
-        segment_bytes=metadata.metadata_log_segment_bytes,
-        segment_ms=metadata.metadata_log_segment_ms,
-        max_record_bytes_between_snapshots=metadata.metadata_log_max_record_bytes_between_snapshots,
-        max_snapshot_interval_ms=metadata.metadata_log_max_snapshot_interval_ms,
-        max_retention_bytes=metadata.metadata_max_retention_bytes,
-        max_retention_ms=metadata.metadata_max_retention_ms,
-    )
 
 
 def _limits(settings: Settings) -> Limits:

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kbroker.config.tier import TierSettings
 from kbroker.controller.auto_creation import auto_creation_request
-from kbroker.controller.context import InternalTopic
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from kbroker.runtime.log import logger
 from kbroker.storage.log import Log
@@ -29,20 +27,6 @@ COMMIT_TIMEOUT_MS: Final = 30_000
 FOR_EVER_MS: Final = 1 << 40
 
 log = logger(__name__)
-
-
-def metadata_topic(tier: TierSettings) -> InternalTopic:
-    """How the topic is made: never compacted, never tiered, with the retention that was asked for."""
-    return InternalTopic(
-        partitions=tier.topic_num_partitions,
-        replication_factor=tier.topic_replication_factor,
-        configs={
-            "cleanup.policy": "delete",
-            "min.insync.replicas": str(tier.topic_min_isr),
-            "remote.storage.enable": "false",
-            "retention.ms": str(tier.topic_retention_ms),
-        },
-    )
 
 
 class OwnMetadataTopic:

@@ -1,0 +1,71 @@
+"""What the settings of a node mean for its controller."""
+
+from __future__ import annotations
+
+from kbroker.config import Settings
+from kbroker.config.tier import TierSettings
+from kbroker.controller.context import ControllerSettings, InternalTopic
+from kbroker.controller.metadata_log import MetadataLogConfig
+from kbroker.metadata.names import GROUP_METADATA_TOPIC, REMOTE_LOG_METADATA_TOPIC
+
+
+def controller_settings(settings: Settings, cluster_id: str) -> ControllerSettings:
+    """What decisions depend on."""
+    internal_topics = {GROUP_METADATA_TOPIC: _group_metadata_topic(settings)}
+    undeletable_topics = {}
+    if settings.tier.remote_log_storage_system_enable:
+        internal_topics[REMOTE_LOG_METADATA_TOPIC] = _remote_log_metadata_topic(settings.tier)
+        undeletable_topics[REMOTE_LOG_METADATA_TOPIC] = (
+            f"{REMOTE_LOG_METADATA_TOPIC} says what is in the tier: as long as remote.log.storage.system.enable is on, "
+            "it can not be deleted, be given other partitions, or be compacted"
+        )
+    return ControllerSettings(
+        cluster_id=cluster_id,
+        node_id=settings.node_id,
+        num_partitions=settings.log.num_partitions,
+        default_replication_factor=settings.log.default_replication_factor,
+        delete_topic_enable=settings.log.delete_topic_enable,
+        auto_create_topics_enable=settings.log.auto_create_topics_enable,
+        unclean_leader_election_enable=settings.log.unclean_leader_election_enable,
+        internal_topics=internal_topics,
+        undeletable_topics=undeletable_topics,
+    )
+
+
+def _group_metadata_topic(settings: Settings) -> InternalTopic:
+    groups = settings.groups
+    return InternalTopic(
+        partitions=groups.offsets_topic_num_partitions,
+        replication_factor=groups.offsets_topic_replication_factor,
+        configs={
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(groups.offsets_topic_segment_bytes),
+        },
+    )
+
+
+def _remote_log_metadata_topic(tier: TierSettings) -> InternalTopic:
+    return InternalTopic(
+        partitions=tier.topic_num_partitions,
+        replication_factor=tier.topic_replication_factor,
+        configs={
+            "cleanup.policy": "delete",
+            "min.insync.replicas": str(tier.topic_min_isr),
+            "remote.storage.enable": "false",
+            "retention.ms": str(tier.topic_retention_ms),
+        },
+    )
+
+
+def metadata_log_config(settings: Settings) -> MetadataLogConfig:
+    """How the metadata log is kept."""
+    metadata = settings.metadata
+    return MetadataLogConfig(
+        segment_bytes=metadata.metadata_log_segment_bytes,
+        segment_ms=metadata.metadata_log_segment_ms,
+        max_record_bytes_between_snapshots=metadata.metadata_log_max_record_bytes_between_snapshots,
+        max_snapshot_interval_ms=metadata.metadata_log_max_snapshot_interval_ms,
+        max_retention_bytes=metadata.metadata_max_retention_bytes,
+        max_retention_ms=metadata.metadata_max_retention_ms,
+    )
