@@ -50,6 +50,11 @@ class Worker(ConsumerRebalanceListener):  # type: ignore[misc]
         """Tell what it gives away. A listener of kafka-python cannot wait for a commit, so there is none here."""
         tell(revoked=sorted(each.partition for each in revoked))
 
+    def on_partitions_lost(self, lost: Any) -> None:
+        """This is no member any more: others have gone on with all of it since."""
+        self._ends.clear()
+        tell(lost=sorted(each.partition for each in lost))
+
     def on_partitions_assigned(self, assigned: Any) -> None:
         """Tell what the member owns. What it kept it goes on with, where it was; the rest is somebody else's."""
         self._ends = {place: end for place, end in self._ends.items() if place in assigned}

@@ -52,7 +52,7 @@ class Processed:
     first: int
     last: int
     digest: str
-    committed: bool = False  # as far as its member ever heard
+    known_committed: int = 0  # of its offsets, those below this one were committed already, and a member had said so
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class MemberProcess:
         job = {"servers": servers, "group": GROUP, "topic": TOPIC, "name": name, "session_ms": SESSION_MS}
         self.name, self.owns = name, list[int]()
         self.events = 0
-        self._ledger, self._pending = ledger, list[Processed]()
+        self._ledger = ledger
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the member
         self.process = subprocess.Popen(
             [sys.executable, "-m", "compat.group_member", json.dumps(job)],
@@ -107,16 +107,10 @@ class MemberProcess:
         self.events += 1
         if "assigned" in event:
             self.owns = event["assigned"]
-            self._pending = [run for run in self._pending if run.partition in self.owns]
         elif "processed" in event:
-            run = Processed(self.name, event["processed"], event["first"], event["last"], event["digest"])
-            self._pending.append(run)
-            self._ledger.add(run)
+            self._ledger.add(Processed(self.name, event["processed"], event["first"], event["last"], event["digest"]))
         elif "committed" in event:
-            for run in self._pending:
-                run.committed = run.last < event["committed"].get(str(run.partition), 0)
-            self._pending = [run for run in self._pending if not run.committed]
-            self._ledger.commits += 1
+            self._ledger.note_commit({int(partition): offset for partition, offset in event["committed"].items()})
 
     def leave(self) -> None:
         """Let it commit what it has, leave the group and end."""
@@ -140,12 +134,20 @@ class Ledger:
     changed: threading.Condition = field(default_factory=threading.Condition)
     processed: list[Processed] = field(default_factory=list)
     covered: dict[int, set[int]] = field(default_factory=dict)
+    committed: dict[int, int] = field(default_factory=dict)
     commits: int = 0
 
     def add(self, run: Processed) -> None:
         """Note what a member processed."""
+        run.known_committed = self.committed.get(run.partition, 0)
         self.processed.append(run)
         self.covered.setdefault(run.partition, set()).update(range(run.first, run.last + 1))
+
+    def note_commit(self, offsets: dict[int, int]) -> None:
+        """Note what a member knows to be committed."""
+        self.commits += 1
+        for partition, offset in offsets.items():
+            self.committed[partition] = max(offset, self.committed.get(partition, 0))
 
     def count(self) -> int:
         """How many lines were processed at least once."""
@@ -288,27 +290,19 @@ def judge(
 ) -> Result:
     """Compare what was processed with what was written, and look for what came twice without a reason.
 
-    Of all times that an offset was processed, each but the last must have been without a commit that was acknowledged.
+    It may come twice as long as no member had said that it is committed: who commits dies, or loses its partitions.
     """
     missing = sum(len(records) - len(ledger.covered.get(partition, ())) for partition, records in written.items())
     wrong = sum(run.digest != digest(written[run.partition][run.first : run.last + 1]) for run in ledger.processed)
-    latest: dict[tuple[int, int], Processed] = {}
-    twice, unexcused = set[tuple[int, int]](), set[tuple[int, int]]()
-    for run in ledger.processed:
-        for offset in range(run.first, run.last + 1):
-            before = latest.get((run.partition, offset))
-            if before is not None:
-                twice.add((run.partition, offset))
-                if before.committed:
-                    unexcused.add((run.partition, offset))
-            latest[run.partition, offset] = run
+    twice = sum(run.last + 1 - run.first for run in ledger.processed) - ledger.count()
+    unexcused = sum(max(0, min(run.last + 1, run.known_committed) - run.first) for run in ledger.processed)
     return Result(
         source=source.name,
         lines=len(lines),
         missing=missing,
         wrong=wrong,
-        twice=len(twice),
-        unexcused=len(unexcused),
+        twice=twice,
+        unexcused=unexcused,
         steps_back=len(watch.steps_back),
         looks=watch.looks,
         commits=ledger.commits,
