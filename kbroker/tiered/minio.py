@@ -1,0 +1,206 @@
+"""The storage manager for MinIO and other S3 stores.
+
+    <prefix>/<names of kbroker.tiered.layout>
+
+A copy stores the indexes and the segment, several at once, then the manifest: a store with a manifest has all that it
+names. Each object carries its CRC-32C, which the store checks when it takes it, and counts only once a HEAD has told
+its size and that checksum: a reply that was lost, and a success that was none, end in a repetition and not in a hole.
+Larger segments go in parts; nothing is ever held whole in memory.
+
+A read asks for one range and checks that it is this range that comes, all of it. Where the stream breaks, it goes on
+from there with another request.
+
+Nothing is asked of the store before the first call, and what talks to it is imported then: a broker without this
+plug-in pays nothing, and one with it starts while the store is down.
+
+What was tried and is not relied on: MinIO ignores rules that abort old uploads, and lists uploads by their exact name
+only; so a deletion asks for them by name. A list is never an authority. In a bucket that keeps versions, a deletion
+frees no space.
+
+Source  KIP-405; the S3 API
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import partial
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from kbroker.runtime.disk import RealDisk
+from kbroker.runtime.env import RealEnv
+from kbroker.runtime.ports import Disk, File
+from kbroker.tiered.api import (
+    IndexType,
+    LogSegmentData,
+    RemoteLogSegmentMetadata,
+    RemoteStorageError,
+    StoredObject,
+)
+from kbroker.tiered.layout import KINDS, MANIFEST, SEGMENT, Manifest, StoredFile, object_name, parse_object_name
+from kbroker.tiered.minio_credentials import KeySource
+from kbroker.tiered.minio_settings import MinioSettings
+
+if TYPE_CHECKING:
+    from kbroker.tiered.minio_objects import Objects
+
+
+class MinioRemoteStorage:
+    """See `kbroker.tiered.api.ListingRemoteStorageManager`, and the settings in `kbroker.tiered.minio_settings`."""
+
+    def __init__(
+        self,
+        *,
+        disk: Disk | None = None,
+        environment: Mapping[str, str] | None = None,
+        clock: Callable[[], int] = RealEnv.now_ns,
+    ) -> None:
+        self._disk, self._clock = disk or RealDisk(), clock
+        self._environment = os.environ if environment is None else environment
+        self._lock = threading.Lock()
+        self._settings: MinioSettings | None = None
+        self._keys: KeySource | None = None
+        self._cluster_id = ""
+        self._made: Objects | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"MinioRemoteStorage({self._settings!r})"
+
+    def configure(self, configs: Mapping[str, str]) -> None:
+        settings = MinioSettings.parse(configs)
+        self._keys = KeySource(settings, environment=self._environment, disk=self._disk)
+        self._settings = settings
+        self._cluster_id = configs.get("cluster.id", "")
+
+    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes | None:
+        sources: dict[str, str | None] = {
+            SEGMENT: data.log_segment,
+            IndexType.OFFSET.value: data.offset_index,
+            IndexType.TIMESTAMP.value: data.time_index,
+            IndexType.PRODUCER_SNAPSHOT.value: data.producer_snapshot_index,
+            IndexType.TRANSACTION.value: data.transaction_index,
+        }
+        opened: dict[str, File] = {}
+        try:
+            for kind, path in sources.items():
+                if path is not None:
+                    opened[kind] = self._disk.open(path, writable=False)
+            self._copy(metadata, opened, data.leader_epoch_index)
+        except OSError as error:
+            raise RemoteStorageError(f"A file of the segment cannot be read: {error}") from error
+        finally:
+            for file in opened.values():
+                file.close()
+        return None
+
+    def _copy(self, metadata: RemoteLogSegmentMetadata, files: Mapping[str, File], leader_epochs: bytes) -> None:
+        objects, settings = self._store(), self._configured()
+        segment, name = files[SEGMENT], object_name(metadata, SEGMENT)
+        size = segment.size()
+        deadline = objects.deadline(f"copying {name}", size=size)
+        sources: dict[str, File | bytes] = {**files, IndexType.LEADER_EPOCH.value: leader_epochs}
+        upload = None
+        steps: list[Callable[[], object]] = []
+        if size > settings.part_size(size):
+            del sources[SEGMENT]
+            upload = objects.upload(name, segment, deadline)
+            steps = [partial(upload.send, part) for part in upload.parts]
+        stored: dict[str, StoredFile] = {}
+
+        def put(kind: str, source: File | bytes) -> None:
+            body = objects.put(object_name(metadata, kind), source, deadline)
+            stored[kind] = StoredFile(len(body), body.crc32c)
+
+        # Of an earlier copy with this id nothing may be left that this one does not replace.
+        outdated = [object_name(metadata, kind) for kind in KINDS if kind not in sources and kind != SEGMENT]
+        steps.append(partial(objects.delete, outdated, deadline))
+        self._all([*steps, *(partial(put, kind, source) for kind, source in sources.items())])
+        if upload is not None:
+            upload.complete()
+            stored[SEGMENT] = StoredFile(size, objects.checksum(segment))
+        manifest = Manifest(metadata, self._cluster_id, {kind: stored[kind] for kind in KINDS if kind in stored})
+        objects.put(object_name(metadata, MANIFEST), manifest.to_bytes(), deadline)
+
+    def _all(self, steps: Sequence[Callable[[], object]]) -> None:
+        """Carry out all of them, several at once. The first error ends what has not begun, and waits for what has."""
+        with self._lock:
+            if self._closed:
+                raise RemoteStorageError("closed")
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(
+                    self._configured().parallel_uploads, thread_name_prefix="kbroker-minio"
+                )
+            running = [self._threads.submit(step) for step in steps]
+        ended, others = wait(running, return_when=FIRST_EXCEPTION)
+        for future in others:
+            future.cancel()
+        wait(others)
+        for future in [*ended, *others]:
+            if future.cancelled():
+                continue
+            if (error := future.exception()) is not None:
+                raise error
+        if others:
+            raise RemoteStorageError("closed")
+
+    def fetch_log_segment(
+        self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None = None
+    ) -> BinaryIO:
+        size = metadata.segment_size_in_bytes
+        end = size - 1 if end_position is None else min(end_position, size - 1)
+        if not 0 <= start_position <= end:
+            raise ValueError(f"bytes {start_position} to {end_position} of a segment of {size}")
+        return cast(BinaryIO, self._store().read(object_name(metadata, SEGMENT), start_position, end, size))
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
+        return self._store().read_whole(object_name(metadata, index_type.value))
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        objects, name = self._store(), object_name(metadata, SEGMENT)
+        deadline = objects.deadline(f"deleting {name}")
+        objects.abort_uploads(name, deadline)
+        objects.delete([object_name(metadata, kind) for kind in KINDS], deadline)
+
+    def list_objects(self) -> Iterator[StoredObject]:
+        for found in self._store().listed():
+            said = parse_object_name(found.name)
+            known = said is not None and said.kind in KINDS
+            yield StoredObject(
+                found.name,
+                found.size,
+                found.modified_ms,
+                said.topic_id if said is not None else None,
+                said.segment_id if said is not None and known else None,
+                said.index_type if said is not None else None,
+                is_auxiliary=said is not None and said.kind == MANIFEST,
+            )
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            objects, threads = self._made, self._threads
+        if objects is not None:
+            objects.close()
+        if threads is not None:
+            threads.shutdown(wait=True, cancel_futures=True)
+
+    def _configured(self) -> MinioSettings:
+        assert self._settings is not None, "configure comes first"
+        return self._settings
+
+    def _store(self) -> Objects:
+        """The way to the store, made by the first who needs it."""
+        settings = self._configured()
+        assert self._keys is not None
+        with self._lock:
+            if self._closed:
+                raise RemoteStorageError("closed")
+            if self._made is None:
+                from kbroker.tiered.minio_objects import Objects  # noqa: PLC0415  (half a second, for who has a bucket)
+
+                self._made = Objects(settings, self._keys, clock=self._clock)
+            return self._made

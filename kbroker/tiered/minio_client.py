@@ -1,0 +1,340 @@
+"""Requests to an S3 store that end in time: connections, deadlines, retries, and what errors mean.
+
+The `minio` package makes, signs and reads requests. What it leaves to its defaults is decided here: a pool of its own
+with a bound, no retry of urllib3's below ours, a deadline for the whole of a call, bodies that are read from their file
+while they are sent. Three threads, five tries and 300 s, which are the package's ways, are nothing for a broker.
+
+What an answer means, whatever the request:
+
+    429, 500 and above (507: full), 408, a silent or broken connection, a checksum that does not fit
+                      passes by itself: tried again while there is time, then RetriableRemoteStorageError
+    401, 403          keys were rotated, or a clock is wrong: the file of keys is read again, and tried once more if it
+                      has others; then RetriableRemoteStorageError, because the operator's mending needs no restart
+    404 of the bucket RetriableRemoteStorageError, and never a lost segment
+    404 of an object  RemoteResourceNotFound
+    all other         RemoteStorageError
+
+Source  the S3 API; minio-py 7.2
+"""
+
+from __future__ import annotations
+
+import base64
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, NamedTuple, TypeVar
+from xml.etree import ElementTree
+
+import crc32c
+import urllib3
+from minio import Minio
+from minio.credentials.credentials import Credentials
+from minio.credentials.providers import Provider
+from minio.error import MinioException, S3Error
+from urllib3.response import BaseHTTPResponse
+
+from kbroker.runtime.ports import File
+from kbroker.tiered.api import RemoteResourceNotFound, RemoteStorageError, RetriableRemoteStorageError
+from kbroker.tiered.minio_credentials import KeySource
+from kbroker.tiered.minio_settings import MinioSettings
+
+Result = TypeVar("Result")
+
+BLOCK_BYTES = 1 << 20
+_LARGEST_ANSWER = 64 << 20
+_LONGEST_MESSAGE = 300
+_TRANSPORT = (urllib3.exceptions.HTTPError, OSError)
+_UNREADABLE = (ElementTree.ParseError, ValueError)  # the package raises them for XML that is none, or another
+_DAMAGED_ON_THE_WAY = frozenset(
+    {"BadDigest", "IncompleteBody", "InvalidDigest", "OperationAborted", "RequestTimeout"}
+    | {"XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"}
+)
+
+
+class Deadline:
+    """The end of one call. Source of time: a monotonic clock in nanoseconds."""
+
+    __slots__ = ("_clock", "_end_ns", "what")
+
+    def __init__(self, clock: Callable[[], int], milliseconds: float, what: str) -> None:
+        self._clock, self._end_ns, self.what = clock, clock() + int(milliseconds * 1e6), what
+
+    def seconds_left(self) -> float:
+        """More than 0. Errors: RetriableRemoteStorageError when the time is up."""
+        left = (self._end_ns - self._clock()) / 1e9
+        if left <= 0:
+            raise RetriableRemoteStorageError(f"{self.what}: took longer than it may")
+        return left
+
+
+class Body:
+    """What is sent, and sent again if need be: read block by block each time, never held whole.
+
+    Errors  RemoteStorageError for a file that cannot be read, or has become shorter
+    """
+
+    def __init__(self, source: File | bytes, position: int = 0, size: int | None = None, *, sign: bool = False) -> None:
+        self._source, self._position = source, position
+        self._size = len(source) if isinstance(source, bytes) else source.size() if size is None else size
+        checksum = 0
+        digest = _sha256() if sign else None
+        for block in self:
+            checksum = crc32c.crc32c(block, checksum)
+            if digest is not None:
+                digest.update(block)
+        self.crc32c: int = checksum
+        self.sha256: str | None = None if digest is None else digest.hexdigest()
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[bytes]:
+        if isinstance(self._source, bytes):
+            yield self._source
+            return
+        done = 0
+        while done < self._size:
+            wanted = min(BLOCK_BYTES, self._size - done)
+            try:
+                block = self._source.pread(wanted, self._position + done)
+            except OSError as error:
+                raise RemoteStorageError(f"{self._source.path} cannot be read: {error}") from error
+            if len(block) < wanted:
+                raise RemoteStorageError(f"{self._source.path} is shorter than {self._position + self._size} bytes")
+            yield block
+            done += wanted
+
+
+def _sha256() -> Any:
+    import hashlib  # noqa: PLC0415  (the package brings it in any case)
+
+    return hashlib.sha256()
+
+
+def checksum_text(value: int) -> str:
+    """A CRC-32C as S3 writes it: base64 of its four bytes, the highest first."""
+    return base64.b64encode(value.to_bytes(4, "big")).decode()
+
+
+class StoredState(NamedTuple):
+    """What the store says of one object. Shape: checksum is its CRC-32C as S3 writes it, None if it tells none."""
+
+    size: int
+    checksum: str | None
+
+
+class _Current(threading.local):
+    """What the calling thread is about."""
+
+    deadline: Deadline | None = None
+    status: int = 0
+
+
+class _Connections(urllib3.PoolManager):
+    """The pool. Whoever uses it says with `until` how long it may take; nothing here is tried twice."""
+
+    def __init__(self, settings: MinioSettings) -> None:
+        verify: dict[str, Any] = {}
+        if settings.secure:
+            verify["ssl_context"] = ssl.create_default_context(cafile=settings.ca_file or None)
+        super().__init__(num_pools=4, maxsize=settings.connections_max, block=True, retries=False, **verify)
+        self._connect_s, self._read_s = settings.connect_timeout_ms / 1000, settings.read_timeout_ms / 1000
+        self.current = _Current()
+
+    @contextmanager
+    def until(self, deadline: Deadline) -> Iterator[None]:
+        self.current.deadline, self.current.status = deadline, 0
+        try:
+            yield
+        finally:
+            self.current.deadline = None
+
+    def urlopen(  # type: ignore[override]  # as urllib3's own pool manager overrides it
+        self, method: str, url: str, redirect: bool = False, **options: Any
+    ) -> BaseHTTPResponse:
+        del redirect  # what is signed for one host is nothing for another
+        deadline = self.current.deadline
+        assert deadline is not None, "requests are made within `until`"
+        left = deadline.seconds_left()
+        whole = options.pop("preload_content", True)
+        body = options.pop("body", None)
+        response = super().urlopen(
+            method,
+            url,
+            redirect=False,
+            body=_paced(body, deadline) if isinstance(body, Body) else body,
+            timeout=urllib3.Timeout(connect=min(self._connect_s, left), read=min(self._read_s, left)),
+            pool_timeout=left,
+            preload_content=False,
+            decode_content=False,
+            **options,
+        )
+        self.current.status = response.status
+        return _read_whole(response, method, deadline) if whole or response.status >= 300 else response
+
+
+def _paced(body: Body, deadline: Deadline) -> Iterator[bytes]:
+    for block in body:
+        deadline.seconds_left()
+        yield block
+
+
+def discard(response: BaseHTTPResponse) -> None:
+    """Give up what has not been read: the connection is closed, and its place in the pool is free."""
+    response.close()
+    response.release_conn()
+
+
+def _read_whole(response: BaseHTTPResponse, method: str, deadline: Deadline) -> BaseHTTPResponse:
+    """The answer with its body in memory. Who sends a byte now and then gains nothing: each piece asks the deadline."""
+    try:
+        data = bytearray()
+        while piece := response.read1(BLOCK_BYTES):
+            deadline.seconds_left()
+            data += piece
+            if len(data) > _LARGEST_ANSWER:
+                raise RemoteStorageError(f"{deadline.what}: an answer of more than {_LARGEST_ANSWER} bytes")
+    except BaseException:
+        discard(response)
+        raise
+    response.release_conn()
+    return urllib3.HTTPResponse(
+        body=bytes(data),
+        headers=response.headers,
+        status=response.status,
+        reason=response.reason,
+        request_method=method,
+        enforce_content_length=False,
+    )
+
+
+class _Provider(Provider):
+    def __init__(self, keys: KeySource) -> None:
+        self._keys = keys
+
+    def retrieve(self) -> Credentials:
+        keys = self._keys.keys()
+        return Credentials(keys.access_key, keys.secret_key, keys.session_token)
+
+
+class _Minio(Minio):
+    """The package's client, able to send a `Body`."""
+
+    def _build_headers(
+        self, host: str, headers: Any = None, body: Any = None, creds: Credentials | None = None
+    ) -> tuple[Any, datetime]:
+        if not isinstance(body, Body):
+            return super()._build_headers(host, headers, body, creds)
+        built, date = super()._build_headers(host, headers, None, creds)
+        built["Content-Length"] = str(len(body))
+        # The store checks the CRC-32C, which is signed like every header; so the body need not be.
+        built["x-amz-content-sha256"] = body.sha256 or "UNSIGNED-PAYLOAD"
+        return built, date
+
+
+class Client:
+    """One bucket.
+
+    Errors  RemoteStorageError, as the head of this module tells, from everything but `close`
+    """
+
+    def __init__(self, settings: MinioSettings, keys: KeySource, *, clock: Callable[[], int]) -> None:
+        self._settings, self._keys, self._clock = settings, keys, clock
+        self._connections = _Connections(settings)
+        self._closed = threading.Event()
+        self.store = _Minio(
+            settings.endpoint,
+            secure=settings.secure,
+            region=settings.region,
+            http_client=self._connections,
+            credentials=_Provider(keys),
+        )
+
+    def deadline(self, what: str, *, size: int = 0) -> Deadline:
+        """The end of a call that begins now and moves `size` bytes."""
+        moving_ms = size * 1000 / self._settings.call_min_bytes_per_second
+        return Deadline(self._clock, self._settings.call_timeout_ms + moving_ms, what)
+
+    def attempt(self, deadline: Deadline, operation: Callable[[], Result]) -> Result:
+        """Carry out a request, or several, again and again until it works, may not be repeated, or the time is up."""
+        backoff_ms = self._settings.retry_backoff_ms
+        for left in range(self._settings.retries, -1, -1):
+            if self._closed.is_set():
+                raise RemoteStorageError(f"{deadline.what}: closed")
+            try:
+                with self._connections.until(deadline):
+                    return operation()
+            except (MinioException, *_UNREADABLE) as error:
+                failure, again = self._judge(deadline, error)
+                if not (again and left):
+                    raise failure from None  # the package's errors carry answers, and those what was asked
+            except _TRANSPORT as error:
+                deadline.seconds_left()
+                if not left:
+                    told = self._tell(deadline, str(error) or type(error).__name__)
+                    raise RetriableRemoteStorageError(told) from None
+            except _Unsure as error:
+                if not left:
+                    raise RetriableRemoteStorageError(str(error)) from None
+            self._closed.wait(min(backoff_ms / 1000, deadline.seconds_left()))
+            backoff_ms = min(2 * backoff_ms, self._settings.retry_backoff_max_ms)
+        raise AssertionError("the last attempt returns or raises")
+
+    def unsure(self, deadline: Deadline, why: str) -> Exception:
+        """What an operation raises for an answer that cannot be: it is tried again like a broken connection."""
+        return _Unsure(self._tell(deadline, why))
+
+    def _judge(self, deadline: Deadline, error: Exception) -> tuple[RemoteStorageError, bool]:
+        """What the store's answer means, and whether the same may be asked again."""
+        status = self._connections.current.status
+        if not status:
+            raise error  # nothing was answered: it is ours, and not the store's
+        code = (error.code or "") if isinstance(error, S3Error) else ""
+        said = f"{code}: {error.message}" if isinstance(error, S3Error) else type(error).__name__
+        told = self._tell(deadline, f"answered {status} {said}")
+        if code == "NoSuchBucket":
+            return self._judge_missing_bucket(deadline)
+        if status in {401, 403}:
+            return RetriableRemoteStorageError(told), self._keys.read_again()
+        if status == 404:
+            return RemoteResourceNotFound(told), False
+        if status in {408, 429} or status >= 500 or status < 300 or code in _DAMAGED_ON_THE_WAY:
+            return RetriableRemoteStorageError(told), True
+        return RemoteStorageError(told), False
+
+    def _judge_missing_bucket(self, deadline: Deadline) -> tuple[RemoteStorageError, bool]:
+        bucket = self._settings.bucket
+        told = self._tell(deadline, f"there is no bucket {bucket!r}: make it, or set rsm.config.bucket.create=true")
+        if not self._settings.bucket_create:
+            return RetriableRemoteStorageError(told), False
+        try:
+            with self._connections.until(deadline):
+                self.store.make_bucket(bucket)
+        except (MinioException, *_UNREADABLE, *_TRANSPORT) as error:
+            code = getattr(error, "code", None)
+            if code not in {"BucketAlreadyOwnedByYou", "BucketAlreadyExists"}:
+                return RetriableRemoteStorageError(f"{told} (making it failed: {code or type(error).__name__})"), True
+        return RetriableRemoteStorageError(told), True
+
+    def _tell(self, deadline: Deadline, what: str) -> str:
+        """A message of bounded length, of printable characters, without keys."""
+        text = self._keys.hide_in(f"{deadline.what}: {self._settings.endpoint}: {what}")
+        return "".join(character if character.isprintable() else "?" for character in text[:_LONGEST_MESSAGE])
+
+    def state(self, name: str) -> StoredState:
+        """One HEAD, within `attempt`. Errors: the package's."""
+        found = self.store.stat_object(self._settings.bucket, name, extra_headers={"x-amz-checksum-mode": "ENABLED"})
+        headers: Mapping[str, str] = found.metadata or {}
+        return StoredState(found.size or 0, headers.get("x-amz-checksum-crc32c"))
+
+    def close(self) -> None:
+        """Harmless when repeated; what runs ends with its next step."""
+        self._closed.set()
+        self._connections.clear()
+
+
+class _Unsure(Exception):
+    """An answer was a success, and what is there is not what was to be there."""

@@ -1,0 +1,132 @@
+"""Where the keys of the store come from, read again when their file changes, so that rotated keys need no restart."""
+
+from __future__ import annotations
+
+import configparser
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kbroker.runtime.ports import Disk
+from kbroker.tiered.api import RetriableRemoteStorageError
+from kbroker.tiered.minio_settings import KEYS_IN_ENVIRONMENT, MinioConfigError, MinioSettings
+
+_LARGEST_FILE = 1 << 20
+_NAMES = (
+    ("access_key", ("aws_access_key_id", "access.key")),
+    ("secret_key", ("aws_secret_access_key", "secret.key")),
+    ("session_token", ("aws_session_token", "session.token")),
+)
+
+
+class Keys:
+    """An access key and what goes with it; shows nothing of itself."""
+
+    __slots__ = ("access_key", "secret_key", "session_token")
+
+    def __init__(self, access_key: str, secret_key: str, session_token: str | None = None) -> None:
+        self.access_key, self.secret_key, self.session_token = access_key, secret_key, session_token
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Keys):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return "Keys(hidden)"
+
+    def hide_in(self, text: str) -> str:
+        """`text` without them: a store, or what stands before it, may repeat what it was sent."""
+        for secret in (self.secret_key, self.session_token, self.access_key):
+            if secret:
+                text = text.replace(secret, "(hidden)")
+        return text
+
+
+class _Seen(NamedTuple):
+    modified_ms: int
+    size: int
+
+
+class KeySource:
+    """The keys to sign with, as of now.
+
+    Errors  MinioConfigError at the start where there are none; RetriableRemoteStorageError later, for a file that
+            cannot be read now
+    """
+
+    def __init__(self, settings: MinioSettings, *, environment: Mapping[str, str], disk: Disk) -> None:
+        self._file, self._profile, self._disk = settings.credentials_file, settings.credentials_profile, disk
+        self._seen: _Seen | None = None
+        self._keys: Keys | None = None
+        if settings.access_key:
+            self._keys = Keys(settings.access_key, settings.secret_key, settings.session_token or None)
+        elif not self._file:
+            self._keys = _from_environment(environment)
+
+    def keys(self) -> Keys:
+        """The keys; those of a file are read again if it changed."""
+        if self._file:
+            self._read_if_changed()
+        assert self._keys is not None
+        return self._keys
+
+    def hide_in(self, text: str) -> str:
+        """See `Keys.hide_in`."""
+        return text if self._keys is None else self._keys.hide_in(text)
+
+    def read_again(self) -> bool:
+        """Read the file whether it looks changed or not; True if it has other keys than before."""
+        before, self._seen = self._keys, None
+        return self.keys() != before
+
+    def _read_if_changed(self) -> None:
+        try:
+            seen = _Seen(self._disk.modified_ms(self._file), self._disk.size(self._file))
+            if seen == self._seen:
+                return
+            file = self._disk.open(self._file, writable=False)
+            try:
+                text = file.pread(_LARGEST_FILE, 0).decode()
+            finally:
+                file.close()
+        except (OSError, UnicodeDecodeError) as error:
+            if self._keys is None:
+                raise RetriableRemoteStorageError(f"{self._file}: {type(error).__name__}") from None
+            return  # it is being replaced: what was read before is good until the store says otherwise
+        found = _parse(text, self._profile)
+        if found is not None:
+            self._keys, self._seen = found, seen
+        elif self._keys is None:
+            raise RetriableRemoteStorageError(f"{self._file}: no keys in section [{self._profile}]")
+
+
+def _from_environment(environment: Mapping[str, str]) -> Keys:
+    for access, secret, token in KEYS_IN_ENVIRONMENT:
+        if environment.get(access) and environment.get(secret):
+            return Keys(environment[access], environment[secret], environment.get(token) or None)
+    names = ", ".join(f"{access} and {secret}" for access, secret, _ in KEYS_IN_ENVIRONMENT)
+    raise MinioConfigError(
+        "No keys for the store: set rsm.config.access.key and rsm.config.secret.key, rsm.config.credentials.file, "
+        f"or one of these pairs in the environment: {names}"
+    )
+
+
+def _parse(text: str, profile: str) -> Keys | None:
+    """The keys in a file of `[section]` and `name = value` lines; lines before any section count as [default]."""
+    parser = configparser.RawConfigParser(default_section="", strict=False)
+    try:
+        try:
+            parser.read_string(text)
+        except configparser.MissingSectionHeaderError:
+            parser.read_string(f"[default]\n{text}")
+    except configparser.Error:
+        return None  # its text would quote the line
+    if not parser.has_section(profile):
+        return None
+    section = parser[profile]
+    found = {ours: next((section[name] for name in names if section.get(name)), None) for ours, names in _NAMES}
+    if not found["access_key"] or not found["secret_key"]:
+        return None
+    return Keys(found["access_key"], found["secret_key"], found["session_token"])

@@ -1,0 +1,323 @@
+"""Objects of one bucket: stored so that what counts is there, read so that what comes is what was asked for."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+from crc32c import crc32c
+from minio.deleteobjects import DeleteObject
+from minio.error import MinioException
+from urllib3.exceptions import HTTPError
+from urllib3.response import BaseHTTPResponse
+
+from kbroker.runtime.ports import File
+from kbroker.tiered.api import RemoteResourceNotFound, RemoteStorageError
+from kbroker.tiered.minio_client import BLOCK_BYTES, Body, Client, Deadline, checksum_text, discard
+from kbroker.tiered.minio_credentials import KeySource
+from kbroker.tiered.minio_settings import MinioSettings
+
+_CONTENT = "application/octet-stream"
+
+
+class ListedObject(NamedTuple):
+    """Shape: name is without the prefix. Units: size in bytes, modified_ms wall time."""
+
+    name: str
+    size: int
+    modified_ms: int
+
+
+class Objects:
+    """Names are those below the prefix. Errors: those of `kbroker.tiered.minio_client`, from everything but close."""
+
+    def __init__(self, settings: MinioSettings, keys: KeySource, *, clock: Callable[[], int]) -> None:
+        self._settings, self._bucket = settings, settings.bucket
+        self._prefix = f"{settings.prefix}/" if settings.prefix else ""
+        self.client = Client(settings, keys, clock=clock)
+        self.deadline = self.client.deadline
+
+    def put(self, name: str, source: File | bytes, deadline: Deadline) -> Body:
+        """Store one object, with one request and one HEAD. What it had."""
+        body = Body(source, sign=self._settings.sign_payload)
+        full_name, checksum = self._prefix + name, checksum_text(body.crc32c)
+
+        def store() -> None:
+            headers = {"Content-Type": _CONTENT, "x-amz-checksum-crc32c": checksum}
+            self.client.store._put_object(self._bucket, full_name, body, headers)  # type: ignore[arg-type]  # a Body
+            self._verify(full_name, len(body), checksum, deadline)
+
+        self.client.attempt(deadline, store)
+        return body
+
+    def _verify(self, full_name: str, size: int, checksum: str, deadline: Deadline) -> None:
+        found = self.client.state(full_name)
+        if found.checksum is None:
+            raise RemoteStorageError(f"{deadline.what}: {self._settings.endpoint} keeps no CRC-32C of what it stores")
+        if found != (size, checksum):
+            raise self.client.unsure(
+                deadline, f"{full_name} has {found.size} bytes, {found.checksum}; sent: {size}, {checksum}"
+            )
+
+    def upload(self, name: str, source: File, deadline: Deadline) -> Upload:
+        """Begin to store an object in parts."""
+        return Upload(self.client, self._settings, self._prefix + name, source, deadline)
+
+    def read(self, name: str, start: int, end: int, size: int) -> io.RawIOBase:
+        """A stream of the bytes from `start` to `end`, inclusive, of an object of `size` bytes."""
+        return RangeStream(self.client, self._bucket, self._prefix + name, (start, end), size)
+
+    def read_whole(self, name: str) -> bytes:
+        """All of a small object, held to the checksum that the store tells."""
+        deadline = self.client.deadline(f"reading {name}")
+        headers = {"x-amz-checksum-mode": "ENABLED"}
+
+        def read() -> bytes:
+            response = self.client.store.get_object(self._bucket, self._prefix + name, request_headers=dict(headers))
+            data = _rest(response, deadline)
+            told = response.headers.get("x-amz-checksum-crc32c")
+            if told is not None and told != checksum_text(crc32c(data)):
+                raise self.client.unsure(deadline, f"{len(data)} bytes that do not fit their checksum {told}")
+            return data
+
+        return self.client.attempt(deadline, read)
+
+    def abort_uploads(self, name: str, deadline: Deadline) -> None:
+        """Remove the parts of what was begun under this name and not completed."""
+        full_name = self._prefix + name
+
+        def abort() -> None:
+            found = self.client.store._list_multipart_uploads(self._bucket, prefix=full_name)
+            for upload in found.uploads:
+                if upload.object_name == full_name and upload.upload_id:
+                    self.client.store._abort_multipart_upload(self._bucket, full_name, upload.upload_id)
+
+        with suppress(RemoteResourceNotFound):  # somebody else aborted it after it was listed
+            self.client.attempt(deadline, abort)
+
+    def delete(self, names: Sequence[str], deadline: Deadline) -> None:
+        """Remove objects. What is not there is deleted already."""
+        asked = [DeleteObject(self._prefix + name) for name in names]
+
+        def delete() -> None:
+            for error in self.client.store.remove_objects(self._bucket, asked):  # 1000 names a request at most
+                if error.code != "NoSuchKey":
+                    raise self.client.unsure(deadline, f"{error.name}: {error.code}: {error.message}")
+
+        self.client.attempt(deadline, delete)
+
+    @staticmethod
+    def checksum(source: File) -> int:
+        """The CRC-32C of a file."""
+        return Body(source).crc32c
+
+    def listed(self) -> Iterator[ListedObject]:
+        """Everything below the prefix, by name; a page a request."""
+        after = ""
+        while True:
+            deadline = self.client.deadline("listing")
+            page = self.client.attempt(deadline, lambda after=after: self._page(after))  # type: ignore[misc]
+            yield from page
+            if not page:
+                return
+            after = self._prefix + page[-1].name
+
+    def _page(self, after: str) -> list[ListedObject]:
+        found = self.client.store._list_objects(self._bucket, prefix=self._prefix, start_after=after, max_keys=1000)
+        page = []
+        for stored in islice(found, 1000):
+            name, modified = stored.object_name or "", stored.last_modified
+            modified_ms = 0 if modified is None else int(modified.timestamp() * 1000)
+            page.append(ListedObject(name.removeprefix(self._prefix), stored.size or 0, modified_ms))
+        return page
+
+    def close(self) -> None:
+        """Harmless when repeated."""
+        self.client.close()
+
+
+class Upload:
+    """An object that is stored in parts, which may be sent in any order and at once; then `complete`.
+
+    Invariant  the CRC-32C of an object in parts is that of the CRC-32Cs of its parts, and their number
+    """
+
+    def __init__(self, client: Client, settings: MinioSettings, name: str, source: File, deadline: Deadline) -> None:
+        self._client, self._settings, self._name = client, settings, name
+        self._source, self._deadline, self._size = source, deadline, source.size()
+        self._part_size = settings.part_size(self._size)
+        self.parts = range(-(-self._size // self._part_size))
+        self._sent: dict[int, tuple[str, int]] = {}
+        headers: dict[str, Any] = {"Content-Type": _CONTENT, "x-amz-checksum-algorithm": "CRC32C"}
+        self._id: str = client.attempt(
+            deadline, lambda: client.store._create_multipart_upload(settings.bucket, name, dict(headers))
+        )
+
+    def send(self, part: int) -> None:
+        """Store the part of this number, of `parts`."""
+        position = part * self._part_size
+        size = min(self._part_size, self._size - position)
+        body = Body(self._source, position, size, sign=self._settings.sign_payload)
+
+        def store() -> str:
+            headers: dict[str, Any] = {"x-amz-checksum-crc32c": checksum_text(body.crc32c)}
+            return self._client.store._upload_part(
+                self._settings.bucket,
+                self._name,
+                body,  # type: ignore[arg-type]  # a Body
+                headers,
+                self._id,
+                part + 1,
+            )
+
+        self._sent[part] = (self._client.attempt(self._deadline, store), body.crc32c)
+
+    def complete(self) -> None:
+        """Make the object of its parts. A HEAD decides whether it is there: replies get lost, and some errors come as
+        a success.
+        """
+        checksums = [self._sent[part][1] for part in self.parts]
+        whole = checksum_text(crc32c(b"".join(value.to_bytes(4, "big") for value in checksums)))
+        wanted = (self._size, f"{whole}-{len(checksums)}")
+
+        def complete() -> None:
+            failure: Exception | None = None
+            try:
+                self._ask_to_complete()
+            except (MinioException, HTTPError, OSError) as error:
+                failure = error
+            try:
+                found = self._client.state(self._name)
+            except MinioException:
+                raise failure or self._client.unsure(self._deadline, "completed, and not there") from None
+            if found != wanted:
+                told = f"{self._name} has {found.size} bytes, {found.checksum}; sent: {wanted[0]}, {wanted[1]}"
+                raise failure or self._client.unsure(self._deadline, told)
+
+        self._client.attempt(self._deadline, complete)
+
+    def _ask_to_complete(self) -> None:
+        root = ElementTree.Element("CompleteMultipartUpload", xmlns="http://s3.amazonaws.com/doc/2006-03-01/")
+        for part in self.parts:
+            etag, checksum = self._sent[part]
+            entry = ElementTree.SubElement(root, "Part")
+            ElementTree.SubElement(entry, "PartNumber").text = str(part + 1)
+            ElementTree.SubElement(entry, "ETag").text = f'"{etag}"'
+            ElementTree.SubElement(entry, "ChecksumCRC32C").text = checksum_text(checksum)
+        self._client.store._execute(
+            "POST",
+            self._settings.bucket,
+            self._name,
+            body=ElementTree.tostring(root),
+            headers={"Content-Type": "application/xml"},
+            query_params={"uploadId": self._id},
+        )
+
+
+def _rest(response: BaseHTTPResponse, deadline: Deadline) -> bytes:
+    """All that is left of an answer; its connection is free then."""
+    try:
+        pieces = []
+        while piece := response.read1(BLOCK_BYTES):
+            deadline.seconds_left()
+            pieces.append(piece)
+    except BaseException:
+        discard(response)
+        raise
+    response.release_conn()
+    return b"".join(pieces)
+
+
+class RangeStream(io.RawIOBase):
+    """A range of an object as it comes; where it breaks, the rest is asked for anew.
+
+    Errors  RemoteStorageError from every read
+    """
+
+    def __init__(self, client: Client, bucket: str, name: str, span: tuple[int, int], size: int) -> None:
+        super().__init__()
+        self._client, self._bucket, self._name = client, bucket, name
+        self._position, self._end, self._size = span[0], span[1], size
+        self._deadline = client.deadline(f"reading {name}", size=span[1] - span[0] + 1)
+        self._response: BaseHTTPResponse | None = client.attempt(self._deadline, self._ask)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        piece = self._piece(len(view))
+        view[: len(piece)] = piece
+        return len(piece)
+
+    def read(self, size: int | None = -1) -> bytes:
+        """`size` bytes, or fewer at the end of the range alone; all the rest for -1."""
+        wanted = self._end + 1 - self._position
+        if size is not None and 0 <= size < wanted:
+            wanted = size
+        pieces = []
+        while wanted:
+            pieces.append(self._piece(wanted))
+            wanted -= len(pieces[-1])
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def readall(self) -> bytes:
+        return self.read()
+
+    def _piece(self, most: int) -> bytes:
+        """What there is, at most `most` bytes; empty at the end of the range."""
+        if self.closed:
+            raise ValueError("read of a closed stream")
+        if not (most and self._position <= self._end):
+            return b""
+        piece = self._client.attempt(self._deadline, lambda: self._read_once(most))
+        self._position += len(piece)
+        if self._position > self._end:
+            self._let_go()
+        return piece
+
+    def _read_once(self, most: int) -> bytes:
+        response = self._response or self._ask()
+        self._response = None
+        try:
+            piece = response.read1(min(most, BLOCK_BYTES))
+        except BaseException:
+            discard(response)
+            raise
+        if not piece:
+            discard(response)
+            raise self._client.unsure(self._deadline, f"ended {self._end + 1 - self._position} bytes early")
+        self._response = response
+        return piece
+
+    def _ask(self) -> BaseHTTPResponse:
+        """Ask for the rest. Errors: the package's, and those of `Client.unsure`."""
+        headers: dict[str, Any] = {"Range": f"bytes={self._position}-{self._end}"}
+        response = self._client.store.get_object(self._bucket, self._name, request_headers=headers)
+        told = response.headers.get("content-range", "")
+        length = response.headers.get("content-length", "")
+        wanted = f"bytes {self._position}-{self._end}/{self._size}"
+        if (told, length) == (wanted, str(self._end + 1 - self._position)):
+            return response
+        discard(response)
+        whole = told.rpartition("/")[2]
+        if whole.isdecimal() and int(whole) != self._size:
+            raise RemoteStorageError(f"{self._deadline.what}: the object has {whole} bytes and not {self._size}")
+        raise self._client.unsure(
+            self._deadline, f"asked for {headers['Range']}, answered {response.status} {told!r}, {length!r} bytes"
+        )
+
+    def _let_go(self) -> None:
+        if self._response is not None:
+            self._response.release_conn()
+            self._response = None
+
+    def close(self) -> None:
+        if not self.closed and self._response is not None:
+            discard(self._response)
+            self._response = None
+        super().close()

@@ -1,0 +1,168 @@
+"""The settings of the MinIO and S3 plug-in: `rsm.config.` and one of the names below.
+
+Whoever misspells one is told the nearest; what cannot be is refused at the start, before the store is asked anything.
+Keys come from the first of these that has them: the settings themselves, `credentials.file` (the form of
+`~/.aws/credentials`, read again when it changes), the environment. They are in no representation and in no message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from kbroker.tiered.api import RemoteStorageError
+
+MIB: Final = 1 << 20
+SMALLEST_PART: Final = 5 * MIB  # what S3 takes for any part but the last
+LARGEST_PART: Final = 5 << 30
+MOST_PARTS: Final = 10_000
+
+FROM_BROKER: Final = frozenset({"log.dir", "broker.id", "cluster.id"})
+"""What kbroker adds to the settings of every storage manager."""
+
+KEYS_IN_ENVIRONMENT: Final = (
+    ("KBROKER_MINIO_ACCESS_KEY", "KBROKER_MINIO_SECRET_KEY", "KBROKER_MINIO_SESSION_TOKEN"),
+    ("MINIO_ACCESS_KEY", "MINIO_SECRET_KEY", "MINIO_SESSION_TOKEN"),
+    ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+)
+"""Names of access key, secret key and session token; the first line of which both keys are set counts."""
+
+
+class MinioConfigError(RemoteStorageError, ValueError):
+    """A setting that cannot be; the message names it, and never the value of a secret one."""
+
+
+def _boolean(text: str) -> bool:
+    if text.strip().lower() not in {"true", "false"}:
+        raise ValueError("expected true or false")
+    return text.strip().lower() == "true"
+
+
+def _number(least: int, most: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text)
+        if not least <= value <= most:
+            raise ValueError(f"expected {least} to {most}")
+        return value
+
+    return parse
+
+
+def _prefix(text: str) -> str:
+    """Without slashes at its ends; `..` and empty parts would be other names to some servers."""
+    parts = text.strip("/").split("/") if text.strip("/") else []
+    if any(part in {"", ".", ".."} for part in parts):
+        raise ValueError("expected names with single slashes between them")
+    return "/".join(parts)
+
+
+def _setting(parse: Callable[[str], Any], default: Any, doc: str, *, secret: bool = False) -> Any:
+    metadata = {"parse": parse, "doc": doc, "secret": secret}
+    return field(default=default, repr=not secret, metadata=metadata)
+
+
+_TIME = _number(1, 24 * 3600 * 1000)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MinioSettings:
+    """How the store is reached, and how much a call may take. Units: *_ms, *_bytes; a key has dots for underlines."""
+
+    endpoint: str = _setting(str, "", "Host and port of the store, or its URL; no default.")
+    bucket: str = _setting(str, "", "The bucket; no default.")
+    bucket_create: bool = _setting(_boolean, False, "Make the bucket when it is missing, instead of saying so.")
+    prefix: str = _setting(_prefix, "", "What the names of all objects begin with, and a slash behind it.")
+    region: str = _setting(str, "us-east-1", "The region that requests are signed for.")
+    secure: bool = _setting(_boolean, True, "TLS; the scheme of a URL in `endpoint` says it too.")
+    ca_file: str = _setting(str, "", "Certificates (PEM) that are trusted, in place of the machine's.")
+    access_key: str = _setting(str, "", "The access key.", secret=True)
+    secret_key: str = _setting(str, "", "The secret key.", secret=True)
+    session_token: str = _setting(str, "", "The token that goes with temporary keys.", secret=True)
+    credentials_file: str = _setting(str, "", "A file with the keys, read again whenever it changes.")
+    credentials_profile: str = _setting(str, "default", "The section of that file.")
+    sign_payload: bool = _setting(
+        _boolean, False, "Sign what is stored (SHA-256), beside its CRC-32C: costs a CPU second a gigabyte."
+    )
+    part_size_bytes: int = _setting(
+        _number(SMALLEST_PART, LARGEST_PART), 128 * MIB, "Larger segments are stored in parts of this size."
+    )
+    parallel_uploads: int = _setting(_number(1, 64), 4, "How many parts and indexes of all copies are sent at once.")
+    connections_max: int = _setting(_number(1, 1024), 32, "How many connections are open at once.")
+    connect_timeout_ms: int = _setting(_TIME, 5_000, "How long a connection may take.")
+    read_timeout_ms: int = _setting(_TIME, 15_000, "How long the store may be silent.")
+    call_timeout_ms: int = _setting(_TIME, 60_000, "How long a call may take, retries included.")
+    call_min_bytes_per_second: int = _setting(
+        _number(1, 1 << 40), MIB, "A call that moves bytes has the time for them at this rate on top."
+    )
+    retries: int = _setting(_number(0, 100), 3, "How often a request is sent again in one call.")
+    retry_backoff_ms: int = _setting(_TIME, 100, "The wait before the first of these; it doubles.")
+    retry_backoff_max_ms: int = _setting(_TIME, 3_000, "The longest wait between two.")
+
+    @classmethod
+    def parse(cls, configs: Mapping[str, str]) -> MinioSettings:
+        """Take keys without `rsm.config.`. Errors: MinioConfigError."""
+        values: dict[str, Any] = {}
+        for key, text in configs.items():
+            if key in FROM_BROKER:
+                continue
+            declared = cls.__dataclass_fields__.get(key.replace(".", "_")) if "_" not in key else None
+            if declared is None:
+                raise MinioConfigError(f"Unknown setting rsm.config.{key}{_nearest(key)}")
+            try:
+                values[declared.name] = declared.metadata["parse"](text)
+            except ValueError as error:
+                told = "" if declared.metadata["secret"] else f" {text!r}: {error}"
+                raise MinioConfigError(f"Invalid value of rsm.config.{key}{told}") from None
+        _take_scheme(values)
+        found = cls(**values)
+        found._check()
+        return found
+
+    def _check(self) -> None:
+        for key in ("endpoint", "bucket"):
+            if not getattr(self, key):
+                raise MinioConfigError(f"rsm.config.{key} is required")
+        if bool(self.access_key) != bool(self.secret_key):
+            raise MinioConfigError("rsm.config.access.key and rsm.config.secret.key go together")
+        if self.session_token and not self.access_key:
+            raise MinioConfigError("rsm.config.session.token goes with rsm.config.access.key")
+        if self.access_key and self.credentials_file:
+            raise MinioConfigError("rsm.config.access.key and rsm.config.credentials.file exclude each other")
+
+    def part_size(self, size: int) -> int:
+        """The bytes of each part but the last of an object of `size` bytes, so that there are not too many."""
+        least = -(-size // (MOST_PARTS * MIB)) * MIB
+        return max(self.part_size_bytes, least)
+
+
+def setting_names() -> dict[str, str]:
+    """What each key without its prefix means, for documentation."""
+    return {_key(name): declared.metadata["doc"] for name, declared in MinioSettings.__dataclass_fields__.items()}
+
+
+def _key(name: str) -> str:
+    return name.replace("_", ".")
+
+
+def _nearest(key: str) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415  (only an error pays for it)
+
+    near = get_close_matches(key, [_key(name) for name in MinioSettings.__dataclass_fields__], n=1, cutoff=0.6)
+    return f"; did you mean rsm.config.{near[0]}?" if near else ""
+
+
+def _take_scheme(values: dict[str, Any]) -> None:
+    """Make host:port of a URL. No part of it is shown: people write keys into URLs."""
+    endpoint = values.get("endpoint", "")
+    if "://" in endpoint:
+        parts = urlsplit(endpoint)
+        if parts.scheme not in {"http", "https"} or parts.path not in {"", "/"} or parts.query or parts.fragment:
+            raise MinioConfigError("rsm.config.endpoint is host:port, or http:// or https:// and host:port")
+        secure = parts.scheme == "https"
+        if values.get("secure", secure) != secure:
+            raise MinioConfigError(f"rsm.config.secure contradicts {parts.scheme}:// of rsm.config.endpoint")
+        values["endpoint"], values["secure"] = parts.netloc, secure
+    if "@" in values.get("endpoint", ""):
+        raise MinioConfigError("rsm.config.endpoint takes no keys; see rsm.config.access.key and credentials.file")
