@@ -124,6 +124,13 @@ class TierSettings:
         dynamic=CLUSTER_WIDE,
         doc="The disk space for copies of remote indexes, in the data directory.",
     )
+    remote_log_index_file_cache_ttl_ms: int = setting(
+        default=15 * MINUTE,
+        kind=Kind.LONG,
+        at_least=-1,
+        internal=True,
+        doc="A copy that nobody has looked at for so long goes; -1 is never.",
+    )
     remote_log_metadata_custom_metadata_max_bytes: int = setting(
         default=128, at_least=0, doc="The most that a storage plug-in may have kept for it beside a segment."
     )
@@ -142,7 +149,7 @@ class TierSettings:
     @property
     def has_topic_based_metadata(self) -> bool:
         """Whether the metadata is kept in `__remote_log_metadata`, by our own manager."""
-        return self.remote_log_metadata_manager_class_name == TOPIC_BASED_METADATA
+        return self.remote_log_metadata_manager_class_name in (TOPIC_BASED_METADATA, "topic")
 
     @property
     def topic_num_partitions(self) -> int:
@@ -274,10 +281,6 @@ KNOWN: tuple[Setting, ...] = (
         "This broker follows no leader, so nothing is done for followers.",
         remote_log_manager_follower_thread_pool_size=Setting(2, at_least=1, dynamic=CLUSTER_WIDE),
         remote_log_manager_thread_pool_size=Setting(2, at_least=1),
-    ),
-    *harmless(
-        "The cache of remote indexes is bounded by its size, and an entry is checked whenever it is loaded.",
-        remote_log_index_file_cache_ttl_ms=Setting(15 * MINUTE, kind=Kind.LONG, at_least=-1, internal=True),
     ),
     *harmless(
         "What failed is tried again at the next round, each remote.log.manager.task.interval.ms.",
