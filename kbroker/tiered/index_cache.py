@@ -1,0 +1,397 @@
+"""Indexes of segments in the tier, kept near: on the local disk, bounded in bytes, and the hot ones in memory.
+
+Who asks gets the bytes, not the files (`RemoteIndexes`), so an eviction takes nothing from a reader, and nobody has to
+say when it has done reading. The names of files change under one lock together with the table of what is there, after
+files of other names have been written: an eviction never meets the files of the load that follows it.
+
+Whatever is read from the disk is compared with its checksums; what is damaged is dropped and fetched again. An index
+that is damaged in the tier, or missing there, is made anew from the segment's bytes. One segment is fetched once
+however many ask for it, and they get the same answer. The directory is made when the first index is asked for.
+
+Source  RemoteIndexCache of Apache Kafka 4.3.1; KAFKA-15481, KAFKA-17184 and KAFKA-15511 for what must not happen
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from kbroker.runtime.ports import Disk
+from kbroker.storage.index import CorruptIndex
+from kbroker.storage.log import ignore
+from kbroker.tiered.api import (
+    IndexType,
+    RemoteLogSegmentMetadata,
+    RemoteResourceNotFound,
+    RemoteStorageError,
+    RemoteStorageManager,
+    RetriableRemoteStorageError,
+)
+from kbroker.tiered.index_files import IndexFiles, size_of, stem_of
+from kbroker.tiered.indexes import RemoteIndexes, checked_offsets, checked_times, checked_transactions, rebuilt
+
+DIRECTORY: Final = "remote-log-index-cache"
+DEFAULT_TTL_MS: Final = 15 * 60 * 1000
+DEFAULT_INTERVAL_BYTES: Final = 4096
+RESIDENT_BYTES: Final = 32 << 20
+
+
+@dataclass(slots=True)
+class IndexCacheCounters:
+    """What the cache did since it was made."""
+
+    resident_hits: int = 0
+    disk_hits: int = 0
+    fetches: int = 0
+    evictions: int = 0
+    damaged_files: int = 0
+    rebuilds: int = 0
+    write_errors: int = 0
+
+
+@dataclass(slots=True)
+class _Entry:
+    """Files that are there. Units: used_ms is monotonic."""
+
+    stem: str
+    size_bytes: int
+    used_ms: int
+
+
+class _Load:
+    """A load that runs; nobody wants its files any more once the segment was removed."""
+
+    __slots__ = ("is_wanted", "result")
+
+    def __init__(self) -> None:
+        self.is_wanted = True
+        self.result: Future[RemoteIndexes] = Future()
+
+
+class RemoteIndexCache:
+    """See the module's text. All methods but `resident` may block; all may be called by several threads at once.
+
+    Units  max_bytes bounds the files, resident_bytes what is in memory; ttl_ms is the time without use after which
+           an entry goes, -1 for never
+    """
+
+    def __init__(
+        self,
+        data_directory: str,
+        storage: RemoteStorageManager,
+        *,
+        disk: Disk,
+        now_ms: Callable[[], int],
+        max_bytes: int,
+        ttl_ms: int = DEFAULT_TTL_MS,
+        resident_bytes: int = RESIDENT_BYTES,
+        interval_bytes: int = DEFAULT_INTERVAL_BYTES,
+        report: Callable[[str], None] = ignore,
+    ) -> None:
+        self.directory = f"{data_directory}/{DIRECTORY}"
+        self.counters = IndexCacheCounters()
+        self._storage = storage
+        self._now_ms = now_ms
+        self._max_bytes = max_bytes
+        self._ttl_ms = ttl_ms
+        self._resident_limit = resident_bytes
+        self._interval_bytes = interval_bytes
+        self._report = report
+        self._files = IndexFiles(disk, self.directory, report)
+        self._names = threading.Lock()  # held while names in the directory change; taken before the other
+        self._tables = threading.Lock()  # held for moments, never over I/O
+        self._entries: OrderedDict[UUID, _Entry] = OrderedDict()  # what was used last is last
+        self._resident: OrderedDict[UUID, RemoteIndexes] = OrderedDict()
+        self._loads: dict[UUID, _Load] = {}
+        self._size_bytes = self._resident_bytes = self._writes = 0
+        self._is_started = False
+
+    def __len__(self) -> int:
+        """How many segments have files."""
+        return len(self._entries)
+
+    @property
+    def size_bytes(self) -> int:
+        """What the files take."""
+        return self._size_bytes
+
+    @property
+    def resident_bytes(self) -> int:
+        return self._resident_bytes
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    def resident(self, segment_id: UUID) -> RemoteIndexes | None:
+        """The indexes if they are in memory. Does no I/O, so it may be called where nothing may wait."""
+        with self._tables:
+            found = self._resident.get(segment_id)
+            if found is not None:
+                self._resident.move_to_end(segment_id)
+                self._touch(segment_id)
+                self.counters.resident_hits += 1
+            return found
+
+    def indexes(self, metadata: RemoteLogSegmentMetadata) -> RemoteIndexes:
+        """The indexes of a finished segment, from memory, the disk or the tier.
+
+        Errors  RemoteStorageError: the tier has neither good indexes nor a good segment (RemoteResourceNotFound: it has
+                none); RetriableRemoteStorageError when it cannot be asked now
+        """
+        segment_id = metadata.remote_log_segment_id.id
+        found = self.resident(segment_id)
+        if found is not None:
+            return found
+        self._start()
+        with self._tables:
+            running = self._loads.get(segment_id)
+            if running is None:
+                mine = self._loads[segment_id] = _Load()
+        if running is not None:
+            return running.result.result()
+        return self._run(mine, metadata, self._found)
+
+    def rebuild(self, metadata: RemoteLogSegmentMetadata) -> RemoteIndexes:
+        """Drop the indexes, which were found not to fit their segment, and make them anew from its bytes.
+
+        Errors  as those of `indexes`
+        """
+        self._start()
+        segment_id = metadata.remote_log_segment_id.id
+        mine = _Load()
+        with self._tables:
+            self._disown(segment_id)
+            self._loads[segment_id] = mine
+        self._drop([segment_id])
+        return self._run(mine, metadata, self._rebuilt)
+
+    def _run(
+        self,
+        mine: _Load,
+        metadata: RemoteLogSegmentMetadata,
+        load: Callable[[_Load, RemoteLogSegmentMetadata], RemoteIndexes],
+    ) -> RemoteIndexes:
+        """Load for all who wait for it."""
+        segment_id = metadata.remote_log_segment_id.id
+        try:
+            made = load(mine, metadata)
+        except BaseException as error:
+            with self._tables:
+                self._end(segment_id, mine)
+            mine.result.set_exception(error)
+            raise
+        with self._tables:
+            self._end(segment_id, mine)
+            if mine.is_wanted:
+                self._hold(segment_id, made)
+        mine.result.set_result(made)
+        return made
+
+    def _found(self, mine: _Load, metadata: RemoteLogSegmentMetadata) -> RemoteIndexes:
+        found = self._from_disk(metadata)
+        if found is None:
+            found = self._fetched(metadata)
+            self._keep(mine, metadata, found)
+        return found
+
+    def _rebuilt(self, mine: _Load, metadata: RemoteLogSegmentMetadata) -> RemoteIndexes:
+        offsets, times = self._from_segment(metadata)
+        made = RemoteIndexes(metadata.start_offset, offsets, times, self._transactions(metadata))
+        self._keep(mine, metadata, made)
+        return made
+
+    # --- the tier -----------------------------------------------------------------------------------------------------
+
+    def _fetched(self, metadata: RemoteLogSegmentMetadata) -> RemoteIndexes:
+        self.counters.fetches += 1
+        try:
+            offsets = checked_offsets(self._storage.fetch_index(metadata, IndexType.OFFSET), metadata)
+            times = checked_times(self._storage.fetch_index(metadata, IndexType.TIMESTAMP), metadata)
+        except RetriableRemoteStorageError:
+            raise
+        except (CorruptIndex, RemoteStorageError) as error:
+            self._report(f"an index of segment {metadata.remote_log_segment_id.id} is made anew from it: {error}")
+            offsets, times = self._from_segment(metadata)
+        return RemoteIndexes(metadata.start_offset, offsets, times, self._transactions(metadata))
+
+    def _from_segment(self, metadata: RemoteLogSegmentMetadata) -> tuple[bytes, bytes]:
+        self.counters.rebuilds += 1
+        with self._storage.fetch_log_segment(metadata, 0) as stream:
+            return rebuilt(stream, metadata, interval_bytes=self._interval_bytes)
+
+    def _transactions(self, metadata: RemoteLogSegmentMetadata) -> bytes:
+        """Without this index nobody knows what was aborted: one that is damaged is an error."""
+        if metadata.txn_index_empty:
+            return b""
+        try:
+            return checked_transactions(self._storage.fetch_index(metadata, IndexType.TRANSACTION), metadata)
+        except RemoteResourceNotFound:
+            return b""
+        except CorruptIndex as error:
+            raise RemoteStorageError(f"segment {metadata.remote_log_segment_id.id}: {error}") from error
+
+    # --- the disk -----------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Find what an earlier broker left. A disk that does not let us is tried again at the next load."""
+        if not self._is_started:
+            with self._names:
+                self._start_alone()
+
+    def _start_alone(self) -> None:
+        if self._is_started:
+            return
+        try:
+            found = self._files.find()
+        except OSError as error:
+            self.counters.write_errors += 1
+            self._report(f"{self.directory} cannot be used: {error}")
+            return
+        for segment_id, stem, size_bytes in found:
+            self._admit(segment_id, _Entry(stem, size_bytes, self._now_ms()))
+        self._make_room(0)
+        self._is_started = True
+
+    def _from_disk(self, metadata: RemoteLogSegmentMetadata) -> RemoteIndexes | None:
+        segment_id = metadata.remote_log_segment_id.id
+        with self._tables:
+            entry = self._touch(segment_id)
+        if entry is None:
+            return None
+        try:
+            indexes = RemoteIndexes(metadata.start_offset, *self._files.read(entry.stem))
+        except FileNotFoundError:
+            pass  # evicted since, or somebody's hand: in either case there is nothing to lose
+        except (CorruptIndex, OSError) as error:
+            self.counters.damaged_files += 1
+            self._report(f"{self.directory}/{entry.stem} is dropped and fetched again: {error}")
+        else:
+            self.counters.disk_hits += 1
+            return indexes
+        self._drop([segment_id])
+        return None
+
+    def _keep(self, mine: _Load, metadata: RemoteLogSegmentMetadata, indexes: RemoteIndexes) -> None:
+        """Write the files. That this fails (a full disk) takes nothing from who asked."""
+        segment_id = metadata.remote_log_segment_id.id
+        files = [indexes.offsets, indexes.times, indexes.transactions]
+        entry = _Entry(stem_of(metadata.start_offset, segment_id), size_of(files), self._now_ms())
+        if not self._is_started or entry.size_bytes > self._max_bytes:
+            return
+        with self._tables:
+            self._writes += 1
+            unique = str(self._writes)
+        try:
+            temporary = self._files.write(entry.stem, files, unique=unique)
+            with self._names:
+                # Whoever removes the segment says so first, and waits for this lock then.
+                if mine.is_wanted:
+                    self._remove_files([segment_id])
+                    self._make_room(entry.size_bytes)
+                    self._files.publish(entry.stem, temporary)
+                    self._admit(segment_id, entry)
+                else:
+                    self._files.discard(temporary)
+        except OSError as error:
+            self.counters.write_errors += 1
+            self._report(f"{self.directory}/{entry.stem} cannot be kept: {error}")
+
+    # --- letting go ---------------------------------------------------------------------------------------------------
+
+    def remove(self, segment_id: UUID) -> None:
+        """Forget a segment, which is about to be deleted. What a load that runs finds is not kept."""
+        with self._tables:
+            self._disown(segment_id)
+        self._drop([segment_id])
+
+    def expire(self) -> None:
+        """Let go of what nobody used for so long; whoever calls this now and then keeps the disk small."""
+        oldest_ms = self._now_ms() - self._ttl_ms
+        with self._tables:
+            expired = [segment_id for segment_id, entry in self._entries.items() if entry.used_ms <= oldest_ms]
+        if self._ttl_ms >= 0 and expired:
+            self.counters.evictions += len(expired)
+            self._drop(expired)
+
+    def resize(self, max_bytes: int) -> None:
+        """Take a new bound, at once."""
+        self._max_bytes = max_bytes
+        with self._names:
+            self._make_room(0)
+
+    def close(self) -> None:
+        """Let go of what is in memory; the files stay for the next broker."""
+        with self._tables:
+            self._resident.clear()
+            self._resident_bytes = 0
+
+    def _drop(self, segment_ids: Iterable[UUID]) -> None:
+        with self._names:
+            self._remove_files(segment_ids)
+
+    def _make_room(self, size_bytes: int) -> None:
+        """Evict what was not used for longest. `_names` is held."""
+        victims: list[UUID] = []
+        with self._tables:
+            kept = self._size_bytes + size_bytes
+            for segment_id, entry in self._entries.items():
+                if kept <= self._max_bytes:
+                    break
+                victims.append(segment_id)
+                kept -= entry.size_bytes
+        self.counters.evictions += len(victims)
+        self._remove_files(victims)
+
+    def _remove_files(self, segment_ids: Iterable[UUID]) -> None:
+        """Out of the tables first, then off the disk. `_names` is held, so nobody gives the names anew meanwhile."""
+        for segment_id in segment_ids:
+            with self._tables:
+                entry = self._entries.pop(segment_id, None)
+                if entry is not None:
+                    self._size_bytes -= entry.size_bytes
+                self._let_go(segment_id)
+            if entry is not None:
+                self._files.remove(entry.stem)
+
+    # --- the tables, whose lock is held unless it is said -------------------------------------------------------------
+
+    def _admit(self, segment_id: UUID, entry: _Entry) -> None:
+        """Takes the lock itself."""
+        with self._tables:
+            self._entries[segment_id] = entry
+            self._size_bytes += entry.size_bytes
+
+    def _touch(self, segment_id: UUID) -> _Entry | None:
+        entry = self._entries.get(segment_id)
+        if entry is not None:
+            entry.used_ms = self._now_ms()
+            self._entries.move_to_end(segment_id)
+        return entry
+
+    def _disown(self, segment_id: UUID) -> None:
+        running = self._loads.pop(segment_id, None)
+        if running is not None:
+            running.is_wanted = False
+        self._let_go(segment_id)
+
+    def _end(self, segment_id: UUID, load: _Load) -> None:
+        if self._loads.get(segment_id) is load:
+            del self._loads[segment_id]
+
+    def _hold(self, segment_id: UUID, indexes: RemoteIndexes) -> None:
+        if indexes.size_bytes > self._resident_limit:
+            return
+        self._let_go(segment_id)
+        self._resident[segment_id] = indexes
+        self._resident_bytes += indexes.size_bytes
+        while self._resident_bytes > self._resident_limit:
+            self._let_go(next(iter(self._resident)))
+
+    def _let_go(self, segment_id: UUID) -> None:
+        indexes = self._resident.pop(segment_id, None)
+        if indexes is not None:
+            self._resident_bytes -= indexes.size_bytes

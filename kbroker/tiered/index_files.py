@@ -1,0 +1,139 @@
+"""The directory of cached indexes: which files there are, and whether they are what was written.
+
+    remote-log-index-cache/42_Pu5u8wLPTpiyKGBvGcRVHA.index      Kafka's names: first offset, segment id
+                           42_Pu5u8wLPTpiyKGBvGcRVHA.timeindex
+                           42_Pu5u8wLPTpiyKGBvGcRVHA.txnindex   empty where the segment has none
+                           42_Pu5u8wLPTpiyKGBvGcRVHA.checksums  ours: size and CRC-32C of the three
+
+It is a cache, so nothing is synced: what a crash, or a bit, made of the files is told by the checksums. Files are
+written under names of their own, and take these names afterwards, when the caller says so.
+
+Source  RemoteIndexCache of Apache Kafka 4.3.1
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from crc32c import crc32c
+
+from kbroker.runtime.ports import Disk
+from kbroker.storage.checkpoint import TEMPORARY_SUFFIX, read_file
+from kbroker.storage.index import CorruptIndex
+from kbroker.storage.segment import DELETED_SUFFIX, INDEX_SUFFIX, INDEX_SUFFIXES
+from wire.types import uuid_from_text, uuid_to_text
+
+CHECKSUMS_SUFFIX: Final = ".checksums"
+SUFFIXES: Final = (*INDEX_SUFFIXES, CHECKSUMS_SUFFIX)
+_NAME: Final = re.compile(r"(\d{1,19}_([A-Za-z0-9_-]{22}))(\.[a-z]+)")
+
+
+class FoundIndexes(NamedTuple):
+    """The files of one segment. Shape: stem is what their names begin with."""
+
+    segment_id: UUID
+    stem: str
+    size_bytes: int
+
+
+def stem_of(start_offset: int, segment_id: UUID) -> str:
+    return f"{start_offset}_{uuid_to_text(segment_id)}"
+
+
+class IndexFiles:
+    """See the module's text. Blocking; the caller sees to it that names are changed by one thread at a time."""
+
+    def __init__(self, disk: Disk, directory: str, report: Callable[[str], None]) -> None:
+        self.directory = directory
+        self._disk = disk
+        self._report = report
+
+    def find(self) -> list[FoundIndexes]:
+        """Make the directory if need be; what is whole in it, oldest first. The rest of ours is removed."""
+        with suppress(FileExistsError):
+            self._disk.make_directory(self.directory)
+        suffixes: dict[str, set[str]] = {}
+        ids: dict[str, UUID] = {}
+        for name in self._disk.list(self.directory):
+            match = _NAME.fullmatch(name)
+            if match is not None and match[3] in SUFFIXES:
+                suffixes.setdefault(match[1], set()).add(match[3])
+                ids[match[1]] = uuid_from_text(match[2])
+            elif name.endswith((TEMPORARY_SUFFIX, DELETED_SUFFIX)):
+                self._disk.unlink(f"{self.directory}/{name}")
+        found: list[tuple[int, FoundIndexes]] = []
+        for stem, present in suffixes.items():
+            if present != set(SUFFIXES):
+                self.remove(stem)
+                continue
+            size_bytes = sum(self._disk.size(self._path(stem, suffix)) for suffix in SUFFIXES)
+            modified_ms = self._disk.modified_ms(self._path(stem, INDEX_SUFFIX))
+            found.append((modified_ms, FoundIndexes(ids[stem], stem, size_bytes)))
+        return [one for _, one in sorted(found)]
+
+    def read(self, stem: str) -> list[bytes]:
+        """The offset, time and transaction index. Errors: CorruptIndex if they are not what was written, OSError."""
+        told = read_file(self._disk, self._path(stem, CHECKSUMS_SUFFIX))
+        files = [read_file(self._disk, self._path(stem, suffix)) for suffix in INDEX_SUFFIXES]
+        if told != _checksums(files):
+            raise CorruptIndex("the files are not what was written")
+        return files
+
+    def write(self, stem: str, files: Sequence[bytes], *, unique: str) -> dict[str, str]:
+        """Write files under names that end so; gives the paths for `publish`. After an OSError none is left."""
+        temporary: dict[str, str] = {}
+        try:
+            for suffix, data in zip(SUFFIXES, [*files, _checksums(files)], strict=True):
+                path = temporary[suffix] = f"{self._path(stem, suffix)}.{unique}{TEMPORARY_SUFFIX}"
+                file = self._disk.open(path, create=True)
+                try:
+                    file.pwrite(data, 0)
+                finally:
+                    file.close()
+        except OSError:
+            self.discard(temporary)
+            raise
+        return temporary
+
+    def publish(self, stem: str, temporary: Mapping[str, str]) -> None:
+        """Let written files take their names. After an OSError none is left."""
+        try:
+            for suffix, path in temporary.items():
+                self._disk.rename(path, self._path(stem, suffix))
+        except OSError:
+            self.discard(temporary)
+            self.remove(stem)
+            raise
+
+    def discard(self, temporary: Mapping[str, str]) -> None:
+        for path in temporary.values():
+            with suppress(OSError):
+                self._disk.unlink(path)
+
+    def remove(self, stem: str) -> None:
+        """The checksums first: without them the others are nothing. What cannot be removed is reported."""
+        for suffix in reversed(SUFFIXES):
+            try:
+                self._disk.unlink(self._path(stem, suffix))
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                self._report(f"{self._path(stem, suffix)} stays: {error}")
+
+    def _path(self, stem: str, suffix: str) -> str:
+        return f"{self.directory}/{stem}{suffix}"
+
+
+def size_of(files: Sequence[bytes]) -> int:
+    """What `write` writes."""
+    return sum(map(len, files)) + len(_checksums(files))
+
+
+def _checksums(files: Sequence[bytes]) -> bytes:
+    """Version 0, then a line for each index: its suffix, size and CRC-32C."""
+    lines = [f"{suffix[1:]} {len(data)} {crc32c(data):08x}" for suffix, data in zip(INDEX_SUFFIXES, files, strict=True)]
+    return ("\n".join(["0", *lines]) + "\n").encode()

@@ -1,0 +1,227 @@
+"""The indexes of one segment in the tier, checked, and how they are made anew from the segment's own bytes.
+
+They are held as they lie in the store: an offset entry is 8 bytes (relative last offset of a batch, the position at
+which the batch begins), a time entry 12 (largest timestamp so far, relative last offset of its batch), an aborted
+transaction 34. All ascend, so a look-up is a bisection over bytes.
+
+Source  OffsetIndex, TimeIndex, TransactionIndex, AbortedTxn and RemoteIndexCache of Apache Kafka 4.3.1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from struct import Struct
+from typing import BinaryIO, Final, NamedTuple
+
+from kbroker.storage.batches import HEADER_SIZE, BatchHeader, header_at
+from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY, CorruptIndex
+from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageError
+
+ABORTED_ENTRY: Final = Struct(">hqqqq")
+PIECE_BYTES: Final = 1 << 20
+
+
+class OffsetPosition(NamedTuple):
+    """An entry of an offset index: the batch that begins at `position` ends with `last_offset`."""
+
+    last_offset: int
+    position: int
+
+
+class TimestampOffset(NamedTuple):
+    """An entry of a time index: no record up to `offset` is later than `timestamp`, and one is as late."""
+
+    timestamp: int
+    offset: int
+
+
+class AbortedTransaction(NamedTuple):
+    """An entry of a transaction index. Units: offsets count records; last_offset is that of the abort marker."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class RemoteIndexes:
+    """The offset, time and transaction index of a segment. Immutable, and independent of any file: whoever holds one
+    may use it for as long as it likes.
+
+    Shape  bytes as they are stored; `transactions` is empty for a segment without aborted transactions
+    """
+
+    __slots__ = ("_offset_count", "_time_count", "offsets", "start_offset", "times", "transactions")
+
+    def __init__(self, start_offset: int, offsets: bytes, times: bytes, transactions: bytes) -> None:
+        self.start_offset = start_offset
+        self.offsets = offsets
+        self.times = times
+        self.transactions = transactions
+        self._offset_count = len(offsets) // OFFSET_ENTRY.size
+        self._time_count = len(times) // TIME_ENTRY.size
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.offsets) + len(self.times) + len(self.transactions)
+
+    def floor_offset(self, offset: int) -> OffsetPosition | None:
+        """The last indexed batch that ends at or before `offset`; None if every one ends behind it.
+
+        Whoever reads there can tell a lying index: the batch at the position has to end with that very offset.
+        """
+        at = _count_upto(OFFSET_ENTRY, self.offsets, self._offset_count, 0, offset - self.start_offset)
+        return self._offset_entry(at - 1) if at else None
+
+    def position_for(self, offset: int) -> int:
+        """Where to begin looking for the batch that holds `offset`: it lies there or not far behind."""
+        found = self.floor_offset(offset)
+        return 0 if found is None else found.position
+
+    def floor_position(self, position: int) -> OffsetPosition | None:
+        """The last indexed batch that begins at or before `position`."""
+        at = _count_upto(OFFSET_ENTRY, self.offsets, self._offset_count, 1, position)
+        return self._offset_entry(at - 1) if at else None
+
+    def last_offset_entry(self) -> OffsetPosition | None:
+        return self._offset_entry(self._offset_count - 1) if self._offset_count else None
+
+    def floor_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """The last entry that is not later than `timestamp`: the first record that is as late lies behind its offset,
+        or is its own; None if all entries are later.
+        """
+        at = _count_upto(TIME_ENTRY, self.times, self._time_count, 0, timestamp)
+        if not at:
+            return None
+        found, relative_offset = TIME_ENTRY.unpack_from(self.times, (at - 1) * TIME_ENTRY.size)
+        return TimestampOffset(found, self.start_offset + relative_offset)
+
+    def position_for_timestamp(self, timestamp: int, start_offset: int) -> int:
+        """Where to begin looking for the first record from `start_offset` on that is at least that late."""
+        found = self.floor_timestamp(timestamp)
+        return self.position_for(start_offset if found is None else max(start_offset, found.offset))
+
+    def aborted_transactions(self) -> Iterator[AbortedTransaction]:
+        for _, *fields in ABORTED_ENTRY.iter_unpack(self.transactions):
+            yield AbortedTransaction._make(fields)
+
+    def _offset_entry(self, number: int) -> OffsetPosition:
+        relative_offset, position = OFFSET_ENTRY.unpack_from(self.offsets, number * OFFSET_ENTRY.size)
+        return OffsetPosition(self.start_offset + relative_offset, position)
+
+
+def _count_upto(entry: Struct, data: bytes, count: int, field: int, target: int) -> int:
+    """How many of the ascending entries have a field that is at most `target`."""
+    low, high, unpack, size = 0, count, entry.unpack_from, entry.size
+    while low < high:
+        middle = (low + high) // 2
+        if unpack(data, middle * size)[field] <= target:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+# --- checking ---------------------------------------------------------------------------------------------------------
+
+
+def checked_offsets(data: bytes, metadata: RemoteLogSegmentMetadata) -> bytes:
+    """The offset index without what Kafka allocated behind it; CorruptIndex if it cannot be this segment's."""
+    data = _trimmed(data, OFFSET_ENTRY, "offset index")
+    last_offset, last_position = -1, -1
+    for relative_offset, position in OFFSET_ENTRY.iter_unpack(data):
+        if relative_offset <= last_offset or position <= last_position:
+            raise CorruptIndex(f"offset index: {relative_offset}, {position} after {last_offset}, {last_position}")
+        last_offset, last_position = relative_offset, position
+    if last_offset > metadata.end_offset - metadata.start_offset or last_position >= metadata.segment_size_in_bytes:
+        raise CorruptIndex(f"offset index: {last_offset}, {last_position} lies behind the segment")
+    return data
+
+
+def checked_times(data: bytes, metadata: RemoteLogSegmentMetadata) -> bytes:
+    """The same for the time index."""
+    data = _trimmed(data, TIME_ENTRY, "time index")
+    last_timestamp = last_offset = -1
+    for timestamp, relative_offset in TIME_ENTRY.iter_unpack(data):
+        if timestamp <= last_timestamp or relative_offset < last_offset:
+            raise CorruptIndex(f"time index: {timestamp}, {relative_offset} after {last_timestamp}, {last_offset}")
+        last_timestamp, last_offset = timestamp, relative_offset
+    if last_offset > metadata.end_offset - metadata.start_offset or last_timestamp > max(0, metadata.max_timestamp_ms):
+        raise CorruptIndex(f"time index: {last_timestamp}, {last_offset} lies behind the segment")
+    return data
+
+
+def checked_transactions(data: bytes, metadata: RemoteLogSegmentMetadata) -> bytes:
+    """The same for the transaction index, whose abort markers all lie in the segment."""
+    if len(data) % ABORTED_ENTRY.size:
+        raise CorruptIndex(f"transaction index: {len(data)} bytes, no multiple of {ABORTED_ENTRY.size}")
+    previous = metadata.start_offset - 1
+    for version, _, first_offset, last_offset, _ in ABORTED_ENTRY.iter_unpack(data):
+        if version != 0 or first_offset > last_offset or not previous < last_offset <= metadata.end_offset:
+            raise CorruptIndex(f"transaction index: version {version}, {first_offset} to {last_offset}")
+        previous = last_offset
+    return data
+
+
+def _trimmed(data: bytes, entry: Struct, name: str) -> bytes:
+    if len(data) % entry.size:
+        raise CorruptIndex(f"{name}: {len(data)} bytes, no multiple of {entry.size}")
+    end = len(data)
+    while end and not any(data[end - entry.size : end]):
+        end -= entry.size
+    return data[:end]
+
+
+# --- making anew ------------------------------------------------------------------------------------------------------
+
+
+def rebuilt(stream: BinaryIO, metadata: RemoteLogSegmentMetadata, *, interval_bytes: int) -> tuple[bytes, bytes]:
+    """(offset index, time index) from a stream of the whole segment, as the broker that wrote it would have made them.
+
+    Errors  RemoteStorageError for bytes that are not the batches of this segment
+    """
+    offsets, times = bytearray(), bytearray()
+    indexed_position, indexed_timestamp = 0, -1
+    timestamp, timestamp_offset, last_offset = -1, 0, metadata.start_offset - 1
+
+    def add_time_entry() -> None:
+        nonlocal indexed_timestamp
+        if timestamp > indexed_timestamp:
+            times.extend(TIME_ENTRY.pack(timestamp, timestamp_offset))
+            indexed_timestamp = timestamp
+
+    for position, header in _headers(stream.read, metadata.segment_size_in_bytes):
+        if not last_offset < header.base_offset <= header.last_offset <= metadata.end_offset:
+            raise RemoteStorageError(
+                f"the segment has a batch from {header.base_offset} to {header.last_offset} at {position}, behind"
+                f" offset {last_offset}; it should have {metadata.start_offset} to {metadata.end_offset}"
+            )
+        last_offset = header.last_offset
+        relative_offset = last_offset - metadata.start_offset
+        if header.max_timestamp > timestamp:
+            timestamp, timestamp_offset = header.max_timestamp, relative_offset
+        if position - indexed_position > interval_bytes:
+            offsets.extend(OFFSET_ENTRY.pack(relative_offset, position))
+            add_time_entry()
+            indexed_position = position
+    add_time_entry()
+    return bytes(offsets), bytes(times)
+
+
+def _headers(read: Callable[[int], bytes], size: int) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of each batch in a stream of `size` bytes, of which only a piece is held at a time."""
+    position = 0
+    piece, piece_position = b"", 0  # where in the stream the piece begins
+    while position < size:
+        while piece_position + len(piece) < position + HEADER_SIZE:
+            more = read(PIECE_BYTES)
+            if not more:
+                raise RemoteStorageError(f"the segment ends at {piece_position + len(piece)}, not at {size}")
+            rest = piece[max(0, position - piece_position) :]
+            piece_position += len(piece) - len(rest)
+            piece = rest + more
+        header = header_at(piece, position - piece_position)
+        if not header.is_plausible or position + header.size > size:
+            raise RemoteStorageError(f"there is no whole batch at {position} in a segment of {size} bytes")
+        yield position, header
+        position += header.size
