@@ -13,6 +13,7 @@ from compat.bench.report import markdown, medians, plain, table
 from compat.bench.rivals import rivals
 from compat.bench.rows import ROUND, many_partitions, start_and_memory, warm_up
 from compat.bench.sizes import FULL, QUICK, Figures
+from compat.bench.tier_rows import remote_segments, tier
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 OUTSIDE_ROUNDS = {
@@ -20,6 +21,8 @@ OUTSIDE_ROUNDS = {
     "partitions": many_partitions,
     "many-groups": many_groups,
     "ten-thousand": ten_thousand,
+    "tier": tier,
+    "remote-segments": remote_segments,
 }
 
 

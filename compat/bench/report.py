@@ -94,6 +94,12 @@ What the rows mean:
 - A rebalance is one of a stable group, from the first JoinGroup to the last answer to SyncGroup, by bare connections. A
   member that commits has one commit of one partition in flight.
 - The 500 groups have committed ten partitions ten times. Of 10,000 partitions there is one round.
+- The tier is a directory of the same disk, and what is read from it is in the page cache but not in the log. 1 GB of
+  batches of 16 KiB is produced to a topic that is then tiered; while it moves, and before, one record at a time is
+  produced to another topic. A seek is to an offset in another part of the log each time, before the read from beginning
+  to end.
+- The 10,000 segments are of one record, in ten partitions. They are readable when the tier's last offset of each
+  partition is known and a Fetch brings the first record of each.
 - Starts are on a formatted directory, each broker alone on the machine; memory is looked at two seconds later.
 
 The lowest and the highest round:

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from compat.brokers import KbrokerProcess, address_of, answers
@@ -55,10 +56,11 @@ class Rival:
         fields = Path(f"/proc/{self.broker.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
-    def topic(self, stem: str, *, partitions: int = 1) -> str:
+    def topic(self, stem: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None) -> str:
         """Create a topic and wait for its leaders."""
         name = f"{stem}-{next(_topics)}"
-        wanted = {"Name": name, "NumPartitions": partitions, "ReplicationFactor": 1}
+        settings = [{"Name": key, "Value": value} for key, value in (configs or {}).items()]
+        wanted = {"Name": name, "NumPartitions": partitions, "ReplicationFactor": 1, "Configs": settings}
         with connected(self.servers) as connection:
             connection.socket.settimeout(120)
             connection.send(_create(wanted))
@@ -71,7 +73,15 @@ class Rival:
         with connected(self.servers) as connection:
             connection.call("DeleteTopics", 4, {"TopicNames": list(topics), "TimeoutMs": 30_000})
 
-    def measure(self, name: str, topic: str, **arguments: float) -> dict[str, float]:
+    def alter(self, topic: str, configs: Mapping[str, str]) -> None:
+        """Set settings of a topic."""
+        changes = [{"Name": key, "ConfigOperation": 0, "Value": value} for key, value in configs.items()]
+        resource = {"ResourceType": 2, "ResourceName": topic, "Configs": changes}
+        with connected(self.servers) as connection:
+            answer = connection.call("IncrementalAlterConfigs", 1, {"Resources": [resource], "ValidateOnly": False})
+        assert answer["Responses"][0]["ErrorCode"] == 0, answer
+
+    def measure(self, name: str, topic: str, **arguments: float | str) -> dict[str, float]:
         """Run one measure of `worker` in a process of its own."""
         job = json.dumps({"measure": name, "servers": self.servers, "topic": topic, **arguments})
         done = subprocess.run(
@@ -101,11 +111,16 @@ def _create(topic: dict[str, object]) -> bytes:
     return encode_request("CreateTopics", 5, {"Topics": [topic], "timeoutMs": 120_000})
 
 
-def rivals(directory: Path, *, which: set[str]) -> list[Rival]:
-    """Those of {"kafka", "kbroker"} that are wanted; not started."""
+def rivals(directory: Path, *, which: set[str], tier: Mapping[str, str] | None = None) -> list[Rival]:
+    """Those of {"kafka", "kbroker"} that are wanted; not started. With `tier`, its settings, each has a tier."""
     result = []
     if "kafka" in which:
-        result.append(Rival(KafkaNode(directory / "kafka", options=AS_INSTALLED, release="4.3")))
+        place = None if tier is None else directory / "kafka-tier"
+        result.append(
+            Rival(KafkaNode(directory / "kafka", options=AS_INSTALLED, release="4.3", overrides=tier, tier=place))
+        )
     if "kbroker" in which:
-        result.append(Rival(KbrokerProcess(directory / "kbroker")))
+        place = None if tier is None else directory / "kbroker-tier"
+        overrides = [f"{key}={value}" for key, value in (tier or {}).items()]
+        result.append(Rival(KbrokerProcess(directory / "kbroker", overrides=overrides, tier=place)))
     return result

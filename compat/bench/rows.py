@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from compat.bench.frames import PRODUCE_VERSION, batch_of_size
 from compat.bench.group_rows import GROUP_ROWS, groups
 from compat.bench.rivals import Rival, rivals
 from compat.bench.sizes import FULL, Figures, Row, Size, at_least_times, at_most, at_most_times
-from compat.bench.worker import PRODUCE_VERSION, batch_of_size
+from compat.bench.tier_rows import TIER_ROWS
 from compat.oracle.raw import connected
 
 KIB = 1 << 10
@@ -38,6 +39,7 @@ ROWS = [
         lambda ours, _, figures: ours <= 1.3 * figures.get("p50", ours),
     ),
     *GROUP_ROWS,
+    *TIER_ROWS,
 ]
 
 

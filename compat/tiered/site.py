@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -39,7 +40,7 @@ HURRIED = {
     "remote.log.manager.task.interval.ms": "200",
     "log.retention.check.interval.ms": "200",
     "log.initial.task.delay.ms": "100",
-    "file.delete.delay.ms": "1000",
+    "log.segment.delete.delay.ms": "1000",
     "rlmm.config.remote.log.metadata.topic.num.partitions": "3",
 }
 
@@ -146,7 +147,10 @@ class Site:
         self.broker.stop()
         between(self)
         self.broker.start()
-        self.remote.address = self.address
+
+    def await_leaders(self, name: str, partitions: int = 1) -> None:
+        """Wait until it leads a topic's partitions."""
+        await_leaders(self.address, name, partitions)
 
     # What can be seen of it
 
@@ -199,6 +203,13 @@ class Site:
         ]
         assert [each.offset for each in found] == list(range(offset, offset + len(found))), f"{self.name}: a gap"
         return found
+
+    def end_of_epoch(self, name: str, epoch: int, *, partition: int = 0) -> tuple[int, int, int]:
+        """OffsetForLeaderEpoch: error code, leader epoch and its end."""
+        asked = [{"Partition": partition, "CurrentLeaderEpoch": -1, "LeaderEpoch": epoch}]
+        request = {"ReplicaId": -1, "Topics": [{"Topic": name, "Partitions": asked}]}
+        found = self.call("OffsetForLeaderEpoch", 4, request)["Topics"][0]["Partitions"][0]
+        return found["ErrorCode"], found["LeaderEpoch"], found["EndOffset"]
 
     def local_segments(self, name: str, partition: int = 0) -> list[int]:
         """The base offsets of the segments in its log directory."""
@@ -288,7 +299,7 @@ class Sites:
     def expect_all_read(self, name: str, offset: int, count: int, *, partition: int = 0) -> None:
         """All from an offset to the end is read, by large pieces and by small ones, and is the same everywhere."""
         for limit in (1 << 20, 1):
-            found = self.each(lambda site, limit=limit: site.consume(name, offset, partition=partition, limit=limit))
+            found = self.each(partial(Site.consume, name=name, offset=offset, partition=partition, limit=limit))
             assert len(found) == count
         self.each(lambda site: list(site.batches(name, offset, partition=partition)))
 

@@ -1,0 +1,127 @@
+"""The clients that measure tiered storage."""
+
+from __future__ import annotations
+
+import random
+import socket
+import statistics
+import struct
+import time
+
+from compat.bench.frames import batch_of_now, check_produced, fetch_frame, percentiles, produce_frame, receive
+from compat.oracle.batches import Item
+from compat.oracle.raw import RawConnection
+
+FETCH_BYTES = 1 << 20
+LATEST_TIERED, LIST_VERSION = -5, 9
+CHECK_EACH_S = 0.1
+
+
+class Reader:
+    """Fetches one partition, 1 MiB at a time, and looks at nothing but the headers of batches."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self.socket = RawConnection(servers, timeout_s=60).socket
+        self.topic = topic
+        self.empty = 0
+        self.first_byte_s = 0.0
+        self._buffer = memoryview(bytearray(4 << 20))
+        # A reply of version 11 with one topic and one partition, up to its error code and up to its records.
+        self._error_at = 4 + 4 + 4 + 2 + 4 + 4 + 2 + len(topic.encode()) + 4 + 4
+        self._records_at = self._error_at + 2 + 8 + 8 + 8 + 4 + 4 + 4
+
+    def fetch(self, offset: int) -> tuple[int, int]:
+        """Fetch from an offset until there is something; the next offset, and the bytes of the reply."""
+        while True:
+            size = self._exchange(fetch_frame(self.topic, 0, offset, FETCH_BYTES))
+            (error,) = struct.unpack_from(">h", self._buffer, self._error_at)
+            assert error == 0, f"error {error} at {offset}"
+            (records,) = struct.unpack_from(">i", self._buffer, self._records_at - 4)
+            if records > 0:
+                return self._following(self._records_at + records), size
+            self.empty += 1
+
+    def _exchange(self, frame: bytes) -> int:
+        began = time.perf_counter()
+        self.socket.sendall(frame)
+        got = self.socket.recv_into(self._buffer)
+        self.first_byte_s = time.perf_counter() - began
+        while got < 4 or got < 4 + struct.unpack_from(">i", self._buffer)[0]:
+            more = self.socket.recv_into(self._buffer[got:])
+            assert more, "the broker has closed the connection"
+            got += more
+        return got
+
+    def _following(self, end: int) -> int:
+        """The offset behind the last whole batch."""
+        position, offset = self._records_at, -1
+        while position + 61 <= end:
+            base, length = struct.unpack_from(">qi", self._buffer, position)
+            if position + 12 + length > end:
+                break
+            offset = base + struct.unpack_from(">i", self._buffer, position + 23)[0] + 1
+            position += 12 + length
+        assert offset >= 0, "not even one whole batch"
+        return offset
+
+
+def cold_read(servers: str, topic: str, *, end: int) -> dict[str, float]:
+    """Read a partition from its beginning to `end`, one request in flight."""
+    reader, offset, got = Reader(servers, topic), 0, 0
+    began = time.perf_counter()
+    while offset < end:
+        offset, size = reader.fetch(offset)
+        got += size
+    return {"mb_s": got / (time.perf_counter() - began) / 1e6, "bytes": got, "empty": reader.empty}
+
+
+def first_bytes(servers: str, topic: str, *, end: int, count: int, seed: int) -> dict[str, float]:
+    """Seek to `count` offsets, each in another part of the log: how long until the first byte of the reply."""
+    reader, times = Reader(servers, topic), []
+    places = list(range(count))
+    draws = random.Random(seed)
+    draws.shuffle(places)
+    for place in places:
+        offset = (place * end + draws.randrange(end)) // count
+        began = time.perf_counter()
+        reader.fetch(offset)
+        # What came back empty is part of the wait; the rest of the last reply is not.
+        times.append(reader.first_byte_s if not reader.empty else time.perf_counter() - began)
+        reader.empty = 0
+    return {"p50_ms": statistics.median(times) * 1000, "max_ms": max(times) * 1000}
+
+
+def latency_while_copied(servers: str, topic: str, *, moving: str, end: int) -> dict[str, float]:
+    """Produce one record at a time, as `latency` does, until the tier holds another topic up to `end`."""
+    connection = RawConnection(servers, timeout_s=60)
+    watching = RawConnection(servers, timeout_s=60)
+    frame, times = produce_frame(topic, batch_of_now([Item(b"x" * 100)])), []
+    began = checked = time.perf_counter()
+    copied = -1
+    while copied < end:
+        times.append(_timed(connection.socket, frame))
+        if time.perf_counter() - checked > CHECK_EACH_S:
+            copied = _copied(watching, moving)
+            checked = time.perf_counter()
+    check_produced(receive_after(connection.socket, frame))
+    return {**percentiles(times), "seconds": time.perf_counter() - began, "count": len(times)}
+
+
+def _timed(connection: socket.socket, frame: bytes) -> int:
+    began = time.perf_counter_ns()
+    connection.sendall(frame)
+    receive(connection)
+    return time.perf_counter_ns() - began
+
+
+def receive_after(connection: socket.socket, frame: bytes) -> bytes:
+    """The reply to one more request."""
+    connection.sendall(frame)
+    return receive(connection)
+
+
+def _copied(connection: RawConnection, topic: str) -> int:
+    asked = [{"PartitionIndex": 0, "Timestamp": LATEST_TIERED}]
+    request = {"ReplicaId": -1, "Topics": [{"Name": topic, "Partitions": asked}]}
+    found = connection.call("ListOffsets", LIST_VERSION, request)["Topics"][0]["Partitions"][0]
+    return int(found["Offset"])
