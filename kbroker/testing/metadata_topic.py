@@ -1,0 +1,130 @@
+"""The topic of the tier's metadata on logs alone: for tests of its manager, and of what is above it.
+
+It is no imitation: records go through `kbroker.storage.log`, onto whatever disk the environment has, and a crash of that
+disk leaves what it leaves. What is missing is the broker around it.
+"""
+
+from __future__ import annotations
+
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+from kbroker.runtime.net_ports import Env
+from kbroker.runtime.purgatory import Purgatory
+from kbroker.storage.log import Log
+from kbroker.storage.log_config import LogConfig
+from wire.errors import ErrorCode, KafkaError
+from wire.record_batch import Record, build_batch
+
+FOR_EVER_MS = 1 << 40
+
+
+class LogMetadataTopic:
+    """`kbroker.tiered.ports.MetadataTopic` with a log for each partition and no broker.
+
+    Shape  partition_count is what the topic is made with; one that is there already keeps the number it has
+    Note   is_reachable says whether there is anybody to make it and lead it; commits whether what is appended is
+           committed at once (`commit_all` does it later)
+    """
+
+    def __init__(self, env: Env, directory: str, *, partition_count: int, topic_id: UUID | None = None) -> None:
+        self.partition_count = partition_count
+        self.is_reachable = True
+        self.commits = True
+        self.ensured = 0
+        self.logs: list[Log] = []
+        self._env = env
+        self._directory = directory
+        self._topic_id = topic_id or uuid5(NAMESPACE_OID, "remote log metadata")
+        self._high_watermarks: list[int] = []
+        self._purgatory = Purgatory()
+        if env.disk.exists(directory):
+            self._open(len(env.disk.list(directory)))
+
+    async def ensure(self) -> int:
+        """Have the topic. Errors: KafkaError LEADER_NOT_AVAILABLE where nobody can make it."""
+        self.ensured += 1
+        self._require_leader()
+        if not self.logs:
+            self._env.disk.make_directory(self._directory)
+            for index in range(self.partition_count):
+                self._env.disk.make_directory(self._path(index))
+            self._open(self.partition_count)
+        return len(self.logs)
+
+    async def append(self, partition: int, values: list[bytes]) -> int:
+        """Append one batch, synced, and wait until it is committed; its first offset."""
+        self._require_leader()
+        now_ms = self._env.timestamp_ms()
+        batch = build_batch([Record(timestamp=now_ms, key=None, value=value) for value in values])
+        return await self.append_batch(partition, batch)
+
+    async def append_batch(self, partition: int, batch: bytes) -> int:
+        """The same for a batch as any client may send it."""
+        held = self.logs[partition]
+        plan = held.append(batch, leader_epoch=0, timestamp_ms=self._env.timestamp_ms())
+        await self._env.run_blocking(held.flush)
+        if self.commits:
+            self.commit_all()
+        await self.wait_beyond(partition, plan.first_offset)
+        return plan.first_offset
+
+    def commit_all(self) -> None:
+        """Commit what was appended."""
+        self._high_watermarks = [held.log_end_offset for held in self.logs]
+        for index in range(len(self.logs)):
+            self._purgatory.wake(index)
+
+    def log(self, partition: int) -> Log | None:
+        """The log of a partition while it is led by somebody."""
+        return self.logs[partition] if self.is_reachable and self.logs else None
+
+    def high_watermark(self, partition: int) -> int:
+        """Up to where it is committed, 0 where it is not here."""
+        return self._high_watermarks[partition] if self.is_reachable and self.logs else 0
+
+    async def wait_beyond(self, partition: int, offset: int) -> None:
+        """Return once that much is committed, or the partition is no longer here."""
+        await self._purgatory.wait(
+            partition,
+            until=lambda: not self.is_reachable or self.high_watermark(partition) > offset,
+            max_wait_ms=FOR_EVER_MS,
+        )
+
+    def set_reachable(self, is_reachable: bool) -> None:
+        """Lose the leader of all partitions, or find it again."""
+        self.is_reachable = is_reachable
+        for index in range(len(self.logs)):
+            self._purgatory.wake(index)
+
+    def reopen(self, *, topic_id: UUID | None = None) -> None:
+        """Let the logs be what is found on the disk, as after a restart; of another topic if it has another id."""
+        self._topic_id = topic_id or self._topic_id
+        self._open(len(self.logs))
+        for index in range(len(self.logs)):
+            self._purgatory.wake(index)
+
+    def close(self) -> None:
+        """Close the logs."""
+        for held in self.logs:
+            held.close()
+
+    def _require_leader(self) -> None:
+        if not self.is_reachable:
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "nobody leads")
+
+    def _path(self, index: int) -> str:
+        return f"{self._directory}/__remote_log_metadata-{index}"
+
+    def _open(self, count: int) -> None:
+        self.logs = [
+            Log.load(
+                self._path(index),
+                disk=self._env.disk,
+                config=LogConfig(segment_bytes=16 << 20),
+                topic="__remote_log_metadata",
+                partition=index,
+                topic_id=self._topic_id,
+            )
+            for index in range(count)
+        ]
+        self.commit_all()

@@ -1,0 +1,317 @@
+"""What every RemoteLogMetadataManager must do, as tests for pytest.
+
+Whoever writes a manager derives a test class, and says how one is had:
+
+    class TestMyMetadata(RemoteMetadataConformance):
+        @asynccontextmanager
+        async def running(self, store: Path) -> AsyncIterator[MyMetadata]:
+            manager = MyMetadata(store / "database")
+            yield manager
+            await manager.close()
+
+`store` belongs to one test: what is entered a second time stands for the same manager after a restart. The tests are
+async functions for pytest-trio.
+
+Needs pytest, as tests do; nothing else here does.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+import pytest
+
+from kbroker.testing.remote_segments import partition_named
+from kbroker.tiered.api import (
+    RemoteLogMetadataManager,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+    RemoteResourceNotFound,
+    RemoteStorageError,
+    TopicIdPartition,
+)
+
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+START_MS = 1_700_000_000_000
+BROKER_ID = 1
+_numbers = itertools.count()
+
+
+def segment_metadata(
+    partition: TopicIdPartition,
+    start_offset: int,
+    end_offset: int,
+    *,
+    epochs: dict[int, int] | None = None,
+    size: int = 1_000,
+    txn_index_empty: bool = False,
+    segment_id: UUID | None = None,
+) -> RemoteLogSegmentMetadata:
+    """What a copy begins with; `epochs` maps leader epochs to start offsets, by default epoch 0 wrote it all."""
+    return RemoteLogSegmentMetadata(
+        RemoteLogSegmentId(partition, segment_id or uuid5(NAMESPACE_OID, f"segment {next(_numbers)}")),
+        start_offset=start_offset,
+        end_offset=end_offset,
+        max_timestamp_ms=START_MS + end_offset,
+        broker_id=BROKER_ID,
+        event_timestamp_ms=START_MS,
+        segment_leader_epochs=tuple((epochs or {0: start_offset}).items()),
+        segment_size_in_bytes=size,
+        txn_index_empty=txn_index_empty,
+    )
+
+
+def update_to(
+    metadata: RemoteLogSegmentMetadata, state: RemoteLogSegmentState, *, custom: bytes | None = None, later_ms: int = 1
+) -> RemoteLogSegmentMetadataUpdate:
+    """The event that tells of a segment's next state."""
+    return RemoteLogSegmentMetadataUpdate(
+        metadata.remote_log_segment_id,
+        event_timestamp_ms=metadata.event_timestamp_ms + later_ms,
+        state=state,
+        broker_id=BROKER_ID,
+        custom_metadata=custom,
+    )
+
+
+class RemoteMetadataConformance:
+    """See the module's text."""
+
+    def running(self, store: Path) -> AbstractAsyncContextManager[RemoteLogMetadataManager]:
+        """A manager at work, for the store that belongs to this directory, which exists."""
+        raise NotImplementedError(f"{type(self).__name__} has to say how its manager is had")
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Path:
+        """The directory that stands for the store of this test."""
+        directory = tmp_path / "store"
+        directory.mkdir()
+        return directory
+
+    @pytest.fixture
+    async def manager(self, store: Path) -> AsyncIterator[RemoteLogMetadataManager]:
+        async with AsyncExitStack() as stack:
+            made = await stack.enter_async_context(self.running(store))
+            await hold(made, ORDERS)
+            yield made
+
+    # --- one segment ----------------------------------------------------------------------------------------------
+
+    async def test_a_copy_that_began_is_listed_but_not_read(self, manager: RemoteLogMetadataManager) -> None:
+        begun = segment_metadata(ORDERS, 0, 99)
+        await manager.add_remote_log_segment_metadata(begun)
+        assert manager.list_remote_log_segments(ORDERS) == [begun]
+        assert manager.list_remote_log_segments(ORDERS, 0) == [begun]
+        assert manager.remote_log_segment_metadata(ORDERS, 0, 50) is None
+        assert manager.highest_offset_for_epoch(ORDERS, 0) is None
+
+    async def test_a_finished_segment_is_found_by_each_of_its_offsets(self, manager: RemoteLogMetadataManager) -> None:
+        begun = segment_metadata(ORDERS, 10, 99, epochs={3: 10})
+        finished = await copy(manager, begun, custom=b"kept")
+        assert finished == replace(
+            begun, state=FINISHED, event_timestamp_ms=begun.event_timestamp_ms + 1, custom_metadata=b"kept"
+        )
+        for offset, expected in ((9, None), (10, finished), (99, finished), (100, None)):
+            assert manager.remote_log_segment_metadata(ORDERS, 3, offset) == expected, offset
+        assert manager.remote_log_segment_metadata(ORDERS, 2, 50) is None
+        assert manager.highest_offset_for_epoch(ORDERS, 3) == 99
+        assert manager.highest_offset_for_epoch(ORDERS, 2) is None
+
+    async def test_a_segment_of_several_epochs_is_found_in_each_by_its_own_offsets(
+        self, manager: RemoteLogMetadataManager
+    ) -> None:
+        finished = await copy(manager, segment_metadata(ORDERS, 0, 99, epochs={1: 0, 2: 40, 5: 80}))
+        held = {1: (0, 39), 2: (40, 79), 5: (80, 99)}
+        for epoch, (first, last) in held.items():
+            for offset in (first - 1, first, last, last + 1):
+                expected = finished if first <= offset <= last else None
+                assert manager.remote_log_segment_metadata(ORDERS, epoch, offset) == expected, (epoch, offset)
+            assert manager.highest_offset_for_epoch(ORDERS, epoch) == last
+            assert manager.list_remote_log_segments(ORDERS, epoch) == [finished]
+        assert manager.list_remote_log_segments(ORDERS, 3) == []
+
+    async def test_a_segment_that_is_being_deleted_is_listed_but_not_read_and_then_gone(
+        self, manager: RemoteLogMetadataManager
+    ) -> None:
+        finished = await copy(manager, segment_metadata(ORDERS, 0, 99), custom=b"kept")
+        await manager.update_remote_log_segment_metadata(update_to(finished, DELETING))
+        (deleting,) = manager.list_remote_log_segments(ORDERS, 0)
+        assert (deleting.state, deleting.custom_metadata) == (DELETING, b"kept")
+        assert manager.remote_log_segment_metadata(ORDERS, 0, 50) is None
+        await manager.update_remote_log_segment_metadata(update_to(finished, DELETED))
+        assert manager.list_remote_log_segments(ORDERS) == []
+        assert manager.list_remote_log_segments(ORDERS, 0) == []
+        assert manager.highest_offset_for_epoch(ORDERS, 0) == 99
+
+    async def test_a_copy_that_failed_goes_without_ever_being_read(self, manager: RemoteLogMetadataManager) -> None:
+        failed = segment_metadata(ORDERS, 0, 99)
+        await manager.add_remote_log_segment_metadata(failed)
+        await manager.update_remote_log_segment_metadata(update_to(failed, DELETING))
+        await manager.update_remote_log_segment_metadata(update_to(failed, DELETING))
+        await manager.update_remote_log_segment_metadata(update_to(failed, DELETED))
+        assert manager.list_remote_log_segments(ORDERS) == []
+        assert manager.highest_offset_for_epoch(ORDERS, 0) is None
+
+    # --- what does not fit ----------------------------------------------------------------------------------------
+
+    async def test_kafka_15632_a_state_that_does_not_follow_is_refused_and_changes_nothing(
+        self, manager: RemoteLogMetadataManager
+    ) -> None:
+        finished = await copy(manager, segment_metadata(ORDERS, 0, 99))
+        begun = segment_metadata(ORDERS, 100, 199)
+        await manager.add_remote_log_segment_metadata(begun)
+        known = manager.list_remote_log_segments(ORDERS, 0)
+        for metadata, state in ((finished, STARTED), (finished, DELETED), (begun, DELETED), (begun, STARTED)):
+            with pytest.raises(ValueError, match=str(metadata.remote_log_segment_id.id)):
+                await manager.update_remote_log_segment_metadata(update_to(metadata, state))
+        with pytest.raises(ValueError, match="COPY_SEGMENT_FINISHED"):
+            await manager.add_remote_log_segment_metadata(finished)
+        with pytest.raises(RemoteResourceNotFound):
+            await manager.update_remote_log_segment_metadata(update_to(segment_metadata(ORDERS, 0, 9), FINISHED))
+        assert manager.list_remote_log_segments(ORDERS, 0) == known
+        assert manager.remote_log_segment_metadata(ORDERS, 0, 0) == finished
+
+    # --- several segments -----------------------------------------------------------------------------------------
+
+    async def test_segments_of_an_epoch_come_by_their_start_and_their_bytes_are_summed(
+        self, manager: RemoteLogMetadataManager
+    ) -> None:
+        later = await copy(manager, segment_metadata(ORDERS, 100, 199, size=20))
+        begun = segment_metadata(ORDERS, 200, 299, size=300)
+        await manager.add_remote_log_segment_metadata(begun)
+        first = await copy(manager, segment_metadata(ORDERS, 0, 99, size=1))
+        assert manager.list_remote_log_segments(ORDERS, 0) == [first, later, begun]
+        assert manager.remote_log_size(ORDERS, 0) == 321
+        assert manager.remote_log_size(ORDERS, 7) == 0
+
+    @pytest.mark.parametrize("larger_first", [False, True])
+    async def test_kafka_15168_of_overlapping_segments_the_one_that_holds_more_is_read_and_all_are_listed(
+        self, larger_first: bool, manager: RemoteLogMetadataManager
+    ) -> None:
+        pair = [segment_metadata(ORDERS, 10, 90), segment_metadata(ORDERS, 5, 100)]
+        done = [await copy(manager, each) for each in (reversed(pair) if larger_first else pair)]
+        smaller, larger = reversed(done) if larger_first else done
+        for offset in (5, 10, 50, 90, 95, 100):
+            assert manager.remote_log_segment_metadata(ORDERS, 0, offset) == larger
+        assert manager.list_remote_log_segments(ORDERS, 0) == [larger, smaller]
+        assert manager.highest_offset_for_epoch(ORDERS, 0) == 100
+
+    async def test_the_next_segment_that_may_have_aborted_transactions_is_found_without_those_that_have_none(
+        self, manager: RemoteLogMetadataManager
+    ) -> None:
+        await copy(manager, segment_metadata(ORDERS, 0, 99, txn_index_empty=True))
+        await copy(manager, segment_metadata(ORDERS, 100, 199, txn_index_empty=True))
+        wanted = await copy(manager, segment_metadata(ORDERS, 200, 299))
+        await copy(manager, segment_metadata(ORDERS, 300, 399, txn_index_empty=True))
+        for offset in (0, 150, 200, 299):
+            assert manager.next_segment_with_txn_index(ORDERS, 0, offset) == wanted
+        assert manager.next_segment_with_txn_index(ORDERS, 0, 300) is None
+        assert manager.next_segment_with_txn_index(ORDERS, 1, 0) is None
+
+    # --- partitions -----------------------------------------------------------------------------------------------
+
+    async def test_a_partition_that_is_not_held_is_not_ready_and_waiting_for_it_is_an_error(
+        self, manager: RemoteLogMetadataManager
+    ) -> None:
+        assert not manager.is_ready(OTHER)
+        with pytest.raises(RemoteStorageError):
+            await manager.wait_until_ready(OTHER)
+        with pytest.raises(RemoteStorageError):
+            manager.list_remote_log_segments(OTHER)
+        with pytest.raises(RemoteStorageError):
+            await manager.add_remote_log_segment_metadata(segment_metadata(OTHER, 0, 9))
+        await manager.on_stop_partitions([ORDERS, OTHER])
+        assert not manager.is_ready(ORDERS)
+        with pytest.raises(RemoteStorageError):
+            await manager.wait_until_ready(ORDERS)
+
+    async def test_partitions_that_are_taken_on_while_others_are_held_are_told_apart_by_topic_id(
+        self, manager: RemoteLogMetadataManager
+    ) -> None:
+        again = partition_named("orders", 0, incarnation=2)
+        many = [partition_named("many", index) for index in range(7)]
+        first = await copy(manager, segment_metadata(ORDERS, 0, 99))
+        await hold(manager, again, *many)
+        copied = {each: await copy(manager, segment_metadata(each, 0, 9)) for each in (again, *many)}
+        for each, metadata in {ORDERS: first, **copied}.items():
+            assert manager.list_remote_log_segments(each) == [metadata]
+
+    async def test_a_partition_that_was_let_go_is_known_as_before_when_it_is_held_again(
+        self, manager: RemoteLogMetadataManager
+    ) -> None:
+        finished = await copy(manager, segment_metadata(ORDERS, 0, 99))
+        await manager.on_stop_partitions([ORDERS])
+        await hold(manager, OTHER)
+        await hold(manager, ORDERS)
+        assert manager.list_remote_log_segments(ORDERS, 0) == [finished]
+
+    async def test_everything_is_known_after_a_restart(self, store: Path) -> None:
+        async with self.running(store) as manager:
+            await hold(manager, ORDERS, OTHER)
+            kept = await copy(manager, segment_metadata(ORDERS, 10, 99, epochs={0: 10, 4: 50}), custom=b"kept")
+            begun = segment_metadata(ORDERS, 100, 199, epochs={4: 100}, txn_index_empty=True)
+            await manager.add_remote_log_segment_metadata(begun)
+            gone = await copy(manager, segment_metadata(OTHER, 0, 9))
+            for state in (DELETING, DELETED):
+                await manager.update_remote_log_segment_metadata(update_to(gone, state))
+        async with self.running(store) as manager:
+            await hold(manager, ORDERS, OTHER)
+            assert manager.list_remote_log_segments(ORDERS, 4) == [kept, begun]
+            assert manager.remote_log_segment_metadata(ORDERS, 0, 49) == kept
+            assert manager.highest_offset_for_epoch(ORDERS, 4) == 99
+            assert manager.list_remote_log_segments(OTHER) == []
+            assert manager.highest_offset_for_epoch(OTHER, 0) == 9
+            finished = await copy(manager, segment_metadata(ORDERS, 200, 299, epochs={4: 200}))
+            assert manager.remote_log_segment_metadata(ORDERS, 4, 250) == finished
+
+    async def test_the_steps_of_a_deletion_of_a_partition_are_taken_in_their_order(
+        self, manager: RemoteLogMetadataManager
+    ) -> None:
+        await copy(manager, segment_metadata(ORDERS, 0, 99))
+        marked, started, finished = RemotePartitionDeleteState
+        with pytest.raises(ValueError, match="DELETE_PARTITION_STARTED"):
+            await manager.put_remote_partition_delete_metadata(_step(started))
+        for step in (marked, marked, started, finished):
+            assert len(manager.list_remote_log_segments(ORDERS)) == 1
+            await manager.put_remote_partition_delete_metadata(_step(step))
+        assert manager.list_remote_log_segments(ORDERS) == []
+
+
+ORDERS = partition_named("orders", 0)
+OTHER = partition_named("payments", 3)
+
+
+async def hold(manager: RemoteLogMetadataManager, *partitions: TopicIdPartition) -> None:
+    """Take partitions on, and wait until their metadata is read."""
+    await manager.on_partition_leadership_changes(partitions, [])
+    for partition in partitions:
+        await manager.wait_until_ready(partition)
+        assert manager.is_ready(partition)
+
+
+async def copy(
+    manager: RemoteLogMetadataManager, metadata: RemoteLogSegmentMetadata, *, custom: bytes | None = None
+) -> RemoteLogSegmentMetadata:
+    """Tell of a whole copy; what is known of it then."""
+    await manager.add_remote_log_segment_metadata(metadata)
+    await manager.update_remote_log_segment_metadata(update_to(metadata, FINISHED, custom=custom))
+    segment_id = metadata.remote_log_segment_id
+    found = manager.list_remote_log_segments(segment_id.topic_id_partition)
+    (known,) = [each for each in found if each.remote_log_segment_id == segment_id]
+    return known
+
+
+def _step(state: RemotePartitionDeleteState) -> RemotePartitionDeleteMetadata:
+    return RemotePartitionDeleteMetadata(ORDERS, state, event_timestamp_ms=START_MS, broker_id=BROKER_ID)

@@ -1,0 +1,344 @@
+"""What is known of the remote segments of one partition, made of the events that tell of them.
+
+A segment begins as COPY_SEGMENT_STARTED, can be read once it is COPY_SEGMENT_FINISHED, and goes by
+DELETE_SEGMENT_STARTED to DELETE_SEGMENT_FINISHED, after which nothing of it is left here. An event that does not fit is
+dropped and counted: it may come from another broker, from any client that can write to the topic, or twice.
+
+Offsets are looked up in a leader epoch, because after an unclean election two leaders may have copied different records
+of the same offsets. In each epoch a finished segment holds a range of offsets. Of the ranges that lie within another
+one, as two leaders with different segment borders make them, only the larger is looked up; the others stay listed, so
+that retention deletes them, and take their place again should the larger go first. Hence those looked up have rising
+starts and rising ends, and if any finished segment holds an offset, then the one with the last start at or below it
+does.
+
+Differences from Apache Kafka, whose cache depends on the order of events here: there a smaller segment that is finished
+after a larger one hides it, and an update without custom metadata erases them.
+
+Source  KIP-405; RemoteLogMetadataCache and RemoteLogLeaderEpochState of Apache Kafka 4.3.1
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import pairwise
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from kbroker.tiered.api import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+    RemoteResourceNotFound,
+    TopicIdPartition,
+)
+from wire.stored.tiered import RemoteLogSegmentMetadataSnapshotRecord, SegmentLeaderEpochEntry
+
+MetadataEvent: TypeAlias = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | RemotePartitionDeleteMetadata
+
+_STARTED: Final = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+_FINISHED: Final = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+_DELETING: Final = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+_DELETED: Final = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+
+_NEXT_STATES: Final[Mapping[RemoteLogSegmentState | None, frozenset[RemoteLogSegmentState]]] = {
+    None: frozenset({_STARTED}),
+    _STARTED: frozenset({_STARTED, _FINISHED, _DELETING}),
+    _FINISHED: frozenset({_FINISHED, _DELETING}),
+    _DELETING: frozenset({_DELETING, _DELETED}),
+}
+
+_Rank: TypeAlias = tuple[int, UUID]
+
+
+class _EpochSegments:
+    """The segments with records of one leader epoch.
+
+    Shape      starts, ends and ids are parallel: the ranges that are looked up, both ends inclusive
+    Shape      covered are finished segments whose range lies within another one; others are not finished, or being
+               deleted, or have no record of this epoch
+    Invariant  starts and ends both rise strictly
+    Note       highest_offset never falls: what was once copied need not be copied again when it is deleted
+    """
+
+    __slots__ = ("covered", "ends", "highest_offset", "ids", "others", "ranks", "starts")
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        self.ids: list[UUID] = []
+        self.ranks: list[_Rank] = []
+        self.covered: dict[UUID, tuple[int, int, _Rank]] = {}
+        self.others: dict[UUID, None] = {}
+        self.highest_offset: int | None = None
+
+    def __iter__(self) -> Iterator[UUID]:
+        yield from self.ids
+        yield from self.covered
+        yield from self.others
+
+    def put(self, segment_id: UUID, start: int, end: int, rank: _Rank) -> None:
+        """Take a finished segment up; of two with the same range the one of higher rank is looked up."""
+        if self.highest_offset is None or end > self.highest_offset:
+            self.highest_offset = end
+        at = bisect_right(self.starts, start) - 1
+        if at >= 0 and self.ends[at] >= end:
+            is_same = self.starts[at] == start and self.ends[at] == end
+            if not is_same or self.ranks[at] > rank:
+                self.covered[segment_id] = start, end, rank
+                return
+        first, last = bisect_left(self.starts, start), bisect_right(self.ends, end)
+        for at in range(first, last):
+            self.covered[self.ids[at]] = self.starts[at], self.ends[at], self.ranks[at]
+        self.starts[first:last] = [start]
+        self.ends[first:last] = [end]
+        self.ids[first:last] = [segment_id]
+        self.ranks[first:last] = [rank]
+
+    def remove(self, segment_id: UUID, start: int) -> None:
+        if segment_id in self.others:
+            del self.others[segment_id]
+            return
+        if segment_id in self.covered:
+            del self.covered[segment_id]
+            return
+        at = bisect_left(self.starts, start)
+        assert self.ids[at] == segment_id
+        del self.starts[at], self.ends[at], self.ids[at], self.ranks[at]
+        covered, self.covered = self.covered, {}
+        for other_id, (other_start, other_end, rank) in covered.items():
+            self.put(other_id, other_start, other_end, rank)
+
+
+class RemoteLogMetadataCache:
+    """The remote segments of one partition; see the module's text.
+
+    Shape   segments maps the id of each segment that is not deleted to what is known of it
+    Units   offsets count records
+    Note    dropped counts the events that did not fit
+    """
+
+    __slots__ = ("_epochs", "delete_state", "dropped", "partition", "segments")
+
+    def __init__(self, partition: TopicIdPartition) -> None:
+        self.partition = partition
+        self.segments: dict[UUID, RemoteLogSegmentMetadata] = {}
+        self.delete_state: RemotePartitionDeleteState | None = None
+        self.dropped = 0
+        self._epochs: dict[int, _EpochSegments] = {}
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def check(self, event: MetadataEvent) -> None:
+        """Raise an error if the event does not fit what is known.
+
+        Errors  RemoteResourceNotFound for an update of a segment that is unknown; ValueError for everything else
+        """
+        if isinstance(event, RemotePartitionDeleteMetadata):
+            known = self.delete_state
+            expected = RemotePartitionDeleteState(0) if known is None else known
+            if event.state is not expected and (known is None or event.state != known + 1):
+                raise ValueError(f"deletion of {_name(self.partition)}: {_state(known)} -> {event.state.name}")
+            return
+        segment_id = event.remote_log_segment_id.id
+        existing = self.segments.get(segment_id)
+        if isinstance(event, RemoteLogSegmentMetadata):
+            _check_segment(event)
+        elif existing is None:
+            raise RemoteResourceNotFound(f"no remote segment {segment_id} of {_name(self.partition)}")
+        elif event.state is _STARTED:
+            raise ValueError(f"remote segment {segment_id}: an update cannot begin a copy")
+        state = None if existing is None else existing.state
+        if event.state not in _NEXT_STATES[state]:
+            raise ValueError(f"remote segment {segment_id}: {_state(state)} -> {event.state.name}")
+
+    def replay(self, event: MetadataEvent) -> str | None:
+        """Take an event in; None, or why it was dropped."""
+        try:
+            self.check(event)
+        except (RemoteResourceNotFound, ValueError) as error:
+            self.dropped += 1
+            return str(error)
+        if isinstance(event, RemotePartitionDeleteMetadata):
+            self.delete_state = event.state
+            if event.state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
+                self.segments.clear()
+                self._epochs.clear()
+            return None
+        existing = self.segments.pop(event.remote_log_segment_id.id, None)
+        if existing is not None:
+            self._unlist(existing)
+        if isinstance(event, RemoteLogSegmentMetadata):
+            self._list(event)
+        elif event.state is not _DELETED:
+            assert existing is not None
+            self._list(_updated(existing, event))
+        return None
+
+    def _list(self, metadata: RemoteLogSegmentMetadata) -> None:
+        segment_id = metadata.remote_log_segment_id.id
+        self.segments[segment_id] = metadata
+        is_finished = metadata.state is _FINISHED
+        for leader_epoch, start, end in ranges(metadata):
+            epoch = self._epochs.setdefault(leader_epoch, _EpochSegments())
+            if is_finished and end >= start:
+                epoch.put(segment_id, start, end, (metadata.event_timestamp_ms, segment_id))
+            else:
+                epoch.others[segment_id] = None
+
+    def _unlist(self, metadata: RemoteLogSegmentMetadata) -> None:
+        for leader_epoch, start, _ in ranges(metadata):
+            self._epochs[leader_epoch].remove(metadata.remote_log_segment_id.id, start)
+
+    # --- questions ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no segment is left."""
+        return not self.segments
+
+    def remote_log_segment_metadata(self, leader_epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
+        """The finished segment that holds `offset` as it was written in `leader_epoch`."""
+        epoch = self._epochs.get(leader_epoch)
+        if epoch is None:
+            return None
+        at = bisect_right(epoch.starts, offset) - 1
+        return self.segments[epoch.ids[at]] if at >= 0 and epoch.ends[at] >= offset else None
+
+    def next_segment_with_txn_index(self, leader_epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
+        """The first finished segment from the one that holds `offset` on, in this epoch, that may have a transaction
+        index. Source: KIP-1058
+        """
+        epoch = self._epochs.get(leader_epoch)
+        if epoch is None:
+            return None
+        for segment_id in epoch.ids[bisect_left(epoch.ends, offset) :]:
+            if not self.segments[segment_id].txn_index_empty:
+                return self.segments[segment_id]
+        return None
+
+    def highest_offset_for_epoch(self, leader_epoch: int) -> int | None:
+        """The last offset of this epoch that was ever in a finished segment, even if that is deleted by now."""
+        epoch = self._epochs.get(leader_epoch)
+        return None if epoch is None else epoch.highest_offset
+
+    def list_remote_log_segments(self, leader_epoch: int | None = None) -> list[RemoteLogSegmentMetadata]:
+        """Segments in every state that are not deleted: those of one epoch by start_offset, or all in no order."""
+        if leader_epoch is None:
+            return list(self.segments.values())
+        epoch = self._epochs.get(leader_epoch)
+        if epoch is None:
+            return []
+        return sorted((self.segments[each] for each in epoch), key=lambda metadata: metadata.start_offset)
+
+    def remote_log_size(self, leader_epoch: int) -> int:
+        """Bytes of the segments of an epoch, in every state."""
+        return sum(self.segments[each].segment_size_in_bytes for each in self._epochs.get(leader_epoch, ()))
+
+    # --- snapshot -----------------------------------------------------------------------------------------------------
+
+    @property
+    def highest_offsets(self) -> dict[int, int]:
+        """highest_offset_for_epoch of each epoch that has one: it outlives the segments."""
+        found = ((number, epoch.highest_offset) for number, epoch in self._epochs.items())
+        return {number: highest for number, highest in found if highest is not None}
+
+    @classmethod
+    def restore(
+        cls,
+        partition: TopicIdPartition,
+        segments: Iterable[RemoteLogSegmentMetadata],
+        *,
+        highest_offsets: Mapping[int, int],
+        delete_state: RemotePartitionDeleteState | None,
+    ) -> RemoteLogMetadataCache:
+        """What `segments`, `highest_offsets` and `delete_state` of another cache were taken from."""
+        cache = cls(partition)
+        cache.delete_state = delete_state
+        for metadata in segments:
+            cache._list(metadata)
+        for number, highest in highest_offsets.items():
+            epoch = cache._epochs.setdefault(number, _EpochSegments())
+            epoch.highest_offset = max(highest, -1 if epoch.highest_offset is None else epoch.highest_offset)
+        return cache
+
+
+def ranges(metadata: RemoteLogSegmentMetadata) -> Iterator[tuple[int, int, int]]:
+    """(leader_epoch, first offset, last offset) of each epoch of a segment; last < first for one without records."""
+    epochs = metadata.segment_leader_epochs
+    for at, (leader_epoch, start) in enumerate(epochs):
+        end = epochs[at + 1][1] - 1 if at + 1 < len(epochs) else metadata.end_offset
+        yield leader_epoch, max(start, metadata.start_offset), min(end, metadata.end_offset)
+
+
+def to_snapshot_record(metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadataSnapshotRecord:
+    """A segment as a local snapshot keeps it: without its partition."""
+    return RemoteLogSegmentMetadataSnapshotRecord(
+        segment_id=metadata.remote_log_segment_id.id,
+        start_offset=metadata.start_offset,
+        end_offset=metadata.end_offset,
+        broker_id=metadata.broker_id,
+        max_timestamp_ms=metadata.max_timestamp_ms,
+        event_timestamp_ms=metadata.event_timestamp_ms,
+        segment_leader_epochs=[
+            SegmentLeaderEpochEntry(leader_epoch=epoch, offset=offset)
+            for epoch, offset in metadata.segment_leader_epochs
+        ],
+        segment_size_in_bytes=metadata.segment_size_in_bytes,
+        custom_metadata=metadata.custom_metadata,
+        remote_log_segment_state=metadata.state,
+        txn_index_empty=metadata.txn_index_empty,
+    )
+
+
+def from_snapshot_record(
+    partition: TopicIdPartition, record: RemoteLogSegmentMetadataSnapshotRecord
+) -> RemoteLogSegmentMetadata:
+    """The reverse. Errors: ValueError for a state that there is not."""
+    return RemoteLogSegmentMetadata(
+        remote_log_segment_id=RemoteLogSegmentId(partition, record.segment_id),
+        start_offset=record.start_offset,
+        end_offset=record.end_offset,
+        max_timestamp_ms=record.max_timestamp_ms,
+        broker_id=record.broker_id,
+        event_timestamp_ms=record.event_timestamp_ms,
+        segment_leader_epochs=tuple((entry.leader_epoch, entry.offset) for entry in record.segment_leader_epochs),
+        segment_size_in_bytes=record.segment_size_in_bytes,
+        state=RemoteLogSegmentState(record.remote_log_segment_state),
+        custom_metadata=record.custom_metadata,
+        txn_index_empty=record.txn_index_empty,
+    )
+
+
+def _updated(existing: RemoteLogSegmentMetadata, update: RemoteLogSegmentMetadataUpdate) -> RemoteLogSegmentMetadata:
+    custom = existing.custom_metadata if update.custom_metadata is None else update.custom_metadata
+    return replace(
+        existing,
+        state=update.state,
+        event_timestamp_ms=update.event_timestamp_ms,
+        broker_id=update.broker_id,
+        custom_metadata=custom,
+    )
+
+
+def _check_segment(metadata: RemoteLogSegmentMetadata) -> None:
+    segment_id = metadata.remote_log_segment_id.id
+    if metadata.end_offset < metadata.start_offset or metadata.start_offset < 0:
+        raise ValueError(f"remote segment {segment_id}: offsets {metadata.start_offset} to {metadata.end_offset}")
+    if metadata.segment_size_in_bytes < 0:
+        raise ValueError(f"remote segment {segment_id}: {metadata.segment_size_in_bytes} bytes")
+    epochs = [epoch for epoch, _ in metadata.segment_leader_epochs]
+    if not epochs or any(one >= other for one, other in pairwise(epochs)):
+        raise ValueError(f"remote segment {segment_id}: leader epochs {epochs}")
+
+
+def _state(state: RemoteLogSegmentState | RemotePartitionDeleteState | None) -> str:
+    return "unknown" if state is None else state.name
+
+
+def _name(partition: TopicIdPartition) -> str:
+    return f"{partition.topic}-{partition.partition}"

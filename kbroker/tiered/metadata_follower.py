@@ -1,0 +1,271 @@
+"""One partition of `__remote_log_metadata` as this broker follows it: what its log says, in memory.
+
+One task reads and is the only one that changes anything; who asks reads between its steps, and who waits parks until
+its next one. It waits for nobody but the log, so whoever waits for it cannot hold it up (in Kafka the two could wait
+for each other: KAFKA-17766).
+
+Everything that the log tells is kept, also of partitions that this broker does not hold (yet): to take one on then
+costs no reading. That is bounded by the segments that the tier has, a few hundred bytes each.
+
+A partition is ready when everything is read that was in the log when it was taken on. A log that is replaced, or cut
+behind what was read, is read anew from its start, and nothing is ready until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+from uuid import UUID
+
+import trio
+
+from kbroker.runtime.log import logger
+from kbroker.runtime.net_ports import Env
+from kbroker.storage.log import Log
+from kbroker.tiered import metadata_snapshot
+from kbroker.tiered.api import TopicIdPartition
+from kbroker.tiered.lifecycle import MetadataEvent, RemoteLogMetadataCache
+from kbroker.tiered.metadata_reading import read_on
+from kbroker.tiered.metadata_topic import Events, partition_of
+from kbroker.tiered.ports import MetadataTopic
+from wire.errors import KafkaError
+
+SLICE_BYTES: Final = 64 << 10
+"""The events of one slice are taken in without a break: about 500 of them, a few milliseconds."""
+
+MIN_EVENTS_BETWEEN_SNAPSHOTS: Final = 10_000
+NO_BATCH: Final = (-1, 0)
+
+UserPartition = tuple[UUID, int]
+
+log = logger(__name__)
+
+
+class FollowedPartition:
+    """See the module's text.
+
+    Shape   index is the partition's number; caches are by topic id and number
+    Units   position is the offset from which on nothing is taken in yet
+    Note    skipped_records could not be read, dropped_events did not fit; last_skipped is the last reason
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        topic: MetadataTopic,
+        index: int,
+        *,
+        partition_count: int,
+        retry_ms: int,
+        on_progress: Callable[[], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self.index = index
+        self.partition_count = partition_count
+        self.position = 0
+        self.caches: dict[UserPartition, RemoteLogMetadataCache] = {}
+        self.skipped_records = 0
+        self.dropped_events = 0
+        self.last_skipped = ""
+        self._env = env
+        self._topic = topic
+        self._retry_ms = retry_ms
+        self._on_progress = on_progress
+        self._on_lost = on_lost
+        self._log: Log | None = None
+        self._last_batch = NO_BATCH
+        self._events_since_snapshot = 0
+        self._snapshot_position = 0
+        self._targets: dict[UserPartition, int] = {}
+        self._ready: set[UserPartition] = set()
+
+    # --- what is held -------------------------------------------------------------------------------------------------
+
+    def hold(self, partition: TopicIdPartition) -> None:
+        """Be ready for a partition once all is read that the log holds now."""
+        key = partition.topic_id, partition.partition
+        if key not in self._targets:
+            self._targets[key] = 0 if self._log is None else self._log.log_end_offset
+            self._note_ready()
+
+    def let_go(self, partition: TopicIdPartition) -> None:
+        """Forget a partition: of one without segments nothing stays."""
+        key = partition.topic_id, partition.partition
+        self._targets.pop(key, None)
+        self._ready.discard(key)
+        if key in self.caches and self.caches[key].is_empty:
+            del self.caches[key]
+
+    @property
+    def holds_nothing(self) -> bool:
+        return not self._targets
+
+    def is_ready(self, partition: TopicIdPartition) -> bool:
+        return (partition.topic_id, partition.partition) in self._ready
+
+    def cache(self, partition: TopicIdPartition) -> RemoteLogMetadataCache:
+        """What is known of a partition; nothing yet is an empty one."""
+        key = partition.topic_id, partition.partition
+        found = self.caches.get(key)
+        return RemoteLogMetadataCache(partition) if found is None else found
+
+    def _note_ready(self) -> None:
+        if self._log is not None:
+            # Of what lay behind the target a part may have been cut since.
+            position, end_offset = self.position, self._log.log_end_offset
+            self._ready.update(key for key, target in self._targets.items() if position >= min(target, end_offset))
+
+    # --- following ----------------------------------------------------------------------------------------------------
+
+    async def follow(self) -> None:
+        """Read what is there and what comes, until cancelled."""
+        while True:
+            try:
+                found = await self._find_log()
+                if found is not self._log or found.log_end_offset < self.position:
+                    await self._begin(found)
+                await self._read_on(found)
+            except KafkaError as error:
+                log.warning("cannot read the tier's metadata", partition=self.index, why=error.message)
+                await self._env.sleep_ms(10 * self._retry_ms)
+
+    async def _find_log(self) -> Log:
+        while (found := self._topic.log(self.index)) is None:
+            self._on_lost()
+            await self._env.sleep_ms(self._retry_ms)
+        return found
+
+    async def _begin(self, found: Log) -> None:
+        """Start with a log: from the snapshot that fits it, or from its start."""
+        if self._log is not None:
+            log.warning("the log of the tier's metadata was replaced or cut", partition=self.index)
+        self._log = None
+        self._ready.clear()
+        self.caches, self.position, self._last_batch = {}, 0, NO_BATCH
+        snapshot = await self._env.run_blocking(self._load, found)
+        if snapshot is not None:
+            self.caches, self.position, self._last_batch = snapshot.caches, snapshot.position, snapshot.last_batch
+        self._snapshot_position, self._events_since_snapshot = self.position, 0
+        self._log = found
+        self._targets = dict.fromkeys(self._targets, found.log_end_offset)
+        self._note_progress()
+
+    def _load(self, found: Log) -> metadata_snapshot.Snapshot | None:
+        try:
+            return metadata_snapshot.read(self._env.disk, found, partition_count=self.partition_count)
+        except FileNotFoundError:
+            return None
+        except (metadata_snapshot.Unusable, OSError) as error:
+            log.warning("a snapshot of the tier's metadata is of no use", partition=self.index, why=error)
+            return None
+
+    async def _read_on(self, found: Log) -> None:
+        """Take in the next slice, or wait for it."""
+        topic, position = self._topic, self.position
+        end_offset = topic.high_watermark(self.index)
+        if end_offset <= position:
+            await topic.wait_beyond(self.index, position)
+            if topic.high_watermark(self.index) <= position:
+                await self._env.sleep_ms(self._retry_ms)  # it is no longer here
+            return
+        events = await self._env.run_blocking(self._read, found, position, end_offset)
+        if topic.log(self.index) is not found or found.log_end_offset < events.next_offset:
+            return
+        if events.next_offset == position:
+            await self._env.sleep_ms(self._retry_ms)  # the rest of a batch is not committed yet
+            return
+        self._take_in(events)
+        self._note_progress()
+        if self._events_since_snapshot > max(MIN_EVENTS_BETWEEN_SNAPSHOTS, self.segment_count):
+            await self.write_snapshot()
+
+    def _read(self, found: Log, position: int, end_offset: int) -> Events:
+        return read_on(
+            found,
+            position,
+            end_offset=end_offset,
+            max_bytes=SLICE_BYTES,
+            partition_count=self.partition_count,
+        )
+
+    def _take_in(self, events: Events) -> None:
+        dropped: list[str] = []
+        for offset, event in events.events:
+            why = self._replay(event)
+            if why is not None:
+                dropped.append(f"offset {offset}: {why}")
+        self.position = events.next_offset
+        self._last_batch = events.last_batch or self._last_batch
+        self._events_since_snapshot += len(events.events)
+        if dropped:
+            self.dropped_events += len(dropped)
+            self.last_skipped = dropped[-1]
+            log.warning(
+                "events of the tier's metadata were dropped", partition=self.index, count=len(dropped), why=dropped[0]
+            )
+        if events.skipped:
+            count = sum(each[1] for each in events.skipped)
+            offset, _, why = events.skipped[0]
+            self.skipped_records += count
+            self.last_skipped = f"offset {offset}: {why}"
+            log.warning(
+                "records of the tier's metadata were skipped",
+                partition=self.index, offset=offset, count=count, why=why,
+            )  # fmt: skip
+
+    def _replay(self, event: MetadataEvent) -> str | None:
+        partition = partition_of(event)
+        key = partition.topic_id, partition.partition
+        cache = self.caches.get(key)
+        if cache is not None:
+            return cache.replay(event)
+        cache = RemoteLogMetadataCache(partition)
+        why = cache.replay(event)
+        if why is None:
+            self.caches[key] = cache
+        return why
+
+    def _note_progress(self) -> None:
+        self._note_ready()
+        self._on_progress()
+
+    # --- snapshot -----------------------------------------------------------------------------------------------------
+
+    @property
+    def segment_count(self) -> int:
+        return sum(len(cache.segments) for cache in self.caches.values())
+
+    async def write_snapshot(self) -> None:
+        """Write down what is known, unless the file says so already. A failure is reported: it costs time alone."""
+        found = self._log
+        if found is None or self.position == self._snapshot_position:
+            return
+        position, last_batch = self.position, self._last_batch
+        # Of a partition that has no segments, and is not held, only a deleted topic can have been the reason.
+        kept = [cache for key, cache in self.caches.items() if key in self._targets or not cache.is_empty]
+        self._events_since_snapshot = 0
+        try:
+            await self._env.run_blocking(self._write, found, position, last_batch, metadata_snapshot.contents(kept))
+            self._snapshot_position = position
+        except OSError as error:
+            log.warning("cannot write a snapshot of the tier's metadata", partition=self.index, why=error)
+
+    def _write(
+        self, found: Log, position: int, last_batch: tuple[int, int], of: list[metadata_snapshot.CacheContents]
+    ) -> None:
+        metadata_snapshot.write(
+            self._env.disk, found, partition_count=self.partition_count, position=position, last_batch=last_batch, of=of
+        )
+
+
+class Broadcast:
+    """Wakes all who wait, once; what they wait for they look at themselves."""
+
+    def __init__(self) -> None:
+        self._waiting = trio.lowlevel.ParkingLot()
+
+    def notify(self) -> None:
+        self._waiting.unpark_all()
+
+    async def wait(self) -> None:
+        await self._waiting.park()

@@ -1,0 +1,154 @@
+"""Changes of the tier's metadata on their way into one partition of `__remote_log_metadata`.
+
+One task takes what has queued up, drops what does not fit what is known, appends the rest as one batch, and lets its
+senders go on once they would find their changes: when the follower has read them back. The queue is what makes changes
+of one partition follow one another; no lock is held while anything waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+import trio
+
+from kbroker.runtime.log import logger
+from kbroker.runtime.net_ports import Env
+from kbroker.tiered.api import RemoteStorageError, RetriableRemoteStorageError
+from kbroker.tiered.lifecycle import MetadataEvent
+from kbroker.tiered.metadata_follower import Broadcast, FollowedPartition
+from kbroker.tiered.metadata_topic import encode_event, partition_of
+from kbroker.tiered.ports import MetadataTopic
+from wire.errors import KafkaError
+
+MAX_BATCH_BYTES: Final = 256 << 10
+
+log = logger(__name__)
+
+
+class Change:
+    """One event, until it is stored and read back or an error is known."""
+
+    __slots__ = ("done", "error", "event", "is_abandoned", "value")
+
+    def __init__(self, event: MetadataEvent) -> None:
+        self.event = event
+        self.value = encode_event(event)
+        self.done = trio.Event()
+        self.error: Exception | None = None
+        self.is_abandoned = False
+
+    def finish(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.done.set()
+
+
+class MetadataPublisher:
+    """See the module's text.
+
+    Units  wait_ms bounds how long a change waits to be stored, and again to be read back
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        topic: MetadataTopic,
+        followed: FollowedPartition,
+        *,
+        wait_ms: int,
+        retry_ms: int,
+        progress: Broadcast,
+    ) -> None:
+        self._env = env
+        self._topic = topic
+        self._followed = followed
+        self._wait_ms = wait_ms
+        self._retry_ms = retry_ms
+        self._progress = progress
+        self._queue: deque[Change] = deque()
+        self._in_flight: list[Change] = []
+        self._wanted = Broadcast()
+        self._ended = ""
+
+    async def publish(self, event: MetadataEvent) -> None:
+        """Return once the event is stored and has been read back.
+
+        A caller that is cancelled does not know whether it will be.
+        Errors  RemoteResourceNotFound, ValueError for what does not fit; RetriableRemoteStorageError
+        """
+        if self._ended:
+            raise RetriableRemoteStorageError(self._ended)
+        change = Change(event)
+        self._queue.append(change)
+        self._wanted.notify()
+        try:
+            await change.done.wait()
+        finally:
+            change.is_abandoned = True
+        if change.error is not None:
+            raise change.error
+
+    def end(self, why: str) -> None:
+        """Tell everybody who waits, and who comes, that nothing will come of it."""
+        self._ended = why
+        for change in (*self._in_flight, *self._queue):
+            change.finish(RetriableRemoteStorageError(why))
+        self._queue.clear()
+        self._in_flight = []
+
+    async def run(self) -> None:
+        """Store what is queued, until cancelled."""
+        while True:
+            while not self._queue:
+                await self._wanted.wait()
+            self._in_flight = self._take()
+            if self._in_flight:
+                error = await self._store([change.value for change in self._in_flight])
+                for change in self._in_flight:
+                    change.finish(error)
+                self._in_flight = []
+
+    def _take(self) -> list[Change]:
+        """The changes of the next batch: those that fit, and of each segment or partition one."""
+        taken: list[Change] = []
+        subjects: set[object] = set()
+        size = 0
+        while self._queue and size < MAX_BATCH_BYTES:
+            change = self._queue[0]
+            event = change.event
+            subject = getattr(event, "remote_log_segment_id", partition_of(event))
+            if subject in subjects:
+                break  # whether it fits is known when the one before it is read back
+            self._queue.popleft()
+            if change.is_abandoned:
+                continue
+            try:
+                self._followed.cache(partition_of(event)).check(event)
+            except (RemoteStorageError, ValueError) as error:
+                change.finish(error)
+                continue
+            subjects.add(subject)
+            taken.append(change)
+            size += len(change.value)
+        return taken
+
+    async def _store(self, values: list[bytes]) -> RetriableRemoteStorageError | None:
+        index = self._followed.index
+        deadline_ms = self._env.now_ms() + self._wait_ms
+        while True:
+            try:
+                last_offset = await self._topic.append(index, values) + len(values) - 1
+                break
+            except KafkaError as error:
+                if not error.code.retriable or self._env.now_ms() >= deadline_ms:
+                    log.warning("cannot write the tier's metadata", partition=index, why=error.message)
+                    return RetriableRemoteStorageError(f"the tier's metadata cannot be written: {error.message}")
+                await self._env.sleep_ms(self._retry_ms)
+        with trio.move_on_after(self._wait_ms / 1000):
+            while self._followed.position <= last_offset:
+                await self._progress.wait()
+            return None
+        return RetriableRemoteStorageError(
+            f"a change of the tier's metadata was written at offset {last_offset} of partition {index}, but not read "
+            f"back within {self._wait_ms} ms"
+        )

@@ -1,0 +1,116 @@
+"""Reading the log of a partition of `__remote_log_metadata`, also where it is damaged.
+
+Behind damage the next batch is found by its checksum: whatever bytes lie before it, and whatever they pretend to be,
+are skipped, and how many offsets went with them is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from kbroker.runtime.ports import File
+from kbroker.storage.log import Log
+from kbroker.tiered.metadata_topic import Events, read_events
+from wire.errors import ErrorCode, KafkaError, Malformed
+from wire.record_batch import HEADER_SIZE, RecordBatch
+
+WINDOW_BYTES: Final = 1 << 20
+_MAGIC: Final = b"\x02"
+_MAGIC_POSITION: Final = 16
+_MAX_BATCH_BYTES: Final = 64 << 20
+
+
+def read_on(log: Log, offset: int, *, end_offset: int, max_bytes: int, partition_count: int) -> Events:
+    """The events from `offset` on, of at most `max_bytes` (or one batch), none at or behind `end_offset`. Blocking.
+
+    Where the answer has the same next_offset, a batch is there of which only a part lies before `end_offset`.
+    Errors  KAFKA_STORAGE_ERROR; OFFSET_OUT_OF_RANGE where the log was cut meanwhile
+    """
+    start = max(offset, log.local_log_start_offset)
+    found = Events(offset)
+    found.skip_to(start, "the log begins later")
+    if start >= end_offset:
+        return found
+    try:
+        data = log.read(start, max_bytes=max_bytes, end_offset=end_offset).read()
+    except KafkaError as error:
+        if error.code is not ErrorCode.CORRUPT_MESSAGE:
+            raise
+        data = b""
+    events = read_events(data, start, end_offset=end_offset, partition=log.partition, partition_count=partition_count)
+    if events.next_offset == start:
+        events = _read_behind_damage(
+            log, start, end_offset=end_offset, max_bytes=max_bytes, partition_count=partition_count
+        )
+    events.skipped[:0] = found.skipped
+    return events
+
+
+def _read_behind_damage(log: Log, offset: int, *, end_offset: int, max_bytes: int, partition_count: int) -> Events:
+    found = Events(offset)
+    log_end_offset = log.log_end_offset
+    for segment in log.segments.from_offset(offset):
+        with log.disk_errors():
+            file = segment.open().file
+            for position, batch in valid_batches(file, segment.size):
+                if not segment.base_offset <= batch.base_offset < batch.next_offset <= log_end_offset:
+                    continue
+                if batch.next_offset <= offset:
+                    continue
+                if batch.next_offset > end_offset:
+                    found.skip_to(min(batch.base_offset, end_offset), "damaged")
+                    return found
+                data = file.pread(max(max_bytes, batch.size), position)
+                found.skip_to(batch.base_offset, "damaged")
+                events = read_events(
+                    data,
+                    found.next_offset,
+                    end_offset=end_offset,
+                    partition=log.partition,
+                    partition_count=partition_count,
+                )
+                events.skipped[:0] = found.skipped
+                return events
+    found.skip_to(end_offset, "damaged")
+    return found
+
+
+def valid_batches(file: File, size: int) -> Iterator[tuple[int, RecordBatch]]:
+    """(position, batch) of every batch with a right checksum, whatever lies between them."""
+    position = 0
+    while position + HEADER_SIZE <= size:
+        data = file.pread(min(WINDOW_BYTES, size - position), position)
+        if len(data) < HEADER_SIZE:
+            return
+        at = 0
+        while True:
+            magic = data.find(_MAGIC, at + _MAGIC_POSITION)
+            if magic < 0:
+                position += len(data) - _MAGIC_POSITION
+                break
+            at = magic - _MAGIC_POSITION
+            if at + HEADER_SIZE > len(data):
+                position += at  # not 0: a window is longer than a header
+                break
+            batch = _batch_at(file, data, at, position, size)
+            if batch is None:
+                at += 1
+                continue
+            yield position + at, batch
+            if batch.buffer is not data:
+                position += at + batch.size
+                break
+            at += batch.size
+
+
+def _batch_at(file: File, data: bytes, at: int, position: int, size: int) -> RecordBatch | None:
+    try:
+        batch = RecordBatch(data, at)
+    except Malformed:
+        return None
+    if not batch.is_whole:
+        if batch.size > min(_MAX_BATCH_BYTES, size - position - at):
+            return None
+        batch = RecordBatch(file.pread(batch.size, position + at), 0)
+    return batch if batch.crc_is_valid() else None

@@ -1,0 +1,186 @@
+"""What a restart need not read again: the state of one partition of `__remote_log_metadata`, in a file beside its log.
+
+Shape   a checksum (CRC-32C of everything behind it), a header, and for each user partition one more header and its
+        segments, each as Kafka's record 3 in its frame, behind its length
+Bound   the file belongs to one topic id, partition and partition count, and to a position in the log, which is known
+        again by the batch before it. A log that lost that batch, or whose end is before that position, was cut: the
+        file is then of no use, and the log is read from its start.
+
+It lies in the partition's directory, so that it goes with it. A file that is missing or damaged costs time alone.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from crc32c import crc32c
+
+from kbroker.runtime.ports import Disk
+from kbroker.storage.checkpoint import read_file, write_atomically
+from kbroker.storage.log import Log
+from kbroker.tiered.api import RemoteLogSegmentMetadata, RemotePartitionDeleteState, TopicIdPartition
+from kbroker.tiered.lifecycle import RemoteLogMetadataCache, from_snapshot_record, to_snapshot_record
+from wire.errors import ErrorCode, KafkaError, Malformed
+from wire.record_batch import batches
+from wire.stored.frame import decode_record, encode_record
+from wire.stored.tiered import RemoteLogSegmentMetadataSnapshotRecord
+
+FILE_NAME: Final = "remote_log_snapshot"
+_VERSION: Final = 1
+_CRC: Final = struct.Struct(">I")
+_HEADER: Final = struct.Struct(">H16siiqqIi")  # version, topic id, partition, count, position, last batch, caches
+_PARTITION: Final = struct.Struct(">16sHibii")  # topic id, length of name, partition, delete state, epochs, segments
+_EPOCH: Final = struct.Struct(">iq")
+_LENGTH: Final = struct.Struct(">I")
+_NO_STATE: Final = -1
+_TYPES: Final = {3: RemoteLogSegmentMetadataSnapshotRecord}
+
+UserPartition = tuple[UUID, int]
+
+
+class Unusable(Exception):
+    """The snapshot cannot be used; the text says why."""
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """The caches as they are before `position` of the log, whose last batch is (base_offset, crc)."""
+
+    position: int
+    last_batch: tuple[int, int]
+    caches: dict[UserPartition, RemoteLogMetadataCache]
+
+
+@dataclass(slots=True)
+class CacheContents:
+    """One cache at one moment: the segments are never changed, so that a thread may write them down."""
+
+    partition: TopicIdPartition
+    delete_state: RemotePartitionDeleteState | None
+    highest_offsets: Mapping[int, int]
+    segments: Sequence[RemoteLogSegmentMetadata]
+
+
+def contents(caches: Iterable[RemoteLogMetadataCache]) -> list[CacheContents]:
+    """What is in these caches now."""
+    return [
+        CacheContents(cache.partition, cache.delete_state, cache.highest_offsets, cache.list_remote_log_segments())
+        for cache in caches
+    ]
+
+
+def write(
+    disk: Disk, log: Log, *, partition_count: int, position: int, last_batch: tuple[int, int], of: list[CacheContents]
+) -> None:
+    """Replace the snapshot of the partition whose log this is. Blocking. Errors: OSError."""
+    data = encode(
+        _topic_id(log), log.partition, partition_count=partition_count, position=position, last_batch=last_batch, of=of
+    )
+    write_atomically(disk, f"{log.directory}/{FILE_NAME}", data)
+
+
+def read(disk: Disk, log: Log, *, partition_count: int) -> Snapshot:
+    """The snapshot that fits this log. Blocking. Errors: Unusable, OSError (FileNotFoundError where there is none)."""
+    data = read_file(disk, f"{log.directory}/{FILE_NAME}")
+    try:
+        snapshot = decode(data, _topic_id(log), log.partition, partition_count=partition_count)
+    except (Malformed, ValueError, IndexError, struct.error) as error:
+        raise Unusable(f"it is damaged: {error}") from error
+    if snapshot.position > log.log_end_offset:
+        raise Unusable(f"it was taken at offset {snapshot.position}, but the log ends at {log.log_end_offset}")
+    base_offset, crc = snapshot.last_batch
+    if base_offset >= log.local_log_start_offset and crc != _crc_at(log, base_offset):
+        raise Unusable(f"the log has another batch at offset {base_offset}")
+    return snapshot
+
+
+def _crc_at(log: Log, offset: int) -> int | None:
+    try:
+        data = log.read(offset, max_bytes=1).read()
+    except KafkaError as error:
+        if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+            raise
+        return None
+    return next((batch.crc for batch in batches(data) if batch.base_offset == offset), None)
+
+
+def _topic_id(log: Log) -> UUID:
+    assert log.topic_id is not None
+    return log.topic_id
+
+
+# --- bytes ------------------------------------------------------------------------------------------------------------
+
+
+def encode(
+    topic_id: UUID,
+    partition: int,
+    *,
+    partition_count: int,
+    position: int,
+    last_batch: tuple[int, int],
+    of: list[CacheContents],
+) -> bytes:
+    """The bytes of the file."""
+    body = bytearray(_HEADER.pack(_VERSION, topic_id.bytes, partition, partition_count, position, *last_batch, len(of)))
+    for cache in of:
+        name = cache.partition.topic.encode()
+        body += _PARTITION.pack(
+            cache.partition.topic_id.bytes,
+            len(name),
+            cache.partition.partition,
+            _NO_STATE if cache.delete_state is None else cache.delete_state,
+            len(cache.highest_offsets),
+            len(cache.segments),
+        )
+        body += name
+        for epoch, highest in cache.highest_offsets.items():
+            body += _EPOCH.pack(epoch, highest)
+        for segment in cache.segments:
+            record = encode_record(to_snapshot_record(segment), 0)
+            body += _LENGTH.pack(len(record)) + record
+    return _CRC.pack(crc32c(body)) + body
+
+
+def decode(data: bytes, topic_id: UUID, partition: int, *, partition_count: int) -> Snapshot:
+    """The reverse. Errors: Unusable; what the parts of a damaged file raise (Malformed, ValueError, struct.error)."""
+    body = memoryview(data)[_CRC.size :]
+    if len(data) < _CRC.size + _HEADER.size or crc32c(body) != _CRC.unpack_from(data)[0]:
+        raise Malformed("the checksum is wrong")
+    version, of_topic, of_partition, of_count, position, base_offset, crc, count = _HEADER.unpack_from(body)
+    if version != _VERSION:
+        raise Unusable(f"it has version {version}")
+    if (of_topic, of_partition, of_count) != (topic_id.bytes, partition, partition_count):
+        raise Unusable("it is of another topic, partition, or number of partitions")
+    caches: dict[UserPartition, RemoteLogMetadataCache] = {}
+    at = _HEADER.size
+    for _ in range(count):
+        cache, at = _decode_cache(body, at)
+        caches[cache.partition.topic_id, cache.partition.partition] = cache
+    return Snapshot(position, (base_offset, crc), caches)
+
+
+def _decode_cache(body: memoryview, at: int) -> tuple[RemoteLogMetadataCache, int]:
+    topic_id, name_length, index, delete_state, epoch_count, segment_count = _PARTITION.unpack_from(body, at)
+    at += _PARTITION.size
+    partition = TopicIdPartition(UUID(bytes=topic_id), bytes(body[at : at + name_length]).decode(), index)
+    at += name_length
+    highest_offsets = dict(_EPOCH.iter_unpack(body[at : at + epoch_count * _EPOCH.size]))
+    at += epoch_count * _EPOCH.size
+    segments = []
+    for _ in range(segment_count):
+        end = at + _LENGTH.size + _LENGTH.unpack_from(body, at)[0]
+        record, _ = decode_record(body[at + _LENGTH.size : end], _TYPES)
+        segments.append(from_snapshot_record(partition, record))
+        at = end
+    cache = RemoteLogMetadataCache.restore(
+        partition,
+        segments,
+        highest_offsets=highest_offsets,
+        delete_state=None if delete_state == _NO_STATE else RemotePartitionDeleteState(delete_state),
+    )
+    return cache, at

@@ -1,0 +1,239 @@
+"""`__remote_log_metadata`: which of its partitions tells of a partition, and its records, byte for byte Kafka's.
+
+Any client may write to the topic, and disks rot. So a record that cannot be read is skipped, with its offset and the
+reason, and the next one is read; in Apache Kafka one such record ends tiering until the topic is mended by hand.
+
+Source  RemoteLogMetadataTopicPartitioner, RemoteLogMetadataSerde, ConsumerTask of Apache Kafka 4.3.1
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+from uuid import UUID
+
+from kbroker.tiered.api import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+    TopicIdPartition,
+)
+from kbroker.tiered.lifecycle import MetadataEvent
+from wire.errors import Malformed
+from wire.record_batch import RecordBatch, batches
+from wire.stored import tiered
+from wire.stored.frame import decode_record, encode_record, record_types
+
+RECORD_VERSION: Final = 0
+
+_TYPES: Final = record_types(tiered)
+_INT32: Final = 0xFFFF_FFFF
+_INT64: Final = 0xFFFF_FFFF_FFFF_FFFF
+
+
+@lru_cache(1024)
+def metadata_partition(partition: TopicIdPartition, partition_count: int) -> int:
+    """The partition of the topic that tells of a partition; the topic's name has no part in it."""
+    lsb, msb = partition.topic_id.int & _INT64, partition.topic_id.int >> 64
+    value = 1
+    for part in (_java_hash(lsb), _java_hash(msb), partition.partition):
+        value = (31 * value + part) & _INT32
+    return (murmur2(value.to_bytes(4, "big")) & 0x7FFF_FFFF) % partition_count
+
+
+def _java_hash(value: int) -> int:
+    """Long.hashCode of 64 bits."""
+    return (value ^ (value >> 32)) & _INT32
+
+
+def murmur2(data: bytes) -> int:
+    """Kafka's murmur2, as an unsigned 32-bit number."""
+    mix = 0x5BD1_E995
+    value = (0x9747_B28C ^ len(data)) & _INT32
+    whole = len(data) & ~3
+    for at in range(0, whole, 4):
+        word = int.from_bytes(data[at : at + 4], "little") * mix & _INT32
+        word = (word ^ (word >> 24)) * mix & _INT32
+        value = (value * mix & _INT32) ^ word
+    if whole < len(data):
+        value = (value ^ int.from_bytes(data[whole:], "little")) * mix & _INT32
+    value = (value ^ (value >> 13)) * mix & _INT32
+    return value ^ (value >> 15)
+
+
+def partition_of(event: MetadataEvent) -> TopicIdPartition:
+    """The partition that an event is about."""
+    if isinstance(event, RemotePartitionDeleteMetadata):
+        return event.topic_id_partition
+    return event.remote_log_segment_id.topic_id_partition
+
+
+# --- one record -------------------------------------------------------------------------------------------------------
+
+
+def encode_event(event: MetadataEvent) -> bytes:
+    """The value of the record that tells of an event; its key is null."""
+    return encode_record(_to_record(event), RECORD_VERSION)
+
+
+def _to_record(event: MetadataEvent) -> object:
+    if isinstance(event, RemotePartitionDeleteMetadata):
+        return tiered.RemotePartitionDeleteMetadataRecord(
+            topic_id_partition=_to_entry(event.topic_id_partition),
+            broker_id=event.broker_id,
+            event_timestamp_ms=event.event_timestamp_ms,
+            remote_partition_delete_state=event.state,
+        )
+    segment_id = tiered.RemoteLogSegmentIdEntry(
+        topic_id_partition=_to_entry(event.remote_log_segment_id.topic_id_partition), id=event.remote_log_segment_id.id
+    )
+    if isinstance(event, RemoteLogSegmentMetadataUpdate):
+        return tiered.RemoteLogSegmentMetadataUpdateRecord(
+            remote_log_segment_id=segment_id,
+            broker_id=event.broker_id,
+            event_timestamp_ms=event.event_timestamp_ms,
+            custom_metadata=event.custom_metadata,
+            remote_log_segment_state=event.state,
+        )
+    return tiered.RemoteLogSegmentMetadataRecord(
+        remote_log_segment_id=segment_id,
+        start_offset=event.start_offset,
+        end_offset=event.end_offset,
+        broker_id=event.broker_id,
+        max_timestamp_ms=event.max_timestamp_ms,
+        event_timestamp_ms=event.event_timestamp_ms,
+        segment_leader_epochs=[
+            tiered.SegmentLeaderEpochEntry(leader_epoch=epoch, offset=offset)
+            for epoch, offset in event.segment_leader_epochs
+        ],
+        segment_size_in_bytes=event.segment_size_in_bytes,
+        custom_metadata=event.custom_metadata,
+        remote_log_segment_state=event.state,
+        txn_index_empty=event.txn_index_empty,
+    )
+
+
+def _to_entry(partition: TopicIdPartition) -> tiered.TopicIdPartitionEntry:
+    return tiered.TopicIdPartitionEntry(name=partition.topic, id=partition.topic_id, partition=partition.partition)
+
+
+def decode_event(value: bytes | memoryview) -> MetadataEvent:
+    """What a record's value tells. Errors: Malformed, whatever the bytes are."""
+    record, _ = decode_record(value, _TYPES)
+    try:
+        return _from_record(record)
+    except ValueError as error:
+        raise Malformed(str(error)) from error
+
+
+def _from_record(record: Any) -> MetadataEvent:
+    if isinstance(record, tiered.RemoteLogSegmentMetadataUpdateRecord):
+        return RemoteLogSegmentMetadataUpdate(
+            remote_log_segment_id=_from_segment_entry(record.remote_log_segment_id),
+            event_timestamp_ms=record.event_timestamp_ms,
+            state=RemoteLogSegmentState(record.remote_log_segment_state),
+            broker_id=record.broker_id,
+            custom_metadata=record.custom_metadata,
+        )
+    if isinstance(record, tiered.RemoteLogSegmentMetadataRecord):
+        # Kafka reads them into a sorted map: any order, and the last of two entries.
+        epochs = {entry.leader_epoch: entry.offset for entry in record.segment_leader_epochs}
+        return RemoteLogSegmentMetadata(
+            remote_log_segment_id=_from_segment_entry(record.remote_log_segment_id),
+            start_offset=record.start_offset,
+            end_offset=record.end_offset,
+            max_timestamp_ms=record.max_timestamp_ms,
+            broker_id=record.broker_id,
+            event_timestamp_ms=record.event_timestamp_ms,
+            segment_leader_epochs=tuple(sorted(epochs.items())),
+            segment_size_in_bytes=record.segment_size_in_bytes,
+            state=RemoteLogSegmentState(record.remote_log_segment_state),
+            custom_metadata=record.custom_metadata,
+            txn_index_empty=record.txn_index_empty,
+        )
+    if isinstance(record, tiered.RemotePartitionDeleteMetadataRecord):
+        return RemotePartitionDeleteMetadata(
+            topic_id_partition=_from_entry(record.topic_id_partition),
+            state=RemotePartitionDeleteState(record.remote_partition_delete_state),
+            event_timestamp_ms=record.event_timestamp_ms,
+            broker_id=record.broker_id,
+        )
+    raise ValueError(f"a {type(record).__name__} belongs into a file, not into the topic")
+
+
+def _from_entry(entry: tiered.TopicIdPartitionEntry) -> TopicIdPartition:
+    return TopicIdPartition(entry.id, entry.name, entry.partition)
+
+
+def _from_segment_entry(entry: tiered.RemoteLogSegmentIdEntry) -> RemoteLogSegmentId:
+    segment_id: UUID = entry.id
+    return RemoteLogSegmentId(_from_entry(entry.topic_id_partition), segment_id)
+
+
+# --- a piece of the log -----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Events:
+    """What a piece of the topic's log tells.
+
+    Shape  events are (offset, event) in the order of the log; skipped are (first offset, how many, why)
+    Shape  next_offset is where to read on
+    Shape  last_batch is (base_offset, crc) of the last batch that was read, by which a place in a log is known again
+    """
+
+    next_offset: int
+    events: list[tuple[int, MetadataEvent]] = field(default_factory=list)
+    skipped: list[tuple[int, int, str]] = field(default_factory=list)
+    last_batch: tuple[int, int] | None = None
+
+    def skip_to(self, offset: int, why: str) -> None:
+        """Note that nothing before `offset` can be read."""
+        if offset > self.next_offset:
+            self.skipped.append((self.next_offset, offset - self.next_offset, why))
+            self.next_offset = offset
+
+
+def read_events(
+    data: bytes | memoryview, offset: int, *, end_offset: int, partition: int, partition_count: int
+) -> Events:
+    """The events in [offset, end_offset) of batches that follow one another, up to the first one that is damaged."""
+    found = Events(offset)
+    for batch in batches(data):
+        # The checksum does not cover the base offset.
+        if not batch.crc_is_valid() or not batch.base_offset < batch.next_offset <= end_offset:
+            break
+        if batch.next_offset > found.next_offset:
+            _read_batch(found, batch, partition, partition_count)
+    return found
+
+
+def _read_batch(found: Events, batch: RecordBatch, partition: int, partition_count: int) -> None:
+    start = found.next_offset
+    found.last_batch = batch.base_offset, batch.crc
+    if batch.is_control:
+        found.next_offset = batch.next_offset  # the end of a transaction, which changes nothing for a reader of all
+        return
+    try:
+        for record in batch.records():
+            if record.offset < start:
+                continue
+            found.next_offset = record.offset
+            try:
+                if record.value is None:
+                    raise Malformed("a record without a value")
+                event = decode_event(record.value)
+                expected = metadata_partition(partition_of(event), partition_count)
+                if expected != partition:
+                    raise Malformed(f"a record that belongs into partition {expected}")
+                found.events.append((record.offset, event))
+            except Malformed as error:
+                found.skipped.append((record.offset, 1, str(error)))
+            found.next_offset = record.offset + 1
+    except Malformed as error:
+        found.skip_to(batch.next_offset, f"a batch that cannot be read: {error}")
+    found.next_offset = batch.next_offset
