@@ -104,6 +104,7 @@ class Log(LogView):
         self.last_flush_ms = 0
         self.generation = 0  # raised by each truncation, so that a flush planned before does not count
         # Its names may be new; those of an empty log are left unsynced until it holds something.
+        self.loaded_active_offset = self.segments.active.base_offset if self.log_end_offset else -1
         self.needs_directory_sync = self.segments.active.has_unsynced_files or not self.log_end_offset
         self.is_closed = False
         self.restart_reading()
@@ -337,9 +338,12 @@ class Log(LogView):
     def may_need_retention(self) -> bool:
         """Whether there is anything that could be deleted; spares an empty or idle log the look at its files."""
         config = self.config
-        return self.log_end_offset > self.segments.first.base_offset and (
-            len(self.segments) > 1 or (config.is_deleting and max(config.retention_ms, config.retention_bytes) >= 0)
-        )
+        if self.log_end_offset <= self.segments.first.base_offset:
+            return False
+        limits = [config.retention_ms, config.retention_bytes]
+        if config.is_copied_to_tier:
+            limits += config.local_retention_ms, config.local_retention_bytes
+        return len(self.segments) > 1 or ((config.is_deleting or config.is_copied_to_tier) and max(limits) >= 0)
 
     def plan_retention(
         self, *, high_watermark: int, timestamp_ms: int, highest_offset_in_remote_storage: int | None = None
@@ -376,6 +380,10 @@ class Log(LogView):
         with self.disk_errors():
             rolling.install(self, rolling.prepare_roll(self, self.log_end_offset, timestamp_ms))
         return True
+
+    def may_hold_earlier_than(self, timestamp_ms: int) -> bool:
+        """Whether something in the active segment may have been appended before that wall time. Blocking."""
+        return rolling.may_hold_earlier_than(self, timestamp_ms)
 
     def flush(self) -> None:
         """Make everything in the log durable: the steps of a flush in one. Blocking."""

@@ -67,6 +67,11 @@ class LogConfig:
         return "compact" in self.cleanup_policy
 
     @property
+    def is_copied_to_tier(self) -> bool:
+        """Closed segments are copied to the tier, and only then may the local ones go."""
+        return self.remote_storage_enable and not self.remote_log_copy_disable and not self.is_compacting
+
+    @property
     def is_log_append_time(self) -> bool:
         return self.message_timestamp_type == "LogAppendTime"
 

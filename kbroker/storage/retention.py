@@ -6,7 +6,8 @@ retention.ms. Nothing at or above the high_watermark goes. If even the active se
 first.
 
 With a tier the limits are the local ones, a segment goes only when the tier has it, and what rises is
-local_log_start_offset alone.
+local_log_start_offset alone. An active segment that has to go is closed so that it can be copied first; and with an
+empty cleanup.policy, where nothing is deleted from the log, the local limits hold all the same.
 
 Source  UnifiedLog.deletableSegments, deleteOldSegments of Apache Kafka 4.3.1
 """
@@ -76,7 +77,7 @@ def plan_retention(
     if tiered:
         retention_ms = retention_ms if config.local_retention_ms == -2 else config.local_retention_ms
         retention_bytes = retention_bytes if config.local_retention_bytes == -2 else config.local_retention_bytes
-    if not config.is_deleting:
+    elif not config.is_deleting:
         retention_ms = retention_bytes = -1
 
     upper_bounds = [segment.base_offset for segment in segments[1:]] + [log_end_offset]

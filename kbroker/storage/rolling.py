@@ -89,3 +89,19 @@ def cut_back(log: Log, plan: AppendPlan, error: OSError) -> None:
             log.files.open(segment.log_path).file.truncate(segment.size)
     except OSError:
         log.state.fail(error)
+
+
+def may_hold_earlier_than(log: Log, timestamp_ms: int) -> bool:
+    """See `Log.may_hold_earlier_than`.
+
+    Nobody remembers over a restart when a segment was begun; but all of it was appended later than what is in the
+    segment before.
+    """
+    active = log.segments.active
+    if not active.size:
+        return False
+    if active.base_offset != log.loaded_active_offset:
+        return active.created_ms < timestamp_ms
+    before = tuple(log.segments)[-2:-1]
+    with log.disk_errors():
+        return not before or log.disk.modified_ms(before[0].log_path) < timestamp_ms

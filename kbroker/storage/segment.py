@@ -127,9 +127,13 @@ class Segment:
             opened = files.create(segment.path(suffix))
             if opened.file.size():
                 opened.file.truncate(0)
-        segment._offset_index = Index(files, segment.path(INDEX_SUFFIX), OFFSET_ENTRY, written=0)
-        segment._time_index = Index(files, segment.path(TIME_INDEX_SUFFIX), TIME_ENTRY, written=0)
+        segment.begin_indexes()
         return segment
+
+    def begin_indexes(self) -> None:
+        """Take both indexes for empty: what is noted from now on gathers in memory until it is written out."""
+        self._offset_index = Index(self.files, self.path(INDEX_SUFFIX), OFFSET_ENTRY, written=0)
+        self._time_index = Index(self.files, self.path(TIME_INDEX_SUFFIX), TIME_ENTRY, written=0)
 
     def path(self, suffix: str) -> str:
         return f"{self.directory}/{self.base_offset:020d}{suffix}"
@@ -358,13 +362,12 @@ class Segment:
         and whoever comes second writes the same bytes again.
         """
         made = Segment(self.files, self.directory, self.base_offset, interval_bytes=self.interval_bytes)
-        made._offset_index = Index(self.files, self.path(INDEX_SUFFIX), OFFSET_ENTRY, written=0)
-        made._time_index = Index(self.files, self.path(TIME_INDEX_SUFFIX), TIME_ENTRY, written=0)
+        made.begin_indexes()
         for position, header in scan_headers(self.open().file, 0, self.size, chunk_bytes=1 << 20):
             made.note_batch(header, position)
         made.add_time_entry()
         made.write_indexes()
-        for index in (made._offset_index, made._time_index):
+        for index in (made.offset_index, made.time_index):
             index.truncate(index.entries)  # whatever the file held behind them
         self._offset_index, self._time_index = made._offset_index, made._time_index
         self.max_timestamp_offset, self.max_timestamp = made.max_timestamp_offset, made.max_timestamp
@@ -414,8 +417,7 @@ class Segment:
             self.first_timestamp = self.max_timestamp = self.indexed_timestamp = -1
             self.max_timestamp_offset = self.base_offset
             self.last_index_position = 0
-            self._offset_index = Index(self.files, self.path(INDEX_SUFFIX), OFFSET_ENTRY, written=0)
-            self._time_index = Index(self.files, self.path(TIME_INDEX_SUFFIX), TIME_ENTRY, written=0)
+            self.begin_indexes()
             return None
         try:
             time_entry = self.time_index.last()
@@ -448,10 +450,9 @@ class Segment:
         return last
 
     def _reset_indexes(self) -> None:
-        self._offset_index = Index(self.files, self.path(INDEX_SUFFIX), OFFSET_ENTRY, written=0)
-        self._time_index = Index(self.files, self.path(TIME_INDEX_SUFFIX), TIME_ENTRY, written=0)
-        self._offset_index.truncate(0)
-        self._time_index.truncate(0)
+        self.begin_indexes()
+        self.offset_index.truncate(0)
+        self.time_index.truncate(0)
         self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
         self.first_timestamp = self.indexed_timestamp = -1
         self.last_index_position = 0

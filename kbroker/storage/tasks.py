@@ -38,12 +38,8 @@ class TaskEnv(Clock, Protocol):
     async def run_blocking(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result: ...
 
 
-class Partitions(Protocol):
-    """What the loops need of those who own the logs."""
-
-    def high_watermark(self, log: Log) -> int:
-        """Up to where the log is committed: nothing at or above it may be deleted."""
-        ...
+class Locks(Protocol):
+    """How long a log stays as it is."""
 
     def locked(self, log: Log) -> AbstractAsyncContextManager[object]:
         """Hold off appends, truncations and the like that take more than one step, and the removal of the log."""
@@ -51,6 +47,22 @@ class Partitions(Protocol):
 
     def kept(self, log: Log) -> AbstractAsyncContextManager[object]:
         """Hold off the removal of the log alone: its name may soon be another log's. Appends go on."""
+        ...
+
+
+class Partitions(Locks, Protocol):
+    """What the loops need of those who own the logs."""
+
+    def high_watermark(self, log: Log) -> int:
+        """Up to where the log is committed: nothing at or above it may be deleted."""
+        ...
+
+
+class TieredPartitions(Partitions, Protocol):
+    """The same with what retention asks of a log that is copied to the tier."""
+
+    def highest_offset_in_remote_storage(self, log: Log) -> int | None:
+        """Up to where the tier has it, -1 for nothing; None while that is not known, and nothing local may go."""
         ...
 
 
@@ -81,7 +93,7 @@ async def flush_logs(
                 report(error.message)
 
 
-async def flush_log(env: TaskEnv, partitions: Partitions, log: Log, plan: FlushPlan) -> None:
+async def flush_log(env: TaskEnv, partitions: Locks, log: Log, plan: FlushPlan) -> None:
     """Make durable what a flush was planned for. Errors: KAFKA_STORAGE_ERROR."""
     if plan.writes_epochs:
         # A synced append and a truncation write the same file.
@@ -97,7 +109,7 @@ async def flush_log(env: TaskEnv, partitions: Partitions, log: Log, plan: FlushP
 async def apply_retention(
     env: TaskEnv,
     directory: LogDirectory,
-    partitions: Partitions,
+    partitions: TieredPartitions,
     *,
     interval_ms: int,
     report: Callable[[str], None],
@@ -120,7 +132,7 @@ async def apply_retention(
                 report(error.message)
 
 
-async def _apply_retention_once(env: TaskEnv, partitions: Partitions, log: Log, clock: CautiousClock) -> None:
+async def _apply_retention_once(env: TaskEnv, partitions: TieredPartitions, log: Log, clock: CautiousClock) -> None:
     if not log.may_need_retention and not log.producers:
         return
     async with partitions.locked(log):
@@ -132,12 +144,22 @@ async def _apply_retention_once(env: TaskEnv, partitions: Partitions, log: Log, 
         if not log.may_need_retention:
             return
         high_watermark = partitions.high_watermark(log)
+        tiered = log.config.is_copied_to_tier
+        remote = partitions.highest_offset_in_remote_storage(log) if tiered else None
+        if tiered and remote is None:
+            return
         plan = await env.run_blocking(
-            lambda: log.plan_retention(high_watermark=high_watermark, timestamp_ms=deletion_time_ms)
+            lambda: log.plan_retention(
+                high_watermark=high_watermark,
+                timestamp_ms=deletion_time_ms,
+                highest_offset_in_remote_storage=remote,
+            )
         )
         if plan:
             now_ms, timestamp_ms = env.now_ms(), env.timestamp_ms()
-            await env.run_blocking(lambda: log.apply_retention(plan, now_ms=now_ms, timestamp_ms=timestamp_ms))
+            await env.run_blocking(
+                lambda: log.apply_retention(plan, now_ms=now_ms, timestamp_ms=timestamp_ms, tiered=tiered)
+            )
 
 
 async def remove_deleted(

@@ -1,7 +1,252 @@
-"""What the tier does for ever; the loops alone."""
+"""What the tier does for ever for each partition: copy what is closed, delete what has expired.
+
+The two have nothing to wait for in each other. A round that fails is repeated after a back-off that doubles up to the
+ordinary interval: quietly where the store only cannot do it now, which is said once until it can again. What is behind
+(see RemotePartition) is looked at in every round, also in one that fails.
+
+Source  RLMCopyTask, RLMExpirationTask, RLMFollowerTask of Apache Kafka 4.3.1
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
 import trio
 
-__all__ = ["trio"]
+from kbroker.runtime.log import logger
+from kbroker.storage.segment import Segment
+from kbroker.tiered import expiring
+from kbroker.tiered.api import (
+    RemoteLogSegmentState,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+    TopicIdPartition,
+)
+from kbroker.tiered.calls import plugin_errors
+from kbroker.tiered.copying import CustomMetadataTooLarge, copy_segment, tidy
+from kbroker.tiered.partition import NOTHING, TierCounters
+from kbroker.tiered.plan import CopyCandidate, plan_copies
+from kbroker.tiered.ports import PartitionReader
+from kbroker.tiered.tools import TierTools, new_held
+from wire.errors import KafkaError
+
+if TYPE_CHECKING:
+    from kbroker.tiered.manager import RemoteLogManager
+
+events = logger(__name__)
+
+BACKOFF_MS: Final = 500
+
+
+class BackOff:
+    """How long to wait after the next failure: twice as long as after the one before, up to a limit."""
+
+    def __init__(self) -> None:
+        self._delay_ms = BACKOFF_MS
+
+    def reset(self) -> None:
+        """It went well."""
+        self._delay_ms = BACKOFF_MS
+
+    def next_ms(self, limit_ms: int) -> int:
+        """How long to wait now."""
+        delay_ms, self._delay_ms = self._delay_ms, min(2 * self._delay_ms, max(limit_ms, BACKOFF_MS))
+        return min(delay_ms, limit_ms)
+
+
+class PartitionTasks:
+    """The two tasks of one tiered partition.
+
+    Shape  config is the log's as they last saw it; ended is set when both are over
+    """
+
+    def __init__(self, manager: RemoteLogManager, partition: PartitionReader) -> None:
+        self.manager = manager
+        self.held = new_held(partition)
+        self.config = partition.log.config
+        self.scope = trio.CancelScope()
+        self.ended = trio.Event()
+        self._wanted = [trio.Event(), trio.Event()]
+        self._rolled_for = NOTHING
+        self._is_start_known = False
+
+    def wake(self) -> None:
+        """Have both begin a round now."""
+        for event in self._wanted:
+            event.set()
+
+    async def run(self) -> None:
+        """Copy and expire until `scope` is cancelled."""
+        with self.scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keep, 0, self._copy_round)
+                nursery.start_soon(self._keep, 1, self._expire_round)
+
+    async def _keep(self, number: int, do_round: Callable[[], Awaitable[None]]) -> None:
+        back_off = BackOff()
+        remote = self.held.remote
+        while True:
+            interval_ms = delay_ms = self.manager.tools.settings.remote_log_manager_task_interval_ms
+            wanted = self._wanted[number] = trio.Event()
+            try:
+                await do_round()
+            except CustomMetadataTooLarge as error:
+                remote.counters.copy_errors += 1
+                self._tell(error)
+            except (RemoteStorageError, KafkaError) as error:
+                delay_ms = back_off.next_ms(interval_ms)
+                if number == 0 and not isinstance(error, RetriableRemoteStorageError):
+                    remote.counters.copy_errors += 1
+                self._tell(error)
+            else:
+                back_off.reset()
+            if number == 0:
+                self.held.note_lag()
+            with trio.move_on_after(delay_ms / 1000):
+                await wanted.wait()
+
+    def _tell(self, error: RemoteStorageError | KafkaError) -> None:
+        """Note what went wrong, and log it unless that was the last thing that was said of the partition."""
+        remote, partition = self.held.remote, self.held.partition
+        told = str(error)
+        if told == remote.last_error:
+            return
+        remote.last_error = told
+        tell = events.info if isinstance(error, RetriableRemoteStorageError) else events.warning
+        tell("the tier does not do what it should", topic=partition.topic, partition=partition.index, error=told)
+
+    async def _begin_round(self) -> bool:
+        """Whether this broker leads the partition; when it is known what the tier has of it."""
+        tools, held = self.manager.tools, self.held
+        partition = held.partition
+        self.config = partition.log.config
+        held.remote.copies = self.config.is_copied_to_tier
+        with plugin_errors("wait_until_ready"):
+            await tools.metadata.wait_until_ready(held.remote.topic_id_partition)
+        if partition.log.is_closed:
+            return False
+        held.make_out(tools.metadata)
+        return partition.is_leader
+
+    # Copying
+
+    async def _copy_round(self) -> None:
+        if not await self._begin_round():
+            return
+        tools, held = self.manager.tools, self.held
+        if not self._is_start_known:
+            await expiring.find_log_start(tools, held)
+            self._is_start_known = True
+        if not held.remote.copies:
+            return
+        await self._roll_if_asked()
+        while (candidate := self._next_candidate()) is not None:
+            await self._wait_for_quota(candidate.segment.size)
+            async with self.manager.copiers:
+                if held.needs_tidying:
+                    await tidy(tools, held)
+                await copy_segment(tools, held, candidate)
+        held.remote.last_error = ""
+
+    def _next_candidate(self) -> CopyCandidate[Segment] | None:
+        partition, remote = self.held.partition, self.held.remote
+        log, stable = partition.log, partition.last_stable_offset
+        self.held.note_lag()
+        highest = remote.highest_offset_in_remote_storage
+        if log.is_closed or stable is None or highest is None or not log.config.is_copied_to_tier:
+            return None
+        from_offset = max(highest + 1, log.log_start_offset)
+        found = plan_copies(tuple(log.segments), from_offset=from_offset, last_stable_offset=stable)
+        return found[0] if found else None
+
+    async def _roll_if_asked(self) -> None:
+        """Close the active segment if it may hold what was appended before the time that somebody asked for."""
+        log, tools = self.held.partition.log, self.manager.tools
+        asked_ms = log.config.kbroker_remote_flush_timestamp_ms
+        if asked_ms <= self._rolled_for or asked_ms > tools.env.timestamp_ms():
+            return
+        async with tools.partitions.locked(log):
+            if not log.is_closed and await tools.env.run_blocking(log.may_hold_earlier_than, asked_ms):
+                timestamp_ms = tools.env.timestamp_ms()
+                await tools.env.run_blocking(lambda: log.roll(timestamp_ms=timestamp_ms))
+        self._rolled_for = asked_ms
+
+    async def _wait_for_quota(self, size: int) -> None:
+        """Stand in line until the budget of all copies allows another one, and pay for it."""
+        env, quota = self.manager.env, self.manager.copy_quota
+        async with self.manager.copy_turn:
+            while wait_ms := quota.wait_ms(env.now_ms()):
+                await env.sleep_ms(min(wait_ms, 1000))  # the budget may be raised meanwhile
+            quota.take(size, now_ms=env.now_ms())
+
+    # Expiring
+
+    async def _expire_round(self) -> None:
+        if not await self._begin_round() or not self._is_start_known:
+            return
+        async with self.manager.expirers:
+            await expiring.expire(self.manager.tools, self.held)
+
+
+async def delete_partition(manager: RemoteLogManager, gone: TopicIdPartition) -> None:
+    """Delete all that is in the tier of a partition whose topic is gone, or is tiered no more; returns when it is done.
+
+    Of a log that stays, log_start_offset rises to what is left of it before anything goes.
+    """
+    back_off, told = BackOff(), ""
+    counters = TierCounters()
+    while True:
+        tools = manager.tools
+        try:
+            partition = tools.partitions.find_partition((gone.topic, gone.partition))
+            if partition is not None and partition.topic_id == gone.topic_id:
+                await _give_up_remote_part(tools, partition)
+            async with manager.expirers:
+                await _delete_all(tools, counters, gone)
+                with plugin_errors("on_stop_partitions"):
+                    await tools.metadata.on_stop_partitions([gone])
+        except (RemoteStorageError, KafkaError) as error:
+            if str(error) != told:
+                told = str(error)
+                events.info(
+                    "what is in the tier of a partition cannot be deleted yet",
+                    topic=gone.topic,
+                    partition=gone.partition,
+                    error=error,
+                )
+            await tools.env.sleep_ms(back_off.next_ms(tools.settings.remote_log_manager_task_interval_ms))
+        else:
+            events.info("nothing of a partition is left in the tier", topic=gone.topic, partition=gone.partition)
+            return
+
+
+async def _give_up_remote_part(tools: TierTools, partition: PartitionReader) -> None:
+    log = partition.log
+    async with tools.partitions.locked(log):
+        if not log.is_closed:
+            log.raise_log_start_offset(log.local_log_start_offset)
+    await tools.partitions.write_log_starts()
+    tools.partitions.wake(partition.key)
+
+
+async def _delete_all(tools: TierTools, counters: TierCounters, gone: TopicIdPartition) -> None:
+    with plugin_errors("following the metadata"):
+        await tools.metadata.on_partition_leadership_changes([gone], [])
+        await tools.metadata.wait_until_ready(gone)
+    failure: RemoteStorageError | None = None
+    unanswered = 0
+    for one in tools.metadata.list_remote_log_segments(gone):
+        if one.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
+            continue
+        try:
+            await expiring.delete_segment(tools, counters, one)
+        except RemoteStorageError as error:
+            failure = error
+            unanswered = unanswered + 1 if isinstance(error, RetriableRemoteStorageError) else 0
+            if unanswered == expiring.PATIENCE:
+                break
+        else:
+            unanswered = 0
+    if failure is not None:
+        raise failure

@@ -1,0 +1,173 @@
+"""Copying one segment to the tier.
+
+    STARTED     its metadata is durable before the first byte leaves, so that whatever a crash leaves can be found
+    the bytes   checked here before (see kbroker/storage/sealing.py), by the storage manager on the way
+    FINISHED    durable, and only then may anybody read it there, or delete it here
+
+A crash in between leaves a segment that is STARTED and copied by nobody: `tidy` deletes what is there of it. Each
+attempt has an id of its own, so what an earlier one does late harms nobody. A copy that failed for good is deleted at
+once; one whose store is down is left alone until the store answers again, which is found out by tidying: so however
+long that lasts, at most one attempt of a partition lies about.
+
+Source  RLMCopyTask.copyLogSegment of Apache Kafka 4.3.1; KAFKA-17428, KAFKA-19981
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kbroker.runtime.log import logger
+from kbroker.storage.leader_epoch import format_epochs
+from kbroker.storage.log import Log
+from kbroker.storage.sealing import SealedSegment, seal
+from kbroker.storage.segment import Segment
+from kbroker.storage.tasks import flush_log
+from kbroker.tiered import expiring
+from kbroker.tiered.api import (
+    LogSegmentData,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
+from kbroker.tiered.calls import plugin_errors
+from kbroker.tiered.plan import STARTED, CopyCandidate, clipped_epochs
+from kbroker.tiered.tools import Held, TierTools
+from wire.errors import KafkaError
+
+events = logger(__name__)
+
+
+class CustomMetadataTooLarge(RemoteStorageError):
+    """The storage manager wants more kept for it than remote.log.metadata.custom.metadata.max.bytes: the partition is
+    copied no further.
+    """
+
+
+async def copy_segment(tools: TierTools, held: Held, candidate: CopyCandidate[Segment]) -> None:
+    """Copy a closed segment; afterwards highest_offset_in_remote_storage is its end.
+
+    Once the tier is told of the segment this is not cancelled any more, but by the end of `tools.finishing`.
+    Errors  RemoteStorageError (what was there of it is deleted, or will be), RetriableRemoteStorageError, KafkaError
+            (the local log cannot be read, or is damaged)
+    """
+    log, remote = held.partition.log, held.remote
+    sealed = await _sealed(tools, log, candidate)
+    if sealed is None:
+        return
+    entries = log.leader_epochs.entries
+    metadata = RemoteLogSegmentMetadata(
+        remote_log_segment_id=RemoteLogSegmentId(remote.topic_id_partition, tools.env.new_uuid()),
+        start_offset=sealed.base_offset,
+        end_offset=sealed.next_offset - 1,
+        max_timestamp_ms=sealed.max_timestamp_ms,
+        broker_id=tools.broker_id,
+        event_timestamp_ms=tools.env.timestamp_ms(),
+        segment_leader_epochs=clipped_epochs(entries, sealed.base_offset, sealed.next_offset),
+        segment_size_in_bytes=sealed.size,
+        txn_index_empty=sealed.transaction_index is None,
+    )
+    data = LogSegmentData(
+        log_segment=sealed.log,
+        offset_index=sealed.offset_index,
+        time_index=sealed.time_index,
+        transaction_index=sealed.transaction_index,
+        producer_snapshot_index=sealed.producer_snapshot,
+        leader_epoch_index=format_epochs(one for one in entries if one[1] < sealed.next_offset).encode(),
+    )
+    held.copying.add(metadata.remote_log_segment_id)
+    try:
+        with tools.finishing():
+            await _copy(tools, held, metadata, data)
+    finally:
+        held.copying.discard(metadata.remote_log_segment_id)
+    await tools.env.sleep_ms(0)  # whoever was cancelled meanwhile goes now
+
+
+async def _sealed(tools: TierTools, log: Log, candidate: CopyCandidate[Segment]) -> SealedSegment | None:
+    """The segment, durable and checked; None if it is gone meanwhile.
+
+    Were it not durable here, a loss of power could take from the log what the tier has, and the log would go on with
+    other records at these offsets.
+    """
+    segment, next_offset = candidate
+    try:
+        plan = None if log.recovery_point >= next_offset else log.plan_flush(below_active=True)
+        if plan is not None:
+            await flush_log(tools.env, tools.partitions, log, plan)
+        async with tools.partitions.kept(log):
+            if log.is_closed or segment.is_gone:
+                return None
+            return await tools.copy_threads.run_blocking(lambda: seal(log, segment, next_offset=next_offset))
+    except KafkaError:
+        if log.is_closed or segment.is_gone:
+            return None
+        raise
+
+
+async def _copy(tools: TierTools, held: Held, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
+    counters = held.remote.counters
+    held.needs_tidying = True
+    with plugin_errors("add_remote_log_segment_metadata"):
+        await tools.metadata.add_remote_log_segment_metadata(metadata)
+    counters.copy_requests += 1
+    try:
+        custom_metadata = await tools.copy_threads.run_blocking(_copy_data, tools, metadata, data)
+        limit = tools.settings.remote_log_metadata_custom_metadata_max_bytes
+        if custom_metadata is not None and len(custom_metadata) > limit:
+            metadata = replace(metadata, custom_metadata=custom_metadata)
+            raise CustomMetadataTooLarge(f"{len(custom_metadata)} bytes of custom metadata, {limit} are allowed")
+    except RetriableRemoteStorageError:
+        raise
+    except RemoteStorageError as error:
+        await _clean_up(tools, held, metadata, error)
+        raise
+    update = RemoteLogSegmentMetadataUpdate(
+        remote_log_segment_id=metadata.remote_log_segment_id,
+        event_timestamp_ms=tools.env.timestamp_ms(),
+        state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+        broker_id=tools.broker_id,
+        custom_metadata=custom_metadata,
+    )
+    with plugin_errors("update_remote_log_segment_metadata"):
+        await tools.metadata.update_remote_log_segment_metadata(update)
+    held.needs_tidying = False
+    counters.copy_bytes += metadata.segment_size_in_bytes
+    held.note_copied(metadata.end_offset)
+
+
+def _copy_data(tools: TierTools, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes | None:
+    with plugin_errors("copy_log_segment_data"):
+        return tools.storage.copy_log_segment_data(metadata, data)
+
+
+async def _clean_up(
+    tools: TierTools, held: Held, metadata: RemoteLogSegmentMetadata, error: RemoteStorageError
+) -> None:
+    """Delete what a failed copy left; what that does not achieve is found by expiry, again and again."""
+    try:
+        await expiring.delete_segment(tools, held.remote.counters, metadata)
+        held.needs_tidying = False
+    except RemoteStorageError as again:
+        events.info(
+            "what a failed copy left could not be deleted, which is tried again",
+            topic=held.partition.topic,
+            partition=held.partition.index,
+            segment=metadata.remote_log_segment_id.id,
+            why=error,
+            error=again,
+        )
+
+
+async def tidy(tools: TierTools, held: Held) -> None:
+    """Delete what unfinished copies of this broker left, before another one is begun.
+
+    Errors  RemoteStorageError, so that nothing is copied while not even that can be done
+    """
+    for one in tools.metadata.list_remote_log_segments(held.remote.topic_id_partition):
+        if one.state is STARTED and one.broker_id == tools.broker_id:
+            assert one.remote_log_segment_id not in held.copying, "one copy of a partition at a time"
+            await expiring.delete_segment(tools, held.remote.counters, one)
+    held.needs_tidying = False

@@ -1,0 +1,180 @@
+"""Taking segments out of the tier.
+
+    log_start_offset   rises first, is written down, and who waits hears of it: no reader is led to what is going
+    DELETE_STARTED     durable, so that the deletion is finished whatever happens
+    the objects        may be gone already: deleting is repeated until it succeeds once
+    DELETE_FINISHED    nothing of it is left
+
+A segment that cannot be deleted keeps none of the others: it is tried again with the next round, behind them. Where the
+store does not answer at all, the round ends after a few.
+
+Source  RLMExpirationTask of Apache Kafka 4.3.1; KAFKA-15352, KAFKA-16511, KAFKA-17428
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from kbroker.runtime.log import logger
+from kbroker.tiered.api import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemoteResourceNotFound,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
+from kbroker.tiered.calls import plugin_errors
+from kbroker.tiered.partition import NOTHING, TierCounters
+from kbroker.tiered.plan import (
+    DELETE_STARTED,
+    ExpiryPlan,
+    ExpiryReason,
+    Lineage,
+    local_only_bytes,
+    lowest_remote_offset,
+    plan_expiry,
+)
+from kbroker.tiered.tools import Held, TierTools
+
+events = logger(__name__)
+
+HORIZON_MS: Final = 3_600_000
+"""A copy that another broker began so long ago, and did not finish, will not be finished."""
+
+PATIENCE: Final = 3
+"""After so many deletions in a row to which the store gave no answer the round ends."""
+
+
+def plan_expiry_of(tools: TierTools, held: Held) -> ExpiryPlan:
+    """What leaves the tier now; also brings the sizes of `held.remote` up to date."""
+    partition, remote = held.partition, held.remote
+    log, config = partition.log, partition.log.config
+    highest = remote.highest_offset_in_remote_storage
+    timestamp_ms = tools.clock.timestamp_ms()
+
+    def is_abandoned(one: RemoteLogSegmentMetadata) -> bool:
+        return one.broker_id == tools.broker_id or timestamp_ms - one.event_timestamp_ms > HORIZON_MS
+
+    plan = plan_expiry(
+        tools.metadata.list_remote_log_segments(remote.topic_id_partition),
+        Lineage(log.leader_epochs.entries, log_end_offset=log.log_end_offset),
+        log_start_offset=log.log_start_offset,
+        local_bytes=local_only_bytes(tuple(log.segments), highest_remote=NOTHING if highest is None else highest),
+        retention_ms=config.retention_ms if config.is_deleting else -1,
+        retention_bytes=config.retention_bytes if config.is_deleting else -1,
+        timestamp_ms=timestamp_ms,
+        copying=held.copying,
+        is_abandoned=is_abandoned,
+    )
+    remote.remote_size_bytes, remote.remote_segments = plan.size_bytes, plan.segments
+    remote.delete_lag_bytes, remote.delete_lag_segments = plan.lag
+    return plan
+
+
+async def expire(tools: TierTools, held: Held) -> None:
+    """One round for a partition that this broker leads.
+
+    Errors  KafkaError (log_start_offset could not be written down: nothing is deleted), RemoteStorageError (the last
+            one; everything else that could be deleted is)
+    """
+    plan = plan_expiry_of(tools, held)
+    if not plan.doomed:
+        return
+    if plan.log_start_offset is not None:
+        await raise_log_start(tools, held, plan.log_start_offset)
+    elif any(one.reason in (ExpiryReason.LOG_START, ExpiryReason.EPOCHS) for one in plan.doomed):
+        # It was raised by somebody else, and a crash must not bring it back.
+        await tools.partitions.write_log_starts()
+    events.info(
+        "segments leave the tier",
+        topic=held.partition.topic,
+        partition=held.partition.index,
+        segments=len(plan.doomed),
+        bytes=plan.lag.bytes,
+        reasons=", ".join(dict.fromkeys(one.reason for one in plan.doomed)),
+    )
+    await delete_segments(tools, held, [one.metadata for one in plan.doomed])
+
+
+async def raise_log_start(tools: TierTools, held: Held, offset: int) -> None:
+    """Let the log begin at `offset`, durably. Errors: KAFKA_STORAGE_ERROR."""
+    log = held.partition.log
+    async with tools.partitions.locked(log):
+        if not log.is_closed:
+            log.raise_log_start_offset(min(offset, held.partition.known_high_watermark))
+    await tools.partitions.write_log_starts()
+    tools.partitions.wake(held.partition.key)
+
+
+async def find_log_start(tools: TierTools, held: Held) -> None:
+    """Let the log begin where the tier's part of it does, if that lies higher than is known here: what was expired last
+    before a crash need not have been written down.
+    """
+    log = held.partition.log
+    if log.log_start_offset >= log.local_log_start_offset:
+        return
+    lineage = Lineage(log.leader_epochs.entries, log_end_offset=log.log_end_offset)
+    known = tools.metadata.list_remote_log_segments(held.remote.topic_id_partition)
+    lowest = lowest_remote_offset(known, lineage)
+    start = log.local_log_start_offset if lowest is None else min(lowest, log.local_log_start_offset)
+    if start > log.log_start_offset:
+        await raise_log_start(tools, held, start)
+
+
+async def delete_segments(tools: TierTools, held: Held, doomed: Sequence[RemoteLogSegmentMetadata]) -> None:
+    """Delete segments one after the other, those that failed last time at the end. Errors: RemoteStorageError."""
+    failure: RemoteStorageError | None = None
+    unanswered = 0
+    remote = held.remote
+    for one in sorted(doomed, key=lambda one: one.remote_log_segment_id in held.stuck):
+        try:
+            await delete_segment(tools, remote.counters, one)
+        except RemoteStorageError as error:
+            failure = error
+            held.stuck.add(one.remote_log_segment_id)
+            unanswered = unanswered + 1 if isinstance(error, RetriableRemoteStorageError) else 0
+            if unanswered == PATIENCE:
+                break
+        else:
+            unanswered = 0
+            held.stuck.discard(one.remote_log_segment_id)
+            remote.delete_lag_bytes = max(0, remote.delete_lag_bytes - one.segment_size_in_bytes)
+            remote.delete_lag_segments = max(0, remote.delete_lag_segments - 1)
+    if failure is not None:
+        raise failure
+
+
+async def delete_segment(tools: TierTools, counters: TierCounters, metadata: RemoteLogSegmentMetadata) -> None:
+    """Delete what is there of one segment. Errors: RemoteStorageError; it is to be tried again then."""
+    if metadata.state is not DELETE_STARTED:
+        await _update(tools, metadata, DELETE_STARTED)
+    counters.delete_requests += 1
+    try:
+        await tools.delete_threads.run_blocking(_delete_data, tools, metadata)
+    except RemoteStorageError as error:
+        if not isinstance(error, RetriableRemoteStorageError):
+            counters.delete_errors += 1
+        raise
+    await _update(tools, metadata, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
+
+
+def _delete_data(tools: TierTools, metadata: RemoteLogSegmentMetadata) -> None:
+    tools.indexes.remove(metadata.remote_log_segment_id.id)
+    with plugin_errors("delete_log_segment_data"):
+        tools.storage.delete_log_segment_data(metadata)
+
+
+async def _update(tools: TierTools, metadata: RemoteLogSegmentMetadata, state: RemoteLogSegmentState) -> None:
+    update = RemoteLogSegmentMetadataUpdate(
+        remote_log_segment_id=metadata.remote_log_segment_id,
+        event_timestamp_ms=tools.env.timestamp_ms(),
+        state=state,
+        broker_id=tools.broker_id,
+        custom_metadata=metadata.custom_metadata,
+    )
+    with plugin_errors("update_remote_log_segment_metadata"), suppress(RemoteResourceNotFound):
+        # Whoever is not known any more was deleted by somebody else meanwhile.
+        await tools.metadata.update_remote_log_segment_metadata(update)

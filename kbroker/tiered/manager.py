@@ -1,0 +1,314 @@
+"""The remote log manager: which partitions are tiered here, and what is done for each of them.
+
+Theory of operation: `on_change` says what should be, and `run` brings it about: for each tiered partition there is one
+task that copies and one that expires (see tasks.py), and for each partition that should have nothing in the tier any
+more, a task that deletes it all, which goes on after a restart until it is done (see registry.py). Nothing runs while
+nothing is tiered.
+
+Only one copy of a partition is made at once, and of all partitions together as many as there are copier threads;
+deletions have threads of their own, and reads as well (see remote_read.py), so that none of the three waits for
+another.
+
+Stopping. No new copy begins, those under way are finished if that takes no longer than the grace given. What is cut off
+is found and tidied up by the next start.
+
+Source  KIP-405, KIP-950; RemoteLogManager of Apache Kafka 4.3.1
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Final
+from uuid import UUID
+
+import trio
+
+from kbroker.config.tier import TierSettings
+from kbroker.runtime.cautious_clock import CautiousClock
+from kbroker.runtime.log import logger
+from kbroker.runtime.net_ports import Env
+from kbroker.storage.checkpoint import TopicPartition
+from kbroker.tiered import tasks
+from kbroker.tiered.api import (
+    RemoteLogMetadataManager,
+    RemoteStorageError,
+    RemoteStorageManager,
+    TopicIdPartition,
+)
+from kbroker.tiered.calls import plugin_errors
+from kbroker.tiered.ports import PartitionReader, PartitionWriter
+from kbroker.tiered.quota import ByteQuota
+from kbroker.tiered.registry import RemotePartitions
+from kbroker.tiered.tools import Indexes, TierTools, id_of
+
+log = logger(__name__)
+
+STOP_GRACE_MS: Final = 10_000
+RETRY_MS: Final = 1_000
+
+
+class RemoteLogManager:
+    """See the module's text.
+
+    Shape  copy_quota and fetch_quota are budgets of bytes a second, of all partitions together
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        settings: TierSettings,
+        *,
+        storage: RemoteStorageManager,
+        metadata: RemoteLogMetadataManager,
+        indexes: Indexes,
+        partitions: PartitionWriter,
+        broker_id: int,
+        directory: str,
+    ) -> None:
+        """`directory` is the data directory: what may be in the tier is written down there."""
+        self.env = env
+        self.copy_quota = _copy_quota(settings, env.now_ms())
+        self.fetch_quota = _fetch_quota(settings, env.now_ms())
+        self.tools = TierTools(
+            env=env,
+            settings=settings,
+            storage=storage,
+            metadata=metadata,
+            indexes=indexes,
+            partitions=partitions,
+            broker_id=broker_id,
+            copy_threads=env.threads(settings.remote_log_manager_copier_thread_pool_size),
+            delete_threads=env.threads(settings.remote_log_manager_expiration_thread_pool_size),
+            clock=CautiousClock(env, report=log.warning),
+            finishing=self._finishing,
+        )
+        self.copiers = trio.CapacityLimiter(settings.remote_log_manager_copier_thread_pool_size)
+        self.expirers = trio.CapacityLimiter(settings.remote_log_manager_expiration_thread_pool_size)
+        self.copy_turn = trio.Lock()
+        self._registry = RemotePartitions(env.disk, directory)
+        self._held: dict[TopicPartition, tasks.PartitionTasks] = {}
+        self._deleting: set[TopicIdPartition] = set()
+        self._wanted: frozenset[TopicPartition] = frozenset()
+        self._topic_ids: Collection[UUID] | None = None
+        self._changed = trio.Event()
+        self._unfinished: set[trio.CancelScope] = set()
+        self._is_stopping = False
+
+    # What others tell it
+
+    async def on_change(self, tiered: Collection[TopicPartition], *, topic_ids: Collection[UUID]) -> None:
+        """Take over which partitions of this broker are tiered (all of them, led or not), and which topics there are.
+
+        What of a partition has to happen follows from the settings of its log. One that is tiered no more loses what
+        is in the tier if its topic is gone, or has remote.log.delete.on.disable. Returns at once.
+        """
+        self._wanted, self._topic_ids = frozenset(tiered), topic_ids
+        for key, running in self._held.items():
+            if key in self._wanted and running.held.partition.log.config is not running.config:
+                running.wake()
+        self._changed.set()
+        await trio.lowlevel.checkpoint()
+
+    def reconfigure(self, settings: TierSettings) -> None:
+        """Take over changed settings: quotas, threads, intervals."""
+        now_ms, tools = self.env.now_ms(), self.tools
+        tools.settings = settings
+        self.copy_quota.change(
+            settings.remote_log_manager_copy_max_bytes_per_second,
+            window_ms=_window_ms(
+                settings.remote_log_manager_copy_quota_window_num,
+                settings.remote_log_manager_copy_quota_window_size_seconds,
+            ),
+            now_ms=now_ms,
+        )
+        self.fetch_quota.change(
+            settings.remote_log_manager_fetch_max_bytes_per_second,
+            window_ms=_window_ms(
+                settings.remote_log_manager_fetch_quota_window_num,
+                settings.remote_log_manager_fetch_quota_window_size_seconds,
+            ),
+            now_ms=now_ms,
+        )
+        copiers = settings.remote_log_manager_copier_thread_pool_size
+        expirers = settings.remote_log_manager_expiration_thread_pool_size
+        self.copiers.total_tokens, self.expirers.total_tokens = copiers, expirers
+        tools.copy_threads.resize(copiers)
+        tools.delete_threads.resize(expirers)
+
+    def request_copy(self, key: TopicPartition) -> None:
+        """Have a look now at what of a partition can be copied or has expired: after a roll, say."""
+        running = self._held.get(key)
+        if running is not None:
+            running.wake()
+
+    # What it does for ever
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Look after the tiered partitions until cancelled. `stop` before that lets copies end in order."""
+        await self._load_registry()
+        try:
+            async with trio.open_nursery() as nursery:
+                task_status.started()
+                while True:
+                    with trio.move_on_after(math.inf if self._is_settled else RETRY_MS / 1000):
+                        await self._changed.wait()
+                    self._changed = trio.Event()
+                    await self._bring_about(nursery)
+        finally:
+            self._end_unfinished(STOP_GRACE_MS)
+
+    async def stop(self, *, grace_ms: int = STOP_GRACE_MS) -> None:
+        """Begin nothing more and wait for what is under way, but no longer than `grace_ms`.
+
+        To be called before `run` is cancelled, and while the metadata manager still works.
+        """
+        self._is_stopping = True
+        self._end_unfinished(grace_ms)
+        for running in tuple(self._held.values()):
+            running.scope.cancel()
+        for running in tuple(self._held.values()):
+            await running.ended.wait()
+
+    @contextmanager
+    def _finishing(self) -> Iterator[None]:
+        """Shield what must not be cut off halfway, as long as nobody stops the manager."""
+        with trio.CancelScope(shield=True) as scope:
+            self._unfinished.add(scope)
+            if self._is_stopping:
+                scope.deadline = trio.current_time() + STOP_GRACE_MS / 1000
+            try:
+                yield
+            finally:
+                self._unfinished.discard(scope)
+
+    def _end_unfinished(self, grace_ms: int) -> None:
+        self._is_stopping = True
+        for scope in self._unfinished:
+            scope.deadline = min(scope.deadline, trio.current_time() + grace_ms / 1000)
+
+    # Bringing about what should be
+
+    async def _load_registry(self) -> None:
+        try:
+            await self.env.run_blocking(self._registry.load)
+        except ValueError as error:
+            log.error("what topics left in the tier before cannot be told", file=self._registry.path, error=error)
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether everything runs that should; what does not is tried again."""
+        return self._is_stopping or (
+            self._wanted <= self._held.keys()
+            and all(self._is_current(key, running) for key, running in self._held.items())
+        )
+
+    def _is_current(self, key: TopicPartition, running: tasks.PartitionTasks) -> bool:
+        return key in self._wanted and self.tools.partitions.find_partition(key) is running.held.partition
+
+    async def _bring_about(self, nursery: trio.Nursery) -> None:
+        if self._topic_ids is None or self._is_stopping:
+            return
+        for key, running in tuple(self._held.items()):
+            if not self._is_current(key, running):
+                running.scope.cancel()
+        new = [partition for key in sorted(self._wanted) if (partition := self._startable(key)) is not None]
+        if not await self._register(new):
+            return
+        for partition in new:
+            running = tasks.PartitionTasks(self, partition)
+            self._held[partition.key] = running
+            nursery.start_soon(self._look_after, running)
+        for gone in sorted(self._registry.entries - self._deleting):
+            if self._has_to_go(gone):
+                self._deleting.add(gone)
+                nursery.start_soon(self._delete, gone)
+
+    def _startable(self, key: TopicPartition) -> PartitionReader | None:
+        """The partition, if its tasks can begin: not while those of an earlier one, or its deletion, are not over."""
+        partition = self.tools.partitions.find_partition(key)
+        if partition is None or key in self._held or id_of(partition) in self._deleting:
+            return None
+        return partition
+
+    def _has_to_go(self, gone: TopicIdPartition) -> bool:
+        """Whether nothing of a partition may stay in the tier."""
+        assert self._topic_ids is not None
+        key = gone.topic, gone.partition
+        running = self._held.get(key)
+        if running is not None and id_of(running.held.partition) == gone:
+            return False  # its tasks end first
+        if gone.topic_id not in self._topic_ids:
+            return True
+        partition = self.tools.partitions.find_partition(key)
+        if key in self._wanted or partition is None or partition.topic_id != gone.topic_id:
+            return False
+        config = partition.log.config
+        return not config.remote_storage_enable and config.remote_log_delete_on_disable
+
+    async def _register(self, new: list[PartitionReader]) -> bool:
+        """Write down that there may soon be something of these partitions in the tier, and follow their metadata."""
+        if not new:
+            return True
+        leaders = [id_of(partition) for partition in new if partition.is_leader]
+        followers = [id_of(partition) for partition in new if not partition.is_leader]
+        try:
+            await self._store_registry(self._registry.entries | {*leaders, *followers})
+            with plugin_errors("on_partition_leadership_changes"):
+                await self.tools.metadata.on_partition_leadership_changes(leaders, followers)
+        except (OSError, RemoteStorageError) as error:
+            log.warning("cannot begin to tier partitions, which is tried again", partitions=len(new), error=error)
+            return False
+        return True
+
+    async def _store_registry(self, entries: frozenset[TopicIdPartition]) -> None:
+        await self.env.run_blocking(self._registry.store, entries)
+
+    async def _look_after(self, running: tasks.PartitionTasks) -> None:
+        held = running.held
+        partition = held.partition
+        partition.remote = held.remote
+        try:
+            await running.run()
+        finally:
+            partition.remote = None
+            del self._held[partition.key]
+            running.ended.set()
+            self._changed.set()
+
+    async def _delete(self, gone: TopicIdPartition) -> None:
+        try:
+            await tasks.delete_partition(self, gone)
+            await self._store_registry(self._registry.entries - {gone})
+        except OSError as error:
+            log.warning("cannot write down what is in the tier", file=self._registry.path, error=error)
+        finally:
+            self._deleting.discard(gone)
+            self._changed.set()
+
+
+def _window_ms(windows: int, seconds: int) -> int:
+    return windows * seconds * 1000
+
+
+def _copy_quota(settings: TierSettings, now_ms: int) -> ByteQuota:
+    return ByteQuota(
+        settings.remote_log_manager_copy_max_bytes_per_second,
+        window_ms=_window_ms(
+            settings.remote_log_manager_copy_quota_window_num,
+            settings.remote_log_manager_copy_quota_window_size_seconds,
+        ),
+        now_ms=now_ms,
+    )
+
+
+def _fetch_quota(settings: TierSettings, now_ms: int) -> ByteQuota:
+    return ByteQuota(
+        settings.remote_log_manager_fetch_max_bytes_per_second,
+        window_ms=_window_ms(
+            settings.remote_log_manager_fetch_quota_window_num,
+            settings.remote_log_manager_fetch_quota_window_size_seconds,
+        ),
+        now_ms=now_ms,
+    )
