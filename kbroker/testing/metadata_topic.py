@@ -1,7 +1,7 @@
 """The topic of the tier's metadata on logs alone: for tests of its manager, and of what is above it.
 
-It is no imitation: records go through `kbroker.storage.log`, onto whatever disk the environment has, and a crash of that
-disk leaves what it leaves. What is missing is the broker around it.
+It is no imitation: records go through `kbroker.storage.log`, onto whatever disk the environment has, and a crash of
+that disk leaves what it leaves. What is missing is the broker around it.
 """
 
 from __future__ import annotations

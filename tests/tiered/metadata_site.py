@@ -18,7 +18,7 @@ def tier_settings(*, partition_count: int = 3, wait_ms: int = 1_000) -> TierSett
         "remote.log.metadata.topic.num.partitions": str(partition_count),
         "remote.log.metadata.consume.wait.ms": str(wait_ms),
     }
-    return TierSettings(rlmm_configs=configs)
+    return TierSettings(remote_log_storage_manager_class_name=None, rlmm_configs=configs)
 
 
 @asynccontextmanager
