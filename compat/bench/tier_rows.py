@@ -174,12 +174,13 @@ def until(reached: Callable[[], bool]) -> None:
 
 @contextlib.contextmanager
 def highest_resident(rival: Rival) -> Iterator[list[float]]:
-    """Looks at the resident memory all the while; what it saw, in MiB."""
+    """Looks at the resident memory all the while, also of a process that follows a killed one; what it saw, in MiB."""
     seen, done = [rival.resident_mib()], threading.Event()
 
     def look() -> None:
         while not done.wait(0.05):
-            seen.append(rival.resident_mib())
+            with contextlib.suppress(OSError, IndexError):  # between two lives
+                seen.append(rival.resident_mib())
 
     looking = threading.Thread(target=look, daemon=True)
     looking.start()
