@@ -1,0 +1,65 @@
+"""The broker of the demo: a process of its own, which goes with whoever started it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import Final
+
+from kbroker.cli import CommandFailed
+from kbroker.runtime.env import RealEnv
+
+START_MS: Final = 15_000
+STOP_SECONDS: Final = 5
+LOOK_MS: Final = 20
+LAST_LINES: Final = 5
+
+SETTINGS: Final = (
+    "remote.log.storage.system.enable=true",
+    "remote.log.manager.task.interval.ms=200",
+    "log.retention.check.interval.ms=200",
+    "log.initial.task.delay.ms=200",
+    "log.segment.delete.delay.ms=0",
+)
+"""What a broker does every few minutes at leisure, this one does while somebody watches."""
+
+
+@contextmanager
+def broker(directory: Path) -> Iterator[str]:
+    """Run one in a directory; gives its address. Raises CommandFailed where it does not start."""
+    ready, log = directory / "ready", directory / "broker.log"
+    command = [
+        sys.executable, "-m", "kbroker", "serve", "--profile", "test", "--data-dir", str(directory / "data"),
+        "--listen", "127.0.0.1:0", "--ready-file", str(ready), "--log-level", "warning",
+    ]  # fmt: skip
+    for setting in SETTINGS:
+        command += ["--override", setting]
+    with log.open("wb") as errors:
+        # In a session of its own, so that Ctrl-C reaches us alone and it stops when we say so.
+        process = subprocess.Popen(  # noqa: S603  (this program itself)
+            command, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
+        )
+    try:
+        yield _address(process, ready, log)
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _address(process: subprocess.Popen[bytes], ready: Path, log: Path) -> str:
+    env = RealEnv()
+    deadline = env.now_ms() + START_MS
+    while not ready.exists():
+        if process.poll() is not None or env.now_ms() > deadline:
+            said = "\n".join(log.read_text(errors="replace").splitlines()[-LAST_LINES:])
+            raise CommandFailed(f"the broker did not start within {START_MS} ms: {said}")
+        Event().wait(LOOK_MS / 1000)
+    return ready.read_text().strip()

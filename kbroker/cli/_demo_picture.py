@@ -1,0 +1,149 @@
+"""Where the offsets of a partition are, as a picture that moves, or as lines."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.live import Live
+
+WIDTH: Final = 60
+LINE_MS: Final = 1_000
+
+TIER, BOTH, LOCAL, NOWHERE = "tier", "both", "local", "nowhere"
+_STYLES: Final = {TIER: "cyan", BOTH: "green", LOCAL: "yellow", NOWHERE: "red"}
+_MARKS: Final = {TIER: "▒", BOTH: "█", LOCAL: "▓", NOWHERE: "?"}
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One moment.
+
+    Units  offsets count records; tiered_to is the highest in the tier, inclusive, -1 for none; the others are the
+           first one and that behind the last one; sizes are bytes on disk
+    """
+
+    title: str = ""
+    elapsed_ms: int = 0
+    log_start: int = 0
+    local_start: int = 0
+    tiered_to: int = -1
+    end: int = 0
+    local_bytes: int = 0
+    tier_bytes: int = 0
+    read: int = 0
+    goal: int = 1
+
+    def where(self, offset: int) -> str:
+        """Which of the tiers has an offset that exists."""
+        in_tier, is_local = offset <= self.tiered_to, offset >= self.local_start
+        return BOTH if in_tier and is_local else TIER if in_tier else LOCAL if is_local else NOWHERE
+
+    def bar(self, width: int) -> list[str]:
+        """For each of so many columns, which all offsets to come share, where its first offset is; "" for none yet."""
+        offsets = [at * self.goal // width for at in range(width)]
+        return [self.where(offset) if self.log_start <= offset < self.end else "" for offset in offsets]
+
+    def line(self) -> str:
+        """Everything, in a line."""
+        tier = f"{self.log_start}-{self.tiered_to}" if self.tiered_to >= 0 else "-"
+        local = f"{self.local_start}-{self.end - 1}" if self.end > self.local_start else "-"
+        return (
+            f"{self.elapsed_ms / 1000:5.1f} s  {self.title:<36} tier {tier:>13} ({_mib(self.tier_bytes)})  "
+            f"local {local:>13} ({_mib(self.local_bytes)})  read {self.read}"
+        )
+
+
+class Stage(Protocol):
+    """Where scenes are shown; a context manager."""
+
+    def __enter__(self) -> Stage: ...
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None: ...
+    def show(self, scene: Scene) -> None: ...
+    def tell(self, text: str) -> None: ...
+
+
+def stage(*, plain: bool) -> Stage:
+    """A picture on a terminal, lines elsewhere."""
+    return Lines() if plain or not sys.stdout.isatty() else Picture()
+
+
+class Lines:
+    """A line when the title changes, and about each second."""
+
+    def __init__(self, write: Callable[[str], None] = print) -> None:
+        self._write = write
+        self._last = Scene()
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        sys.stdout.flush()
+
+    def show(self, scene: Scene) -> None:
+        """Print the scene if it is time."""
+        if scene.title != self._last.title or scene.elapsed_ms - self._last.elapsed_ms >= LINE_MS:
+            self._last = scene
+            self._write(scene.line())
+
+    def tell(self, text: str) -> None:
+        """Print a sentence."""
+        self._write(text)
+
+
+class Picture:
+    """The picture, drawn anew where it stands."""
+
+    def __init__(self) -> None:
+        from rich.console import Console  # noqa: PLC0415  (it costs more to import than most commands take)
+        from rich.live import Live  # noqa: PLC0415
+
+        self._console = Console()
+        self._live: Live = Live(console=self._console, auto_refresh=False)
+
+    def __enter__(self) -> Picture:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._live.__exit__(None, None, None)
+
+    def show(self, scene: Scene) -> None:
+        """Draw the scene."""
+        self._live.update(_drawn(scene), refresh=True)
+
+    def tell(self, text: str) -> None:
+        """Print a sentence above the picture."""
+        self._console.print(text, highlight=False, markup=False)
+
+
+def _drawn(scene: Scene) -> Group:
+    from rich.console import Group  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    title = Text(f"{scene.elapsed_ms / 1000:5.1f} s  {scene.title}", style="bold")
+    bar = Text("offsets  ")
+    for place in scene.bar(WIDTH):
+        bar.append(_MARKS[place] if place else "·", style=_STYLES[place] if place else "dim")
+    reading = Text("reader   ")
+    reading.append("─" * (scene.read * WIDTH // scene.goal), style="magenta")
+    reading.append(f"▶ {scene.read}" if scene.read else "", style="magenta")
+    legend = Text("         ")
+    for place, words in ((TIER, "in the tier alone"), (BOTH, "in both"), (LOCAL, "on the local disk alone")):
+        legend.append(f"{_MARKS[place]} {words}   ", style=_STYLES[place])
+    sizes = Text(f"         local disk {_mib(scene.local_bytes)}, tier {_mib(scene.tier_bytes)}")
+    numbers = Text(
+        f"         log start {scene.log_start}, local log start {scene.local_start}, "
+        f"latest tiered {scene.tiered_to}, end {scene.end}"
+    )
+    return Group(title, Text(), bar, reading, legend, Text(), sizes, numbers)
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):.1f} MiB"

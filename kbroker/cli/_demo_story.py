@@ -1,0 +1,240 @@
+"""What happens in `kbroker demo`, step by step, and what has to be true after each."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from threading import Event
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+from kbroker.cli import EXIT_FAILED, CommandFailed
+from kbroker.cli import _configs as configs
+from kbroker.cli._admin import quiet_client
+from kbroker.cli._demo_broker import broker
+from kbroker.cli._demo_picture import Scene, Stage, stage
+from kbroker.cli._tier_flush import KEY as FLUSH_KEY
+from kbroker.cli._tier_sources import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
+from kbroker.runtime.env import RealEnv
+
+if TYPE_CHECKING:
+    from kafka import KafkaConsumer, KafkaProducer
+    from kafka.admin import KafkaAdminClient
+
+TOPIC: Final = "demo"
+SEGMENT_BYTES: Final = 1 << 20
+LOCAL_BYTES: Final = 2 << 20
+VALUE_BYTES: Final = 4_096
+STEP_MS: Final = 60_000
+LOOK_MS: Final = 100
+FILL_MS: Final = 6_000
+"""Writing is spread over so long, that there is something to see."""
+EXIT_TERMINATED: Final = 143
+
+
+class NotAsTold(Exception):
+    """Something did not happen as the demo says that it does."""
+
+
+class _Terminated(BaseException):
+    """SIGTERM or SIGHUP came: put everything away and end."""
+
+
+def run(*, mib: int, plain: bool) -> int:
+    """Tell the story; the exit code."""
+    before = {number: signal.signal(number, _terminate) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="kbroker-demo-") as name,
+            stage(plain=plain) as shown,
+            broker(Path(name)) as address,
+        ):
+            shown.tell(f"A broker of its own answers at {address}, its data and its tier are in {name}.")
+            Story(address, Path(name), shown, records=mib * (1 << 20) // VALUE_BYTES).tell()
+    except NotAsTold as failure:
+        print(f"kbroker demo: not as told: {failure}")
+        return EXIT_FAILED
+    except _Terminated:
+        return EXIT_TERMINATED
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 0
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    raise _Terminated
+
+
+class Story:
+    """One run against one broker. Raises NotAsTold."""
+
+    def __init__(self, address: str, directory: Path, shown: Stage, *, records: int) -> None:
+        quiet_client()
+        from kafka import KafkaConsumer, KafkaProducer  # noqa: PLC0415  (only where it is about to be used)
+        from kafka.admin import KafkaAdminClient  # noqa: PLC0415
+        from kafka.structs import TopicPartition  # noqa: PLC0415
+
+        self._make_producer: Callable[[], KafkaProducer] = partial(
+            KafkaProducer, bootstrap_servers=address, linger_ms=5, acks="all"
+        )
+        self._make_consumer: Callable[[], KafkaConsumer] = partial(
+            KafkaConsumer, bootstrap_servers=address, enable_auto_commit=False, auto_offset_reset="none"
+        )
+        self._make_admin: Callable[[], KafkaAdminClient] = partial(KafkaAdminClient, bootstrap_servers=address)
+        self._partition: Any = TopicPartition(TOPIC, 0)
+        self._directory = directory
+        self._shown = shown
+        self._records = records
+        self._env = RealEnv()
+        self._start_ms = self._env.now_ms()
+        self._scene = Scene(goal=records)
+        self._shown_ms = 0
+        self._admin: KafkaAdminClient
+
+    def tell(self) -> None:
+        """All of it."""
+        from kafka.errors import KafkaError  # noqa: PLC0415
+
+        try:
+            self._admin = self._make_admin()
+            try:
+                self._create()
+                self._fill()
+                most = self._scene.local_bytes
+                self._move()
+                self._shrink(most)
+                self._read_back()
+            finally:
+                self._admin.close()
+        except (KafkaError, CommandFailed) as error:
+            raise NotAsTold(str(error)) from error
+        scene = self._scene
+        self._shown.tell(
+            f"All {self._records} records were read back and compared; {scene.local_start} of them are in the tier "
+            f"alone. The local disk has {scene.local_bytes >> 10} KiB of them, the tier {scene.tier_bytes >> 10} KiB."
+        )
+
+    def _create(self) -> None:
+        settings = {
+            "remote.storage.enable": "true",
+            "segment.bytes": str(SEGMENT_BYTES),
+            "local.retention.bytes": str(LOCAL_BYTES),
+            "retention.ms": "-1",
+            "file.delete.delay.ms": "0",
+        }
+        self._admin.create_topics({TOPIC: {"num_partitions": 1, "replication_factor": 1, "configs": settings}})
+
+    def _fill(self) -> None:
+        """Write the records, and let the tier work meanwhile."""
+        self._title(f"{self._records} records are written")
+        producer = self._make_producer()
+        sent = []
+        try:
+            for number in range(self._records):
+                sent.append(producer.send(TOPIC, record_value(number), key=b"%d" % number, partition=0))
+                self._look()
+                due_ms = FILL_MS * number // self._records
+                if (early_ms := due_ms - (self._env.now_ms() - self._start_ms)) > LOOK_MS:
+                    Event().wait(early_ms / 1000)
+            producer.flush(timeout=STEP_MS / 1000)
+        finally:
+            producer.close(timeout=5)
+        offsets = [future.get(timeout=5).offset for future in sent]
+        if offsets != list(range(self._records)):
+            raise NotAsTold("records did not get the offsets in the order in which they were written")
+        self._look(now=True)
+
+    def _move(self) -> None:
+        """Have the last segment closed, and everything copied."""
+        self._title("closed segments move to the tier")
+        moment = {FLUSH_KEY: str(self._env.timestamp_ms())}
+        configs.alter(self._admin, configs.Entity("topics", TOPIC), added=moment, deleted=())
+        self._until(lambda: self._scene.tiered_to == self._records - 1, "the tier never had all records")
+
+    def _shrink(self, most: int) -> None:
+        """Wait until the local disk has no more than it is allowed."""
+        self._title("the local disk shrinks")
+        self._until(
+            lambda: self._scene.local_start > 0 and self._scene.local_bytes <= LOCAL_BYTES + SEGMENT_BYTES,
+            f"the local disk never shrank from {most} to {LOCAL_BYTES} bytes",
+        )
+        if self._scene.log_start != 0:
+            raise NotAsTold(f"the log begins at offset {self._scene.log_start}, not at 0")
+
+    def _read_back(self) -> None:
+        """Read everything from offset 0 and compare."""
+        self._title("a consumer reads it all back")
+        consumer = self._make_consumer()
+        try:
+            self._compare(consumer)
+        finally:
+            with suppress(OSError):
+                consumer.close(autocommit=False)
+        self._look(now=True)
+
+    def _compare(self, consumer: KafkaConsumer) -> None:
+        consumer.assign([self._partition])
+        consumer.seek(self._partition, 0)
+        deadline = self._env.now_ms() + STEP_MS
+        number = 0
+        while number < self._records:
+            if self._env.now_ms() > deadline:
+                raise NotAsTold(f"only {number} of {self._records} records could be read within {STEP_MS} ms")
+            for record in consumer.poll(timeout_ms=LOOK_MS).get(self._partition, ()):
+                if (record.offset, record.key) != (number, b"%d" % number) or record.value != record_value(number):
+                    raise NotAsTold(f"the record at offset {record.offset} is not the one that was written as {number}")
+                number += 1
+            self._scene = replace(self._scene, read=number)
+            self._look()
+
+    # --- looking ---
+
+    def _title(self, title: str) -> None:
+        self._scene = replace(self._scene, title=title)
+        self._look(now=True)
+
+    def _until(self, condition: Callable[[], bool], failure: str) -> None:
+        deadline = self._env.now_ms() + STEP_MS
+        self._look(now=True)
+        while not condition():
+            if self._env.now_ms() > deadline:
+                raise NotAsTold(f"{failure} ({self._scene.line().strip()})")
+            Event().wait(LOOK_MS / 1000)
+            self._look(now=True)
+
+    def _look(self, *, now: bool = False) -> None:
+        """Ask the broker and the disk where everything is, and show it; not more often than is worth it."""
+        elapsed_ms = self._env.now_ms() - self._start_ms
+        if not now and elapsed_ms - self._shown_ms < LOOK_MS:
+            return
+        self._shown_ms = elapsed_ms
+        first, local, tiered, end = (
+            self._admin.list_partition_offsets({self._partition: spec})[self._partition].offset
+            for spec in (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, LATEST)
+        )
+        self._scene = replace(
+            self._scene, elapsed_ms=elapsed_ms, log_start=first, local_start=local, tiered_to=tiered, end=end,
+            local_bytes=_size(self._directory / "data" / f"{TOPIC}-0"), tier_bytes=_size(self._directory / "data-tier"),
+        )  # fmt: skip
+        self._shown.show(self._scene)
+
+
+def record_value(number: int) -> bytes:
+    """The value of a record: different for each, and the same in every run."""
+    return hashlib.sha256(b"%d" % number).hexdigest().encode() * (VALUE_BYTES // 64)
+
+
+def _size(directory: Path) -> int:
+    """Bytes of all logs below a directory, some of which may just be going."""
+    size = 0
+    for path in directory.rglob("*.log"):
+        with suppress(FileNotFoundError):
+            size += path.stat().st_size
+    return size

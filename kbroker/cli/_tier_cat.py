@@ -1,0 +1,194 @@
+"""`kbroker tier cat`: one segment of the tier, read from its store."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, NamedTuple
+
+from kbroker.cli import CommandFailed
+from kbroker.cli._dump_logs import BatchReader, LogOptions, dump_log
+from kbroker.cli._dump_output import KafkaLines, Problems
+from kbroker.cli._payloads import plain
+from kbroker.cli._records import compile_format, record_to_json
+from kbroker.cli._tier_catalogue import Catalogue, name_of, partition_of
+from kbroker.cli._tier_files import FETCH_BYTES, RemoteFile
+from kbroker.cli._tier_ls import warn
+from kbroker.cli._tier_sources import open_source
+from kbroker.cli._tier_store import open_store
+from kbroker.storage.index import OFFSET_ENTRY
+from kbroker.storage.segment import LOG_SUFFIX, file_name
+from kbroker.tiered.api import IndexType, RemoteLogSegmentMetadata, RemoteResourceNotFound, RemoteStorageManager
+from wire.errors import Malformed
+from wire.record_batch import HEADER_SIZE, RecordBatch
+
+NO_LIMIT = 1 << 62
+
+
+class Printed(NamedTuple):
+    """A record with the attributes that a client's has."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+def cat(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Print a segment; the exit code."""
+    _check(parser, options)
+    render = _render(parser, options)
+    with open_store(parser, options) as storage:
+        with open_source(options) as source:
+            catalogue = source.catalogue()
+        warn(catalogue)
+        segment = _find(catalogue, options)
+        out = sys.stdout.buffer
+        if options.index is not None:
+            out.write(storage.fetch_index(segment, IndexType(options.index)))
+        elif options.format == "raw":
+            _copy(storage, segment, out)
+        elif options.format == "dump":
+            return _dump(storage, segment)
+        else:
+            _print(storage, segment, out, render, first=options.offset or 0, count=options.count or NO_LIMIT)
+        out.flush()
+    return 0
+
+
+def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    if (options.segment is None) == (options.topic is None):
+        parser.error("either --segment or --topic with --offset says which segment")
+    if options.topic is not None and options.offset is None:
+        parser.error("--topic needs --offset")
+    is_whole = options.index is not None or options.format in {"raw", "dump"}
+    if is_whole and (options.count is not None or options.output_format is not None):
+        parser.error("--count and --output-format are for records, not for whole files")
+    if options.index is not None and options.format not in {"text", "raw"}:
+        parser.error("an --index is printed as it is stored")
+    if options.output_format is not None and options.format == "json":
+        parser.error("--output-format cannot be used with --format json")
+
+
+def _render(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Callable[[Any], bytes]:
+    if options.output_format is not None:
+        try:
+            return compile_format(options.output_format, b"")
+        except argparse.ArgumentTypeError as error:
+            parser.error(f"argument -f/--output-format: {error}")
+    if options.format == "json":
+        return lambda record: record_to_json(record) + b"\n"
+    delimiter: bytes = options.delimiter
+    return lambda record: (record.value or b"") + delimiter
+
+
+def _find(catalogue: Catalogue, options: argparse.Namespace) -> RemoteLogSegmentMetadata:
+    if options.segment is not None:
+        found = catalogue.segments.get(options.segment)
+        if found is None:
+            raise CommandFailed("the metadata know no segment with this id")
+        return found
+    partition = options.topic, options.partition
+    found = catalogue.segment_at(partition, options.offset)
+    if found is None:
+        name = f"{partition[0]}-{partition[1]}"
+        raise CommandFailed(f"no finished segment of {name} in the tier holds offset {options.offset}")
+    return found
+
+
+def _file(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> RemoteFile:
+    topic, partition = partition_of(segment)
+    return RemoteFile(storage, segment, f"{topic}-{partition}/{file_name(segment.start_offset, LOG_SUFFIX)}")
+
+
+def _copy(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, out: BinaryIO) -> None:
+    with storage.fetch_log_segment(segment, 0) as stream:
+        while data := stream.read(FETCH_BYTES):
+            out.write(data)
+
+
+def _dump(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> int:
+    problems = Problems()
+    printer = KafkaLines(sys.stdout, skip_record_metadata=False)
+    if hasattr(sys.stdout, "reconfigure"):
+        # Records are the bytes of strangers: no text of theirs may end a dump.
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+    file = _file(storage, segment)
+    printer.file(file.path)
+    dump_log(file, printer, problems, LogOptions(True, plain(), segment.segment_size_in_bytes))
+    sys.stdout.flush()
+    return 1 if problems.count else 0
+
+
+def _print(
+    storage: RemoteStorageManager,
+    segment: RemoteLogSegmentMetadata,
+    out: BinaryIO,
+    render: Callable[[Any], bytes],
+    *,
+    first: int,
+    count: int,
+) -> None:
+    for record in _records(storage, segment, first):
+        if not count:
+            return
+        out.write(render(record))
+        count -= 1
+
+
+def _records(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, first: int) -> Iterator[Printed]:
+    """The records from an offset on. Raises CommandFailed at damage, after what lies before it."""
+    topic, partition = partition_of(segment)
+    reader = BatchReader(_file(storage, segment), _position(storage, segment, first))
+    for batch in reader:
+        if batch.last_offset < first or batch.is_control:
+            continue
+        if not batch.crc_is_valid():
+            raise CommandFailed(f"{name_of(segment)}: the batch at offset {batch.base_offset} has a wrong CRC")
+        try:
+            for record in batch.records():
+                if record.offset >= first:
+                    yield _printed(topic, partition, batch, record)
+        except Malformed as error:
+            where = f"{name_of(segment)}: the batch at offset {batch.base_offset}"
+            raise CommandFailed(f"{where} cannot be read: {error}") from error
+    if reader.error is not None:
+        raise CommandFailed(f"{name_of(segment)}: at byte {reader.position}: {reader.error}")
+
+
+def _position(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, first: int) -> int:
+    """Where reading from an offset on can begin: by the index, if that is right, or else with the segment."""
+    if first <= segment.start_offset:
+        return 0
+    file = _file(storage, segment)
+    try:
+        index = storage.fetch_index(segment, IndexType.OFFSET)
+        size = len(index) // OFFSET_ENTRY.size * OFFSET_ENTRY.size
+        last_offset = position = -1
+        for relative, at in OFFSET_ENTRY.iter_unpack(index[:size]):
+            if segment.start_offset + relative > first or at <= position:
+                break
+            last_offset, position = segment.start_offset + relative, at
+        if position >= 0 and RecordBatch(file.pread(HEADER_SIZE, position)).last_offset == last_offset:
+            return position
+    except (RemoteResourceNotFound, Malformed) as error:
+        print(f"kbroker tier: the offset index cannot be used: {error}", file=sys.stderr)
+    return 0
+
+
+def _printed(topic: str, partition: int, batch: RecordBatch, record: Any) -> Printed:
+    return Printed(
+        topic=topic,
+        partition=partition,
+        offset=record.offset,
+        timestamp=batch.max_timestamp if batch.is_log_append_time else record.timestamp,
+        timestamp_type=int(batch.is_log_append_time),
+        key=record.key,
+        value=record.value,
+        headers=list(record.headers),
+    )

@@ -1,0 +1,152 @@
+"""What `__remote_log_metadata` tells of the tier: every segment that was ever begun, in its last state.
+
+The records are Kafka's, so that of Apache Kafka's topic the same can be told. A record that cannot be read is counted
+and left out, as the broker does; so is a state that cannot follow the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+from uuid import UUID
+
+from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
+from kbroker.tiered.api import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+)
+from kbroker.tiered.metadata_topic import decode_event
+from wire.errors import Malformed
+from wire.types import uuid_to_text
+
+METADATA_TOPIC: Final = REMOTE_LOG_METADATA_TOPIC
+
+STARTED: Final = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+FINISHED: Final = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+DELETING: Final = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+DELETED: Final = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+
+_FOLLOWS: Final = {
+    STARTED: {STARTED, FINISHED, DELETING},
+    FINISHED: {FINISHED, DELETING},
+    DELETING: {DELETING, DELETED},
+    DELETED: {DELETED},
+}
+
+Partition = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Catalogue:
+    """The segments by their ids.
+
+    Shape  copied are the ids of those whose copy was finished once, whatever became of them
+    Shape  unreadable counts records that cannot be read, strays those whose state does not follow or whose segment is
+           unknown; is_whole is False where the topic's beginning was deleted, so that there may be more
+    """
+
+    segments: dict[UUID, RemoteLogSegmentMetadata] = field(default_factory=dict)
+    copied: set[UUID] = field(default_factory=set)
+    unreadable: int = 0
+    strays: int = 0
+    is_whole: bool = True
+
+    def replay(self, value: bytes | None) -> None:
+        """Take the value of the topic's next record."""
+        try:
+            if value is None:
+                raise Malformed("a record without a value")
+            event = decode_event(value)
+        except Malformed:
+            self.unreadable += 1
+            return
+        if isinstance(event, RemotePartitionDeleteMetadata):
+            return
+        known = self.segments.get(event.remote_log_segment_id.id)
+        if isinstance(event, RemoteLogSegmentMetadata):
+            if event.state is not STARTED or (known is not None and known.state is not STARTED):
+                self.strays += 1
+            else:
+                self.segments[event.remote_log_segment_id.id] = event
+        elif known is None or event.state not in _FOLLOWS[known.state]:
+            self.strays += 1
+        else:
+            self.segments[event.remote_log_segment_id.id] = _updated(known, event)
+            if event.state is FINISHED:
+                self.copied.add(event.remote_log_segment_id.id)
+
+    def of(self, partitions: Iterable[Partition] | None) -> list[RemoteLogSegmentMetadata]:
+        """The segments of some partitions, or of all, in the order of their offsets."""
+        wanted = None if partitions is None else set(partitions)
+        chosen = [each for each in self.segments.values() if wanted is None or partition_of(each) in wanted]
+        return sorted(chosen, key=_order)
+
+    def segment_at(self, partition: Partition, offset: int) -> RemoteLogSegmentMetadata | None:
+        """The finished segment that holds an offset; of several, which only several leaders can have made, that of
+        the newest leader.
+        """
+        holding = [
+            each
+            for each in self.of([partition])
+            if each.state is FINISHED and each.start_offset <= offset <= each.end_offset
+        ]
+        return max(holding, key=lambda each: (epoch_at(each, offset), each.event_timestamp_ms), default=None)
+
+
+def _updated(known: RemoteLogSegmentMetadata, update: RemoteLogSegmentMetadataUpdate) -> RemoteLogSegmentMetadata:
+    custom = known.custom_metadata if update.custom_metadata is None else update.custom_metadata
+    return replace(
+        known, state=update.state, event_timestamp_ms=update.event_timestamp_ms, custom_metadata=custom,
+        broker_id=update.broker_id,
+    )  # fmt: skip
+
+
+def partition_of(segment: RemoteLogSegmentMetadata) -> Partition:
+    """Topic and number of a segment's partition."""
+    found = segment.remote_log_segment_id.topic_id_partition
+    return found.topic, found.partition
+
+
+def name_of(segment: RemoteLogSegmentMetadata) -> str:
+    """A segment as a message names it."""
+    topic, partition = partition_of(segment)
+    return f"{topic}-{partition} {segment.start_offset}-{segment.end_offset} {id_text(segment)}"
+
+
+def id_text(segment: RemoteLogSegmentMetadata) -> str:
+    """A segment's id as Kafka writes it."""
+    return uuid_to_text(segment.remote_log_segment_id.id)
+
+
+def epoch_at(segment: RemoteLogSegmentMetadata, offset: int) -> int:
+    """The leader epoch in which an offset of a segment was written."""
+    return max((epoch for epoch, start in segment.segment_leader_epochs if start <= offset), default=-1)
+
+
+def _order(segment: RemoteLogSegmentMetadata) -> tuple[object, ...]:
+    topic_id = segment.remote_log_segment_id.topic_id_partition.topic_id
+    return (*partition_of(segment), topic_id, segment.start_offset, segment.event_timestamp_ms)
+
+
+def as_json(segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
+    """A segment for machines."""
+    topic_id, topic, partition = segment.remote_log_segment_id.topic_id_partition
+    return {
+        "topic": topic,
+        "topic_id": uuid_to_text(topic_id),
+        "partition": partition,
+        "segment_id": id_text(segment),
+        "start_offset": segment.start_offset,
+        "end_offset": segment.end_offset,
+        "leader_epochs": [{"leader_epoch": epoch, "start_offset": at} for epoch, at in segment.segment_leader_epochs],
+        "state": segment.state.name,
+        "size_bytes": segment.segment_size_in_bytes,
+        "max_timestamp_ms": segment.max_timestamp_ms,
+        "event_timestamp_ms": segment.event_timestamp_ms,
+        "broker_id": segment.broker_id,
+        "custom_metadata": None if segment.custom_metadata is None else segment.custom_metadata.hex(),
+        "txn_index_empty": segment.txn_index_empty,
+    }

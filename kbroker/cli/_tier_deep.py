@@ -1,0 +1,96 @@
+"""What is inside of a segment in the tier: the checks of `kbroker verify`, and whether it is what was copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kbroker.cli._dump_output import Problems
+from kbroker.cli._tier_files import SegmentFiles
+from kbroker.cli._verify_report import Report
+from kbroker.cli._verify_segment import Expected, Reach, SegmentCheck
+from kbroker.storage.leader_epoch import LeaderEpochs, parse_epochs
+from kbroker.storage.producer_state import parse_snapshot
+from kbroker.tiered.api import IndexType, RemoteLogSegmentMetadata, RemoteStorageManager
+from kbroker.tiered.plan import clipped_epochs
+
+Finding = tuple[str, str]
+
+
+class _Collected(Report):
+    """Findings that somebody else tells."""
+
+    def __init__(self) -> None:
+        super().__init__(as_json=False)
+        self.found: list[Finding] = []
+
+    def add(self, path: str, text: str, *, position: int | None = None) -> None:
+        self.count += 1
+        where = "" if position is None else f"at byte {position}: "
+        self.found.append((path, f"{path.rpartition('/')[2]}: {where}{text}"))
+
+    def hint(self, path: str, text: str) -> None:
+        self.add(path, text)
+
+
+def check_segment(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> Iterator[Finding]:
+    """Read a segment and its indexes; each finding as the file's name and a sentence.
+
+    Errors  RemoteStorageError, OSError where the store does not give what it lists
+    """
+    files = SegmentFiles(storage, segment)
+    collected = _Collected()
+    epochs = _epochs(files, segment, collected)
+    reach = Reach(segment.start_offset)
+    SegmentCheck(
+        files,
+        files.directory,
+        segment.start_offset,
+        is_last=False,
+        expected=Expected(False, segment.start_offset, epochs, None),
+        report=collected,
+        progress=lambda _size: None,
+    ).check(frozenset(files.list(files.directory)), reach)
+    if reach.is_known and reach.next_offset != segment.end_offset + 1:
+        collected.add(files.log_path, f"ends with offset {reach.next_offset - 1} instead of {segment.end_offset}")
+    _check_snapshot(files, segment, collected)
+    yield from collected.found
+
+
+def _epochs(files: SegmentFiles, segment: RemoteLogSegmentMetadata, problems: Problems) -> LeaderEpochs:
+    """The leader epochs by the stored checkpoint, which has to agree with the metadata; by these where it cannot be
+    read.
+    """
+    path = files.path_of(IndexType.LEADER_EPOCH)
+    known = list(segment.segment_leader_epochs)
+    if IndexType.LEADER_EPOCH in files.missing:
+        return LeaderEpochs(known)
+    try:
+        entries = parse_epochs(_contents(files, path).decode())
+    except ValueError as error:
+        problems.add(path, f"cannot be read: {error}")
+        return LeaderEpochs(known)
+    stored = LeaderEpochs(entries)
+    inside = list(clipped_epochs(entries, segment.start_offset, segment.end_offset + 1))
+    if inside != known:
+        problems.add(path, f"has the epochs {inside} for this segment, the metadata say {known}")
+    return stored
+
+
+def _check_snapshot(files: SegmentFiles, segment: RemoteLogSegmentMetadata, problems: Problems) -> None:
+    path = files.path_of(IndexType.PRODUCER_SNAPSHOT)
+    if IndexType.PRODUCER_SNAPSHOT in files.missing:
+        return
+    try:
+        entries = parse_snapshot(_contents(files, path))
+    except ValueError as error:
+        problems.add(path, str(error))
+        return
+    for entry in entries:
+        latest = max((batch.last_offset for batch in entry.batches), default=-1)
+        if latest > segment.end_offset:
+            problems.add(path, f"producer {entry.producer_id} has a batch at {latest}, behind the segment")
+
+
+def _contents(files: SegmentFiles, path: str) -> bytes:
+    file = files.open(path)
+    return file.pread(file.size(), 0)

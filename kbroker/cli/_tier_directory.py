@@ -1,0 +1,157 @@
+"""A data directory as a source of what is in the tier; it is only read, also while a broker runs on it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+from kbroker.cli import CommandFailed
+from kbroker.cli._dump_logs import BatchReader
+from kbroker.cli._tier_catalogue import METADATA_TOPIC, Catalogue, Partition
+from kbroker.cli._tier_sources import Offsets, highest_tiered
+from kbroker.cli._verify_report import ReadOnlyDisk
+from kbroker.controller import records, snapshots
+from kbroker.controller.metadata_log import DIRECTORY as METADATA_DIRECTORY
+from kbroker.controller.quorum_state import FILE_NAME as QUORUM_STATE
+from kbroker.controller.quorum_state import parse_quorum_state
+from kbroker.controller.replay import LogSegment, Replay
+from kbroker.metadata.errors import UnusableMetadata
+from kbroker.metadata.image import Image, ImageBuilder
+from kbroker.runtime.ports import Disk
+from kbroker.storage.checkpoint import LOG_START_CHECKPOINT, read_file, read_offsets
+from kbroker.storage.loader import offset_of
+from kbroker.storage.segment import LOG_SUFFIX
+from wire.errors import Malformed
+
+T = TypeVar("T")
+
+ATTEMPTS: Final = 5
+_PARTITION: Final = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
+
+
+class DirectorySource:
+    """See the module's text. Raises CommandFailed where the directory cannot be read."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.disk: Disk = ReadOnlyDisk()
+        self._names = self.reading(lambda: self.disk.list(path))
+        if METADATA_DIRECTORY not in self._names:
+            raise CommandFailed(f"{path} is no data directory of a broker: there is no {METADATA_DIRECTORY} in it")
+
+    def reading(self, read: Callable[[], T]) -> T:
+        """What `read` gives. A running broker takes files away, so that it may have to be tried again."""
+        for attempt in range(ATTEMPTS):
+            try:
+                return read()
+            except FileNotFoundError as error:
+                if attempt == ATTEMPTS - 1 or error.filename == self.path:
+                    raise CommandFailed(f"there is no {error.filename}") from error
+            except OSError as error:
+                raise CommandFailed(f"cannot read {error.filename or self.path}: {error.strerror or error}") from error
+        raise AssertionError("the last attempt returns or raises")
+
+    def partitions(self) -> dict[str, list[int]]:
+        """Every topic with the numbers of its partitions that are here."""
+        found: dict[str, list[int]] = {}
+        for name in self._names:
+            match = _PARTITION.fullmatch(name)
+            if match is not None and name != METADATA_DIRECTORY and "-delete" not in name:
+                found.setdefault(match[1], []).append(int(match[2]))
+        return {topic: sorted(indexes) for topic, indexes in sorted(found.items())}
+
+    def catalogue(self) -> Catalogue:
+        """The metadata topic's logs, as far as they hold whole batches with a right CRC."""
+        return self.reading(self._catalogue)
+
+    def _catalogue(self) -> Catalogue:
+        found = Catalogue()
+        starts = self.log_starts()
+        for index in self.partitions().get(METADATA_TOPIC, []):
+            directory = f"{self.path}/{METADATA_TOPIC}-{index}"
+            bases = self._bases(directory)
+            found.is_whole &= not bases or max(bases[0], starts.get((METADATA_TOPIC, index), 0)) == 0
+            for base in bases:
+                self._replay(f"{directory}/{base:020d}{LOG_SUFFIX}", found)
+        return found
+
+    def _replay(self, path: str, found: Catalogue) -> None:
+        file = self.disk.open(path, writable=False)
+        try:
+            for batch in BatchReader(file):
+                if not batch.crc_is_valid():
+                    found.unreadable += batch.record_count
+                    continue
+                try:
+                    for record in () if batch.is_control else batch.records():
+                        found.replay(record.value)
+                except Malformed:
+                    found.unreadable += 1
+        finally:
+            file.close()
+
+    def offsets(self, partitions: Sequence[Partition], catalogue: Catalogue) -> dict[Partition, Offsets]:
+        """By the files: the end is that of the last whole batch."""
+        starts = self.reading(self.log_starts)
+        return {each: self.reading(partial(self._offsets, each, starts, catalogue)) for each in partitions}
+
+    def _offsets(self, partition: Partition, starts: dict[Partition, int], catalogue: Catalogue) -> Offsets:
+        directory = f"{self.path}/{partition[0]}-{partition[1]}"
+        tiered = highest_tiered(catalogue, partition)
+        bases = self._bases(directory) if directory.rpartition("/")[2] in self._names else []
+        if not bases:
+            return Offsets(None, None, tiered, None)
+        in_tier = [each.start_offset for each in catalogue.of([partition])]
+        start = starts.get(partition, min([bases[0], *in_tier]) if in_tier else bases[0])
+        return Offsets(start, max(start, bases[0]), tiered, self.end_of(f"{directory}/{bases[-1]:020d}{LOG_SUFFIX}"))
+
+    def end_of(self, path: str) -> int:
+        """The offset behind the last whole batch of a segment, or its first offset."""
+        end = offset_of(path.rpartition("/")[2], LOG_SUFFIX) or 0
+        file = self.disk.open(path, writable=False)
+        try:
+            for batch in BatchReader(file):
+                end = batch.last_offset + 1
+        finally:
+            file.close()
+        return end
+
+    def _bases(self, directory: str) -> list[int]:
+        """The first offsets of a partition's segments, in order."""
+        return [base for name in self.disk.list(directory) if (base := offset_of(name, LOG_SUFFIX)) is not None]
+
+    def log_starts(self) -> dict[Partition, int]:
+        """The log start offsets that differ from the first local offsets, as of the last checkpoint."""
+        try:
+            return read_offsets(self.disk, f"{self.path}/{LOG_START_CHECKPOINT}")
+        except ValueError as error:
+            raise CommandFailed(str(error)) from error
+
+    def image(self) -> Image:
+        """The cluster's metadata: topics, their settings, the brokers' settings."""
+        try:
+            return self.reading(self._image)
+        except (UnusableMetadata, Malformed, ValueError) as error:
+            raise CommandFailed(f"the metadata log cannot be read: {error}") from error
+
+    def _image(self) -> Image:
+        directory = f"{self.path}/{METADATA_DIRECTORY}"
+        names = self.disk.list(directory)
+        known = snapshots.snapshot_ids(names)
+        newest = known[-1] if known else snapshots.SnapshotId(0, 0)
+        builder = ImageBuilder(Image())
+        if known:
+            for one in snapshots.read_snapshot(self.disk, f"{directory}/{newest.file_name}").records:
+                builder.replay(one)
+        quorum_state = f"{directory}/{QUORUM_STATE}"
+        epoch = parse_quorum_state(read_file(self.disk, quorum_state), quorum_state).leader_epoch
+        segments = [LogSegment(base, f"{directory}/{base:020d}{LOG_SUFFIX}") for base in self._bases(directory)]
+        replay = Replay(
+            self.disk, segments, start_offset=newest.end_offset, highest_epoch=epoch, clean_shutdown=False
+        )  # fmt: skip
+        for batch in replay:
+            for record in records.batch_records(batch):
+                builder.replay(record)
+        return builder.build(offset=max(replay.end.end_offset, newest.end_offset) - 1, epoch=epoch)

@@ -1,0 +1,157 @@
+"""A segment in the tier as files of a directory that cannot be written, so that what reads segments reads this one.
+
+The names are those that the files had where they came from. The log is fetched by ranges, as it is read; of the
+indexes each is fetched once.
+"""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import BinaryIO, Final, NoReturn
+
+from kbroker.cli._tier_catalogue import id_text, partition_of
+from kbroker.runtime.ports import Buffer
+from kbroker.storage.loader import EPOCH_CHECKPOINT
+from kbroker.storage.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    file_name,
+)
+from kbroker.tiered.api import IndexType, RemoteLogSegmentMetadata, RemoteResourceNotFound, RemoteStorageManager
+
+FETCH_BYTES: Final = 4 << 20
+
+INDEXES: Final = {
+    IndexType.OFFSET: INDEX_SUFFIX,
+    IndexType.TIMESTAMP: TIME_INDEX_SUFFIX,
+    IndexType.TRANSACTION: TXN_INDEX_SUFFIX,
+    IndexType.PRODUCER_SNAPSHOT: SNAPSHOT_SUFFIX,
+}
+
+
+class _Stored:
+    """What a file that cannot be written has in common with one that can."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        self._refuse(data, position)
+
+    def truncate(self, size: int) -> None:
+        self._refuse(size)
+
+    def sync(self) -> None:
+        self._refuse()
+
+    def fileno(self) -> int:
+        raise OSError(f"{self.path} is in the tier and has no descriptor")
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _refuse(self, *arguments: object) -> NoReturn:
+        raise AssertionError(f"{self.path} would be changed: {arguments}")
+
+
+class RemoteFile(_Stored):
+    """The log of a segment. Errors: RemoteStorageError; OSError where a stream ends too early."""
+
+    def __init__(self, storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, path: str) -> None:
+        super().__init__(path)
+        self._storage = storage
+        self._segment = segment
+
+    def size(self) -> int:
+        return self._segment.segment_size_in_bytes
+
+    def pread(self, size: int, position: int) -> bytes:
+        """See File; what the store holds less than it was told to is an error, never a shorter file."""
+        wanted = min(size, self.size() - position)
+        if wanted <= 0:
+            return b""
+        with self._storage.fetch_log_segment(self._segment, position, position + wanted - 1) as stream:
+            data = read_exactly(stream, wanted)
+        if len(data) < wanted:
+            raise OSError(f"{self.path} ends in the tier at byte {position + len(data)} instead of {self.size()}")
+        return data
+
+
+class _BytesFile(_Stored):
+    def __init__(self, path: str, data: bytes) -> None:
+        super().__init__(path)
+        self._data = data
+
+    def size(self) -> int:
+        return len(self._data)
+
+    def pread(self, size: int, position: int) -> bytes:
+        return self._data[position : position + size]
+
+
+class SegmentFiles:
+    """A Disk with one directory: that of a segment, named like its partition.
+
+    Shape   epochs is the text of the leader-epoch checkpoint; missing has the indexes that the store has not
+    Errors  RemoteStorageError when made
+    """
+
+    def __init__(self, storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> None:
+        topic, partition = partition_of(segment)
+        self.directory = f"{topic}-{partition}/{id_text(segment)}"
+        self._storage = storage
+        self._segment = segment
+        self.log_path = f"{self.directory}/{file_name(segment.start_offset, LOG_SUFFIX)}"
+        self.missing: list[IndexType] = []
+        self._held: dict[str, bytes] = {}
+        for index_type in IndexType:
+            try:
+                self._held[self.path_of(index_type)] = storage.fetch_index(segment, index_type)
+            except RemoteResourceNotFound:
+                self.missing.append(index_type)
+
+    def path_of(self, index_type: IndexType) -> str:
+        """Where an index stands."""
+        if index_type is IndexType.LEADER_EPOCH:
+            return f"{self.directory}/{EPOCH_CHECKPOINT}"
+        is_behind = index_type is IndexType.PRODUCER_SNAPSHOT  # it is of the offset at which the next segment begins
+        base = self._segment.end_offset + 1 if is_behind else self._segment.start_offset
+        return f"{self.directory}/{file_name(base, INDEXES[index_type])}"
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> RemoteFile | _BytesFile:
+        assert not create, path
+        del writable
+        if path == self.log_path:
+            return RemoteFile(self._storage, self._segment, path)
+        if path not in self._held:
+            raise FileNotFoundError(2, "not in the tier", path)
+        return _BytesFile(path, self._held[path])
+
+    def exists(self, path: str) -> bool:
+        return path == self.log_path or path in self._held
+
+    def size(self, path: str) -> int:
+        return self.open(path).size()
+
+    def list(self, path: str) -> list[str]:
+        return sorted(held.removeprefix(f"{path}/") for held in (*self._held, self.log_path))
+
+    def modified_ms(self, path: str) -> int:
+        del path
+        return self._segment.event_timestamp_ms
+
+    def _refuse(self, *arguments: object) -> NoReturn:
+        raise AssertionError(f"{arguments} would be changed")
+
+    make_directory = remove_directory = rename = unlink = sync_directory = lock = free_bytes = total_bytes = _refuse
+
+
+def read_exactly(stream: BinaryIO, size: int) -> bytes:
+    """So many bytes of a stream, or fewer where it ends."""
+    pieces = BytesIO()
+    while (missing := size - pieces.tell()) and (piece := stream.read(missing)):
+        pieces.write(piece)
+    return pieces.getvalue()

@@ -1,0 +1,109 @@
+"""`kbroker tier flush`: have the tier take all that a topic holds now.
+
+Only closed segments are copied, so the last records of a quiet topic would stay local until the active segment is full
+or old. The topic's setting `kbroker.remote.flush.timestamp.ms`, which other brokers do not have, says that what was
+appended before that moment is to be closed and copied now. It stays set, and changes nothing for what comes later.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from threading import Event
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kbroker.cli import CommandFailed
+from kbroker.cli import _configs as configs
+from kbroker.cli._admin import RETRY_MS, admin_client
+from kbroker.cli._groups import log_offsets
+from kbroker.cli._table import print_rows
+from kbroker.cli._tier_sources import EARLIEST, LATEST, LATEST_TIERED
+from kbroker.runtime.env import RealEnv
+
+if TYPE_CHECKING:
+    from kafka.admin import KafkaAdminClient
+
+    from kbroker.cli._tier_catalogue import Partition
+
+KEY: Final = "kbroker.remote.flush.timestamp.ms"
+COLUMNS: Final = ("TOPIC", "PARTITION", "HIGH-WATERMARK", "TIERED-TO", "DONE")
+
+
+class Reached(NamedTuple):
+    """How far the tier is in a partition; offsets below `goal` were there when it was asked for."""
+
+    goal: int
+    tiered: int
+    is_done: bool
+
+
+def flush(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Ask for it and wait; the exit code is 1 if it takes too long."""
+    del parser
+    topic: str = options.topic
+    env = RealEnv()
+    with admin_client(options) as client:
+        entity = configs.Entity("topics", topic)
+        known = {each.name: each.value for each in configs.describe(client, entity, all_of_them=True)}
+        _check(topic, known)
+        indexes = {each["partition_index"] for each in client.describe_topics([topic])[0]["partitions"]}
+        partitions = [(topic, index) for index in sorted(indexes)]
+        goals = log_offsets(client, partitions, LATEST)
+        if missing := [f"{name}-{index}" for name, index in partitions if (name, index) not in goals]:
+            raise CommandFailed(f"{', '.join(missing)} has no leader")
+        configs.alter(client, entity, added={KEY: str(_moment(env, known))}, deleted=())
+        if options.no_wait:
+            return 0
+        deadline = env.now_ms() + options.timeout_ms
+        reached = _reached(client, goals)
+        while not all(one.is_done for one in reached.values()) and env.now_ms() < deadline:
+            Event().wait(RETRY_MS / 1000)
+            reached = _reached(client, goals)
+    _print(reached, options.format)
+    behind = [f"{name}-{index}" for (name, index), one in reached.items() if not one.is_done]
+    if behind:
+        raise CommandFailed(
+            f"{', '.join(behind)} not in the tier within {options.timeout_ms} ms; the broker goes on with it. Its log "
+            "and /state say what the last error was"
+        )
+    return 0
+
+
+def _check(topic: str, known: Mapping[str, str | None]) -> None:
+    """Raise CommandFailed where nothing would ever be copied."""
+    if known.get("remote.storage.enable") != "true":
+        raise CommandFailed(f"topic {topic!r} is not tiered: its setting remote.storage.enable is not true")
+    if KEY not in known:
+        raise CommandFailed(
+            f"this broker has no setting {KEY}: only kbroker can close a segment on demand. Only closed segments are "
+            "copied; segment.ms and segment.bytes say when that is"
+        )
+    if known.get("remote.log.copy.disable") == "true":
+        raise CommandFailed(f"nothing of topic {topic!r} is copied: its setting remote.log.copy.disable is true")
+
+
+def _moment(env: RealEnv, known: Mapping[str, str | None]) -> int:
+    """Now; and never a moment that was asked for already, which would change nothing."""
+    before = known[KEY]
+    return max(env.timestamp_ms(), int(before or "-1") + 1)
+
+
+def _reached(client: KafkaAdminClient, goals: Mapping[Partition, int]) -> dict[Partition, Reached]:
+    """What is below the log's start is gone, and need not be copied."""
+    tiered = log_offsets(client, goals, LATEST_TIERED)
+    starts = log_offsets(client, goals, EARLIEST)
+    return {
+        each: Reached(goal, tiered.get(each, -1), max(tiered.get(each, -1), starts.get(each, 0) - 1) >= goal - 1)
+        for each, goal in goals.items()
+    }
+
+
+def _print(reached: Mapping[Partition, Reached], how: str) -> None:
+    if how == "json":
+        for (topic, index), one in reached.items():
+            fields = {"topic": topic, "partition": index, "high_watermark": one.goal}
+            print(json.dumps({**fields, "highest_offset_in_remote_storage": one.tiered, "is_done": one.is_done}))
+        return
+    rows = [(*each, one.goal, one.tiered, "yes" if one.is_done else "no") for each, one in reached.items()]
+    print_rows(COLUMNS, rows)

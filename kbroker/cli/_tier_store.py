@@ -1,0 +1,70 @@
+"""The store of the tier, opened as the broker would: by its settings."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kbroker.cli import CommandFailed
+from kbroker.cli.serve import default_data_dir
+from kbroker.config import ConfigError, Settings
+from kbroker.runtime.disk import RealDisk
+from kbroker.storage.checkpoint import read_file
+from kbroker.storage.identity import META_PROPERTIES, parse_identity
+from kbroker.tiered.api import RemoteStorageError, RemoteStorageManager
+from kbroker.tiered.plugins import PluginError, storage_manager
+
+
+def load_settings(options: argparse.Namespace) -> Settings:
+    """The broker's settings by the flags. Raises CommandFailed for settings that no broker would start with."""
+    config: Path | None = options.config
+    overrides = list(options.override)
+    if options.data_dir is not None:
+        overrides.append(f"log.dirs={options.data_dir.absolute()}")
+    try:
+        return Settings.load(
+            None if config is None else config.read_bytes(),
+            file_name=str(config),
+            overrides=overrides,
+            defaults={"log.dirs": str(default_data_dir())},
+        )
+    except OSError as error:
+        raise CommandFailed(f"cannot read {config}: {error.strerror or error}") from error
+    except ConfigError as error:
+        raise CommandFailed(str(error)) from error
+
+
+@contextmanager
+def open_store(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Iterator[RemoteStorageManager]:
+    """The store that the flags name; its errors become CommandFailed."""
+    if options.data_dir is None and options.config is None and not options.override:
+        parser.error("where is the store? Give the broker's --data-dir, its --config, or --override rsm.config.…")
+    settings = load_settings(options)
+    try:
+        storage = storage_manager(settings.tier.remote_log_storage_manager_class_name)
+        try:
+            storage.configure(_configs(settings))
+            yield storage
+        finally:
+            storage.close()
+    except (PluginError, RemoteStorageError, ValueError) as error:
+        raise CommandFailed(f"the store: {error}") from error
+
+
+def _configs(settings: Settings) -> dict[str, str]:
+    """What a broker with these settings tells its plug-in."""
+    directory = settings.data_directory
+    cluster_id = ""
+    try:
+        cluster_id = parse_identity(read_file(RealDisk(), f"{directory}/{META_PROPERTIES}").decode()).cluster_id
+    except (OSError, ValueError) as error:
+        print(f"kbroker tier: no cluster id in {directory}: {error}", file=sys.stderr)
+    return {
+        **settings.tier.rsm_configs,
+        "log.dir": directory,
+        "broker.id": str(settings.node_id),
+        "cluster.id": cluster_id,
+    }

@@ -1,0 +1,205 @@
+"""`kbroker tier why`: what keeps each segment in a data directory there."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from http.client import HTTPConnection, HTTPException
+from typing import Any, NamedTuple
+
+from kbroker.cli import CommandFailed
+from kbroker.cli._dump_indexes import index_entries
+from kbroker.cli._dump_logs import BatchReader
+from kbroker.cli._dump_output import Problems
+from kbroker.cli._table import print_rows
+from kbroker.cli._tier_catalogue import Catalogue, Partition
+from kbroker.cli._tier_directory import DirectorySource
+from kbroker.cli._tier_ls import warn
+from kbroker.cli._tier_sources import choose
+from kbroker.cli._tier_store import load_settings
+from kbroker.config import Settings
+from kbroker.config.observability import http_address
+from kbroker.metadata.names import is_tierable
+from kbroker.runtime.env import RealEnv
+from kbroker.storage.checkpoint import read_file
+from kbroker.storage.index import TIME_ENTRY
+from kbroker.storage.leader_epoch import parse_epochs
+from kbroker.storage.loader import EPOCH_CHECKPOINT, offset_of
+from kbroker.storage.log_config import LogConfig
+from kbroker.storage.segment import LOG_SUFFIX, TIME_INDEX_SUFFIX, file_name
+from kbroker.tiered.kept import KeptSegment, TierView, why_kept
+from kbroker.tiered.plan import Lineage
+
+COLUMNS = ("TOPIC", "PARTITION", "BASE-OFFSET", "END-OFFSET", "BYTES", "IN-TIER", "WHY", "MORE")
+HTTP_TIMEOUT_SECONDS = 10
+
+
+class _Segment(NamedTuple):
+    base_offset: int
+    size: int
+
+
+def why(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Print a line for each local segment of the chosen partitions, or of all tiered ones."""
+    del parser
+    settings = load_settings(options)
+    source = DirectorySource(str(options.data_dir))
+    wanted = choose(source, options.topic)
+    live = _live(options.http, settings)
+    explained = _Explained(source, settings, live)
+    for partition in explained.tiered_partitions() if wanted is None else wanted:
+        segments = explained.partition(partition)
+        if options.format == "json":
+            for one in segments:
+                print(json.dumps(_as_json(partition, one)))
+        else:
+            print_rows(COLUMNS, [(*partition, *_row(one)) for one in segments])
+
+
+def _row(one: KeptSegment) -> tuple[object, ...]:
+    when = ""
+    if one.due_ms is not None:
+        when = f"; due {datetime.fromtimestamp(one.due_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return one.base_offset, one.end_offset, one.size, "yes" if one.is_copied else "no", one.why.value, one.text + when
+
+
+def _as_json(partition: Partition, one: KeptSegment) -> dict[str, Any]:
+    return {
+        "topic": partition[0],
+        "partition": partition[1],
+        "base_offset": one.base_offset,
+        "end_offset": one.end_offset,
+        "size_bytes": one.size,
+        "is_copied": one.is_copied,
+        "why": one.why.value,
+        "text": one.text,
+        "due_ms": one.due_ms,
+    }
+
+
+def _live(address: str | None, settings: Settings) -> Mapping[Partition, Mapping[str, Any]]:
+    """What the broker's /state tells of partitions; nothing where no broker answers, unless its address was given."""
+    asked = address or settings.observability.kbroker_http_listener
+    if asked is None:
+        return {}
+    try:
+        host, port = http_address(asked)
+        connection = HTTPConnection(host, port, timeout=HTTP_TIMEOUT_SECONDS)
+        try:
+            connection.request("GET", "/state")
+            response = connection.getresponse()
+            state = json.loads(response.read())
+            if response.status != 200:
+                raise ValueError(f"/state answers {response.status}")
+            return {(each["topic"], each["partition"]): each for each in state["partitions"]}
+        finally:
+            connection.close()
+    except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
+        if address is not None:
+            raise CommandFailed(f"{address}: {error}") from error
+        print(f"kbroker tier: no broker tells its state at {asked}: {error}", file=sys.stderr)
+        return {}
+
+
+class _Explained:
+    """Explains the partitions of one directory."""
+
+    def __init__(
+        self, source: DirectorySource, settings: Settings, live: Mapping[Partition, Mapping[str, Any]]
+    ) -> None:
+        self._source = source
+        self._live = live
+        self._image = source.image()
+        self._settings = settings.with_dynamic(
+            self._image.broker_configs(None), self._image.broker_configs(settings.node_id)
+        )
+        self._catalogue: Catalogue = source.catalogue()
+        warn(self._catalogue)
+        self._starts = source.reading(source.log_starts)
+        self._now_ms = RealEnv().timestamp_ms()
+
+    def tiered_partitions(self) -> list[Partition]:
+        """Those whose topic is tiered."""
+        return [
+            (topic, index)
+            for topic, indexes in self._source.partitions().items()
+            if self._config(topic).remote_storage_enable and is_tierable(topic)
+            for index in indexes
+        ]
+
+    def _config(self, topic: str) -> LogConfig:
+        return self._settings.log_config(self._image.topic_configs(topic), LogConfig)
+
+    def partition(self, partition: Partition) -> list[KeptSegment]:
+        """The segments of a partition in order. They are read anew if retention takes one away meanwhile."""
+        return self._source.reading(lambda: self._partition(partition))
+
+    def _partition(self, partition: Partition) -> list[KeptSegment]:
+        directory = f"{self._source.path}/{partition[0]}-{partition[1]}"
+        disk, config, live = self._source.disk, self._config(partition[0]), self._live.get(partition, {})
+        segments = [
+            _Segment(base, disk.size(f"{directory}/{name}"))
+            for name in disk.list(directory)
+            if (base := offset_of(name, LOG_SUFFIX)) is not None
+        ]
+        if not segments:
+            return []
+        log_start = self._starts.get(partition, 0)
+        end = self._source.end_of(f"{directory}/{file_name(segments[-1].base_offset, LOG_SUFFIX)}")
+        return why_kept(
+            segments,
+            largest_timestamp=lambda at: self._largest_timestamp(directory, segments[at].base_offset),
+            config=config,
+            tier=self._tier(partition, config, directory, end, live),
+            log_start_offset=_number(live, "log_start_offset", log_start),
+            log_end_offset=end,
+            high_watermark=_number(live, "high_watermark", end),
+            last_stable_offset=_number(live, "last_stable_offset", end),
+            timestamp_ms=self._now_ms,
+        )
+
+    def _tier(
+        self, partition: Partition, config: LogConfig, directory: str, end: int, live: Mapping[str, Any]
+    ) -> TierView:
+        remote = live.get("remote")
+        if remote is not None:
+            highest = remote["highest_offset_in_remote_storage"]
+            return TierView(True, remote["copies"], highest, remote["last_error"] or "")
+        try:
+            epochs = parse_epochs(read_file(self._source.disk, f"{directory}/{EPOCH_CHECKPOINT}").decode())
+        except (FileNotFoundError, ValueError):
+            epochs = []
+        lineage = Lineage(epochs, log_end_offset=end)
+        known = [
+            each
+            for each in self._catalogue.of([partition])
+            if each.remote_log_segment_id.id in self._catalogue.copied and each in lineage
+        ]
+        return TierView(
+            is_tiered=config.remote_storage_enable and self._settings.tier.remote_log_storage_system_enable,
+            copies=not config.remote_log_copy_disable,
+            highest_offset_in_remote_storage=max((each.end_offset for each in known), default=-1),
+        )
+
+    def _largest_timestamp(self, directory: str, base_offset: int) -> int:
+        """By the last entry of the time index, or by the log where the index has none."""
+        path = f"{directory}/{file_name(base_offset, TIME_INDEX_SUFFIX)}"
+        try:
+            entries = index_entries(self._source.disk, path, TIME_ENTRY, Problems())
+        except FileNotFoundError:
+            entries = []
+        if entries:
+            return entries[-1][0]
+        file = self._source.disk.open(f"{directory}/{file_name(base_offset, LOG_SUFFIX)}", writable=False)
+        try:
+            return max((batch.max_timestamp for batch in BatchReader(file)), default=-1)
+        finally:
+            file.close()
+
+
+def _number(live: Mapping[str, Any], name: str, otherwise: int) -> int:
+    value = live.get(name)
+    return otherwise if value is None else int(value)

@@ -1,0 +1,161 @@
+"""Why segments are still local: the same rules as retention's, and words that name the cause."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbroker.storage.log_config import LogConfig
+from kbroker.storage.retention import plan_retention
+from kbroker.tiered.kept import Kept, KeptSegment, TierView, why_kept
+
+NOW = 1_000_000
+
+
+class Local(NamedTuple):
+    base_offset: int
+    size: int
+
+
+SEGMENTS = [Local(0, 100), Local(10, 100), Local(20, 100), Local(30, 100)]
+
+
+def explain(
+    config: LogConfig,
+    tier: TierView,
+    *,
+    segments: list[Local] = SEGMENTS,
+    log_start: int = 0,
+    end: int = 40,
+    stable: int | None = None,
+    ages: list[int] | None = None,
+) -> list[KeptSegment]:
+    timestamps = [NOW - age for age in (ages or [0] * len(segments))]
+    return why_kept(
+        segments,
+        largest_timestamp=timestamps.__getitem__,
+        config=config,
+        tier=tier,
+        log_start_offset=log_start,
+        log_end_offset=end,
+        high_watermark=end,
+        last_stable_offset=end if stable is None else stable,
+        timestamp_ms=NOW,
+    )
+
+
+def whys(told: list[KeptSegment]) -> list[Kept]:
+    return [one.why for one in told]
+
+
+TIERED = LogConfig(remote_storage_enable=True, local_retention_bytes=0, local_retention_ms=-1, retention_ms=-1)
+
+
+def test_what_is_copied_goes_once_the_local_limit_is_passed() -> None:
+    told = explain(TIERED, TierView(True, True, 19))
+    assert whys(told) == [Kept.DUE, Kept.DUE, Kept.COPY_PENDING, Kept.ACTIVE]
+    assert [one.is_copied for one in told] == [True, True, False, False]
+    assert "local.retention.bytes=0" in told[0].text
+    assert "10 offsets before its end" in told[2].text
+
+
+def test_a_failing_copy_is_named_with_its_error() -> None:
+    (_, second, *_) = explain(TIERED, TierView(True, True, 9, last_error="the bucket is gone"))
+    assert second.why is Kept.COPY_PENDING
+    assert second.text.endswith("the last copy failed: the bucket is gone")
+
+
+def test_nothing_is_due_before_it_is_known_what_the_tier_holds() -> None:
+    assert whys(explain(TIERED, TierView(True, True, None)))[:3] == [Kept.UNKNOWN] * 3
+
+
+def test_an_open_transaction_holds_copies_back() -> None:
+    told = explain(TIERED, TierView(True, True, 9), stable=15)
+    assert whys(told) == [Kept.DUE, Kept.UNSTABLE, Kept.UNSTABLE, Kept.ACTIVE]
+    assert "15" in told[1].text
+
+
+def test_without_copies_local_retention_waits_for_none() -> None:
+    """KAFKA-17236: with copying disabled, local deletion still waited for an upload."""
+    config = LogConfig(remote_storage_enable=True, remote_log_copy_disable=True, retention_bytes=150, retention_ms=-1)
+    told = explain(config, TierView(True, False, -1))
+    assert whys(told) == [Kept.DUE, Kept.DUE, Kept.COPY_DISABLED, Kept.ACTIVE]
+    assert "remote.log.copy.disable" in told[2].text
+
+
+def test_a_copied_segment_stays_for_local_retention_and_says_until_when() -> None:
+    config = LogConfig(remote_storage_enable=True, local_retention_ms=5_000, retention_ms=60_000)
+    told = explain(config, TierView(True, True, 29), ages=[6_000, 4_000, 3_000, 0])
+    assert whys(told) == [Kept.DUE, Kept.RETENTION, Kept.RETENTION, Kept.ACTIVE]
+    assert "local.retention.ms=5000" in told[1].text
+    assert told[1].due_ms == NOW + 1_001
+
+
+def test_segments_go_from_the_front() -> None:
+    config = LogConfig(remote_storage_enable=True, local_retention_ms=5_000, retention_ms=60_000)
+    told = explain(config, TierView(True, True, 29), ages=[1_000, 6_000, 6_000, 0])
+    assert whys(told) == [Kept.RETENTION, Kept.BEHIND, Kept.BEHIND, Kept.ACTIVE]
+    assert "offset 0 stays" in told[1].text
+
+
+def test_the_active_segment_says_how_it_gets_closed() -> None:
+    assert "kbroker tier flush" in explain(TIERED, TierView(True, True, 29), segments=[Local(30, 0)])[0].text
+    assert "at the next round" in explain(TIERED, TierView(True, True, 29), segments=[Local(30, 9)])[0].text
+    plain = explain(LogConfig(), TierView(False), segments=[Local(30, 9)])[0]
+    assert (plain.why, "tier" in plain.text) == (Kept.ACTIVE, False)
+
+
+@pytest.mark.parametrize("log_start", [0, 10, 25])
+def test_what_lies_below_the_log_start_is_due_copied_or_not(log_start: int) -> None:
+    told = explain(
+        LogConfig(remote_storage_enable=True, retention_ms=-1), TierView(True, True, -1), log_start=log_start
+    )
+    assert whys(told).count(Kept.DUE) == log_start // 10
+
+
+@given(data=st.data())
+def test_what_is_told_to_be_due_is_what_retention_takes(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 5))
+    sizes = data.draw(st.lists(st.integers(1, 50), min_size=count, max_size=count))
+    ages = data.draw(st.lists(st.integers(0, 20), min_size=count, max_size=count))
+    limit = st.one_of(st.just(-1), st.integers(0, 120))
+    config = LogConfig(
+        remote_storage_enable=True,
+        retention_ms=data.draw(limit),
+        retention_bytes=data.draw(limit),
+        local_retention_ms=data.draw(st.one_of(st.just(-2), limit)),
+        local_retention_bytes=data.draw(st.one_of(st.just(-2), limit)),
+    )
+    segments = [Local(at * 10, size) for at, size in enumerate(sizes)]
+    end = count * 10
+    copies = data.draw(st.booleans())
+    highest = data.draw(st.integers(-1, end - 11)) if copies and count > 1 else -1
+    log_start = data.draw(st.integers(0, end))
+    watermark = data.draw(st.integers(log_start, end))
+    timestamps = [NOW - age for age in ages]
+    plan = plan_retention(
+        segments,
+        largest_timestamp=timestamps.__getitem__,
+        config=config,
+        log_start_offset=log_start,
+        log_end_offset=end,
+        high_watermark=watermark,
+        timestamp_ms=NOW,
+        highest_offset_in_remote_storage=highest if copies else None,
+    )
+    told = why_kept(
+        segments,
+        largest_timestamp=timestamps.__getitem__,
+        config=config,
+        tier=TierView(True, copies, highest),
+        log_start_offset=log_start,
+        log_end_offset=end,
+        high_watermark=watermark,
+        last_stable_offset=watermark,
+        timestamp_ms=NOW,
+    )
+    closed = {segment.base_offset for segment in segments[:-1]}
+    assert [one.base_offset for one in told if one.why is Kept.DUE] == [one for one in plan.doomed if one in closed]
