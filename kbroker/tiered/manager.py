@@ -38,6 +38,7 @@ from kbroker.tiered.api import (
     TopicIdPartition,
 )
 from kbroker.tiered.calls import plugin_errors
+from kbroker.tiered.partition import TierCounters
 from kbroker.tiered.ports import PartitionReader, PartitionWriter
 from kbroker.tiered.quota import ByteQuota
 from kbroker.tiered.registry import RemotePartitions
@@ -52,7 +53,8 @@ RETRY_MS: Final = 1_000
 class RemoteLogManager:
     """See the module's text.
 
-    Shape  copy_quota and fetch_quota are budgets of bytes a second, of all partitions together
+    Shape  copy_quota and fetch_quota are budgets of bytes a second, of all partitions together; retired counts for
+           the partitions that are tiered here no more
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class RemoteLogManager:
         self._changed = trio.Event()
         self._unfinished: set[trio.CancelScope] = set()
         self._is_stopping = False
+        self.retired = TierCounters()
 
     # What others tell it
 
@@ -273,6 +276,7 @@ class RemoteLogManager:
             await running.run()
         finally:
             partition.remote = None
+            self.retired.add(held.remote.counters)
             del self._held[partition.key]
             running.ended.set()
             self._changed.set()

@@ -12,7 +12,7 @@ Source  KIP-405
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from kbroker.tiered.api import TopicIdPartition
 
@@ -31,6 +31,11 @@ class TierCounters:
     fetch_errors: int = 0
     delete_requests: int = 0
     delete_errors: int = 0
+
+    def add(self, other: TierCounters) -> None:
+        """Count what `other` counted as well."""
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
 
 @dataclass(slots=True)

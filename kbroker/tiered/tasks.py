@@ -195,7 +195,6 @@ async def delete_partition(manager: RemoteLogManager, gone: TopicIdPartition) ->
     Of a log that stays, log_start_offset rises to what is left of it before anything goes.
     """
     back_off, told = BackOff(), ""
-    counters = TierCounters()
     while True:
         tools = manager.tools
         try:
@@ -203,7 +202,7 @@ async def delete_partition(manager: RemoteLogManager, gone: TopicIdPartition) ->
             if partition is not None and partition.topic_id == gone.topic_id:
                 await _give_up_remote_part(tools, partition)
             async with manager.expirers:
-                await _delete_all(tools, counters, gone)
+                await _delete_all(tools, manager.retired, gone)
                 with plugin_errors("on_stop_partitions"):
                     await tools.metadata.on_stop_partitions([gone])
         except (RemoteStorageError, KafkaError) as error:
