@@ -24,6 +24,7 @@ import trio
 from kbroker import handlers
 from kbroker.broker import Broker
 from kbroker.broker.closing import close_logs
+from kbroker.broker.tier import TierRefused, refuse_tiered_topics_without_system
 from kbroker.config import ConfigError, Settings
 from kbroker.config.catalogue import broker_setting
 from kbroker.config.container import Container
@@ -206,7 +207,7 @@ class Node:
             bound = await self._bind()
             async with self._pages() as on_image:
                 await self._run(directory, bound, on_ready, on_image)
-        except* (UnusableMetadata, KafkaError, OSError, NodeFailed) as group:
+        except* (UnusableMetadata, KafkaError, OSError, NodeFailed, TierRefused) as group:
             failures = _leaves(group)
         finally:
             for one in bound:
@@ -260,6 +261,7 @@ class Node:
             config=metadata_log_config(settings),
             clean_shutdown=directory.was_clean,
         )
+        refuse_tiered_topics_without_system(controller.image, settings.tier)
         replicas = Replicas(
             env=env, directory=directory, broker_id=settings.node_id, settings=settings, image=controller.image
         )
@@ -289,6 +291,7 @@ class Node:
             await nursery.start(controller.run)
             await nursery.start(broker.groups.run)
             broker_epoch = await self._register(controller, directory, bound)
+            await broker.tier.start(nursery)
             self._look_after_logs(nursery, directory, broker)
             await nursery.start(server.run)
             for one in bound:
@@ -304,8 +307,10 @@ class Node:
                 await server.stop(grace_ms=FAILURE_NOTICE_MS)
                 _refuse_failed(directory)
             await server.stop(grace_ms=STOP_GRACE_MS)
+            await broker.tier.stop()
             await controller.shut_down_broker()
             nursery.cancel_scope.cancel()
+        await broker.tier.close()
         await controller.close()
         await close_logs(env, directory)
         await env.run_blocking(partial(replicas.close, broker_epoch=broker_epoch))

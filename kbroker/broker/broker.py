@@ -15,6 +15,7 @@ import trio
 from kbroker.broker.appending import Appended, Appender
 from kbroker.broker.configs import alter_loggers, describe_resource
 from kbroker.broker.locks import PartitionLocks
+from kbroker.broker.tier import Tier
 from kbroker.config import Settings
 from kbroker.config.describe import ConfigEntry
 from kbroker.controller.auto_creation import auto_creation_request, may_create
@@ -23,7 +24,7 @@ from kbroker.coordinator.tasks import GroupCoordinator
 from kbroker.metadata.answers import Viewpoint
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import BROKER_LOGGER_RESOURCE, Endpoint, Image
-from kbroker.metadata.names import GROUP_METADATA_TOPIC, is_internal
+from kbroker.metadata.names import GROUP_METADATA_TOPIC, REMOTE_LOG_METADATA_TOPIC, is_internal
 from kbroker.replication.fetch_session import FetchedPartition, FetchSessions
 from kbroker.replication.partition import CONSUMER, Fetcher, Partition
 from kbroker.replication.replicas import Replicas
@@ -81,6 +82,7 @@ class Broker:
             env, self.purgatory, max_decompressed_bytes=settings.limits.kbroker_max_decompressed_batch_bytes
         )
         self.groups = GroupCoordinator(env, settings.groups, replicas=replicas, purgatory=self.purgatory, logs=self)
+        self.tier = Tier(self)
         self._kept = PartitionLocks()
         self._checkpoint_lock = trio.Lock()
         self._following = trio.Lock()  # held by who brings the replicas up to an image
@@ -106,6 +108,7 @@ class Broker:
                 self._take_settings(replicas.settings)
             self.purgatory.wake_many(changed)
             await self.groups.on_image(image, delta)
+        self.tier.on_image(image, delta)
 
     async def _remove(self, gone: list[TopicPartition]) -> None:
         """Give up the files of partitions, together: nobody else holds the lock of one while waiting for another's."""
@@ -131,6 +134,7 @@ class Broker:
     def _take_settings(self, settings: Settings) -> None:
         self.settings = settings
         self.appender.max_decompressed_bytes = settings.limits.kbroker_max_decompressed_batch_bytes
+        self.tier.reconfigure(settings.tier)
 
     def wake_all(self) -> None:
         """Let everybody who waits on a partition look again: the log directory has failed."""
@@ -319,6 +323,13 @@ class Broker:
             return held.log_start_offset
         return partition.progress.high_watermark
 
+    def highest_offset_in_remote_storage(self, held: Log) -> int | None:
+        """Up to where the tier has a log, -1 for nothing; None while that is not known."""
+        partition = self.replicas.partitions.get((held.topic, held.partition))
+        if partition is None or partition.log is not held or partition.remote is None:
+            return None
+        return partition.remote.highest_offset_in_remote_storage
+
     async def delete_records(self, topic: str, index: int, offset: int) -> int:
         """Raise a partition's log_start_offset to `offset`, or to its high watermark for -1; the new low watermark.
 
@@ -326,7 +337,8 @@ class Broker:
         Errors  those of find and Partition.leading, OFFSET_OUT_OF_RANGE, POLICY_VIOLATION (the topic is not deletable),
                 INVALID_TOPIC_EXCEPTION (it is internal)
         """
-        if self.image.partition(topic, index) is not None and is_internal(topic):
+        is_own = is_internal(topic) or topic == REMOTE_LOG_METADATA_TOPIC
+        if is_own and self.image.partition(topic, index) is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal")
         partition = self.find(topic, index)
         async with self.appender.locks.holding(partition.key):

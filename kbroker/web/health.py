@@ -1,8 +1,8 @@
 """Whether the node is alive, and whether it is ready.
 
 Alive is whoever answers: what is not answered within a time-out hangs. Ready is a node that accepts connections, acts
-on all of the metadata, has its directory, and has read in the groups that it coordinates. A node that is not ready says
-everything that keeps it from being so.
+on all of the metadata, has its directory, and has read in the groups that it coordinates and what the tier holds. A
+node that is not ready says everything that keeps it from being so.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ def problems(node: Observed) -> list[str]:
             found.append("the controller has fenced this broker")
         if loading := count(broker, State.LOADING):
             found.append(f"{loading} partitions of the groups' offsets are being read")
+        if broker.tier.waits_for:
+            found.append(f"tiered topics: {broker.tier.waits_for}")
     return found
 
 
