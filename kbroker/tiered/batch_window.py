@@ -1,0 +1,223 @@
+"""Whole batches out of the pieces of a segment that are at hand.
+
+A segment comes from the tier in chunks whose borders know nothing of batches. A `Window` is a row of neighbouring
+chunks in memory; `take_batches` walks it from header to header, checks every batch that it gives, and says from where
+on bytes are missing. Nothing is copied but the batches that lie across the border of two chunks.
+
+What comes from a store is not trusted: each batch has its CRC checked, offsets must ascend, and a batch must lie where
+its segment says that it can.
+
+Source  record batch, magic 2; lessons of others: a batch that reaches beyond a piece must not end the reading, a piece
+        that came short must not count as one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from kbroker.storage.batches import CRC_START, FRAME_SIZE, HEADER, HEADER_SIZE, MAGIC, BatchHeader
+
+
+class DamagedBatch(Exception):
+    """What lies at `position` is not the batch that was written there.
+
+    Units  position is in bytes from the segment's start; the damage lies within `size` bytes from there
+    """
+
+    def __init__(self, position: int, size: int, why: str) -> None:
+        super().__init__(f"at position {position}: {why}")
+        self.position = position
+        self.size = size
+
+
+class BytesMissing(Exception):
+    """To go on, the window has to reach up to `end`, in bytes from the segment's start."""
+
+    def __init__(self, end: int) -> None:
+        super().__init__(f"bytes up to {end} are not at hand")
+        self.end = end
+
+
+class Window:
+    """Neighbouring chunks of one segment.
+
+    Shape  chunks are of one size, but for the last one of a segment, which is shorter
+    Units  positions are bytes from the segment's start; segment_size those of the whole segment
+    """
+
+    __slots__ = ("_chunks", "chunk_bytes", "end", "segment_size", "start")
+
+    def __init__(self, first_chunk: int, chunk_bytes: int, segment_size: int) -> None:
+        self.chunk_bytes = chunk_bytes
+        self.start = self.end = first_chunk * chunk_bytes
+        self.segment_size = segment_size
+        self._chunks: list[memoryview] = []
+
+    def add(self, chunk: memoryview) -> None:
+        """The chunk behind the last one."""
+        assert self.end == self.start + len(self._chunks) * self.chunk_bytes, "nothing follows a short chunk"
+        self._chunks.append(chunk)
+        self.end += len(chunk)
+
+    @property
+    def next_chunk(self) -> int:
+        """The number of the chunk that would be added next."""
+        return self.start // self.chunk_bytes + len(self._chunks)
+
+    def chunk_at(self, position: int) -> tuple[memoryview, int]:
+        """The chunk in which a position lies, and where it begins."""
+        at = (position - self.start) // self.chunk_bytes
+        return self._chunks[at], self.start + at * self.chunk_bytes
+
+    def view(self, position: int, size: int) -> memoryview:
+        """Bytes that are at hand, as one piece. Errors: BytesMissing."""
+        end = position + size
+        if end > self.end:
+            raise BytesMissing(end)
+        chunk, begins = self.chunk_at(position)
+        if end <= begins + len(chunk):
+            return chunk[position - begins : end - begins]
+        joined = bytearray()
+        while position < end:
+            chunk, begins = self.chunk_at(position)
+            joined += chunk[position - begins : end - begins]
+            position = begins + len(chunk)
+        return memoryview(joined)
+
+    def header(self, position: int) -> BatchHeader:
+        """The header of the batch that begins at a position.
+
+        Errors  BytesMissing; DamagedBatch for what is none, or does not fit into the segment
+        """
+        if position + HEADER_SIZE > self.segment_size:
+            raise DamagedBatch(position, self.segment_size - position, "the segment ends within a header")
+        header = BatchHeader._make(HEADER.unpack(self.view(position, HEADER_SIZE)))
+        if not header.is_plausible:
+            raise DamagedBatch(position, HEADER_SIZE, "no header of a batch")
+        if position + header.size > self.segment_size:
+            raise DamagedBatch(position, HEADER_SIZE, f"a batch of {header.size} bytes reaches beyond the segment")
+        return header
+
+    def batch(self, position: int, header: BatchHeader) -> memoryview:
+        """The whole batch with that header. Errors: BytesMissing, DamagedBatch."""
+        data = self.view(position, header.size)
+        if crc32c(data[CRC_START:]) != header.crc:
+            raise DamagedBatch(position, header.size, f"the CRC of the batch at offset {header.base_offset} is wrong")
+        return data
+
+    def headers(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of each batch from one on, to the segment's end. Errors: BytesMissing, DamagedBatch."""
+        expected = -1
+        while position < self.segment_size:
+            header = self.header(position)
+            if header.base_offset < expected:
+                raise DamagedBatch(position, HEADER_SIZE, f"offset {header.base_offset} comes after {expected - 1}")
+            yield position, header
+            position += header.size
+            expected = header.next_offset
+
+
+class Taken(NamedTuple):
+    """Batches that were taken, and where to go on.
+
+    Shape  pieces, one behind the other, are the batches; next_offset is -1 while nothing was taken
+    Units  position is that of the batch behind the last one that was taken or passed over
+    Note   is_full: the next batch does not fit; ends: it is at or beyond the end that was asked for. Otherwise bytes
+           are missing, or the segment has ended
+    """
+
+    pieces: list[memoryview]
+    size: int
+    position: int
+    next_offset: int
+    is_full: bool = False
+    ends: bool = False
+
+
+_NOTHING: Final = -1
+
+
+class Wanted(NamedTuple):
+    """What is wanted of a segment: the batches from the one at or behind `offset` on that begin below `end_offset`, at
+    most max_bytes of them unless the first one alone is larger and at_least_one_batch.
+    """
+
+    offset: int
+    end_offset: int
+    max_bytes: int
+    at_least_one_batch: bool = True
+
+
+def take_batches(window: Window, position: int, wanted: Wanted) -> Taken:
+    """What is wanted, as far as it is at hand.
+
+    `position` is where some batch at or before that one begins. Bytes that are missing end the answer once there is a
+    batch in it.
+    Errors  BytesMissing where they are missing before that; DamagedBatch where the first batch is damaged: the good
+            ones before a damaged one are given
+    """
+    offset, end_offset, max_bytes, at_least_one_batch = wanted
+    pieces: list[memoryview] = []
+    size, next_offset, passed = 0, _NOTHING, _NOTHING
+    try:
+        while position < window.segment_size:
+            header = window.header(position)
+            base_offset = header.base_offset
+            if base_offset < passed:
+                raise DamagedBatch(position, HEADER_SIZE, f"offset {base_offset} comes after {passed - 1}")
+            if base_offset >= end_offset:
+                return Taken(pieces, size, position, next_offset, ends=True)
+            if header.next_offset <= offset:
+                position += header.size
+                passed = header.next_offset
+                continue
+            room = max_bytes - size
+            if header.size > room and (size or not at_least_one_batch):
+                return Taken(pieces, size, position, next_offset, is_full=True)
+            run, position, passed = _take_run(window, position, header, end_offset, room)
+            pieces.append(run)
+            size += len(run)
+            next_offset = passed
+    except (BytesMissing, DamagedBatch):
+        if not size:
+            raise
+    return Taken(pieces, size, position, next_offset)
+
+
+def _take_run(
+    window: Window, position: int, header: BatchHeader, end_offset: int, max_bytes: int
+) -> tuple[memoryview, int, int]:
+    """The batch at `position`, and those behind it that lie in the same chunk and fit: (them, the position and the
+    offset behind them).
+
+    This loop runs for every batch that is read: what it needs of a header it takes by place.
+    """
+    first = window.batch(position, header)
+    chunk, begins = window.chunk_at(position)
+    start = position - begins
+    at, next_offset = start + header.size, header.next_offset
+    if at > len(chunk):
+        return first, begins + at, next_offset
+    unpack = HEADER.unpack_from
+    last_header = min(len(chunk), start + max_bytes) - HEADER_SIZE
+    limit = min(len(chunk), start + max_bytes)
+    while at <= last_header:
+        fields = unpack(chunk, at)
+        base_offset = fields[0]
+        behind = at + fields[1] + FRAME_SIZE
+        if (
+            behind > limit
+            or behind < at + HEADER_SIZE
+            or base_offset < next_offset
+            or base_offset >= end_offset
+            or fields[3] != MAGIC
+            or fields[6] < 0
+            or crc32c(chunk[at + CRC_START : behind]) != fields[4]
+        ):
+            break  # the one who called looks at it more closely
+        at = behind
+        next_offset = base_offset + fields[6] + 1
+    return chunk[start:at], begins + at, next_offset

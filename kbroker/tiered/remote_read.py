@@ -1,0 +1,398 @@
+"""Records out of the tier, as a consumer gets them: whole batches from an offset on, checked.
+
+Where an offset lies is found in three steps: the log's leader epochs say in which epoch it was written, the metadata
+which segment holds it of that epoch, and the segment's offset index near which position. So of overlapping segments,
+or those of a history that did not happen, the right one is read. A consumer that reads on where its last answer ended
+skips the third step, and has the next chunks read ahead for it, across the borders of segments.
+
+An answer waits for its first batch alone. What lies behind that is taken as far as it is at hand, so that nobody who
+could be given something waits for more.
+
+Nothing is ever skipped: a segment that is missing, or damaged, or bytes that are not what was stored, are an error that
+clients repeat (KAFKA_STORAGE_ERROR) until an operator has helped. Only what retention or DeleteRecords has taken, while
+it was read or before, is OFFSET_OUT_OF_RANGE: the log's start moves before any object goes.
+
+Source  KIP-405; RemoteLogManager.read of Apache Kafka 4.3.1; KAFKA-15388 (an offset that is missing at a segment's
+        end), rows M3 to M5 of the catalogue of faults
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from functools import partial
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import trio
+
+from kbroker.config.tier import TierSettings
+from kbroker.runtime.limits import RateLimitedLog
+from kbroker.runtime.log import logger
+from kbroker.runtime.net_ports import Env
+from kbroker.runtime.ports import Buffer
+from kbroker.storage.batches import HEADER_SIZE
+from kbroker.tiered.api import (
+    RemoteLogMetadataManager,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteResourceNotFound,
+    RemoteStorageError,
+    RemoteStorageManager,
+    RetriableRemoteStorageError,
+    TopicIdPartition,
+)
+from kbroker.tiered.batch_window import BytesMissing, DamagedBatch, Taken, Wanted, Window, take_batches
+from kbroker.tiered.chunk_cache import ChunkCache, ChunkReader
+from kbroker.tiered.index_cache import RemoteIndexCache
+from kbroker.tiered.indexes import AbortedTransaction, RemoteIndexes
+from kbroker.tiered.ports import PartitionReader
+from kbroker.tiered.quota import ByteQuota
+from wire.errors import ErrorCode, KafkaError
+
+log = logger(__name__)
+
+_LOG_INTERVAL_MS: Final = 60_000
+_REMEMBERED_PLACES: Final = 4096
+
+
+class RemoteRead(NamedTuple):
+    """What a read of the tier found.
+
+    Shape  records are whole batches; aborted is what was aborted of them, sorted by offset, from where they are from
+    Note   next_offset is that behind the last batch. Without records it is where to read on in the local log, if the
+           tier has nothing from the offset on, or the offset itself, if the next batch does not fit
+    """
+
+    records: Buffer
+    size: int
+    next_offset: int
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+
+class _Place(NamedTuple):
+    """Where a read ended that may be continued."""
+
+    segment_id: RemoteLogSegmentId
+    position: int
+
+
+class Start(NamedTuple):
+    """Where to begin: at the batch at `position`, which ends with last_offset if an index says so."""
+
+    position: int
+    last_offset: int | None = None
+
+    def check(self, window: Window) -> None:
+        """Errors: DamagedBatch where an index points to another batch, or to none; BytesMissing."""
+        if self.last_offset is not None:
+            found = window.header(self.position).last_offset
+            if found != self.last_offset:
+                why = f"a batch that ends with offset {found}, not {self.last_offset} as the index says"
+                raise DamagedBatch(self.position, HEADER_SIZE, why)
+
+
+class _IndexLoad:
+    """Indexes that are being fetched; error is why they are not there once it has ended."""
+
+    __slots__ = ("ended", "error", "found")
+
+    def __init__(self) -> None:
+        self.ended = trio.Event()
+        self.found: RemoteIndexes | None = None
+        self.error: RemoteStorageError | None = None
+
+
+class ReaderCounters:
+    """What the reader met since the broker started, of all partitions."""
+
+    __slots__ = ("damaged_batches", "missing_segments", "reread_chunks")
+
+    def __init__(self) -> None:
+        self.damaged_batches = self.missing_segments = self.reread_chunks = 0
+
+
+class RemoteReader:
+    """Reads the tier for consumers; see the module's text. `run` must run meanwhile.
+
+    Errors  KafkaError: OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER (given up while it was read)
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        settings: TierSettings,
+        *,
+        storage: RemoteStorageManager,
+        metadata: RemoteLogMetadataManager,
+        indexes: RemoteIndexCache,
+        quota: ByteQuota,
+    ) -> None:
+        self.cache = ChunkCache(env, settings, storage=storage, quota=quota)
+        self.settings = settings
+        self.counters = ReaderCounters()
+        self._env = env
+        self._metadata = metadata
+        self._indexes = indexes
+        self._index_threads = env.threads(settings.remote_log_reader_threads)
+        self._places: OrderedDict[tuple[TopicIdPartition, int], _Place] = OrderedDict()  # those used last at the end
+        self._index_loads: dict[UUID, _IndexLoad] = {}
+        self._log_limit = RateLimitedLog(interval_ms=_LOG_INTERVAL_MS)
+
+    def reconfigure(self, settings: TierSettings) -> None:
+        """Take over changed settings; the quota is the remote log manager's."""
+        self.settings = settings
+        self._index_threads.resize(settings.remote_log_reader_threads)
+        self.cache.reconfigure(settings)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Read what is asked for, for ever. While this does not run, nothing is read."""
+        await self.cache.run(task_status=task_status)
+
+    def is_ready(self, partition: PartitionReader) -> bool:
+        """Whether it is known what the tier holds of a partition."""
+        remote = partition.remote
+        return remote is not None and self._metadata.is_ready(remote.topic_id_partition)
+
+    async def read(
+        self, partition: PartitionReader, offset: int, *, max_bytes: int, at_least_one_batch: bool
+    ) -> RemoteRead:
+        """Whole batches from the one that holds `offset`, up to where the local log begins, at most max_bytes of them.
+
+        With at_least_one_batch the first one comes even when it alone is larger. Whoever is cancelled meanwhile leaves
+        what is being read to be found in the cache.
+        """
+        remote = partition.remote
+        if remote is None:
+            raise self.failed(partition, offset, RemoteStorageError("the topic is not tiered any more"))
+        remote.counters.fetch_requests += 1
+        try:
+            await self.wait_until_ready(remote.topic_id_partition)
+            found = await self._read(partition, remote.topic_id_partition, offset, max_bytes, at_least_one_batch)
+        except RemoteStorageError as error:
+            raise self.failed(partition, offset, error) from error
+        if not partition.is_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.key} was given up")
+        remote.counters.fetch_bytes += found.size
+        return found
+
+    async def wait_until_ready(self, partition: TopicIdPartition) -> None:
+        """Return once it is known what the tier holds (KAFKA-15181, KAFKA-19599: not before, and without an error that
+        clients would answer with a storm of requests).
+        """
+        if not self._metadata.is_ready(partition):
+            await self._metadata.wait_until_ready(partition)
+
+    def failed(self, partition: PartitionReader, offset: int, error: RemoteStorageError) -> KafkaError:
+        """What a client is told, and the log once in a while."""
+        if not partition.is_leader:
+            return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.key} was given up")
+        if offset < partition.log.log_start_offset:
+            return KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset=} of {partition.key} is gone by now")
+        text = f"offset {offset} of {partition.key[0]}-{partition.key[1]} cannot be read from the tier: {error}"
+        if partition.remote is not None:
+            partition.remote.counters.fetch_errors += 1
+            partition.remote.last_error = text
+        is_missing = isinstance(error, RemoteResourceNotFound)
+        if is_missing:
+            self.counters.missing_segments += 1
+        left_out = self._log_limit.admit((partition.key, is_missing), now_ms=self._env.now_ms())
+        if left_out is not None:
+            write = log.warning if isinstance(error, RetriableRemoteStorageError) else log.error
+            write(
+                "the tier cannot be read",
+                topic=partition.key[0],
+                partition=partition.key[1],
+                offset=offset,
+                why=str(error),
+                left_out=left_out,
+            )
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, text)
+
+    # Where
+
+    def locate(self, partition: PartitionReader, offset: int) -> tuple[RemoteLogSegmentMetadata, int]:
+        """The segment that holds an offset, and the offset up to which it is the one to read: where the epoch ends.
+
+        Errors  RemoteStorageError: there is none
+        """
+        remote = partition.remote
+        assert remote is not None
+        held = partition.log
+        epoch = held.leader_epochs.epoch_for_offset(offset)
+        segment = None
+        if epoch >= 0:
+            segment = self._metadata.remote_log_segment_metadata(remote.topic_id_partition, epoch, offset)
+        if segment is None:
+            raise RemoteStorageError(f"no segment in the tier holds offset {offset} of leader epoch {epoch}")
+        _, epoch_end = held.leader_epochs.end_offset_for(epoch, held.log_end_offset)
+        return segment, min(epoch_end, segment.end_offset + 1)
+
+    # Reading
+
+    async def _read(
+        self, partition: PartitionReader, key: TopicIdPartition, offset: int, max_bytes: int, at_least_one_batch: bool
+    ) -> RemoteRead:
+        room = min(max_bytes, max(self.cache.chunk_bytes, self.cache.max_bytes // 4))
+        pieces: list[memoryview] = []
+        size, at = 0, offset
+        local_start = partition.log.local_log_start_offset
+        while at < local_start:
+            segment, end_offset = self.locate(partition, at)
+            end_offset = min(end_offset, local_start)
+            try:
+                wanted = Wanted(at, end_offset, room - size, at_least_one_batch and not size)
+                taken = await self._read_segment(key, segment, wanted, may_wait=not size)
+            except RemoteResourceNotFound:
+                # It may have been replaced by another one, or have gone, since it was looked up.
+                if partition.log.log_start_offset > at or self.locate(partition, at)[0] == segment:
+                    raise
+                continue
+            if taken is None:
+                break
+            if taken.size:
+                pieces += taken.pieces
+                size += taken.size
+                self._note(key, taken.next_offset, segment, taken.position)
+                at = taken.next_offset
+                if taken.is_full or size >= room:
+                    break
+                if at < end_offset and not taken.ends and taken.position < segment.segment_size_in_bytes:
+                    break  # what comes next is still on its way
+            if taken.is_full:
+                break
+            # KAFKA-15388: records may be missing at the end of a segment or epoch; what follows is in the next one.
+            at = max(at, end_offset)
+        records: Buffer = b"" if not pieces else pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return RemoteRead(records, size, at)
+
+    async def _read_segment(
+        self, key: TopicIdPartition, segment: RemoteLogSegmentMetadata, wanted: Wanted, *, may_wait: bool
+    ) -> Taken | None:
+        """The batches of one segment, or None if they would have to be waited for."""
+        place = self._places.get((key, wanted.offset))
+        if place is not None and place.segment_id == segment.remote_log_segment_id:
+            start = Start(place.position)
+        elif wanted.offset <= segment.start_offset:
+            start = Start(0)
+        elif may_wait:
+            start = _by_index(await self.indexes_of(segment), wanted.offset)
+        else:
+            return None
+        position, segment_size = start.position, segment.segment_size_in_bytes
+        if position >= segment_size:
+            return Taken([], 0, position, -1)
+        with self.cache.reader(segment) as chunks:
+            first = position // chunks.chunk_bytes
+            if not may_wait and not self.cache.has(segment, first):
+                return None
+            last = (min(position + max(wanted.max_bytes, 1), segment_size) - 1) // chunks.chunk_bytes
+            chunks.want_all(range(first, last + 1))
+            taken = await self._take(chunks, start, wanted)
+            reached = taken.position // chunks.chunk_bytes
+        for number in range(first, reached):
+            self.cache.pass_over(segment, number)
+        if place is not None or not may_wait:
+            self._read_ahead(key, segment, max(last, reached))
+        return taken
+
+    async def _take(self, chunks: ChunkReader, start: Start, wanted: Wanted) -> Taken:
+        """Read what is damaged anew, once, and then doubt the index.
+
+        Errors  RemoteStorageError: it is damaged in the tier
+        """
+        segment = chunks.segment
+        was_reread = False
+        while True:
+            first = start.position // chunks.chunk_bytes
+            window = Window(first, chunks.chunk_bytes, segment.segment_size_in_bytes)
+            try:
+                window.add(await chunks.get(first))
+                return await _take_from(window, chunks, start, wanted)
+            except DamagedBatch as damage:
+                self.counters.damaged_batches += 1
+                if not was_reread:
+                    was_reread = True
+                    for number in range(first, (damage.position + damage.size - 1) // chunks.chunk_bytes + 1):
+                        self.counters.reread_chunks += 1
+                        chunks.drop(number)
+                elif start.last_offset is not None:
+                    rebuilt = await self._index_threads.run_blocking(self._indexes.rebuild, segment)
+                    start = Start(_by_index(rebuilt, wanted.offset).position)
+                else:
+                    raise RemoteStorageError(f"{segment.remote_log_segment_id} is damaged {damage}") from damage
+
+    async def indexes_of(self, segment: RemoteLogSegmentMetadata) -> RemoteIndexes:
+        """The indexes of a segment, which go on being fetched when whoever wanted them has gone.
+
+        Errors  RemoteStorageError
+        """
+        segment_id = segment.remote_log_segment_id.id
+        found = self._indexes.resident(segment_id)
+        if found is not None:
+            return found
+        load = self._index_loads.get(segment_id)
+        if load is None:
+            load = _IndexLoad()
+            self.cache.start_soon(partial(self._load_indexes, segment, load))
+            self._index_loads[segment_id] = load
+        await load.ended.wait()
+        if load.error is not None:
+            raise load.error.with_traceback(None)
+        assert load.found is not None
+        return load.found
+
+    async def _load_indexes(self, segment: RemoteLogSegmentMetadata, load: _IndexLoad) -> None:
+        load.error = RetriableRemoteStorageError("the tier is not read now")
+        try:
+            load.found = await self._index_threads.run_blocking(self._indexes.indexes, segment)
+            load.error = None
+        except RemoteStorageError as error:
+            load.error = error
+        finally:
+            del self._index_loads[segment.remote_log_segment_id.id]
+            load.ended.set()
+
+    def _note(self, key: TopicIdPartition, offset: int, segment: RemoteLogSegmentMetadata, position: int) -> None:
+        places = self._places
+        places[key, offset] = _Place(segment.remote_log_segment_id, position)
+        places.move_to_end((key, offset))
+        if len(places) > _REMEMBERED_PLACES:
+            places.popitem(last=False)
+
+    def _read_ahead(self, key: TopicIdPartition, segment: RemoteLogSegmentMetadata, number: int) -> None:
+        """Have the chunks behind one read, across the end of the segment."""
+        for _ in range(self.settings.kbroker_remote_read_ahead_chunks):
+            number += 1
+            if number * self.cache.chunk_bytes >= segment.segment_size_in_bytes:
+                following = self._following(key, segment)
+                if following is None:
+                    return
+                segment, number = following, 0
+            if not self.cache.want_ahead(segment, number):
+                return
+
+    def _following(self, key: TopicIdPartition, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
+        """The segment behind one, of the same epoch: a guess, since it is only read ahead."""
+        epoch = segment.segment_leader_epochs[-1][0]
+        return self._metadata.remote_log_segment_metadata(key, epoch, segment.end_offset + 1)
+
+
+async def _take_from(window: Window, chunks: ChunkReader, start: Start, wanted: Wanted) -> Taken:
+    """What is wanted and at hand; only for a first batch that is not whole more is waited for."""
+    while True:
+        while window.end < min(start.position + wanted.max_bytes, window.segment_size):
+            ready = chunks.at_hand(window.next_chunk)
+            if ready is None:
+                break
+            window.add(ready)
+        try:
+            start.check(window)
+            return take_batches(window, start.position, wanted)
+        except BytesMissing as missing:
+            while window.end < missing.end:
+                window.add(await chunks.get(window.next_chunk, is_needed=True))
+
+
+def _by_index(indexes: RemoteIndexes, offset: int) -> Start:
+    entry = indexes.floor_offset(offset)
+    return Start(0) if entry is None else Start(entry.position, entry.last_offset)
