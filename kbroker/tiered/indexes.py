@@ -213,15 +213,26 @@ def _headers(read: Callable[[int], bytes], size: int) -> Iterator[tuple[int, Bat
     position = 0
     piece, piece_position = b"", 0  # where in the stream the piece begins
     while position < size:
+        if position + HEADER_SIZE > size:
+            raise RemoteStorageError(f"there is no whole batch at {position} in a segment of {size} bytes")
         while piece_position + len(piece) < position + HEADER_SIZE:
-            more = read(PIECE_BYTES)
-            if not more:
-                raise RemoteStorageError(f"the segment ends at {piece_position + len(piece)}, not at {size}")
-            rest = piece[max(0, position - piece_position) :]
-            piece_position += len(piece) - len(rest)
-            piece = rest + more
+            piece, piece_position = _next_piece(read, piece, piece_position, keep_from=position)
         header = header_at(piece, position - piece_position)
         if not header.is_plausible or position + header.size > size:
             raise RemoteStorageError(f"there is no whole batch at {position} in a segment of {size} bytes")
         yield position, header
         position += header.size
+    while piece_position + len(piece) < size:
+        piece, piece_position = _next_piece(read, piece, piece_position, keep_from=size)
+
+
+def _next_piece(
+    read: Callable[[int], bytes], piece: bytes, piece_position: int, *, keep_from: int
+) -> tuple[bytes, int]:
+    """The next piece of a stream behind what is still wanted of this one, and where that begins."""
+    end = piece_position + len(piece)
+    more = read(PIECE_BYTES)
+    if not more:
+        raise RemoteStorageError(f"the segment ends at {end}, too early")
+    rest = piece[max(0, keep_from - piece_position) :]
+    return rest + more, end - len(rest)

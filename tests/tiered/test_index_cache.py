@@ -1,0 +1,530 @@
+"""Indexes kept near: `kbroker.tiered.index_cache`."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kbroker.runtime.disk import RealDisk
+from kbroker.storage.index import OFFSET_ENTRY
+from kbroker.testing.disk import Fault, Operation, SimulatedDisk
+from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.remote_segments import WrittenSegment, write_segment
+from kbroker.tiered.api import (
+    IndexType,
+    RemoteLogSegmentMetadata,
+    RemoteResourceNotFound,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
+from kbroker.tiered.index_cache import DEFAULT_TTL_MS, RemoteIndexCache
+from kbroker.tiered.index_files import SUFFIXES
+from kbroker.tiered.indexes import RemoteIndexes
+from kbroker.tiered.layout import MANIFEST, object_name
+from kbroker.tiered.local import LocalRemoteStorage
+from wire.types import uuid_to_text
+
+LARGE = 1 << 30
+
+
+class Store(LocalRemoteStorage):
+    """The directory plug-in, which counts what is asked of it and lets nobody through a closed gate."""
+
+    def __init__(self, disk: SimulatedDisk | None = None) -> None:
+        super().__init__(disk)
+        self.asked: Counter[IndexType] = Counter()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.reached = threading.Event()
+        self.unwell: RemoteStorageError | None = None
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
+        self.asked[index_type] += 1
+        self.reached.set()
+        assert self.gate.wait(timeout=30)
+        if self.unwell is not None:
+            raise self.unwell
+        return super().fetch_index(metadata, index_type)
+
+
+class World:
+    """A disk with segments in a tier, a cache before it, and a clock that stands still."""
+
+    def __init__(self, disk: SimulatedDisk | None = None, *, segments: int = 1, batches: int = 40) -> None:
+        self.disk = SimulatedDisk() if disk is None else disk
+        self.disk.make_directory("/log")
+        self.disk.make_directory("/data")
+        self.now_ms = 1_000_000
+        self.reports: list[str] = []
+        self.store = Store(self.disk)
+        self.store.configure({"dir": "/tier"})
+        self.segments = [
+            write_segment("/log", disk=self.disk, batches=batches, start_offset=1_000 * number)
+            for number in range(segments)
+        ]
+        for segment in self.segments:
+            self.store.copy_log_segment_data(segment.metadata, segment.data)
+        self.cache = self.start()
+
+    def start(self, **settings: int) -> RemoteIndexCache:
+        """The cache of a broker that has just started."""
+        return RemoteIndexCache(
+            "/data",
+            self.store,
+            disk=self.disk,
+            now_ms=lambda: self.now_ms,
+            report=self.reports.append,
+            **{"max_bytes": LARGE, **settings},
+        )
+
+    def ask(self, number: int = 0) -> RemoteIndexes:
+        return self.cache.indexes(self.segments[number].finished)
+
+    def files(self) -> list[str]:
+        directory = self.cache.directory
+        return self.disk.list(directory) if self.disk.exists(directory) else []
+
+    def names(self, *numbers: int) -> list[str]:
+        """What the files of these segments are called."""
+        return sorted(name_of(self.segments[number]) + suffix for number in numbers for suffix in SUFFIXES)
+
+    def path(self, suffix: str, number: int = 0) -> str:
+        return f"{self.cache.directory}/{name_of(self.segments[number])}{suffix}"
+
+    def change(self, path: str, change: Callable[[bytes], bytes]) -> None:
+        file = self.disk.open(path)
+        data = change(file.pread(file.size(), 0))
+        file.truncate(0)
+        file.pwrite(data, 0)
+
+    def change_in_tier(self, kind: str, change: Callable[[bytes], bytes]) -> None:
+        self.change(f"/tier/{object_name(self.segments[0].metadata, kind)}", change)
+
+
+def name_of(segment: WrittenSegment) -> str:
+    segment_id = segment.metadata.remote_log_segment_id.id
+    return f"{segment.metadata.start_offset}_{uuid_to_text(segment_id)}"
+
+
+def id_of(segment: WrittenSegment):
+    return segment.metadata.remote_log_segment_id.id
+
+
+def is_right(indexes: RemoteIndexes, segment: WrittenSegment) -> bool:
+    return (
+        indexes.start_offset == segment.metadata.start_offset
+        and indexes.offsets == segment.index(IndexType.OFFSET) != b""
+        and indexes.times == segment.index(IndexType.TIMESTAMP)
+        and indexes.transactions == b""
+    )
+
+
+def flipped(data: bytes, at: int = 9) -> bytes:
+    return data[:at] + bytes([data[at] ^ 0x41]) + data[at + 1 :]
+
+
+# --- what is kept ---------------------------------------------------------------------------------------------------
+
+
+def test_indexes_are_fetched_once_and_lie_on_the_disk_by_kafkas_names() -> None:
+    world = World(segments=2)
+    assert is_right(world.ask(), world.segments[0])
+    assert world.files() == world.names(0)
+    data = world.disk.open(world.path(".timeindex")).pread(1 << 20, 0)
+    assert data == world.segments[0].index(IndexType.TIMESTAMP)
+    assert world.disk.size(world.path(".txnindex")) == 0
+    assert is_right(world.ask(), world.segments[0])
+    assert world.store.asked == {IndexType.OFFSET: 1, IndexType.TIMESTAMP: 1}
+
+
+def test_the_directory_is_made_when_the_first_index_is_asked_for() -> None:
+    world = World()
+    world.cache.remove(id_of(world.segments[0]))
+    world.cache.expire()
+    assert not world.disk.exists(world.cache.directory)
+
+
+def test_a_restart_finds_what_is_there() -> None:
+    world = World(segments=2)
+    world.ask(0), world.ask(1)
+    world.cache.close()
+    world.cache = world.start()
+    world.store.unwell = RetriableRemoteStorageError("the tier is down")
+    assert is_right(world.ask(0), world.segments[0])
+    assert is_right(world.ask(1), world.segments[1])
+    assert len(world.cache) == 2
+    assert world.cache.size_bytes == sum(world.disk.size(f"{world.cache.directory}/{name}") for name in world.files())
+
+
+def test_a_restart_clears_away_what_is_not_whole_and_leaves_alone_what_is_not_ours() -> None:
+    world = World(segments=3)
+    world.ask(0), world.ask(1), world.ask(2)
+    stem = name_of(world.segments[0])
+    for name in (f"{stem}.index.7.tmp", "5_x.index.deleted", "9_nothing.tmp"):
+        world.disk.open(f"{world.cache.directory}/{name}", create=True)
+    world.disk.open(f"{world.cache.directory}/notes.txt", create=True)
+    world.disk.unlink(world.path(".txnindex", 1))
+    world.disk.unlink(world.path(".checksums", 2))
+    world.cache = world.start()
+    assert is_right(world.ask(1), world.segments[1])
+    assert world.files() == sorted([*world.names(0, 1), "notes.txt"])
+
+
+def test_what_is_hot_is_in_memory_and_can_be_had_without_io() -> None:
+    world = World()
+    assert world.cache.resident(id_of(world.segments[0])) is None
+    found = world.ask()
+    world.disk.inject(Fault(errno.EIO, name="read", times=-1))
+    assert world.cache.resident(id_of(world.segments[0])) is found
+    assert world.cache.resident_bytes == found.size_bytes
+
+
+def test_what_is_in_memory_is_bounded_apart() -> None:
+    world = World(segments=3)
+    world.cache = world.start(resident_bytes=2 * world.ask(0).size_bytes - 1)
+    for number in (0, 1, 2):
+        world.ask(number)
+    held = [number for number in (0, 1, 2) if world.cache.resident(id_of(world.segments[number])) is not None]
+    assert held == [2]
+    assert world.cache.resident_bytes == world.ask(2).size_bytes
+    assert is_right(world.ask(0), world.segments[0])
+    assert world.store.asked[IndexType.OFFSET] == 3  # from the disk the last time
+
+
+# --- bounds ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_files_are_bounded_and_what_was_not_used_for_longest_goes_first() -> None:
+    world = World(segments=4)
+    world.ask(0)
+    size = world.cache.size_bytes
+    world.cache.resize(3 * size + 20)
+    world.ask(1), world.ask(2), world.ask(0), world.ask(3)
+    assert world.files() == world.names(0, 2, 3)
+    world.cache.resize(2 * size + 20)
+    assert world.files() == world.names(0, 3)
+    assert world.cache.size_bytes <= 2 * size + 20
+    assert world.cache.counters.evictions == 2
+    assert is_right(world.ask(1), world.segments[1])
+
+
+def test_a_restart_with_a_smaller_bound_keeps_within_it() -> None:
+    world = World(segments=3)
+    world.ask(0)
+    size = world.cache.size_bytes
+    world.ask(1), world.ask(2)
+    world.cache = world.start(max_bytes=size + 20)
+    world.ask(2)
+    assert len(world.cache) == 1
+    assert len(world.files()) == len(SUFFIXES)
+
+
+def test_an_index_larger_than_the_cache_is_answered_and_not_kept() -> None:
+    world = World()
+    world.cache = world.start(max_bytes=50)
+    assert is_right(world.ask(), world.segments[0])
+    assert world.files() == []
+
+
+def test_what_nobody_used_for_so_long_goes() -> None:
+    world = World(segments=2)
+    world.ask(0), world.ask(1)
+    world.now_ms += DEFAULT_TTL_MS - 1
+    world.ask(1)
+    world.cache.expire()
+    assert world.files() == world.names(0, 1)
+    world.now_ms += 1
+    world.cache.expire()
+    assert world.files() == world.names(1)
+    assert world.cache.resident(id_of(world.segments[0])) is None
+
+
+def test_without_a_time_to_live_nothing_expires() -> None:
+    world = World()
+    world.cache = world.start(ttl_ms=-1)
+    world.ask(0)
+    world.now_ms += 10 * DEFAULT_TTL_MS
+    world.cache.expire()
+    assert world.files() == world.names(0)
+
+
+# --- removing, and several at once ----------------------------------------------------------------------------------
+
+
+def test_a_removed_segment_leaves_nothing() -> None:
+    world = World(segments=2)
+    world.ask(0), world.ask(1)
+    world.cache.remove(id_of(world.segments[0]))
+    assert world.files() == world.names(1)
+    assert world.cache.resident(id_of(world.segments[0])) is None
+
+
+def test_who_holds_indexes_keeps_them_whatever_is_removed() -> None:
+    """KAFKA-17184: a reader held an entry that was being deleted, and failed."""
+    world = World()
+    held = world.ask()
+    world.cache.remove(id_of(world.segments[0]))
+    world.store.delete_log_segment_data(world.segments[0].finished)
+    assert is_right(held, world.segments[0])
+    assert held.position_for(world.segments[0].metadata.end_offset) > 0
+
+
+def test_one_fetch_serves_all_who_ask_at_once() -> None:
+    world = World()
+    world.store.gate.clear()
+    with ThreadPoolExecutor(8) as threads:
+        asking = [threads.submit(world.ask) for _ in range(8)]
+        assert world.store.reached.wait(timeout=30)
+        world.store.gate.set()
+        answers = [asked.result() for asked in asking]
+    assert all(is_right(answer, world.segments[0]) for answer in answers)
+    assert world.store.asked[IndexType.OFFSET] == 1
+
+
+def test_a_failed_fetch_fails_for_all_who_wait_and_is_not_remembered() -> None:
+    world = World()
+    world.store.gate.clear()
+    world.store.unwell = RetriableRemoteStorageError("503")
+    with ThreadPoolExecutor(4) as threads:
+        asking = [threads.submit(world.ask) for _ in range(4)]
+        assert world.store.reached.wait(timeout=30)
+        world.store.gate.set()
+        for asked in asking:
+            with pytest.raises(RetriableRemoteStorageError, match="503"):
+                asked.result()
+    world.store.unwell = None
+    assert is_right(world.ask(), world.segments[0])
+
+
+def test_a_load_during_which_the_segment_was_removed_is_not_kept() -> None:
+    world = World()
+    world.store.gate.clear()
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(world.ask)
+        assert world.store.reached.wait(timeout=30)
+        world.cache.remove(id_of(world.segments[0]))
+        world.store.gate.set()
+        assert is_right(asked.result(), world.segments[0])
+    assert world.files() == []
+    assert world.cache.resident(id_of(world.segments[0])) is None
+
+
+def test_an_eviction_never_takes_the_files_of_the_load_that_follows(tmp_path: Path) -> None:
+    """KAFKA-15481: files of an evicted entry were deleted later, when the same segment had been fetched again."""
+    for name in ("log", "data"):
+        (tmp_path / name).mkdir()
+    store = Store()
+    store.configure({"dir": str(tmp_path / "tier")})
+    segments = [write_segment(str(tmp_path / "log"), batches=20, start_offset=1_000 * n) for n in range(3)]
+    for segment in segments:
+        store.copy_log_segment_data(segment.metadata, segment.data)
+    cache = RemoteIndexCache(
+        str(tmp_path / "data"), store, disk=RealDisk(), now_ms=lambda: 0, max_bytes=LARGE, resident_bytes=0
+    )
+    cache.indexes(segments[0].finished)
+    cache.resize(cache.size_bytes + 20)  # there is room for one of the three
+
+    def hammer(seed: int) -> bool:
+        return all(
+            is_right(cache.indexes(segment.finished), segment)
+            for turn in range(60)
+            for segment in [segments[(seed + turn * (1 + seed % 2)) % 3]]
+        )
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(hammer, range(4)))
+    assert cache.counters.evictions > 10
+    assert cache.counters.damaged_files == 0
+    assert len(cache) == 1
+    names = {path.name for path in Path(cache.directory).iterdir()}
+    kept = [segment for segment in segments if {name_of(segment) + suffix for suffix in SUFFIXES} == names]
+    assert len(kept) == 1
+    fetches = cache.counters.fetches
+    assert is_right(cache.indexes(kept[0].finished), kept[0])
+    assert cache.counters.fetches == fetches
+
+
+# --- damage ---------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(suffix=st.sampled_from(SUFFIXES), data=st.data())
+def test_a_damaged_file_of_the_cache_is_dropped_and_fetched_again(suffix: str, data: st.DataObject) -> None:
+    """KAFKA-15511: the damaged file stayed, and so did the error."""
+    world = World()
+    world.ask()
+    size = world.disk.size(world.path(suffix))
+    kinds = ["cut", "grown", "flipped"] if size else ["grown"]
+    kind = data.draw(st.sampled_from(kinds))
+    at = data.draw(st.integers(0, max(0, size - 1)))
+    changes = {"cut": lambda old: old[:at], "grown": lambda old: old + b"\x01", "flipped": lambda old: flipped(old, at)}
+    world.change(world.path(suffix), changes[kind])
+    world.cache = world.start()
+    for _ in range(2):
+        assert is_right(world.ask(), world.segments[0])
+    assert world.store.asked[IndexType.OFFSET] == 2
+    assert world.cache.counters.damaged_files == 1
+    assert "is dropped and fetched again" in world.reports[0]
+    world.cache = world.start()
+    assert is_right(world.ask(), world.segments[0])
+    assert world.store.asked[IndexType.OFFSET] == 2
+
+
+def test_a_file_that_cannot_be_read_is_fetched_again() -> None:
+    world = World()
+    world.ask()
+    world.cache = world.start()
+    world.disk.inject(Fault(errno.EIO, name="read", path="*remote-log-index-cache/*.timeindex"))
+    assert is_right(world.ask(), world.segments[0])
+    assert world.cache.counters.damaged_files == 1
+
+
+@pytest.mark.parametrize("name", ["create", "write", "rename"])
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("skip", [0, 1, 3])
+def test_a_disk_that_takes_no_files_keeps_nobody_from_reading(name: str, error: int, skip: int) -> None:
+    world = World(segments=2)
+    world.disk.inject(Fault(error, name=name, path="*remote-log-index-cache*", skip=skip, times=-1))
+    assert is_right(world.ask(0), world.segments[0])
+    assert world.files() == []
+    assert world.cache.counters.write_errors == 1
+    world.disk.heal()
+    assert is_right(world.ask(1), world.segments[1])
+    assert world.files() == world.names(1)
+
+
+@pytest.mark.parametrize("name", ["make_directory", "list"])
+def test_a_disk_that_has_no_directory_keeps_nobody_from_reading(name: str) -> None:
+    world = World(segments=2)
+    world.disk.inject(Fault(errno.EIO, name=name, path="*remote-log-index-cache*"))
+    assert is_right(world.ask(0), world.segments[0])
+    assert world.files() == []
+    assert is_right(world.ask(1), world.segments[1])
+    assert world.files() == world.names(1)
+
+
+@pytest.mark.parametrize("kind", ["index", "timeindex"])
+@pytest.mark.parametrize("has_manifest", [True, False])
+def test_m13_an_index_damaged_in_the_tier_is_made_anew_from_the_segment(kind: str, has_manifest: bool) -> None:
+    world = World()
+    world.change_in_tier(kind, lambda old: old[:12][::-1] + old[12:])
+    if not has_manifest:
+        world.disk.unlink(f"/tier/{object_name(world.segments[0].metadata, MANIFEST)}")
+    assert is_right(world.ask(), world.segments[0])
+    assert world.cache.counters.rebuilds == 1
+    assert "is made anew from it" in world.reports[0]
+    assert world.files() == world.names(0)
+
+
+@pytest.mark.parametrize("kind", ["index", "timeindex"])
+def test_m13_an_index_missing_in_the_tier_is_made_anew_from_the_segment(kind: str) -> None:
+    world = World()
+    world.disk.unlink(f"/tier/{object_name(world.segments[0].metadata, kind)}")
+    assert is_right(world.ask(), world.segments[0])
+
+
+def test_m13_an_index_and_its_segment_damaged_in_the_tier_are_an_error_that_is_not_remembered() -> None:
+    world = World()
+    good = world.segments[0].log
+    world.change_in_tier("index", flipped)
+    world.change_in_tier("log", lambda old: bytes(len(old)))
+    for _ in range(2):
+        with pytest.raises(RemoteStorageError):
+            world.ask()
+    world.change_in_tier("log", lambda _: good)
+    assert is_right(world.ask(), world.segments[0])
+
+
+def test_a_segment_that_is_gone_is_not_found() -> None:
+    world = World()
+    world.store.delete_log_segment_data(world.segments[0].finished)
+    with pytest.raises(RemoteResourceNotFound):
+        world.ask()
+
+
+def test_indexes_that_are_found_not_to_fit_are_made_anew_on_demand() -> None:
+    """An index that is in order but lies: only who reads the batch at its position can tell."""
+    world = World()
+    world.disk.unlink(f"/tier/{object_name(world.segments[0].metadata, MANIFEST)}")
+
+    def shift(old: bytes) -> bytes:
+        return b"".join(OFFSET_ENTRY.pack(offset, position - 1) for offset, position in OFFSET_ENTRY.iter_unpack(old))
+
+    world.change_in_tier("index", shift)
+    assert not is_right(world.ask(), world.segments[0])
+    assert is_right(world.cache.rebuild(world.segments[0].finished), world.segments[0])
+    assert is_right(world.ask(), world.segments[0])
+    world.cache = world.start()
+    assert is_right(world.ask(), world.segments[0])
+
+
+# --- transactions ---------------------------------------------------------------------------------------------------
+
+
+def test_no_transaction_index_is_asked_for_where_the_metadata_says_that_it_is_empty() -> None:
+    """KAFKA-16780, KIP-1058."""
+    world = World()
+    assert world.ask().transactions == b""
+    assert world.store.asked[IndexType.TRANSACTION] == 0
+
+
+def test_a_transaction_index_that_is_missing_is_empty() -> None:
+    """KAFKA-14993."""
+    world = World()
+    metadata = replace(world.segments[0].finished, txn_index_empty=False)
+    assert world.cache.indexes(metadata).transactions == b""
+    assert world.store.asked[IndexType.TRANSACTION] == 1
+    assert world.disk.size(world.path(".txnindex")) == 0
+
+
+def test_a_transaction_index_is_kept_and_one_that_is_damaged_is_an_error() -> None:
+    world = World()
+    entry = (0).to_bytes(2, "big") + b"".join(value.to_bytes(8, "big") for value in (9, 1, 5, 0))
+    segment = write_segment("/log", disk=world.disk, batches=40, transaction_index=entry)
+    world.store.copy_log_segment_data(segment.metadata, segment.data)
+    assert world.cache.indexes(segment.finished).transactions == entry
+    damaged = write_segment("/log", disk=world.disk, batches=40, transaction_index=entry[:-1])
+    world.store.copy_log_segment_data(damaged.metadata, damaged.data)
+    with pytest.raises(RemoteStorageError, match="transaction index"):
+        world.cache.indexes(damaged.finished)
+
+
+# --- crashes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", list(Loss))
+def test_after_a_crash_at_any_operation_every_answer_is_right(loss: Loss) -> None:
+    """Nothing is synced here: the checksums have to tell what the loss of power made of the files."""
+    world = World(segments=3, batches=12)
+    for node in (world.disk.image(), "/", "/log", "/data", "/tier"):
+        if isinstance(node, str):
+            world.disk.sync_directory(node)
+    survivors: list[SimulatedDisk] = []
+
+    def crash(operation: Operation) -> None:
+        if "/remote-log-index-cache" in operation.path:
+            survivors.append(world.disk.crash(loss, seed=operation.number, during=operation))
+
+    world.disk.observer = crash
+    world.ask(0)
+    world.cache.resize(world.cache.size_bytes + 20)
+    world.ask(1), world.ask(2), world.ask(0)
+    world.cache.remove(id_of(world.segments[0]))
+    assert len(survivors) > 40
+    for survivor in survivors:
+        world.disk = survivor
+        world.cache = world.start()
+        for number in (1, 0, 2):
+            assert is_right(world.ask(number), world.segments[number])
+        assert not [name for name in world.files() if name.endswith(".tmp")]
+        sizes = [survivor.size(f"{world.cache.directory}/{name}") for name in world.files()]
+        assert world.cache.size_bytes == sum(sizes)
