@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -48,9 +49,9 @@ class _Told:
 
 
 class RemoteLog:
-    """Follows the metadata topic of one broker; each look reads what is new."""
+    """Follows the metadata topic of one broker, whose address is asked for each time; each look reads what is new."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    def __init__(self, bootstrap_servers: Callable[[], str]) -> None:
         self._servers = bootstrap_servers
         self._next: list[int] = []
         # by topic id, partition and segment id, in the order of their first records
@@ -68,7 +69,7 @@ class RemoteLog:
         return [each.offsets for each in self.segments(topic_id, partition) if each.state == COPY_FINISHED]
 
     def _partitions(self) -> int:
-        with connected(self._servers) as connection:
+        with connected(self._servers()) as connection:
             answer = connection.call("Metadata", 4, {"Topics": [{"Name": TOPIC}], "AllowAutoTopicCreation": False})
         return len(answer["Topics"][0]["Partitions"])
 
@@ -87,7 +88,7 @@ class RemoteLog:
             for partition, offset in enumerate(self._next)
         ]
         request = {"ReplicaId": -1, "SessionEpoch": -1, "Topics": [{"Topic": TOPIC, "Partitions": wanted}]}
-        with connected(self._servers) as connection:
+        with connected(self._servers()) as connection:
             answer = connection.call("Fetch", _FETCH, request)
         was_more = False
         for part in answer["Responses"][0]["Partitions"]:

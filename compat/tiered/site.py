@@ -79,7 +79,7 @@ class Site:
         self.broker = broker
         self.name = broker.name
         self.tier_directory = tier_directory
-        self.remote = RemoteLog(broker.bootstrap_servers)
+        self.remote = RemoteLog(lambda: broker.bootstrap_servers)
         self._ids: dict[str, bytes] = {}
 
     @property
