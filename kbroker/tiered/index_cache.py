@@ -32,6 +32,7 @@ from kbroker.tiered.api import (
     RemoteStorageManager,
     RetriableRemoteStorageError,
 )
+from kbroker.tiered.calls import plugin_errors
 from kbroker.tiered.index_files import IndexFiles, size_of, stem_of
 from kbroker.tiered.indexes import RemoteIndexes, checked_offsets, checked_times, checked_transactions, rebuilt
 
@@ -112,7 +113,6 @@ class RemoteIndexCache:
         self._is_started = False
 
     def __len__(self) -> int:
-        """How many segments have files."""
         return len(self._entries)
 
     @property
@@ -209,8 +209,8 @@ class RemoteIndexCache:
     def _fetched(self, metadata: RemoteLogSegmentMetadata) -> RemoteIndexes:
         self.counters.fetches += 1
         try:
-            offsets = checked_offsets(self._storage.fetch_index(metadata, IndexType.OFFSET), metadata)
-            times = checked_times(self._storage.fetch_index(metadata, IndexType.TIMESTAMP), metadata)
+            offsets = checked_offsets(self._index(metadata, IndexType.OFFSET), metadata)
+            times = checked_times(self._index(metadata, IndexType.TIMESTAMP), metadata)
         except RetriableRemoteStorageError:
             raise
         except (CorruptIndex, RemoteStorageError) as error:
@@ -218,9 +218,16 @@ class RemoteIndexCache:
             offsets, times = self._from_segment(metadata)
         return RemoteIndexes(metadata.start_offset, offsets, times, self._transactions(metadata))
 
+    def _index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
+        with plugin_errors(f"fetching the {index_type.value} of segment {metadata.remote_log_segment_id.id}"):
+            return self._storage.fetch_index(metadata, index_type)
+
     def _from_segment(self, metadata: RemoteLogSegmentMetadata) -> tuple[bytes, bytes]:
         self.counters.rebuilds += 1
-        with self._storage.fetch_log_segment(metadata, 0) as stream:
+        with (
+            plugin_errors(f"fetching segment {metadata.remote_log_segment_id.id}"),
+            self._storage.fetch_log_segment(metadata, 0) as stream,
+        ):
             return rebuilt(stream, metadata, interval_bytes=self._interval_bytes)
 
     def _transactions(self, metadata: RemoteLogSegmentMetadata) -> bytes:
@@ -228,7 +235,7 @@ class RemoteIndexCache:
         if metadata.txn_index_empty:
             return b""
         try:
-            return checked_transactions(self._storage.fetch_index(metadata, IndexType.TRANSACTION), metadata)
+            return checked_transactions(self._index(metadata, IndexType.TRANSACTION), metadata)
         except RemoteResourceNotFound:
             return b""
         except CorruptIndex as error:
@@ -238,23 +245,19 @@ class RemoteIndexCache:
 
     def _start(self) -> None:
         """Find what an earlier broker left. A disk that does not let us is tried again at the next load."""
-        if not self._is_started:
-            with self._names:
-                self._start_alone()
-
-    def _start_alone(self) -> None:
-        if self._is_started:
-            return
-        try:
-            found = self._files.find()
-        except OSError as error:
-            self.counters.write_errors += 1
-            self._report(f"{self.directory} cannot be used: {error}")
-            return
-        for segment_id, stem, size_bytes in found:
-            self._admit(segment_id, _Entry(stem, size_bytes, self._now_ms()))
-        self._make_room(0)
-        self._is_started = True
+        with self._names:
+            if self._is_started:
+                return
+            try:
+                found = self._files.find()
+            except OSError as error:
+                self.counters.write_errors += 1
+                self._report(f"{self.directory} cannot be used: {error}")
+                return
+            for segment_id, stem, size_bytes in found:
+                self._admit(segment_id, _Entry(stem, size_bytes, self._now_ms()))
+            self._make_room(0)
+            self._is_started = True
 
     def _from_disk(self, metadata: RemoteLogSegmentMetadata) -> RemoteIndexes | None:
         segment_id = metadata.remote_log_segment_id.id
@@ -357,13 +360,12 @@ class RemoteIndexCache:
             if entry is not None:
                 self._files.remove(entry.stem)
 
-    # --- the tables, whose lock is held unless it is said -------------------------------------------------------------
-
     def _admit(self, segment_id: UUID, entry: _Entry) -> None:
-        """Takes the lock itself."""
         with self._tables:
             self._entries[segment_id] = entry
             self._size_bytes += entry.size_bytes
+
+    # --- the tables, whose lock is held -------------------------------------------------------------------------------
 
     def _touch(self, segment_id: UUID) -> _Entry | None:
         entry = self._entries.get(segment_id)

@@ -45,7 +45,7 @@ class Store(LocalRemoteStorage):
         self.gate = threading.Event()
         self.gate.set()
         self.reached = threading.Event()
-        self.unwell: RemoteStorageError | None = None
+        self.unwell: Exception | None = None
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
         self.asked[index_type] += 1
@@ -442,6 +442,13 @@ def test_m13_an_index_and_its_segment_damaged_in_the_tier_are_an_error_that_is_n
             world.ask()
     world.change_in_tier("log", lambda _: good)
     assert is_right(world.ask(), world.segments[0])
+
+
+def test_a_plug_in_that_raises_what_it_should_not_is_not_trusted_with_the_index() -> None:
+    world = World()
+    world.store.unwell = ZeroDivisionError("not ours")
+    assert is_right(world.ask(), world.segments[0])
+    assert world.cache.counters.rebuilds == 1
 
 
 def test_a_segment_that_is_gone_is_not_found() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.tiered import plugins
 from kbroker.tiered.local import LocalRemoteStorage
-from kbroker.tiered.plugins import STORAGE_GROUP, PluginError, metadata_manager_class, storage_manager
+from kbroker.tiered.plugins import METADATA_GROUP, STORAGE_GROUP, PluginError, metadata_manager_class, storage_manager
 
 ACME = """
 from kbroker.tiered.local import LocalRemoteStorage
@@ -61,6 +61,20 @@ def test_the_directory_is_what_is_meant_without_a_name(name: str | None) -> None
 @pytest.mark.parametrize("name", ["kbroker.tiered.local:LocalRemoteStorage", "kbroker.tiered.local.LocalRemoteStorage"])
 def test_a_class_can_be_named_with_a_colon_or_with_dots(name: str) -> None:
     assert type(storage_manager(name)) is LocalRemoteStorage
+
+
+@pytest.mark.parametrize("group", [STORAGE_GROUP, METADATA_GROUP])
+def test_every_built_in_name_can_be_loaded(group: str) -> None:
+    find = storage_manager if group == STORAGE_GROUP else metadata_manager_class
+    for name in plugins.BUILT_IN[group]:
+        found = find(name)
+        made = found if isinstance(found, type) else type(found)
+        assert f"{made.__module__}:{made.__name__}" == plugins.BUILT_IN[group][name]
+
+
+def test_kafkas_default_metadata_manager_is_ours_on_the_topic() -> None:
+    kafkas = "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
+    assert metadata_manager_class(kafkas) is metadata_manager_class("topic") is metadata_manager_class(None)
 
 
 def test_the_projects_metadata_declares_what_is_built_in() -> None:
