@@ -16,7 +16,8 @@ which is then used again.
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Generic, TypeVar
@@ -75,6 +76,19 @@ class Context:
         self.stream.watch(scope.cancel)
         try:
             return await purgatory.park(*keys, until=until, max_wait_ms=max_wait_ms, scope=scope)
+        finally:
+            self.stream.unwatch()
+            self.wait_scope = None
+
+    @contextmanager
+    def waiting(self, scope: trio.CancelScope) -> Iterator[None]:
+        """Cancel `scope` when the client closes its connection or the server stops, as long as the block runs."""
+        if self.stopping:
+            scope.cancel()
+        self.wait_scope = scope
+        self.stream.watch(scope.cancel)
+        try:
+            yield
         finally:
             self.stream.unwatch()
             self.wait_scope = None

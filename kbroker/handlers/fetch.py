@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from kbroker.broker import Broker
+from kbroker.broker.remote_fetching import read_remote
 from kbroker.handlers import Context, handles
 from kbroker.replication.fetch_session import FIRST_VERSION_WITH_TOPIC_IDS, FetchedPartition
 from kbroker.replication.fetching import FetchRound, PartitionAnswer
@@ -63,6 +64,15 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
         keys = [answer.partition.key for answer in this_round.answers if answer.partition is not None]
         await context.wait(broker.purgatory, *keys, until=this_round.is_satisfied, max_wait_ms=request.max_wait_ms)
         await _read(this_round, broker)
+    if this_round.remote:
+        await read_remote(
+            this_round,
+            broker.tier.reader,
+            broker.env,
+            context,
+            max_wait_ms=max(0, request.max_wait_ms),
+            remote_wait_ms=broker.settings.tier.remote_fetch_max_wait_ms,
+        )
     if session.is_superseded:
         return FetchResponse(
             error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=request.session_id, responses=[]

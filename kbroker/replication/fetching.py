@@ -8,6 +8,9 @@ leadership moved. When the wait ends everything is read anew.
 Where records lie is known in memory at the tail of a log and where the last reads ended. To find any other place takes
 1.5 to 5 ms when the index is not in the page cache, and 0.04 to 0.1 ms when it is: such a round leaves the event loop.
 
+What lies in the tier alone is not read here. It is given its share of the byte budget, in the order of the request,
+and whoever reads it puts it in its place (`RemotePart`); a Fetch with such a part does not wait for anything else.
+
 A partition that the metadata does not know is no reason to answer at once while others may have records: a consumer
 whose topic was deleted would otherwise ask in a loop until it has heard of it. Such partitions stand at the end of the
 answer.
@@ -18,9 +21,11 @@ Source: KIP-74 (one whole batch at least), KIP-227, the delayed fetch of Apache 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from kbroker.replication.fetch_session import FetchedPartition
 from kbroker.replication.partition import Fetcher, Partition, PartitionRead
+from kbroker.runtime.ports import Buffer
 from kbroker.storage.checkpoint import TopicPartition
 from wire.errors import ErrorCode, KafkaError
 
@@ -71,10 +76,24 @@ class PartitionAnswer:
         return self.read is not None and self.read.diverging is not None
 
 
+class RemotePart(NamedTuple):
+    """What a Fetch has to get from the tier for one partition.
+
+    Units  max_bytes were taken from the budget of the Fetch (KAFKA-19462, KAFKA-20019)
+    Note   at_least_one_batch holds for one part at most: the first one of the answer with anything to give
+    """
+
+    answer: PartitionAnswer
+    partition: Partition
+    max_bytes: int
+    at_least_one_batch: bool
+
+
 class FetchRound:
     """One Fetch, read as often as it takes.
 
     Units   max_bytes, min_bytes and size are bytes of records
+    Shape   remote are the parts that the last read left to be read from the tier
     Errors  none: what goes wrong with a partition is part of its answer
     """
 
@@ -89,6 +108,7 @@ class FetchRound:
     ) -> None:
         self.answers = [PartitionAnswer(partition) for partition in asked]
         self.size = 0
+        self.remote: list[RemotePart] = []
         self._find = find
         self._fetcher = fetcher
         self._max_bytes = max(0, max_bytes)
@@ -129,12 +149,78 @@ class FetchRound:
 
     def _read_all(self, *, may_block: bool) -> None:
         budget, self.size = self._max_bytes, 0
+        if self.remote:
+            self.remote = []
         for answer in self.answers:
             if answer.is_unknown:
                 continue
-            size = self._read_one(answer, budget, first=self.size == 0, may_block=may_block)
+            size = self._read_one(answer, budget, first=not self.size and not self.remote, may_block=may_block)
+            if size:
+                self.size += size
+                budget = max(0, budget - size)
+            elif answer.read is not None and answer.read.is_remote:
+                budget -= self._leave(answer, budget)
+
+    def _leave(self, answer: PartitionAnswer, budget: int) -> int:
+        """Leave a partition to be read from the tier; how many bytes it may give."""
+        partition = answer.partition
+        if partition is None or answer.error is not None:
+            return 0
+        max_bytes = min(max(0, answer.asked.partition_max_bytes), budget)
+        # KAFKA-19795: one whole batch, however large, for the first partition alone.
+        self.remote.append(RemotePart(answer, partition, max_bytes, not self.size and not self.remote))
+        return max_bytes
+
+    # What was read from the tier
+
+    def take_remote(self, part: RemotePart, records: Buffer, size: int) -> None:
+        """Put what the tier gave in its place."""
+        read = part.answer.read
+        assert read is not None
+        read.records, read.size = records, size
+        part.answer.size = size
+        self.size += size
+
+    def fail_remote(self, part: RemotePart, error: KafkaError) -> None:
+        """Say why the tier gave nothing."""
+        part.answer.error = error
+        part.answer.read, part.answer.size = None, 0
+
+    def read_on(self, part: RemotePart, offset: int) -> None:
+        """The tier has nothing from the wanted offset up to this one: give what the local log has from there. Blocking.
+
+        Source  KAFKA-15388
+        """
+        answer = part.answer
+        try:
+            found = part.partition.read(
+                fetch_offset=offset,
+                max_bytes=part.max_bytes,
+                fetcher=self._fetcher,
+                current_leader_epoch=answer.asked.current_leader_epoch,
+                at_least_one_batch=part.at_least_one_batch,
+            )
+        except KafkaError as error:
+            self.fail_remote(part, error)
+            return
+        answer.read, answer.size = found, found.size
+        self.size += found.size
+
+    def read_without_remote(self) -> None:
+        """The tier gave nothing: let the first of the others exceed the limits in its place. Blocking."""
+        left = {id(part.answer) for part in self.remote}
+        budget = self._max_bytes
+        for answer in self.answers:
+            if answer.is_unknown or id(answer) in left:
+                continue
+            size = self._read_one(answer, budget, first=not self.size, may_block=True)
             self.size += size
             budget = max(0, budget - size)
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether there are as many bytes as the fetcher wants to wait for."""
+        return self.size >= self._min_bytes
 
     def note_follower(self) -> list[TopicPartition]:
         """To ask for an offset is to acknowledge everything below it; the partitions whose high watermark rose by it.

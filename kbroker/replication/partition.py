@@ -18,6 +18,7 @@ from uuid import UUID
 
 from kbroker.metadata.image import PartitionImage
 from kbroker.replication.leader import LeaderProgress
+from kbroker.runtime.ports import Buffer
 from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.files import FileRange
 from kbroker.storage.log import Log
@@ -81,7 +82,7 @@ class PartitionRead:
     leader_epoch: int
     readable_end: int
     """The offset up to which this fetcher may read; what it waits for lies from here on."""
-    records: FileRange | None = None
+    records: FileRange | Buffer | None = None
     size: int = 0
     segment_base_offset: int = 0
     """Of the segment in which the fetch offset lies, once something was looked for there."""
@@ -335,8 +336,15 @@ class Partition:
         return found
 
     def is_remote(self, offset: int) -> bool:
-        """Whether an offset is to be read from the tier, since the local log begins behind it."""
-        return self.remote is not None and self.log.log_start_offset <= offset < self.log.local_log_start_offset
+        """Whether an offset is to be read from the tier, since the local log begins behind it.
+
+        Of a topic that should be tiered so it is, even while there is no tier: it is not out of range, which would make
+        consumers leave it out.
+        """
+        log = self.log
+        return log.log_start_offset <= offset < log.local_log_start_offset and (
+            self.remote is not None or log.config.remote_storage_enable
+        )
 
     def _check_follower(self, replica_id: int, current_leader_epoch: int) -> None:
         if replica_id not in self.replicas or replica_id == self.broker_id:
