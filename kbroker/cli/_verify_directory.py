@@ -42,13 +42,15 @@ from kbroker.storage.identity import META_PROPERTIES, PARTITION_METADATA, Direct
 from kbroker.storage.loader import offset_of
 from kbroker.storage.log_directory import CLEAN_SHUTDOWN, LOCK
 from kbroker.storage.segment import LOG_SUFFIX
+from kbroker.tiered import registry
 from wire.errors import Malformed
 from wire.types import uuid_to_text
 
 CHECKPOINTS: Final = (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT)
-_KNOWN: Final = frozenset(
-    {*CHECKPOINTS, META_PROPERTIES, LOCK, CLEAN_SHUTDOWN, snapshots.BOOTSTRAP_FILE, "cleaner-offset-checkpoint"}
-)
+_OTHERS: Final = (META_PROPERTIES, LOCK, CLEAN_SHUTDOWN, snapshots.BOOTSTRAP_FILE, "cleaner-offset-checkpoint")
+_OF_THE_TIER: Final = (registry.FILE_NAME, "remote-log-index-cache")
+"""The second holds copies of what is in the tier, each of which is checked when it is used."""
+_KNOWN: Final = frozenset({*CHECKPOINTS, *_OTHERS, *_OF_THE_TIER})
 _PARTITION: Final = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 _PASSING: Final = re.compile(r"\S+\.[0-9a-f]{32}-(delete|future|stray)|.*\.tmp")
 _NO_DIRECTORY: Final = frozenset({MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY, LOST_DIRECTORY})
@@ -103,6 +105,7 @@ class DirectoryCheck:
         offsets = {name: self._offsets(name) for name in CHECKPOINTS}
         paths = self._partition_paths()
         self._check_names(paths)
+        self._check_registry()
         image = self._metadata(paths.pop(_split(METADATA_DIRECTORY), None), offsets, progress)
         extents = {}
         for key, path in sorted(paths.items()):
@@ -121,6 +124,14 @@ class DirectoryCheck:
                 )
             elif name not in _KNOWN and path not in paths.values():
                 self._report.add(path, "is nothing of a broker's")
+
+    def _check_registry(self) -> None:
+        path = f"{self._path}/{registry.FILE_NAME}"
+        if registry.FILE_NAME in self._names:
+            try:
+                registry.parse_partitions(read_file(self._disk, path).decode())
+            except ValueError as error:
+                self._report.add(path, f"cannot be read: {error}")
 
     def _identity(self) -> DirectoryIdentity | None:
         path = f"{self._path}/{META_PROPERTIES}"

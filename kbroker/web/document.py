@@ -19,8 +19,8 @@ none, and nothing asks who reads them, so keep them on an address that only thos
 - `/health` (also `/health/ready`) is 200 when clients can be sent here. It is 503 while the node starts or stops, after
   its data directory failed, and while groups are read in; a JSON body says what is wrong.
 - `/health/live` is 200 when the node answers at all, also while it starts.
-- `/state` is JSON: each partition with its offsets, leader epoch and segments; groups with members and lag;
-  connections.
+- `/state` is JSON: each partition with its offsets, leader epoch and segments, and those of a tiered topic with what is
+  in the tier, the last error, and what keeps each segment on the local disk; groups with members and lag; connections.
 
 A `HEAD` gets what a `GET` gets, without the body. A request has ten seconds to arrive, and at most 16 KiB of head. Of
 more than 32 connections, the one that has waited longest makes room.

@@ -7,7 +7,8 @@ sizes are bytes, times are milliseconds; what is not known is null.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from kbroker import __version__
@@ -15,6 +16,8 @@ from kbroker.broker import Broker
 from kbroker.replication.partition import Partition
 from kbroker.server.tcp import Server
 from kbroker.storage.segment import Segment
+from kbroker.tiered.kept import KeptSegment, TierView, why_kept
+from kbroker.tiered.partition import RemotePartition
 from kbroker.web.groups import committed, groups
 from kbroker.web.ports import Observed
 from wire.types import uuid_to_text
@@ -29,7 +32,8 @@ def render(node: Observed) -> Iterator[bytes]:
     """The page, in pieces."""
     broker, server = node.broker, node.server
     yield b'{"node": ' + _json(_node(node)) + b",\n"
-    yield from _array("partitions", map(_partition, _sorted_partitions(broker)))
+    timestamp_ms = node.env.timestamp_ms()
+    yield from _array("partitions", (_partition(held, timestamp_ms) for held in _sorted_partitions(broker)))
     yield b",\n"
     yield from _array("groups", iter(()) if broker is None else _groups(broker))
     yield b",\n"
@@ -79,9 +83,13 @@ def _sorted_partitions(broker: Broker | None) -> list[Partition]:
     return [] if broker is None else [held for _, held in sorted(broker.replicas.partitions.items())]
 
 
-def _partition(held: Partition) -> dict[str, Any]:
+def _partition(held: Partition, timestamp_ms: int) -> dict[str, Any]:
     log, progress = held.log, held.progress
     segments = tuple(log.segments)
+    shown = [_segment(segment) for segment in segments[-SEGMENTS_SHOWN:]]
+    if held.remote is not None and len(segments) <= SEGMENTS_SHOWN:
+        for told, kept in zip(shown, _kept(held, held.remote, segments, timestamp_ms), strict=True):
+            told |= {"is_copied": kept.is_copied, "kept": kept.why.value, "kept_because": kept.text}
     return {
         "topic": held.topic,
         "partition": held.index,
@@ -92,14 +100,51 @@ def _partition(held: Partition) -> dict[str, Any]:
         "replicas": list(held.replicas),
         "isr": sorted(held.isr),
         "log_start_offset": log.log_start_offset,
+        "local_log_start_offset": log.local_log_start_offset,
         "high_watermark": None if progress is None else progress.high_watermark,
         "last_stable_offset": held.last_stable_offset,
         "log_end_offset": log.log_end_offset,
         "recovery_point": log.recovery_point,
         "size_bytes": sum(segment.size for segment in segments),
         "segment_count": len(segments),
-        "segments": [_segment(segment) for segment in segments[-SEGMENTS_SHOWN:]],
+        "segments": shown,
+        "remote": None if held.remote is None else _remote(held.remote),
     }
+
+
+def _remote(remote: RemotePartition) -> dict[str, Any]:
+    return {
+        "copies": remote.copies,
+        "highest_offset_in_remote_storage": remote.highest_offset_in_remote_storage,
+        "size_bytes": remote.remote_size_bytes,
+        "segment_count": remote.remote_segments,
+        "copy_lag_bytes": remote.copy_lag_bytes,
+        "copy_lag_segments": remote.copy_lag_segments,
+        "delete_lag_bytes": remote.delete_lag_bytes,
+        "delete_lag_segments": remote.delete_lag_segments,
+        "last_error": remote.last_error or None,
+        "counters": asdict(remote.counters),
+    }
+
+
+def _kept(
+    held: Partition, remote: RemotePartition, segments: Sequence[Segment], timestamp_ms: int
+) -> list[KeptSegment]:
+    """Why segments are still local, by what is in memory: one whose times nobody has looked up yet counts as new."""
+    log = held.log
+    high_watermark = held.known_high_watermark
+    stable = held.last_stable_offset
+    return why_kept(
+        segments,
+        largest_timestamp=lambda at: segments[at].max_timestamp if segments[at].max_timestamp >= 0 else timestamp_ms,
+        config=log.config,
+        tier=TierView(True, remote.copies, remote.highest_offset_in_remote_storage, remote.last_error),
+        log_start_offset=log.log_start_offset,
+        log_end_offset=log.log_end_offset,
+        high_watermark=high_watermark,
+        last_stable_offset=high_watermark if stable is None else stable,
+        timestamp_ms=timestamp_ms,
+    )
 
 
 def _segment(segment: Segment) -> dict[str, Any]:
