@@ -36,7 +36,8 @@ class Step:
 STEPS = (
     Step("crash-sweep", "kbroker.testing.crash_sweep", ("--workloads", "4"), 0.5, 4),
     Step("deep-sweep", "kbroker.testing.crash_sweep", ("--workloads", "1", "--deep", "1", "--losses", "3"), 0.2),
-    Step("kill-9", "compat.torture.kill9", ("--kills", "5", "--segment-bytes", "200000"), 0.3),
+    Step("kill-9", "compat.torture.kill9", ("--kills", "5", "--segment-bytes", "200000"), 0.2),
+    Step("tier", "compat.torture.tier", ("--megabytes", "1000", "--kills", "2", "--damages", "30"), 0.1),
 )
 
 

@@ -1,0 +1,316 @@
+"""A large topic in the tier, read at random by a verifier that knows every record, while things go wrong.
+
+    python -m compat.torture.tier                                  1 GB, kills, damaged and deleted files of the tier
+    python -m compat.torture.tier --megabytes 10000 --damages 0
+    python -m compat.torture.tier --broker kafka --damages 0       Apache Kafka 4.3.1: the proof that the judge is fair
+
+What a record holds follows from its partition and offset, so nothing has to be remembered. The broker is killed with
+`kill -9` while records are produced and moved, and while they are read. Then files of the tier are changed, cut and
+deleted one at a time: a read of what they held may be refused, and must never give other bytes or leave out an offset;
+when the file is whole again the read succeeds. At last the broker is started anew and all is read from beginning to
+end. Memory is looked at all the while. Exit status 1 when there are findings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+from compat.bench.rivals import Rival
+from compat.bench.tier_rows import highest_resident
+from compat.brokers import KbrokerProcess
+from compat.kafka import KafkaNode
+from compat.tiered.site import EARLIEST, EARLIEST_LOCAL, HURRIED, LATEST, ONLY_THE_ACTIVE_ONE, Site
+
+CODECS = ("none", "lz4", "zstd", "none")
+LARGEST_VALUE = 2_000
+HIGHEST_OVER_IDLE_MIB = 200
+PATIENCE_S, REFUSED_AFTER_S = 120.0, 1.0
+# A run should not need twice its size on the disk: what is in the tier goes from here at once.
+BROKER = {**HURRIED, "log.segment.delete.delay.ms": "100"}
+
+
+class Contents:
+    """What every record holds."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._noise = random.Random(seed).randbytes(1 << 20)
+
+    def value(self, partition: int, offset: int) -> bytes:
+        """Its place, and bytes that follow from that."""
+        head = b"%d-%d-%d|" % (self._seed, partition, offset)
+        drawn = crc32(head)
+        start = drawn % (len(self._noise) - LARGEST_VALUE)
+        return head + self._noise[start : start + drawn // len(self._noise) % LARGEST_VALUE]
+
+    def complaint(self, message: Message, partition: int, offset: int) -> str | None:
+        """What is wrong with a record that should be the one at this place."""
+        if (message.partition(), message.offset()) != (partition, offset):
+            return f"wanted {partition}:{offset}, got {message.partition()}:{message.offset()}"
+        return None if message.value() == self.value(partition, offset) else f"{partition}:{offset} holds other bytes"
+
+
+class Damage(NamedTuple):
+    """What is done to a file of the tier."""
+
+    name: str
+    do: Callable[[Path, random.Random], None]
+
+
+def _flip(path: Path, draws: random.Random) -> None:
+    data = bytearray(path.read_bytes())
+    data[draws.randrange(len(data))] ^= 1 << draws.randrange(8)
+    path.write_bytes(data)
+
+
+def _cut(path: Path, draws: random.Random) -> None:
+    path.write_bytes(path.read_bytes()[: draws.randrange(path.stat().st_size)])
+
+
+def _delete(path: Path, draws: random.Random) -> None:
+    del draws
+    path.unlink()
+
+
+DAMAGES = (Damage("changed", _flip), Damage("cut", _cut), Damage("deleted", _delete))
+
+
+class Soak:
+    """One run: the broker, what was found, and how much was done."""
+
+    def __init__(self, site: Site, *, seed: int) -> None:
+        self.site, self.topic = site, f"soak-{seed}"
+        self.contents, self.draws = Contents(seed), random.Random(seed + 1)
+        self.findings: list[str] = []
+        self.ends = [0] * len(CODECS)
+        self.kills = self.reads = self.damaged = self.refused = 0
+
+    def kill(self) -> None:
+        """`kill -9`, and a start."""
+        self.kills += 1
+        self.site.broker.kill()
+        self.site.broker.start()
+
+    def produce(self, megabytes: int, *, kills: int, segment_bytes: int = 4 << 20) -> None:
+        """Fill the topic, with kills in between, and wait until nearly all of it is in the tier."""
+        settings = {"remote.storage.enable": "true", "segment.bytes": str(segment_bytes), **ONLY_THE_ACTIVE_ONE}
+        self.site.create(self.topic, settings, partitions=len(CODECS))
+        producers = [_producer(self.site.address, codec) for codec in CODECS]
+        moments = sorted(self.draws.randrange(megabytes) for _ in range(kills))
+        produced = 0
+        while produced < megabytes * 1_000_000:
+            for partition, producer in enumerate(producers):
+                for _ in range(200):
+                    value = self.contents.value(partition, self.ends[partition])
+                    self._send(producer, partition, self.ends[partition], value)
+                    self.ends[partition] += 1
+                    produced += len(value)
+            if moments and produced >= moments[0] * 1_000_000:
+                moments.pop(0)
+                self.kill()
+        for producer in producers:
+            left = producer.flush(PATIENCE_S)
+            if left:
+                self.findings.append(f"{left} records were never acknowledged")
+        deadline = time.monotonic() + PATIENCE_S + megabytes / 10
+        for partition, end in enumerate(self.ends):
+            while self.site.offset(self.topic, EARLIEST_LOCAL, partition=partition)[1] < end * 0.8:
+                if time.monotonic() > deadline:
+                    self.findings.append(f"partition {partition} does not move to the tier")
+                    break
+                time.sleep(0.1)
+
+    def _send(self, producer: Producer, partition: int, offset: int, value: bytes) -> None:
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is not None or message.offset() != offset:
+                self.findings.append(f"record {partition}:{offset} went to {message.offset()}: {error}")
+
+        while True:
+            try:
+                producer.produce(self.topic, value, partition=partition, on_delivery=delivered)
+            except BufferError:
+                producer.poll(0.1)
+            else:
+                producer.poll(0)
+                return
+
+    def read_at_random(self, count: int, *, kills: int) -> None:
+        """Read a few records from anywhere, `count` times."""
+        moments = {self.draws.randrange(count) for _ in range(kills)}
+        with _consumer(self.site.address) as consumer:
+            for number in range(count):
+                if number in moments:
+                    self.kill()
+                partition = self.draws.randrange(len(CODECS))
+                self.read(consumer, partition, self.draws.randrange(self.ends[partition]), self.draws.randrange(1, 300))
+
+    def read(self, consumer: Consumer, partition: int, offset: int, count: int) -> None:
+        """Read so many records from an offset on, and compare each."""
+        self.reads += 1
+        consumer.assign([TopicPartition(self.topic, partition, offset)])
+        end, deadline = min(offset + count, self.ends[partition]), time.monotonic() + PATIENCE_S
+        while offset < end:
+            for message in consumer.consume(end - offset, timeout=0.5):
+                if message.error() is None:
+                    self._check(message, partition, offset)
+                    offset += 1
+                elif _is_final(message.error()):
+                    self.findings.append(f"{partition}:{offset} cannot be read: {message.error()}")
+                    return
+            if time.monotonic() > deadline:
+                self.findings.append(f"{partition}:{offset} does not come within {PATIENCE_S} s")
+                return
+
+    def _check(self, message: Message, partition: int, offset: int) -> None:
+        complaint = self.contents.complaint(message, partition, offset)
+        if complaint is not None:
+            self.findings.append(complaint)
+
+    def damage(self, count: int) -> None:
+        """Spoil a file, read what it is about, mend it, read again; `count` times."""
+        files = self._files()
+        for number in range(count):
+            path, partition, base_offset = self.draws.choice(files)
+            how = DAMAGES[number % len(DAMAGES)]
+            whole = path.read_bytes()
+            if not whole:
+                continue
+            how.do(path, self.draws)
+            self.damaged += 1
+            offset = min(base_offset + self.draws.randrange(200), self.ends[partition] - 1)
+            with _consumer(self.site.address) as consumer:
+                self._read_damaged(consumer, partition, offset, f"{path.name} is {how.name}")
+                path.write_bytes(whole)
+                self.read(consumer, partition, offset, 50)
+
+    def _read_damaged(self, consumer: Consumer, partition: int, offset: int, what: str) -> None:
+        """Refused, or the right record: nothing else."""
+        consumer.assign([TopicPartition(self.topic, partition, offset)])
+        message = consumer.poll(REFUSED_AFTER_S)
+        error = None if message is None else message.error()
+        if message is None or (error is not None and not _is_final(error)):
+            self.refused += 1
+        elif error is not None:
+            self.findings.append(f"{what}: {partition}:{offset} is answered with {error}")
+        elif complaint := self.contents.complaint(message, partition, offset):
+            self.findings.append(f"{what}: {complaint}")
+
+    def _files(self) -> list[tuple[Path, int, int]]:
+        """Files of the tier, with the partition and the first offset that they are about."""
+        found = []
+        for name in self.site.tier_files(self.topic):
+            match = re.search(r"(?:/|-)(\d+)(?:-[\w-]{22})?/(\d{20})-", name)
+            if match:
+                found.append((self.site.tier_directory / name, int(match[1]), int(match[2])))
+        assert found, "no files of the topic in the tier"
+        return found
+
+    def read_all(self) -> None:
+        """Start anew, and read every partition from its beginning to its end."""
+        self.site.restart()
+        self.site.await_leaders(self.topic, len(CODECS))
+        for partition, end in enumerate(self.ends):
+            if (start := self.site.offset(self.topic, EARLIEST, partition=partition)[1]) != 0:
+                self.findings.append(f"partition {partition} begins at {start}")
+            if (latest := self.site.offset(self.topic, LATEST, partition=partition)[1]) != end:
+                self.findings.append(f"partition {partition} ends at {latest} and not at {end}")
+            with _consumer(self.site.address) as consumer:
+                self.read(consumer, partition, 0, end)
+
+
+def _is_final(error: KafkaError | None) -> bool:
+    """Whether it is no patience that is asked for: bytes that are none, or an offset that is said not to exist."""
+    return error is not None and error.code() in {
+        KafkaError._BAD_MSG,
+        KafkaError.OFFSET_OUT_OF_RANGE,
+        KafkaError._AUTO_OFFSET_RESET,
+    }
+
+
+def _producer(servers: str, codec: str) -> Producer:
+    return Producer(
+        {
+            "bootstrap.servers": servers, "enable.idempotence": True, "acks": "all", "compression.type": codec,
+            "linger.ms": 5, "batch.size": 200_000, "message.timeout.ms": 120_000, "log_level": 2,
+            "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 20,
+        }
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _consumer(servers: str) -> Iterator[Consumer]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers, "group.id": "soak", "enable.auto.commit": False, "check.crcs": True,
+            # A reader that falls out of the log must not be set to another offset in silence.
+            "auto.offset.reset": "error", "fetch.wait.max.ms": 50, "log_level": 2,
+            "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200,
+        }
+    )  # fmt: skip
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--broker", choices=["kbroker", "kafka"], default="kbroker")
+    parser.add_argument("--megabytes", type=int, default=1_000)
+    parser.add_argument("--kills", type=int, default=2, help="while it is filled, and as many while it is read")
+    parser.add_argument("--reads", type=int, default=300)
+    parser.add_argument("--damages", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tier-soak-") as scratch:
+        directory = Path(scratch)
+        broker: KbrokerProcess | KafkaNode
+        if options.broker == "kafka":
+            broker = KafkaNode(directory, overrides=BROKER, tier=directory / "tier")
+        else:
+            overrides = [f"{key}={value}" for key, value in BROKER.items()]
+            broker = KbrokerProcess(directory, overrides=overrides, tier=directory / "tier")
+        broker.start()
+        try:
+            soak = Soak(Site(broker, directory / "tier"), seed=options.seed)
+            rival = Rival(broker)
+            idle = rival.resident_mib()
+            with highest_resident(rival) as seen:
+                soak.produce(options.megabytes, kills=options.kills)
+                soak.read_at_random(options.reads, kills=options.kills)
+                soak.damage(options.damages)
+                soak.read_all()
+        finally:
+            if broker.process is not None:
+                broker.kill()
+            log = broker.log_tail()
+    over = max(seen) - idle
+    if options.broker == "kbroker" and over > HIGHEST_OVER_IDLE_MIB:
+        soak.findings.append(f"{over:.0f} MiB over idle")
+    if options.damages >= 10 and not soak.refused:
+        soak.findings.append("no damage was ever noticed: the files that were damaged are not those that are read")
+    for finding in soak.findings[:50]:
+        print(finding)
+    if soak.findings:
+        print(log)
+    print(
+        f"{len(soak.findings)} findings; {sum(soak.ends)} records, {soak.kills} kills, {soak.reads} reads,"
+        f" {soak.damaged} damages, {soak.refused} of them refused; {over:.0f} MiB over idle"
+    )
+    return 1 if soak.findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
