@@ -95,6 +95,14 @@ class LeaderEpochs:
         self._history = ((*epochs[:keep], epoch), (*starts[:keep], start_offset))
         self.latest = epoch
 
+    def complete_start(self, older: Iterable[tuple[int, int]]) -> None:
+        """Put entries before the first one, as far as they can be the history before it."""
+        known = self.entries
+        whole = LeaderEpochs(older)
+        for epoch, start_offset in known:
+            whole.assign(epoch, start_offset)
+        self._history, self._start, self.latest = whole._history, 0, whole.latest
+
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """(epoch, end_offset) of the largest epoch not above the one asked for; (-1, -1) when nothing can be said."""
         epochs, starts = self._view()

@@ -202,11 +202,14 @@ def _load_epochs(disk: Disk, directory: str, names: Sequence[str], report: Repor
 def _rebuild_epochs(disk: Disk, directory: str, segments: SegmentList, epochs: LeaderEpochs, report: Report) -> None:
     """Take the epochs from the headers of all batches, and write them down."""
     report(f"{directory}/{EPOCH_CHECKPOINT} does not say what the batches say and is built anew from them")
+    before = epochs.entries
     epochs.clear()
     for segment in segments:
         for _, header in scan_headers(segment.open().file, 0, segment.size, chunk_bytes=1 << 20):
             if header.partition_leader_epoch > epochs.latest:
                 epochs.assign(header.partition_leader_epoch, header.base_offset)
+    # What the tier alone holds has no batches here; of it the file is all that is known.
+    epochs.complete_start(entry for entry in before if entry[1] < segments.first.base_offset)
     entries = epochs.entries
     write_atomically(disk, f"{directory}/{EPOCH_CHECKPOINT}", format_epochs(entries).encode())
     epochs.note_written(entries)

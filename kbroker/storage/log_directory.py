@@ -4,7 +4,7 @@
     .lock                                held while a broker runs on it
     .kafka_cleanshutdown                 written last when a broker stops, removed first when one starts
     recovery-point-offset-checkpoint     below it a log is durable
-    log-start-offset-checkpoint          for logs whose start lies inside their first segment
+    log-start-offset-checkpoint          for logs whose start is not that of their first segment, and tiered ones
     replication-offset-checkpoint        the high_watermarks
     <topic>-<partition>/                 a log, with partition.metadata (the topic's id) and leader-epoch-checkpoint
     <topic>-<partition>.<32 hex>-delete/ one that is being deleted
@@ -366,11 +366,14 @@ class LogDirectory:
             log.persisted_recovery_point = points.get(key, log.persisted_recovery_point)
 
     def write_log_starts(self) -> None:
-        """Write down the log_start_offsets that the names of the segments do not say."""
+        """Write down the log_start_offsets that the names of the segments do not say.
+
+        Those of a tiered log never say it: without an entry its start is 0.
+        """
         starts = {
             key: log.log_start_offset
             for key, log in tuple(self.logs.items())
-            if log.log_start_offset != log.segments.first.base_offset
+            if log.log_start_offset != (0 if log.config.remote_storage_enable else log.segments.first.base_offset)
         }
         self._write_offsets(LOG_START_CHECKPOINT, {**self._absent(self.log_starts), **starts})
 

@@ -78,7 +78,8 @@ def truncate_to(log: Log, offset: int) -> bool:
         log.leader_epochs.truncate_from_end(log.log_end_offset)
         return False
     if offset < log.segments.first.base_offset:
-        truncate_fully_and_start_at(log, offset)
+        start = min(log.log_start_offset, offset) if log.config.remote_storage_enable else offset
+        truncate_fully_and_start_at(log, offset, log_start_offset=start)
         return True
     with log.disk_errors():
         _truncate_to(log, offset)

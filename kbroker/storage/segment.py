@@ -364,7 +364,9 @@ class Segment:
         made = Segment(self.files, self.directory, self.base_offset, interval_bytes=self.interval_bytes)
         made.begin_indexes()
         for position, header in scan_headers(self.open().file, 0, self.size, chunk_bytes=1 << 20):
-            made.note_batch(header, position)
+            # No checksum covers the base offset: one that cannot be in this segment is damaged, and not indexed.
+            if 0 <= header.last_offset - self.base_offset <= MAX_RELATIVE_OFFSET:
+                made.note_batch(header, position)
         made.add_time_entry()
         made.write_indexes()
         for index in (made.offset_index, made.time_index):

@@ -30,6 +30,7 @@ from kbroker.tiered.calls import plugin_errors
 from kbroker.tiered.partition import NOTHING, TierCounters
 from kbroker.tiered.plan import (
     DELETE_STARTED,
+    FINISHED,
     ExpiryPlan,
     ExpiryReason,
     Lineage,
@@ -116,12 +117,34 @@ async def find_log_start(tools: TierTools, held: Held) -> None:
     log = held.partition.log
     if log.log_start_offset >= log.local_log_start_offset:
         return
+    await _restore_epochs(tools, held)
     lineage = Lineage(log.leader_epochs.entries, log_end_offset=log.log_end_offset)
     known = tools.metadata.list_remote_log_segments(held.remote.topic_id_partition)
     lowest = lowest_remote_offset(known, lineage)
     start = log.local_log_start_offset if lowest is None else min(lowest, log.local_log_start_offset)
     if start > log.log_start_offset:
         await raise_log_start(tools, held, start)
+
+
+async def _restore_epochs(tools: TierTools, held: Held) -> None:
+    """Learn the epochs of what the tier alone holds from its segments, where the log's own file of them was lost:
+    without them all of it would count as another history.
+    """
+    log = held.partition.log
+    first = log.leader_epochs.entries[:1]
+    if first and first[0][1] <= log.log_start_offset:
+        return
+    known = tools.metadata.list_remote_log_segments(held.remote.topic_id_partition)
+    finished = sorted((one for one in known if one.state is FINISHED), key=lambda one: one.start_offset)
+    older = dict(entry for one in reversed(finished) for entry in reversed(one.segment_leader_epochs))
+    if not first or not older:
+        return
+    async with tools.partitions.locked(log):
+        if not log.is_closed:
+            log.leader_epochs.complete_start(sorted(older.items()))
+            events.warning(
+                "leader epochs are restored from the tier", topic=held.partition.topic, partition=held.partition.index
+            )
 
 
 async def delete_segments(tools: TierTools, held: Held, doomed: Sequence[RemoteLogSegmentMetadata]) -> None:

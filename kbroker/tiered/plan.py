@@ -21,11 +21,9 @@ from itertools import pairwise
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from kbroker.tiered.api import (
-    RemoteLogMetadataManager,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
-    TopicIdPartition,
 )
 from kbroker.tiered.partition import NOTHING
 
@@ -111,14 +109,14 @@ def clipped_epochs(leader_epochs: Epochs, start_offset: int, end_offset: int) ->
 
 
 def highest_remote_offset(
-    metadata: RemoteLogMetadataManager, partition: TopicIdPartition, leader_epochs: Epochs, *, log_end_offset: int
+    highest_for_epoch: Callable[[int], int | None], leader_epochs: Epochs, *, log_end_offset: int
 ) -> int:
     """The last offset of this history that the tier holds, NOTHING if none: epochs are asked from the newest on, and
     what a segment has beyond the end of an epoch was never part of the log.
     """
     end_offset = log_end_offset
     for epoch, start_offset in reversed(leader_epochs):
-        highest = metadata.highest_offset_for_epoch(partition, epoch)
+        highest = highest_for_epoch(epoch)
         if highest is not None:
             return min(highest, end_offset - 1)
         end_offset = start_offset

@@ -93,7 +93,11 @@ class Held:
             return
         log = partition.log
         entries = log.leader_epochs.entries
-        highest = highest_remote_offset(metadata, remote.topic_id_partition, entries, log_end_offset=log.log_end_offset)
+        highest = highest_remote_offset(
+            lambda epoch: metadata.highest_offset_for_epoch(remote.topic_id_partition, epoch),
+            entries,
+            log_end_offset=log.log_end_offset,
+        )
         if highest >= log.local_log_start_offset:
             # What was once copied may have been deleted there, though it is still here: after the topic left the tier
             # and came back. Local segments may go only where the tier really has them.

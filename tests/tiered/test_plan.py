@@ -1,0 +1,475 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbroker.testing.tier_checker import epoch_at
+from kbroker.tiered.api import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    TopicIdPartition,
+)
+from kbroker.tiered.lifecycle import RemoteLogMetadataCache
+from kbroker.tiered.plan import (
+    ExpiryPlan,
+    ExpiryReason,
+    Lag,
+    Lineage,
+    clipped_epochs,
+    copy_lag,
+    covered_end,
+    highest_remote_offset,
+    local_only_bytes,
+    lowest_remote_offset,
+    plan_copies,
+    plan_expiry,
+    without_empty_epochs,
+)
+
+PARTITION = TopicIdPartition(UUID(int=7), "orders", 0)
+State = RemoteLogSegmentState
+NOW = 1_000_000
+
+
+def remote(
+    start: int,
+    end: int,
+    *,
+    epochs: Sequence[tuple[int, int]] | None = None,
+    number: int | None = None,
+    size: int = 100,
+    age_ms: int = 0,
+    state: RemoteLogSegmentState = State.COPY_SEGMENT_FINISHED,
+    broker_id: int = 1,
+) -> RemoteLogSegmentMetadata:
+    return RemoteLogSegmentMetadata(
+        RemoteLogSegmentId(PARTITION, UUID(int=start + 1 if number is None else number)),
+        start_offset=start,
+        end_offset=end,
+        max_timestamp_ms=NOW - age_ms,
+        broker_id=broker_id,
+        event_timestamp_ms=0,
+        segment_leader_epochs=tuple(epochs) if epochs is not None else ((0, start),),
+        segment_size_in_bytes=size,
+        state=state,
+    )
+
+
+@dataclass
+class Local:
+    base_offset: int
+    size: int = 100
+
+
+def expiry(
+    segments: Sequence[RemoteLogSegmentMetadata],
+    *,
+    epochs: Sequence[tuple[int, int]] = ((0, 0),),
+    end: int = 1_000,
+    start: int = 0,
+    local_bytes: int = 0,
+    retention_ms: int = -1,
+    retention_bytes: int = -1,
+    copying: frozenset[RemoteLogSegmentId] = frozenset(),
+    is_abandoned: Callable[[RemoteLogSegmentMetadata], bool] = lambda _: False,
+) -> ExpiryPlan:
+    return plan_expiry(
+        segments,
+        Lineage(epochs, log_end_offset=end),
+        log_start_offset=start,
+        local_bytes=local_bytes,
+        retention_ms=retention_ms,
+        retention_bytes=retention_bytes,
+        timestamp_ms=NOW,
+        copying=copying,
+        is_abandoned=is_abandoned,
+    )
+
+
+def starts(plan: ExpiryPlan) -> list[int]:
+    return [one.metadata.start_offset for one in plan.doomed]
+
+
+# --- lineage ----------------------------------------------------------------------------------------------------------
+
+
+def test_epochs_without_records_are_left_out() -> None:
+    entries = [(0, 0), (1, 10), (5, 60), (6, 60), (7, 70)]
+    assert without_empty_epochs(entries) == [(0, 0), (1, 10), (6, 60), (7, 70)]
+    assert without_empty_epochs([]) == []
+
+
+LEADER = ((1, 10), (3, 20), (4, 30), (7, 50))
+
+
+@pytest.mark.parametrize(
+    ("segment", "belongs"),
+    [
+        (remote(12, 18, epochs=[(1, 12)]), True),
+        (remote(10, 19, epochs=[(1, 10)]), True),
+        (remote(10, 20, epochs=[(1, 10)]), False),  # it goes on where epoch 3 begins
+        (remote(5, 15, epochs=[(1, 5)]), True),  # of the oldest epoch the start does not matter
+        (remote(5, 15, epochs=[(0, 5), (1, 10)]), True),  # nor do older epochs: the head of it was deleted
+        (remote(5, 15, epochs=[(0, 5)]), False),
+        (remote(15, 25, epochs=[(1, 15), (3, 20)]), True),
+        (remote(15, 25, epochs=[(1, 15), (3, 21)]), False),  # the next epoch begins elsewhere
+        (remote(15, 25, epochs=[(1, 15), (2, 20)]), False),  # an epoch that this log never had
+        (remote(15, 35, epochs=[(1, 15), (4, 30)]), False),  # one is left out
+        (remote(18, 25, epochs=[(3, 18)]), False),  # before epoch 3 began
+        (remote(50, 99, epochs=[(7, 50)]), True),
+        (remote(50, 100, epochs=[(7, 50)]), False),  # behind the log's end
+        (remote(50, 60, epochs=[(8, 50)]), False),
+        (remote(28, 40, epochs=[(3, 28), (4, 30)]), True),
+    ],
+)
+def test_a_segment_belongs_to_the_log_whose_epochs_it_shares(segment: RemoteLogSegmentMetadata, belongs: bool) -> None:
+    assert (segment in Lineage(LEADER, log_end_offset=100)) is belongs
+
+
+def test_nothing_belongs_to_a_log_without_epochs() -> None:
+    assert remote(0, 9) not in Lineage((), log_end_offset=100)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int]:
+    """The epochs of a log, those of another history with the same beginning, and the log's end."""
+    count = draw(st.integers(1, 6))
+    epochs = sorted(draw(st.sets(st.integers(0, 30), min_size=count, max_size=count)))
+    bounds = sorted(draw(st.sets(st.integers(0, 60), min_size=count, max_size=count)))
+    ours = list(zip(epochs, bounds, strict=True))
+    shared = draw(st.integers(0, count))
+    theirs = ours[:shared]
+    start = theirs[-1][1] if theirs else -1
+    for _ in range(draw(st.integers(0, 3))):
+        # An epoch has one leader: no other history has one of ours after they parted.
+        last = theirs[-1][0] if theirs else -1
+        epoch = draw(st.integers(last + 1, last + 9).filter(lambda epoch: epoch not in epochs))
+        start = draw(st.integers(start + 1, start + 20))
+        theirs.append((epoch, start))
+    end = bounds[-1] + draw(st.integers(1, 20))
+    return ours, theirs, end
+
+
+@given(histories(), st.integers(0, 70), st.integers(0, 15), st.booleans())
+def test_the_lineage_is_what_each_single_offset_says(
+    history: tuple[list[tuple[int, int]], list[tuple[int, int]], int], start: int, length: int, is_ours: bool
+) -> None:
+    ours, theirs, log_end = history
+    source = ours if is_ours else theirs
+    end = start + length
+    epochs = clipped_epochs(source, start, end + 1)
+    if not epochs:
+        return
+    first = ours[0][1]
+    common = range(max(start, first), end + 1)
+    same = all(epoch_at(epochs, offset) == epoch_at(ours, offset) for offset in common)
+    expected = bool(common) and same and end < log_end
+    found = remote(start, end, epochs=epochs) in Lineage(ours, log_end_offset=log_end)
+    if epochs[-1][0] == ours[0][0] and not common:
+        return  # wholly below the start of the oldest epoch: Kafka lets it pass, and the log's start decides
+    assert found is expected
+
+
+@given(histories(), st.integers(0, 70), st.integers(1, 20))
+def test_clipped_epochs_say_of_each_offset_what_the_log_says(
+    history: tuple[list[tuple[int, int]], list[tuple[int, int]], int], start: int, length: int
+) -> None:
+    ours, _, _ = history
+    clipped = clipped_epochs(ours, start, start + length)
+    for offset in range(start, start + length):
+        assert epoch_at(clipped, offset) == epoch_at(ours, offset)
+    assert all(start <= at < start + length for _, at in clipped)
+
+
+# --- what the tier has ------------------------------------------------------------------------------------------------
+
+
+def highest(segments: Sequence[RemoteLogSegmentMetadata], epochs: Sequence[tuple[int, int]], end: int) -> int:
+    known = RemoteLogMetadataCache.restore(PARTITION, segments, highest_offsets={}, delete_state=None)
+    return highest_remote_offset(known.highest_offset_for_epoch, epochs, log_end_offset=end)
+
+
+def test_kafka_15241_the_highest_remote_offset_is_looked_up_from_the_newest_epoch_of_this_history() -> None:
+    copied = [remote(0, 9, epochs=[(0, 0)]), remote(10, 29, epochs=[(0, 10), (1, 15)])]
+    assert highest(copied, [(0, 0), (1, 15), (2, 40)], 50) == 29
+    # Epoch 1 ended at 20 here: what the other leader copied beyond was never part of this log.
+    assert highest(copied, [(0, 0), (1, 15), (2, 20)], 50) == 19
+    # Epoch 1 never happened here.
+    assert highest(copied, [(0, 0), (2, 20)], 50) == 14
+    assert highest(copied, [(3, 0)], 50) == -1
+    assert highest([], [(0, 0)], 50) == -1
+    assert highest(copied, [(0, 0), (1, 15)], 18) == 17, "a log that was cut"
+
+
+def test_the_cover_ends_at_the_first_hole_and_knows_only_this_history() -> None:
+    lineage = Lineage([(0, 0), (2, 20)], log_end_offset=100)
+    segments = [remote(0, 9), remote(10, 19, epochs=[(0, 10)]), remote(30, 39, epochs=[(2, 30)])]
+    assert covered_end(segments, lineage, start=5) == 19
+    assert covered_end(segments, lineage, start=20) == 19
+    assert covered_end(segments, lineage, start=33) == 39
+    assert covered_end([*segments, remote(20, 29, epochs=[(1, 20)], number=99)], lineage, start=0) == 19
+    assert covered_end([*segments, remote(15, 32, epochs=[(0, 15), (2, 20)], number=99)], lineage, start=0) == 39
+    started = replace(remote(20, 29, epochs=[(2, 20)]), state=State.COPY_SEGMENT_STARTED)
+    assert covered_end([*segments, started], lineage, start=0) == 19
+
+
+def test_the_tier_begins_with_its_lowest_finished_segment_of_this_history() -> None:
+    lineage = Lineage([(0, 0), (2, 20)], log_end_offset=100)
+    segments = [
+        remote(0, 4, state=State.DELETE_SEGMENT_STARTED),
+        remote(5, 9, state=State.COPY_SEGMENT_STARTED),
+        remote(7, 19, epochs=[(1, 7)]),
+        remote(10, 19),
+        remote(20, 29, epochs=[(2, 20)]),
+    ]
+    assert lowest_remote_offset(segments, lineage) == 10
+    assert lowest_remote_offset(segments[:3], lineage) is None
+
+
+# --- copying ----------------------------------------------------------------------------------------------------------
+
+LOCAL = [Local(0), Local(10), Local(20), Local(30)]
+
+
+def candidates(from_offset: int, stable: int, segments: Sequence[Local] = LOCAL) -> list[tuple[int, int]]:
+    found = plan_copies(segments, from_offset=from_offset, last_stable_offset=stable)
+    return [(one.segment.base_offset, one.next_offset) for one in found]
+
+
+@pytest.mark.parametrize(
+    ("from_offset", "stable", "expected"),
+    [
+        (0, 35, [(0, 10), (10, 20), (20, 30)]),  # all but the active one
+        (0, 30, [(0, 10), (10, 20), (20, 30)]),  # the last rolled segment too: all of it is decided
+        (0, 29, [(0, 10), (10, 20)]),
+        (0, 9, []),
+        (10, 35, [(10, 20), (20, 30)]),
+        (15, 35, [(10, 20), (20, 30)]),  # it begins inside a segment: all of that one
+        (30, 35, []),
+    ],
+)
+def test_closed_segments_are_copied_in_order_as_far_as_they_are_decided(
+    from_offset: int, stable: int, expected: list[tuple[int, int]]
+) -> None:
+    assert candidates(from_offset, stable) == expected
+
+
+def test_kafka_15272_the_last_rolled_segment_of_an_idle_log_is_copied() -> None:
+    """The active segment is empty, and nothing will ever be appended: the one before goes all the same."""
+    assert candidates(30, 40, [*LOCAL, Local(40, size=0)]) == [(30, 40)]
+    assert candidates(0, 0, [Local(0, size=0)]) == []
+
+
+def test_kafka_19995_the_copy_lag_is_never_negative_and_leaves_the_active_segment_out() -> None:
+    segments = [Local(0, 5), Local(10, 7), Local(20, 11)]
+    assert copy_lag(segments, highest_remote=-1) == Lag(12, 2)
+    assert copy_lag(segments, highest_remote=9) == Lag(7, 1)
+    assert copy_lag(segments, highest_remote=14) == Lag(7, 1), "copied in part is not copied"
+    assert copy_lag(segments, highest_remote=25) == Lag(0, 0), "the tier may have what was the active segment"
+    assert copy_lag([Local(0, 5)], highest_remote=-1) == Lag(0, 0)
+    assert local_only_bytes(segments, highest_remote=9) == 18
+    assert local_only_bytes(segments, highest_remote=-1) == 23
+
+
+# --- expiry -----------------------------------------------------------------------------------------------------------
+
+
+def test_time_takes_what_is_older_up_to_the_first_that_is_not() -> None:
+    segments = [remote(20, 29, age_ms=500), remote(0, 9, age_ms=501), remote(10, 19, age_ms=900)]
+    plan = expiry(segments, retention_ms=500)
+    assert starts(plan) == [0, 10]
+    assert {one.reason for one in plan.doomed} == {ExpiryReason.TIME}
+    assert plan.log_start_offset == 20
+    assert plan.lag == Lag(200, 2)
+    young_first = [remote(0, 9, age_ms=1), remote(10, 19, age_ms=900)]
+    assert expiry(young_first, retention_ms=500) == ExpiryPlan(size_bytes=200, segments=2)
+
+
+def test_size_takes_a_segment_only_where_all_of_it_is_too_much() -> None:
+    segments = [remote(at, at + 9) for at in range(0, 50, 10)]
+    assert starts(expiry(segments, retention_bytes=250, local_bytes=0)) == [0, 10]
+    assert starts(expiry(segments, retention_bytes=250, local_bytes=49)) == [0, 10]
+    assert starts(expiry(segments, retention_bytes=250, local_bytes=50)) == [0, 10, 20]
+    assert starts(expiry(segments, retention_bytes=0)) == [0, 10, 20, 30, 40]
+    assert starts(expiry(segments, retention_bytes=500)) == []
+    assert expiry(segments, retention_bytes=250).log_start_offset == 20
+
+
+def test_no_limit_takes_nothing() -> None:
+    assert expiry([remote(0, 9, age_ms=10**9)]) == ExpiryPlan(size_bytes=100, segments=1)
+
+
+def test_what_lies_below_the_log_start_goes_and_moves_nothing() -> None:
+    segments = [remote(0, 9), remote(10, 19), remote(20, 29)]
+    plan = expiry(segments, start=25, epochs=[(0, 25)])
+    assert starts(plan) == [0, 10]
+    assert {one.reason for one in plan.doomed} == {ExpiryReason.LOG_START}
+    assert plan.log_start_offset is None
+
+
+def test_what_goes_below_the_log_start_makes_up_for_what_is_too_much() -> None:
+    """Kafka counts it as size and not as deleted, and so takes more than is too much."""
+    segments = [remote(at, at + 9) for at in range(0, 50, 10)]
+    assert starts(expiry(segments, start=25, epochs=[(0, 25)], retention_bytes=300)) == [0, 10]
+
+
+def test_kafka_16890_the_log_start_is_the_highest_end_of_what_expires_whatever_overlaps() -> None:
+    epochs = [(5, 10), (7, 15), (9, 100)]
+    segments = [
+        remote(5, 50, epochs=[(5, 5), (7, 15)], age_ms=900, number=1),
+        remote(14, 70, epochs=[(5, 14), (7, 15)], age_ms=900, number=2),
+        remote(20, 40, epochs=[(7, 20)], age_ms=900, number=3),
+        remote(71, 99, epochs=[(7, 71)], age_ms=1, number=4),
+    ]
+    plan = expiry(segments, epochs=epochs, start=10, retention_ms=500)
+    assert plan.log_start_offset == 71
+    assert {one.metadata.remote_log_segment_id.id.int for one in plan.doomed} == {1, 2, 3}
+
+
+def test_kafka_16511_a_segment_of_another_history_holds_up_nothing() -> None:
+    epochs = [(0, 0), (2, 20)]
+    segments = [
+        remote(0, 9, age_ms=900),
+        remote(10, 30, epochs=[(0, 10), (1, 15)], age_ms=900, number=66),  # a leader that was not to be
+        remote(10, 19, age_ms=900),
+        remote(20, 29, epochs=[(2, 20)], age_ms=900),
+    ]
+    plan = expiry(segments, epochs=epochs, retention_ms=500)
+    assert starts(plan) == [0, 10, 20]
+    assert 66 not in [one.metadata.remote_log_segment_id.id.int for one in plan.doomed]
+    assert plan.log_start_offset == 30
+
+
+def test_segments_of_epochs_before_the_logs_first_one_go_at_last() -> None:
+    segments = [remote(0, 9, epochs=[(0, 0)]), remote(10, 30, epochs=[(1, 10)]), remote(20, 40, epochs=[(3, 20)])]
+    plan = expiry(segments, epochs=[(3, 20)], start=20)
+    assert [(one.metadata.start_offset, one.reason) for one in plan.doomed] == [
+        (0, ExpiryReason.EPOCHS),
+        (10, ExpiryReason.EPOCHS),
+    ]
+    assert plan.log_start_offset is None
+
+
+def test_kafka_15479_a_segment_of_several_epochs_counts_once() -> None:
+    epochs = [(0, 0), (1, 3), (2, 6)]
+    wide = remote(0, 9, epochs=epochs)
+    segments = [wide, remote(10, 19, epochs=[(2, 10)]), wide]
+    plan = expiry(segments, epochs=epochs, retention_bytes=200)
+    assert (starts(plan), plan.size_bytes, plan.segments) == ([], 200, 2)
+    assert starts(expiry(segments, epochs=epochs, retention_bytes=100)) == [0]
+
+
+def test_kafka_17062_m12_copies_that_failed_do_not_count_as_size() -> None:
+    """Only finished copies count, and what is being deleted; good data does not go for what never arrived."""
+    good = [remote(0, 9), remote(10, 19)]
+    failed = [remote(20, 29, state=State.COPY_SEGMENT_STARTED, number=100 + number) for number in range(50)]
+    plan = expiry([*good, *failed], retention_bytes=250)
+    assert starts(plan) == []
+    assert (plan.size_bytes, plan.segments) == (200, 2)
+    going = remote(20, 29, state=State.DELETE_SEGMENT_STARTED)
+    plan = expiry([*good, going], retention_bytes=200)
+    assert starts(plan) == [20], "what is going anyway counts as size, and is not made up for by good data"
+    assert (plan.size_bytes, plan.segments) == (300, 3)
+
+
+def test_kafka_17428_a_deletion_that_was_not_finished_is_tried_again_whatever_else_stays() -> None:
+    stuck = remote(10, 19, state=State.DELETE_SEGMENT_STARTED)
+    plan = expiry([remote(0, 9), stuck, remote(20, 29)])
+    assert [(one.metadata, one.reason) for one in plan.doomed] == [(stuck, ExpiryReason.AGAIN)]
+    assert plan.log_start_offset is None
+
+
+def test_a_copy_that_nobody_finishes_goes_and_one_under_way_stays_and_ends_the_scan() -> None:
+    mine = remote(0, 9, state=State.COPY_SEGMENT_STARTED, broker_id=1)
+    another = remote(10, 19, state=State.COPY_SEGMENT_STARTED, broker_id=2)
+    old = remote(20, 29, age_ms=900)
+    plan = expiry([mine, another, old], retention_ms=500, is_abandoned=lambda one: one.broker_id == 1)
+    assert [(one.metadata.start_offset, one.reason) for one in plan.doomed] == [
+        (0, ExpiryReason.ABANDONED),
+        (20, ExpiryReason.TIME),
+    ]
+    under_way = frozenset({mine.remote_log_segment_id})
+    plan = expiry([mine, another, old], retention_ms=500, is_abandoned=lambda _: True, copying=under_way)
+    assert [one.metadata.start_offset for one in plan.doomed] == [10]
+    assert plan.log_start_offset is None
+
+
+@st.composite
+def partitions(draw: st.DrawFn) -> tuple[list[tuple[int, int]], list[RemoteLogSegmentMetadata], int, int]:
+    """(epochs, segments in every state that cover the log's history with overlaps, its start, its end)."""
+    end = draw(st.integers(20, 80))
+    count = draw(st.integers(1, 4))
+    bounds = sorted(draw(st.sets(st.integers(1, end - 1), min_size=count - 1, max_size=count - 1)))
+    epochs = list(
+        zip(sorted(draw(st.sets(st.integers(0, 9), min_size=count, max_size=count))), [0, *bounds], strict=True)
+    )
+    segments: list[RemoteLogSegmentMetadata] = []
+    at = 0
+    while at < end - 1:
+        last = min(at + draw(st.integers(0, 15)), end - 1)
+        first = max(0, at - draw(st.sampled_from([0, 0, 0, 2])))
+        segments.append(
+            remote(
+                first,
+                last,
+                epochs=clipped_epochs(epochs, first, last + 1),
+                number=len(segments) + 1,
+                size=draw(st.integers(1, 50)),
+                age_ms=draw(st.integers(0, 1_000)),
+                state=draw(st.sampled_from([State.COPY_SEGMENT_FINISHED] * 5 + [State(0), State(2)])),
+            )
+        )
+        at = last + 1
+    return epochs, segments, draw(st.integers(0, end)), end
+
+
+@given(partitions(), st.integers(-1, 1_000), st.integers(-1, 400), st.integers(0, 60))
+def test_expiry_is_what_a_walk_over_single_offsets_finds(
+    partition: tuple[list[tuple[int, int]], list[RemoteLogSegmentMetadata], int, int],
+    retention_ms: int,
+    retention_bytes: int,
+    local_bytes: int,
+) -> None:
+    epochs, segments, start, end = partition
+    kept_epochs = clipped_epochs(epochs, start, end) or ((epochs[-1][0], end),)
+    plan = expiry(
+        segments,
+        epochs=kept_epochs,
+        start=start,
+        end=end,
+        local_bytes=local_bytes,
+        retention_ms=retention_ms,
+        retention_bytes=retention_bytes,
+    )
+    doomed = {one.metadata.remote_log_segment_id for one in plan.doomed}
+    new_start = plan.log_start_offset if plan.log_start_offset is not None else start
+    assert new_start >= start
+    finished = [one for one in segments if one.state is State.COPY_SEGMENT_FINISHED]
+    for one in segments:
+        is_doomed = one.remote_log_segment_id in doomed
+        if one.state is State.DELETE_SEGMENT_STARTED:
+            assert is_doomed
+        elif one.state is State.COPY_SEGMENT_STARTED:
+            assert not is_doomed
+        elif one.end_offset < start:
+            assert is_doomed, "nothing below the log's start stays"
+        elif is_doomed:
+            assert one.end_offset < new_start, "no reader is led to what goes"
+            too_old = retention_ms >= 0 and NOW - one.max_timestamp_ms > retention_ms
+            assert too_old or retention_bytes >= 0
+    if retention_ms < 0 and retention_bytes < 0:
+        assert new_start == start
+    left = [one for one in finished if one.remote_log_segment_id not in doomed]
+    if retention_bytes >= 0:
+        # What stays is either not too much, or would be too little without its first segment.
+        rest = sum(one.segment_size_in_bytes for one in left) + local_bytes
+        if rest > retention_bytes and left:
+            assert rest - left[0].segment_size_in_bytes < retention_bytes
+    if retention_ms >= 0 and left:
+        assert NOW - left[0].max_timestamp_ms <= retention_ms, "the oldest that stays is young enough"
