@@ -208,6 +208,7 @@ def read_events(
         if not batch.crc_is_valid() or not batch.base_offset < batch.next_offset <= end_offset:
             break
         if batch.next_offset > found.next_offset:
+            found.skip_to(batch.base_offset, "damaged")
             _read_batch(found, batch, partition, partition_count)
     return found
 

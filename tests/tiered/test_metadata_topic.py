@@ -1,0 +1,287 @@
+"""The records of the tier's metadata, and where they belong: `kbroker.tiered.metadata_topic` and `metadata_reading`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbroker.storage.log import Log
+from kbroker.storage.log_config import LogConfig
+from kbroker.testing.disk import SimulatedDisk
+from kbroker.testing.remote_metadata import FINISHED, ORDERS, segment_metadata, update_to
+from kbroker.tiered.api import (
+    RemoteLogSegmentMetadata,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+    TopicIdPartition,
+)
+from kbroker.tiered.lifecycle import MetadataEvent, to_snapshot_record
+from kbroker.tiered.metadata_reading import read_on
+from kbroker.tiered.metadata_topic import (
+    Events,
+    decode_event,
+    encode_event,
+    metadata_partition,
+    murmur2,
+    partition_of,
+    read_events,
+)
+from wire.compression import Codec
+from wire.errors import Malformed
+from wire.record_batch import Record, build_batch
+from wire.stored.frame import encode_record
+
+COUNT = 50
+
+
+# --- which partition --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "expected"),
+    [
+        ("00000000-0000-0000-0000-000000000001", [35, 6, 18, 29, 12, 34]),
+        ("12345678-9abc-def0-1234-56789abcdef0", [11, 2, 38, 12, 10, 20]),
+        ("fedcba98-7654-3210-0f1e-2d3c4b5a6978", [6, 36, 44, 2, 24, 13]),
+    ],
+)
+def test_a_partition_belongs_where_apache_kafkas_partitioner_puts_it(topic_id: str, expected: list[int]) -> None:
+    for name in ("orders", "another name"):
+        found = [metadata_partition(TopicIdPartition(UUID(topic_id), name, index), COUNT) for index in range(6)]
+        assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [(b"21", -973932308), (b"foobar", -790332482)],  # Kafka's own vectors
+)
+def test_murmur2_is_kafkas(data: bytes, expected: int) -> None:
+    assert murmur2(data) == expected & 0xFFFF_FFFF
+
+
+# --- one record -------------------------------------------------------------------------------------------------------
+
+SMALL = TopicIdPartition(UUID(int=1), "t", 2)
+BEGUN = replace(
+    segment_metadata(SMALL, 3, 9, epochs={1: 3, 2: 5}, size=77, segment_id=UUID(int=4)),
+    max_timestamp_ms=10,
+    event_timestamp_ms=11,
+    broker_id=6,
+)
+SEGMENT_ID = "02 74" + "00" * 15 + "01" + "00000002" + "00" + "00" * 15 + "04" + "00"
+GOLDEN: list[tuple[MetadataEvent, str]] = [
+    (
+        BEGUN,
+        "010000" + SEGMENT_ID + f"{3:016x} {9:016x} {6:08x} {10:016x} {11:016x}"
+        f"03 {1:08x} {3:016x} 00 {2:08x} {5:016x} 00 {77:08x} 00 00 00",
+    ),
+    (
+        replace(BEGUN, txn_index_empty=True, custom_metadata=b"xy", segment_leader_epochs=((0, 3),)),
+        "010000" + SEGMENT_ID + f"{3:016x} {9:016x} {6:08x} {10:016x} {11:016x}"
+        f"02 {0:08x} {3:016x} 00 {77:08x} 03 7879 00 01 00 01 01",
+    ),
+    (update_to(BEGUN, FINISHED), "010100" + SEGMENT_ID + f"{1:08x} {12:016x} 00 01 00"),
+    (update_to(BEGUN, FINISHED, custom=b"z"), "010100" + SEGMENT_ID + f"{1:08x} {12:016x} 02 7a 01 00"),
+    (
+        RemotePartitionDeleteMetadata(SMALL, RemotePartitionDeleteState.DELETE_PARTITION_STARTED, 5, 6),
+        "010200" + "02 74" + "00" * 15 + "01" + "00000002" + "00" + f"{6:08x} {5:016x} 01 00",
+    ),
+]
+
+
+@pytest.mark.parametrize(("event", "expected"), GOLDEN)
+def test_the_bytes_of_a_record_are_those_of_kafkas_schema(event: MetadataEvent, expected: str) -> None:
+    assert encode_event(event) == bytes.fromhex(expected)
+    assert decode_event(bytes.fromhex(expected)) == event
+
+
+def test_leader_epochs_in_any_order_are_read_as_kafkas_sorted_map() -> None:
+    jumbled = replace(BEGUN, segment_leader_epochs=((2, 5), (1, 9), (1, 3)))
+    assert decode_event(encode_event(jumbled)) == BEGUN
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"\x01",
+        b"\x00" + encode_event(BEGUN)[1:],
+        b"\x01\x09" + encode_event(BEGUN)[2:],
+        b"\x01\x00\x01" + encode_event(BEGUN)[3:],
+        encode_event(BEGUN) + b"\x00",
+        encode_event(BEGUN)[:-1],
+        encode_event(update_to(BEGUN, FINISHED))[:-2] + b"\x09\x00",
+        encode_record(to_snapshot_record(BEGUN), 0),
+    ],
+    ids=["empty", "cut frame", "frame 0", "type 9", "version 1", "surplus", "cut", "state 9", "snapshot"],
+)
+def test_a_value_that_no_broker_writes_is_malformed(value: bytes) -> None:
+    with pytest.raises(Malformed):
+        decode_event(value)
+
+
+@given(st.binary(max_size=120), st.sampled_from([encode_event(event) for event, _ in GOLDEN]), st.integers(0, 200))
+def test_bytes_of_strangers_are_malformed_or_an_event_and_nothing_else(noise: bytes, value: bytes, at: int) -> None:
+    for data in (noise, value[:at] + noise, value[:at] + noise + value[at + len(noise) :]):
+        try:
+            event = decode_event(data)
+        except Malformed:
+            continue
+        assert decode_event(encode_event(event)) == event
+
+
+# --- a piece of the log -----------------------------------------------------------------------------------------------
+
+HOME = metadata_partition(ORDERS, COUNT)
+
+
+def batch(offset: int, *values: bytes | None, **header: int) -> bytes:
+    records = [Record(offset=offset + at, timestamp=5, key=None, value=value) for at, value in enumerate(values)]
+    return build_batch(records, base_offset=offset, **header)  # type: ignore[arg-type]
+
+
+def begun(start: int) -> RemoteLogSegmentMetadata:
+    return segment_metadata(ORDERS, start, start + 9, segment_id=UUID(int=start + 1))
+
+
+def values(*starts: int) -> list[bytes]:
+    return [encode_event(begun(start)) for start in starts]
+
+
+def read(data: bytes, offset: int = 0, *, end_offset: int = 1000) -> Events:
+    return read_events(data, offset, end_offset=end_offset, partition=HOME, partition_count=COUNT)
+
+
+def starts(events: Events) -> list[tuple[int, int]]:
+    found = []
+    for offset, event in events.events:
+        assert isinstance(event, RemoteLogSegmentMetadata)
+        found.append((offset, event.start_offset))
+    return found
+
+
+def test_a_record_that_cannot_be_read_is_skipped_and_told_and_those_around_it_are_read() -> None:
+    """What ends Apache Kafka's metadata consumer, and with it tiering, for good."""
+    stranger = encode_event(segment_metadata(TopicIdPartition(UUID(int=9), "t", 0), 0, 9))
+    found = read(batch(0, *values(10), b"not a record", None, stranger, *values(20)))
+    assert starts(found) == [(0, 10), (4, 20)]
+    assert [(offset, count) for offset, count, _ in found.skipped] == [(1, 1), (2, 1), (3, 1)]
+    assert "belongs into partition" in found.skipped[2][2]
+    assert found.next_offset == 5
+
+
+def test_events_begin_within_a_batch_and_end_before_one_that_is_not_committed() -> None:
+    data = batch(0, *values(10, 20, 30)) + batch(3, *values(40, 50))
+    assert starts(read(data, 1, end_offset=4)) == [(1, 20), (2, 30)]
+    assert read(data, 1, end_offset=4).next_offset == 3
+    assert starts(read(data, 4, end_offset=5)) == [(4, 50)]
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_compressed_batches_are_read(codec: Codec) -> None:
+    assert starts(read(batch(0, *values(10, 20), codec=codec))) == [(0, 10), (1, 20)]
+
+
+def test_the_end_of_a_transaction_is_passed_over() -> None:
+    marker = build_batch(
+        [Record(0, 5, b"\0\0\0\1", b"\0\0\0\0\0\0")], base_offset=0, producer_id=1, producer_epoch=0,
+        is_transactional=True, is_control=True,
+    )  # fmt: skip
+    found = read(marker + batch(1, *values(10)))
+    assert (starts(found), found.skipped, found.next_offset) == ([(1, 10)], [], 2)
+
+
+# --- damage -----------------------------------------------------------------------------------------------------------
+
+
+def log_with(batches: list[list[bytes]], *, segment_bytes: int = 1 << 20) -> tuple[SimulatedDisk, Log]:
+    disk = SimulatedDisk()
+    disk.make_directory("/log")
+    config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=100)
+    log = Log.load("/log", disk=disk, config=config, topic="__remote_log_metadata", partition=HOME)
+    for each in batches:
+        log.append(batch(0, *each), leader_epoch=0, timestamp_ms=1)
+    return disk, log
+
+
+def read_whole(log: Log, *, end_offset: int | None = None, max_bytes: int = 300) -> Events:
+    """What one who reads on and on finds; ends when there is no progress."""
+    end = log.log_end_offset if end_offset is None else end_offset
+    found = Events(0)
+    while found.next_offset < end:
+        more = read_on(log, found.next_offset, end_offset=end, max_bytes=max_bytes, partition_count=COUNT)
+        found.events += more.events
+        found.skipped += more.skipped
+        if more.next_offset == found.next_offset:
+            break
+        found.next_offset = more.next_offset
+    return found
+
+
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=12),
+    flips=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(1, 255)), max_size=4),
+    segment_bytes=st.sampled_from([400, 1 << 20]),
+    data=st.data(),
+)
+def test_m10_every_batch_that_is_whole_is_read_whatever_lies_around_it(
+    sizes: list[int], flips: list[tuple[int, int]], segment_bytes: int, data: st.DataObject
+) -> None:
+    batches = [[encode_event(begun(10 * (sum(sizes[:at]) + each))) for each in range(n)] for at, n in enumerate(sizes)]
+    disk, log = log_with(batches, segment_bytes=segment_bytes)
+    places = [  # of each batch: file and position
+        (segment.log_path, position) for segment in log.segments for position in _positions(disk, segment.log_path)
+    ]
+    assert len(places) == len(batches)
+    damaged = set()
+    for where, mask in flips:
+        at = where % len(places)
+        path, position = places[at]
+        size = len(batch(0, *batches[at]))
+        # No checksum covers the base offset: a lie in its last two bytes may be another offset of this log.
+        inside = position + data.draw(st.integers(0, 5) | st.integers(8, size - 1))
+        file = disk.open(path)
+        file.pwrite(bytes([file.pread(1, inside)[0] ^ mask]), inside)
+        damaged.add(at)
+    found = read_whole(log)
+    assert found.next_offset == log.log_end_offset
+    expected = [
+        (offset, 10 * offset)
+        for at, size in enumerate(sizes)
+        if at not in damaged
+        for offset in range(sum(sizes[:at]), sum(sizes[: at + 1]))
+    ]
+    # A flipped byte of the epoch, which no checksum covers, or flipped twice to what it was, harms nothing.
+    assert set(expected) <= set(starts(found))
+    assert starts(found) == sorted(starts(found))
+    assert sum(count for _, count, _ in found.skipped) == log.log_end_offset - len(found.events)
+
+
+def _positions(disk: SimulatedDisk, path: str) -> list[int]:
+    file, position, found = disk.open(path), 0, []
+    while position < file.size():
+        found.append(position)
+        position += 12 + int.from_bytes(file.pread(4, position + 8), "big")
+    return found
+
+
+def test_a_batch_of_which_a_part_is_committed_is_waited_for_and_not_skipped() -> None:
+    _, log = log_with([values(0), values(10, 20)])
+    found = read_whole(log, end_offset=2)
+    assert (starts(found), found.skipped, found.next_offset) == ([(0, 0)], [], 1)
+    assert starts(read_whole(log)) == [(0, 0), (1, 10), (2, 20)]
+
+
+def test_a_log_that_begins_later_is_read_from_where_it_begins() -> None:
+    _, log = log_with([values(0), values(10), values(20)])
+    log.raise_log_start_offset(2)
+    found = read_whole(log)
+    assert (starts(found), found.skipped) == ([(2, 20)], [(0, 2, "the log begins later")])
+
+
+def test_events_of_all_kinds_name_their_partition() -> None:
+    assert [partition_of(event) for event, _ in GOLDEN] == [SMALL] * len(GOLDEN)
