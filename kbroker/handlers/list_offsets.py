@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from kbroker.broker import Broker
+from kbroker.broker.remote_offsets import Question, look_up_in_both
 from kbroker.handlers import Context, handles
 from kbroker.replication.offset_lookup import OffsetAsked, OffsetFound, look_up, refuse_unknown_name
 from wire.errors import ErrorCode, KafkaError
@@ -41,8 +42,9 @@ async def list_offsets(request: ListOffsetsRequest, broker: Broker, context: Con
     named = Counter(
         (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
     )
+    asks_both: list[tuple[str, int, Question]] = []
 
-    async def look_up_one(name: str, asked: ListOffsetsPartition) -> OffsetFound:
+    async def look_up_one(name: str, asked: ListOffsetsPartition) -> OffsetFound | None:
         if named[name, asked.partition_index] > 1:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name}-{asked.partition_index} is named twice")
         question = OffsetAsked(
@@ -54,31 +56,57 @@ async def list_offsets(request: ListOffsetsRequest, broker: Broker, context: Con
         )
         refuse_unknown_name(question)
         partition = broker.find(name, asked.partition_index)
+        if not question.reads_the_log:
+            return look_up(partition, question)
+        partition.leading(question.current_leader_epoch)
+        if partition.is_remote(partition.log.log_start_offset):
+            asks_both.append((name, asked.partition_index, Question(partition, question)))
+            return None
         # A search by timestamp reads the disk, perhaps a cold part of it.
-        if question.reads_the_log:
-            found = await broker.env.run_blocking(look_up, partition, question)
-            partition.leading()  # else another topic may have taken the name of the files meanwhile
-            return found
-        return look_up(partition, question)
+        found = await broker.env.run_blocking(look_up, partition, question)
+        partition.leading()  # else another topic may have taken the name of the files meanwhile
+        return found
 
-    async def answer(name: str, asked: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
-        try:
-            found = await look_up_one(name, asked)
-        except KafkaError as error:
-            return ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=error.code)
-        return ListOffsetsPartitionResponse(
-            partition_index=asked.partition_index,
-            timestamp=found.timestamp,
-            offset=found.offset,
-            leader_epoch=found.leader_epoch if context.api_version >= FIRST_VERSION_WITH_LEADER_EPOCH else -1,
-        )
-
-    topics = []
+    answers: dict[tuple[str, int], OffsetFound | KafkaError] = {}
     for topic in request.topics:
-        once = {partition.partition_index: partition for partition in topic.partitions}
-        topics.append(
-            ListOffsetsTopicResponse(
-                name=topic.name, partitions=[await answer(topic.name, partition) for partition in once.values()]
-            )
+        for partition in topic.partitions:
+            try:
+                found = await look_up_one(topic.name, partition)
+            except KafkaError as error:
+                answers[topic.name, partition.partition_index] = error
+            else:
+                if found is not None:
+                    answers[topic.name, partition.partition_index] = found
+    if asks_both:
+        default_ms = broker.settings.tier.remote_list_offsets_request_timeout_ms
+        both = await look_up_in_both(
+            [question for _, _, question in asks_both],
+            broker.tier.reader,
+            broker.env,
+            context,
+            timeout_ms=request.timeout_ms if request.timeout_ms > 0 else default_ms,
         )
-    return ListOffsetsResponse(topics=topics)
+        answers.update(((name, index), one) for (name, index, _), one in zip(asks_both, both, strict=True))
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    _answer(index, answers[topic.name, index], context.api_version)
+                    for index in dict.fromkeys(partition.partition_index for partition in topic.partitions)
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _answer(index: int, found: OffsetFound | KafkaError, version: int) -> ListOffsetsPartitionResponse:
+    if isinstance(found, KafkaError):
+        return ListOffsetsPartitionResponse(partition_index=index, error_code=found.code)
+    return ListOffsetsPartitionResponse(
+        partition_index=index,
+        timestamp=found.timestamp,
+        offset=found.offset,
+        leader_epoch=found.leader_epoch if version >= FIRST_VERSION_WITH_LEADER_EPOCH else -1,
+    )

@@ -81,8 +81,8 @@ def refuse_unknown_name(asked: OffsetAsked) -> None:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {asked.timestamp} in version {asked.version}")
 
 
-def look_up(partition: Partition, asked: OffsetAsked) -> OffsetFound:
-    """Answer one question.
+def look_up(partition: Partition, asked: OffsetAsked, remote: OffsetFound | None = None) -> OffsetFound:
+    """Answer one question; `remote` is what the tier has to say to one by timestamp.
 
     Errors  those of Partition.leading, OFFSET_NOT_AVAILABLE and LEADER_NOT_AVAILABLE (a new leader has not reached its
             own epoch yet), KAFKA_STORAGE_ERROR
@@ -99,14 +99,47 @@ def look_up(partition: Partition, asked: OffsetAsked) -> OffsetFound:
         return _with_epoch_of(partition, log.log_start_offset)
     if asked.timestamp == EARLIEST_LOCAL:
         return _with_epoch_of(partition, log.local_log_start_offset)
+    found: OffsetFound | None
     if asked.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return NOT_FOUND
-    found = log.max_timestamp() if asked.timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(asked.timestamp)
-    if found is not None and found[0] < end:
-        return OffsetFound(*found)
+        found = _border_of_the_tier(partition, asked.timestamp)
+    elif asked.timestamp == MAX_TIMESTAMP:
+        found = _later(remote, log.max_timestamp())
+    else:
+        # What is in the tier alone comes before all that is local.
+        found = remote or _found(log.offset_for_timestamp(asked.timestamp))
+    if found is not None and found.offset < end:
+        return found
     if is_behind:
         raise _not_available(asked)
     return NOT_FOUND
+
+
+def _border_of_the_tier(partition: Partition, name: int) -> OffsetFound | None:
+    """The last offset in the tier, or the first one that it has yet to get.
+
+    Errors  KAFKA_STORAGE_ERROR while it is not known what the tier holds
+    """
+    remote = partition.remote
+    if remote is None:
+        return None
+    highest = remote.highest_offset_in_remote_storage
+    if highest is None:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"it is not known yet what the tier holds of {partition.name}")
+    if name == EARLIEST_PENDING_UPLOAD:
+        return _with_epoch_of(partition, max(highest + 1, partition.log.log_start_offset))
+    return _with_epoch_of(partition, highest) if highest >= 0 else None
+
+
+def _found(local: tuple[int, int, int] | None) -> OffsetFound | None:
+    return None if local is None else OffsetFound(*local)
+
+
+def _later(remote: OffsetFound | None, local: tuple[int, int, int] | None) -> OffsetFound | None:
+    """Of two records the later one; the one in the tier is the first of two that are as late (KAFKA-17552)."""
+    found = _found(local)
+    if remote is None or found is None:
+        return remote or found
+    return found if found.timestamp > remote.timestamp else remote
 
 
 def _with_epoch_of(partition: Partition, offset: int) -> OffsetFound:

@@ -221,3 +221,54 @@ def _take_run(
         at = behind
         next_offset = base_offset + fields[6] + 1
     return chunk[start:at], begins + at, next_offset
+
+
+class Probe(NamedTuple):
+    """How far a search came. Shape: batch is what was found, else None; ends: there is none in the segment."""
+
+    position: int
+    batch: memoryview | None = None
+    ends: bool = False
+
+
+def find_batch(window: Window, position: int, *, timestamp: int, from_offset: int, end_offset: int) -> Probe:
+    """The first batch from `position` on that may have a record at least that late in [from_offset, end_offset), by the
+    headers alone (KAFKA-16548).
+
+    Errors  BytesMissing where there is not even one header to go by; DamagedBatch
+    """
+    first = position
+    try:
+        for at, header in window.headers(position):
+            position = at
+            if header.base_offset >= end_offset:
+                return Probe(at, ends=True)
+            if header.max_timestamp >= timestamp and header.last_offset >= from_offset:
+                return Probe(at, window.batch(at, header))
+            position = at + header.size
+    except BytesMissing:
+        if position == first:
+            raise
+        return Probe(position)
+    return Probe(position, ends=True)
+
+
+def largest_timestamp(window: Window, position: int, *, from_offset: int, end_offset: int) -> tuple[int, Probe]:
+    """The largest timestamp of the batches at hand that reach into [from_offset, end_offset), -1 for none.
+
+    Errors  as `find_batch`
+    """
+    first, largest = position, -1
+    try:
+        for at, header in window.headers(position):
+            position = at
+            if header.base_offset >= end_offset:
+                return largest, Probe(at, ends=True)
+            if header.last_offset >= from_offset:
+                largest = max(largest, header.max_timestamp)
+            position = at + header.size
+    except BytesMissing:
+        if position == first:
+            raise
+        return largest, Probe(position)
+    return largest, Probe(position, ends=True)

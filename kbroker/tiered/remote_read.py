@@ -19,9 +19,9 @@ Source  KIP-405; RemoteLogManager.read of Apache Kafka 4.3.1; KAFKA-15388 (an of
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
-from uuid import UUID
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import trio
 
@@ -44,12 +44,15 @@ from kbroker.tiered.api import (
 from kbroker.tiered.batch_window import BytesMissing, DamagedBatch, Taken, Wanted, Window, take_batches
 from kbroker.tiered.chunk_cache import ChunkCache, ChunkReader
 from kbroker.tiered.index_cache import RemoteIndexCache
+from kbroker.tiered.index_loads import IndexLoads
 from kbroker.tiered.indexes import AbortedTransaction, RemoteIndexes
 from kbroker.tiered.ports import PartitionReader
 from kbroker.tiered.quota import ByteQuota
 from wire.errors import ErrorCode, KafkaError
 
 log = logger(__name__)
+
+Result = TypeVar("Result")
 
 _LOG_INTERVAL_MS: Final = 60_000
 _REMEMBERED_PLACES: Final = 4096
@@ -91,15 +94,8 @@ class Start(NamedTuple):
                 raise DamagedBatch(self.position, HEADER_SIZE, why)
 
 
-class _IndexLoad:
-    """Indexes that are being fetched; error is why they are not there once it has ended."""
-
-    __slots__ = ("ended", "error", "found")
-
-    def __init__(self) -> None:
-        self.ended = trio.Event()
-        self.found: RemoteIndexes | None = None
-        self.error: RemoteStorageError | None = None
+FindStart: TypeAlias = Callable[[RemoteIndexes], Start]
+"""Where to begin, by the indexes of a segment."""
 
 
 class ReaderCounters:
@@ -132,16 +128,14 @@ class RemoteReader:
         self.counters = ReaderCounters()
         self._env = env
         self._metadata = metadata
-        self._indexes = indexes
-        self._index_threads = env.threads(settings.remote_log_reader_threads)
+        self._indexes = IndexLoads(env, indexes, self.cache, max_threads=settings.remote_log_reader_threads)
         self._places: OrderedDict[tuple[TopicIdPartition, int], _Place] = OrderedDict()  # those used last at the end
-        self._index_loads: dict[UUID, _IndexLoad] = {}
         self._log_limit = RateLimitedLog(interval_ms=_LOG_INTERVAL_MS)
 
     def reconfigure(self, settings: TierSettings) -> None:
         """Take over changed settings; the quota is the remote log manager's."""
         self.settings = settings
-        self._index_threads.resize(settings.remote_log_reader_threads)
+        self._indexes.resize(settings.remote_log_reader_threads)
         self.cache.reconfigure(settings)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -270,12 +264,14 @@ class RemoteReader:
     ) -> Taken | None:
         """The batches of one segment, or None if they would have to be waited for."""
         place = self._places.get((key, wanted.offset))
+        find_start: FindStart | None = None
         if place is not None and place.segment_id == segment.remote_log_segment_id:
             start = Start(place.position)
         elif wanted.offset <= segment.start_offset:
             start = Start(0)
         elif may_wait:
-            start = _by_index(await self.indexes_of(segment), wanted.offset)
+            find_start = partial(_by_index, offset=wanted.offset)
+            start = find_start(await self.indexes_of(segment))
         else:
             return None
         position, segment_size = start.position, segment.segment_size_in_bytes
@@ -287,7 +283,8 @@ class RemoteReader:
                 return None
             last = (min(position + max(wanted.max_bytes, 1), segment_size) - 1) // chunks.chunk_bytes
             chunks.want_all(range(first, last + 1))
-            taken = await self._take(chunks, start, wanted)
+            take = partial(take_batches, wanted=wanted)
+            taken = await self.look(chunks, start, take, ahead_bytes=wanted.max_bytes, find_start=find_start)
             reached = taken.position // chunks.chunk_bytes
         for number in range(first, reached):
             self.cache.pass_over(segment, number)
@@ -295,9 +292,19 @@ class RemoteReader:
             self._read_ahead(key, segment, max(last, reached))
         return taken
 
-    async def _take(self, chunks: ChunkReader, start: Start, wanted: Wanted) -> Taken:
-        """Read what is damaged anew, once, and then doubt the index.
+    async def look(
+        self,
+        chunks: ChunkReader,
+        start: Start,
+        look: Callable[[Window, int], Result],
+        *,
+        ahead_bytes: int = 0,
+        find_start: FindStart | None = None,
+    ) -> Result:
+        """What `look` makes of the bytes from a position on. It is called again when bytes are missing that it needs;
+        of ahead_bytes it is given what is at hand.
 
+        What is damaged is read anew, once; then the index is doubted if `find_start` says how it was used.
         Errors  RemoteStorageError: it is damaged in the tier
         """
         segment = chunks.segment
@@ -307,7 +314,7 @@ class RemoteReader:
             window = Window(first, chunks.chunk_bytes, segment.segment_size_in_bytes)
             try:
                 window.add(await chunks.get(first))
-                return await _take_from(window, chunks, start, wanted)
+                return await _look_at(window, chunks, start, look, ahead_bytes)
             except DamagedBatch as damage:
                 self.counters.damaged_batches += 1
                 if not was_reread:
@@ -315,42 +322,17 @@ class RemoteReader:
                     for number in range(first, (damage.position + damage.size - 1) // chunks.chunk_bytes + 1):
                         self.counters.reread_chunks += 1
                         chunks.drop(number)
-                elif start.last_offset is not None:
-                    rebuilt = await self._index_threads.run_blocking(self._indexes.rebuild, segment)
-                    start = Start(_by_index(rebuilt, wanted.offset).position)
+                elif find_start is not None:
+                    start = Start(find_start(await self.indexes_of(segment, rebuild=True)).position)
+                    find_start = None
                 else:
                     raise RemoteStorageError(f"{segment.remote_log_segment_id} is damaged {damage}") from damage
 
-    async def indexes_of(self, segment: RemoteLogSegmentMetadata) -> RemoteIndexes:
-        """The indexes of a segment, which go on being fetched when whoever wanted them has gone.
+    async def indexes_of(self, segment: RemoteLogSegmentMetadata, *, rebuild: bool = False) -> RemoteIndexes:
+        """See IndexLoads.get."""
+        return await self._indexes.get(segment, rebuild=rebuild)
 
-        Errors  RemoteStorageError
-        """
-        segment_id = segment.remote_log_segment_id.id
-        found = self._indexes.resident(segment_id)
-        if found is not None:
-            return found
-        load = self._index_loads.get(segment_id)
-        if load is None:
-            load = _IndexLoad()
-            self.cache.start_soon(partial(self._load_indexes, segment, load))
-            self._index_loads[segment_id] = load
-        await load.ended.wait()
-        if load.error is not None:
-            raise load.error.with_traceback(None)
-        assert load.found is not None
-        return load.found
-
-    async def _load_indexes(self, segment: RemoteLogSegmentMetadata, load: _IndexLoad) -> None:
-        load.error = RetriableRemoteStorageError("the tier is not read now")
-        try:
-            load.found = await self._index_threads.run_blocking(self._indexes.indexes, segment)
-            load.error = None
-        except RemoteStorageError as error:
-            load.error = error
-        finally:
-            del self._index_loads[segment.remote_log_segment_id.id]
-            load.ended.set()
+    # What comes next
 
     def _note(self, key: TopicIdPartition, offset: int, segment: RemoteLogSegmentMetadata, position: int) -> None:
         places = self._places
@@ -377,17 +359,19 @@ class RemoteReader:
         return self._metadata.remote_log_segment_metadata(key, epoch, segment.end_offset + 1)
 
 
-async def _take_from(window: Window, chunks: ChunkReader, start: Start, wanted: Wanted) -> Taken:
-    """What is wanted and at hand; only for a first batch that is not whole more is waited for."""
+async def _look_at(
+    window: Window, chunks: ChunkReader, start: Start, look: Callable[[Window, int], Result], ahead_bytes: int
+) -> Result:
+    """Look at what is at hand; more is waited for only if that is not enough."""
     while True:
-        while window.end < min(start.position + wanted.max_bytes, window.segment_size):
+        while window.end < min(start.position + ahead_bytes, window.segment_size):
             ready = chunks.at_hand(window.next_chunk)
             if ready is None:
                 break
             window.add(ready)
         try:
             start.check(window)
-            return take_batches(window, start.position, wanted)
+            return look(window, start.position)
         except BytesMissing as missing:
             while window.end < missing.end:
                 window.add(await chunks.get(window.next_chunk, is_needed=True))

@@ -1,0 +1,74 @@
+"""Indexes of remote segments for those who may not block: fetched in threads, each once for all who want it, and to the
+end even when these have gone.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from uuid import UUID
+
+import trio
+
+from kbroker.runtime.net_ports import Env
+from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageError, RetriableRemoteStorageError
+from kbroker.tiered.chunk_cache import ChunkCache
+from kbroker.tiered.index_cache import RemoteIndexCache
+from kbroker.tiered.indexes import RemoteIndexes
+
+
+class _Load:
+    """Indexes that are being fetched; error is why they are not there, once it has ended."""
+
+    __slots__ = ("ended", "error", "found")
+
+    def __init__(self) -> None:
+        self.ended = trio.Event()
+        self.found: RemoteIndexes | None = None
+        self.error: RemoteStorageError | None = None
+
+
+class IndexLoads:
+    """See the module's text. What runs here runs as long as the cache of chunks does."""
+
+    def __init__(self, env: Env, indexes: RemoteIndexCache, cache: ChunkCache, *, max_threads: int) -> None:
+        self._indexes = indexes
+        self._cache = cache
+        self._threads = env.threads(max_threads)
+        self._loads: dict[tuple[UUID, bool], _Load] = {}
+
+    def resize(self, max_threads: int) -> None:
+        """Fetch so many at once."""
+        self._threads.resize(max_threads)
+
+    async def get(self, segment: RemoteLogSegmentMetadata, *, rebuild: bool = False) -> RemoteIndexes:
+        """The indexes of a segment. With `rebuild` those that are there are wrong, and are made anew from the segment.
+
+        Errors  RemoteStorageError
+        """
+        segment_id = segment.remote_log_segment_id.id
+        if not rebuild:
+            found = self._indexes.resident(segment_id)
+            if found is not None:
+                return found
+        load = self._loads.get((segment_id, rebuild))
+        if load is None:
+            load = _Load()
+            self._cache.start_soon(partial(self._run, segment, load, rebuild=rebuild))
+            self._loads[segment_id, rebuild] = load
+        await load.ended.wait()
+        if load.error is not None:
+            raise load.error.with_traceback(None)
+        assert load.found is not None
+        return load.found
+
+    async def _run(self, segment: RemoteLogSegmentMetadata, load: _Load, *, rebuild: bool) -> None:
+        load.error = RetriableRemoteStorageError("the tier is not read now")
+        try:
+            fetch = self._indexes.rebuild if rebuild else self._indexes.indexes
+            load.found = await self._threads.run_blocking(fetch, segment)
+            load.error = None
+        except RemoteStorageError as error:
+            load.error = error
+        finally:
+            del self._loads[segment.remote_log_segment_id.id, rebuild]
+            load.ended.set()

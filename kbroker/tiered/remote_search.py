@@ -1,0 +1,133 @@
+"""Offsets by time, in the tier: for the part of a log that lies between its start and the local log.
+
+Segments whose newest record is too old are passed over by their metadata. In the first one that may hold the record its
+time index says where to begin; from there headers are looked at, and one batch is decoded.
+
+Source  KIP-405, KIP-734; KAFKA-16548 (every batch was decompressed), KAFKA-17552 (the largest timestamp was looked for
+        in the local log alone)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
+
+from kbroker.runtime.net_ports import Env
+from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageError
+from kbroker.tiered.batch_window import find_batch, largest_timestamp
+from kbroker.tiered.indexes import RemoteIndexes
+from kbroker.tiered.ports import PartitionReader
+from kbroker.tiered.remote_read import RemoteReader, Start
+from wire.errors import Malformed
+from wire.record_batch import RecordBatch
+
+Found: TypeAlias = tuple[int, int, int]
+"""(offset, timestamp in ms of wall time, leader epoch)"""
+
+_SEGMENTS_BETWEEN_YIELDS: Final = 500
+
+
+class _Part(NamedTuple):
+    """The offsets from start_offset up to end_offset, which are read in one segment."""
+
+    segment: RemoteLogSegmentMetadata
+    start_offset: int
+    end_offset: int
+
+
+class RemoteSearch:
+    """Searches by timestamp over what a partition has in the tier alone.
+
+    Errors  RemoteStorageError
+    """
+
+    def __init__(self, reader: RemoteReader, env: Env, partition: PartitionReader) -> None:
+        self._reader = reader
+        self._env = env
+        self._partition = partition
+
+    async def first_at_or_after(self, timestamp: int) -> Found | None:
+        """The first record that is at least that late."""
+        for number, part in enumerate(self._parts(), 1):
+            if part.segment.max_timestamp_ms >= timestamp:
+                found = await self._search(part, timestamp)
+                if found is not None:
+                    return found
+            if number % _SEGMENTS_BETWEEN_YIELDS == 0:
+                await self._env.sleep_ms(0)
+        return None
+
+    async def latest(self) -> Found | None:
+        """The first of the records with the largest timestamp; None if no record has one."""
+        best: Found | None = None
+        parts = sorted(self._parts(), key=lambda part: (-part.segment.max_timestamp_ms, part.start_offset))
+        for part in parts:
+            newest = part.segment.max_timestamp_ms
+            if newest < 0 or (best is not None and newest < best[1]):
+                break
+            found = await self._search(part, newest)
+            if found is None:
+                # The log begins, or the local log does, within the segment, and its newest record is not in this part.
+                largest = await self._largest(part)
+                found = await self._search(part, largest) if largest >= 0 else None
+            if found is not None and (best is None or (-found[1], found[0]) < (-best[1], best[0])):
+                best = found
+        return best
+
+    def _parts(self) -> Iterator[_Part]:
+        """What is in the tier alone, in the order of offsets."""
+        log = self._partition.log
+        at, end = log.log_start_offset, log.local_log_start_offset
+        while at < end:
+            segment, segment_end = self._reader.locate(self._partition, at)
+            yield _Part(segment, at, min(segment_end, end))
+            at = segment_end
+
+    async def _search(self, part: _Part, timestamp: int) -> Found | None:
+        segment, start_offset, end_offset = part
+
+        def find_start(indexes: RemoteIndexes) -> Start:
+            return Start(indexes.position_for_timestamp(timestamp, start_offset))
+
+        look = partial(find_batch, timestamp=timestamp, from_offset=start_offset, end_offset=end_offset)
+        start = find_start(await self._reader.indexes_of(segment))
+        while start.position < segment.segment_size_in_bytes:
+            with self._reader.cache.reader(segment) as chunks:
+                probe = await self._reader.look(chunks, start, look, find_start=find_start)
+                if probe.ends:
+                    return None
+                start = Start(probe.position)
+                if probe.batch is not None:
+                    batch = RecordBatch(probe.batch)
+                    found = await self._env.run_blocking(_first_in, batch, timestamp, start_offset)
+                    if found is not None:
+                        return found if found[0] < end_offset else None
+                    start = Start(probe.position + batch.size)
+        return None
+
+    async def _largest(self, part: _Part) -> int:
+        """The largest timestamp of a part, by all its headers."""
+        segment, start_offset, end_offset = part
+        look = partial(largest_timestamp, from_offset=start_offset, end_offset=end_offset)
+        indexes = await self._reader.indexes_of(segment)
+        start, largest = Start(indexes.position_for(start_offset)), -1
+        while start.position < segment.segment_size_in_bytes:
+            with self._reader.cache.reader(segment) as chunks:
+                newest, probe = await self._reader.look(chunks, start, look)
+            largest = max(largest, newest)
+            if probe.ends:
+                break
+            start = Start(probe.position)
+        return largest
+
+
+def _first_in(batch: RecordBatch, timestamp: int, from_offset: int) -> Found | None:
+    """Decodes a batch. Errors: RemoteStorageError."""
+    try:
+        for record in batch.records():
+            if record.timestamp >= timestamp and record.offset >= from_offset:
+                return record.offset, record.timestamp, batch.partition_leader_epoch
+    except Malformed as error:
+        raise RemoteStorageError(f"the batch at offset {batch.base_offset} cannot be decoded: {error}") from error
+    return None
