@@ -1,0 +1,161 @@
+"""A tiered topic on a real broker process, from what a user types to what a stock client reads."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.broker_process import BrokerProcess, serve_and_fail
+
+with warnings.catch_warnings():
+    # kafka-python reads its schemas by a function that Python calls old.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+    from kafka.admin import KafkaAdminClient, NewTopic
+
+QUICK = (
+    "--override",
+    "remote.log.manager.task.interval.ms=100",
+    "--override",
+    "log.retention.check.interval.ms=100",
+    "--override",
+    "log.segment.delete.delay.ms=0",
+)
+RECORDS, VALUE_BYTES, SEGMENT_BYTES = 5_000, 1_000, 1 << 20
+WAIT_S = 30
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for another process, for as long as that may take."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def value(number: int) -> bytes:
+    return b"%08d" % number * (VALUE_BYTES // 8)
+
+
+def address(broker: BrokerProcess) -> str:
+    return f"{broker.host}:{broker.port}"
+
+
+def create_topic(broker: BrokerProcess, name: str) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=address(broker))
+    configs = {"remote.storage.enable": "true", "segment.bytes": str(SEGMENT_BYTES), "local.retention.bytes": "1"}
+    admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1, topic_configs=configs)])
+    admin.close()
+
+
+def delete_topic(broker: BrokerProcess, name: str) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=address(broker))
+    admin.delete_topics([name])
+    admin.close()
+
+
+def produce(broker: BrokerProcess, topic: str, start: int, end: int) -> None:
+    producer = KafkaProducer(bootstrap_servers=address(broker), acks="all")
+    sent = [producer.send(topic, value(number)) for number in range(start, end)]
+    assert [one.get(timeout=WAIT_S).offset for one in sent] == list(range(start, end))
+    producer.close()
+
+
+def consume(broker: BrokerProcess, topic: str, count: int) -> None:
+    """Read from offset 0 and compare every record."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=address(broker), auto_offset_reset="none", consumer_timeout_ms=WAIT_S * 1000
+    )
+    partition = TopicPartition(topic, 0)
+    consumer.assign([partition])
+    consumer.seek(partition, 0)
+    for number in range(count):
+        record = next(consumer)
+        assert (record.offset, record.value) == (number, value(number))
+    consumer.close()
+
+
+def local_bytes(directory: Path, topic: str) -> int:
+    return sum(path.stat().st_size for path in (directory / f"{topic}-0").glob("*.log"))
+
+
+def remote_files(directory: Path) -> list[str]:
+    tier = directory.with_name(directory.name + "-tier")
+    return [path.name for path in tier.rglob("*") if path.is_file()] if tier.exists() else []
+
+
+def test_what_was_written_is_read_from_offset_0_though_the_local_disk_has_one_segment_of_it(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    with BrokerProcess(directory, *QUICK) as broker:
+        create_topic(broker, "orders")
+        produce(broker, "orders", 0, RECORDS)
+        until(lambda: local_bytes(directory, "orders") < SEGMENT_BYTES)
+        consume(broker, "orders", RECORDS)
+        broker.stop(signal.SIGKILL)
+    with BrokerProcess(directory, *QUICK) as broker:
+        consume(broker, "orders", RECORDS)
+        produce(broker, "orders", RECORDS, 2 * RECORDS)
+        until(lambda: local_bytes(directory, "orders") < SEGMENT_BYTES)
+        assert broker.stop()[0] == 0
+    with BrokerProcess(directory, *QUICK) as broker:
+        consume(broker, "orders", 2 * RECORDS)
+        delete_topic(broker, "orders")
+        until(lambda: not remote_files(directory))
+
+
+def test_a_topic_that_was_deleted_just_before_a_kill_leaves_nothing(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    with BrokerProcess(directory, *QUICK) as broker:
+        create_topic(broker, "orders")
+        produce(broker, "orders", 0, RECORDS)
+        until(lambda: local_bytes(directory, "orders") < SEGMENT_BYTES)
+        delete_topic(broker, "orders")
+        broker.stop(signal.SIGKILL)
+    with BrokerProcess(directory, *QUICK):
+        until(lambda: not remote_files(directory))
+
+
+def test_a_stop_does_not_wait_for_a_tier_that_has_gone(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    with BrokerProcess(directory, *QUICK) as broker:
+        create_topic(broker, "orders")
+        produce(broker, "orders", 0, RECORDS)
+        until(lambda: local_bytes(directory, "orders") < SEGMENT_BYTES)
+        tier = tmp_path / "data-tier"
+        shutil.rmtree(tier)
+        tier.write_text("no directory any more")
+        produce(broker, "orders", RECORDS, 2 * RECORDS)
+        code, seconds = broker.stop()
+    assert code == 0
+    assert seconds < 5
+
+
+def test_a_start_without_the_tier_of_existing_topics_is_refused_in_one_line(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", *QUICK) as broker:
+        create_topic(broker, "orders")
+        broker.stop()
+    off = ("--override", "remote.log.storage.system.enable=false")
+    code, errors = serve_and_fail(tmp_path / "data", *off)
+    assert code == 1
+    assert re.search(r"delete all topics with the property remote.storage.enable=true before .*: orders", errors)
+    assert "Traceback" not in errors
+
+
+def test_a_mistake_in_the_settings_of_a_store_is_told_at_the_start_and_no_secret_with_it(tmp_path: Path) -> None:
+    settings = {
+        "remote.log.storage.manager.class.name": "minio",
+        "rsm.config.endpoint": "http://127.0.0.1:1",
+        "rsm.config.bucket": "b",
+        "rsm.config.access.key": "swordfish",
+        "rsm.config.secret.kye": "swordfish",
+    }
+    overrides = [part for key, text in settings.items() for part in ("--override", f"{key}={text}")]
+    code, errors = serve_and_fail(tmp_path / "data", *overrides)
+    assert code == 1
+    assert "rsm.config.secret.kye; did you mean rsm.config.secret.key?" in errors
+    assert "swordfish" not in errors
