@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.broker_process import BrokerProcess, serve_and_fail
+from wire.messages.fetch import FetchRequest, FetchResponse
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas by a function that Python calls old.
@@ -30,12 +31,14 @@ RECORDS, VALUE_BYTES, SEGMENT_BYTES = 5_000, 1_000, 1 << 20
 WAIT_S = 30
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for another process, for as long as that may take."""
+def until(broker: BrokerProcess, condition: Callable[[], bool]) -> None:
+    """Look until it is so; the broker works meanwhile, and answers."""
     deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    with broker.client() as client:
+        while not condition():
+            assert time.monotonic() < deadline
+            # Held by the broker for a moment, since there is nothing to give.
+            client.ask(FetchRequest(max_wait_ms=20, min_bytes=1, topics=[]), FetchResponse, 11)
 
 
 def value(number: int) -> bytes:
@@ -94,18 +97,18 @@ def test_what_was_written_is_read_from_offset_0_though_the_local_disk_has_one_se
     with BrokerProcess(directory, *QUICK) as broker:
         create_topic(broker, "orders")
         produce(broker, "orders", 0, RECORDS)
-        until(lambda: local_bytes(directory, "orders") < SEGMENT_BYTES)
+        until(broker, lambda: local_bytes(directory, "orders") < SEGMENT_BYTES)
         consume(broker, "orders", RECORDS)
         broker.stop(signal.SIGKILL)
     with BrokerProcess(directory, *QUICK) as broker:
         consume(broker, "orders", RECORDS)
         produce(broker, "orders", RECORDS, 2 * RECORDS)
-        until(lambda: local_bytes(directory, "orders") < SEGMENT_BYTES)
+        until(broker, lambda: local_bytes(directory, "orders") < SEGMENT_BYTES)
         assert broker.stop()[0] == 0
     with BrokerProcess(directory, *QUICK) as broker:
         consume(broker, "orders", 2 * RECORDS)
         delete_topic(broker, "orders")
-        until(lambda: not remote_files(directory))
+        until(broker, lambda: not remote_files(directory))
 
 
 def test_a_topic_that_was_deleted_just_before_a_kill_leaves_nothing(tmp_path: Path) -> None:
@@ -113,11 +116,11 @@ def test_a_topic_that_was_deleted_just_before_a_kill_leaves_nothing(tmp_path: Pa
     with BrokerProcess(directory, *QUICK) as broker:
         create_topic(broker, "orders")
         produce(broker, "orders", 0, RECORDS)
-        until(lambda: local_bytes(directory, "orders") < SEGMENT_BYTES)
+        until(broker, lambda: local_bytes(directory, "orders") < SEGMENT_BYTES)
         delete_topic(broker, "orders")
         broker.stop(signal.SIGKILL)
-    with BrokerProcess(directory, *QUICK):
-        until(lambda: not remote_files(directory))
+    with BrokerProcess(directory, *QUICK) as broker:
+        until(broker, lambda: not remote_files(directory))
 
 
 def test_a_stop_does_not_wait_for_a_tier_that_has_gone(tmp_path: Path) -> None:
@@ -125,7 +128,7 @@ def test_a_stop_does_not_wait_for_a_tier_that_has_gone(tmp_path: Path) -> None:
     with BrokerProcess(directory, *QUICK) as broker:
         create_topic(broker, "orders")
         produce(broker, "orders", 0, RECORDS)
-        until(lambda: local_bytes(directory, "orders") < SEGMENT_BYTES)
+        until(broker, lambda: local_bytes(directory, "orders") < SEGMENT_BYTES)
         tier = tmp_path / "data-tier"
         shutil.rmtree(tier)
         tier.write_text("no directory any more")
