@@ -22,17 +22,27 @@ class LogMetadataTopic:
     """`kbroker.tiered.ports.MetadataTopic` with a log for each partition and no broker.
 
     Shape  partition_count is what the topic is made with; one that is there already keeps the number it has
+    Note   clean_shutdown says that the logs were closed, so that nothing of them is checked when they are opened
     Note   is_reachable says whether there is anybody to make it and lead it; commits whether what is appended is
            committed at once (`commit_all` does it later)
     """
 
-    def __init__(self, env: Env, directory: str, *, partition_count: int, topic_id: UUID | None = None) -> None:
+    def __init__(
+        self,
+        env: Env,
+        directory: str,
+        *,
+        partition_count: int,
+        topic_id: UUID | None = None,
+        clean_shutdown: bool = False,
+    ) -> None:
         self.partition_count = partition_count
         self.is_reachable = True
         self.commits = True
         self.ensured = 0
         self.logs: list[Log] = []
         self._env = env
+        self._clean_shutdown = clean_shutdown
         self._directory = directory
         self._topic_id = topic_id or uuid5(NAMESPACE_OID, "remote log metadata")
         self._high_watermarks: list[int] = []
@@ -48,6 +58,8 @@ class LogMetadataTopic:
             self._env.disk.make_directory(self._directory)
             for index in range(self.partition_count):
                 self._env.disk.make_directory(self._path(index))
+            self._env.disk.sync_directory(self._directory)
+            self._env.disk.sync_directory(self._directory.rpartition("/")[0] or "/")
             self._open(self.partition_count)
         return len(self.logs)
 
@@ -124,6 +136,7 @@ class LogMetadataTopic:
                 topic="__remote_log_metadata",
                 partition=index,
                 topic_id=self._topic_id,
+                clean_shutdown=self._clean_shutdown,
             )
             for index in range(count)
         ]

@@ -46,7 +46,7 @@ class FollowedPartition:
 
     Shape   index is the partition's number; caches are by topic id and number
     Units   position is the offset from which on nothing is taken in yet
-    Note    skipped_records could not be read, dropped_events did not fit; last_skipped is the last reason
+    Note    skipped_records could not be read, dropped_events did not fit; last_skipped and last_dropped say why
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class FollowedPartition:
         self.skipped_records = 0
         self.dropped_events = 0
         self.last_skipped = ""
+        self.last_dropped = ""
         self._env = env
         self._topic = topic
         self._retry_ms = retry_ms
@@ -199,7 +200,7 @@ class FollowedPartition:
         self._events_since_snapshot += len(events.events)
         if dropped:
             self.dropped_events += len(dropped)
-            self.last_skipped = dropped[-1]
+            self.last_dropped = dropped[-1]
             log.warning(
                 "events of the tier's metadata were dropped", partition=self.index, count=len(dropped), why=dropped[0]
             )

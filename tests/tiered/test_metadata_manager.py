@@ -5,21 +5,404 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from uuid import UUID
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.testing.disk import SimulatedDisk
-from kbroker.testing.env import MemoryEnv
-from kbroker.testing.metadata_topic import LogMetadataTopic
-from kbroker.testing.remote_metadata import RemoteMetadataConformance
+from kbroker.testing.remote_metadata import (
+    DELETED,
+    DELETING,
+    FINISHED,
+    ORDERS,
+    OTHER,
+    RemoteMetadataConformance,
+    copy,
+    hold,
+    segment_metadata,
+    update_to,
+)
+from kbroker.testing.remote_segments import partition_named
+from kbroker.tiered.api import RemoteResourceNotFound, RemoteStorageError, RetriableRemoteStorageError
 from kbroker.tiered.metadata_manager import TopicRemoteLogMetadataManager
-from tests.tiered.metadata_site import at_work
+from kbroker.tiered.metadata_topic import encode_event
+from tests.tiered.metadata_site import (
+    WAIT_MS,
+    append_all,
+    at_work,
+    batch_of,
+    history,
+    home_of,
+    log_path,
+    offsets_of,
+    tier_settings,
+    topic_on,
+)
+
+HOUR_S = 3_600
 
 
 class TestConformance(RemoteMetadataConformance):
     @asynccontextmanager
     async def running(self, store: Path) -> AsyncIterator[TopicRemoteLogMetadataManager]:
         disks = self.__dict__.setdefault("_disks", {})
-        env = MemoryEnv(disks.setdefault(store, SimulatedDisk()))
-        topic = LogMetadataTopic(env, "/topic", partition_count=3)
+        env, topic = topic_on(disks.setdefault(store, SimulatedDisk()))
         async with at_work(env, topic) as manager:
             yield manager
         topic.close()
+
+
+async def test_without_a_tiered_partition_there_is_no_topic_and_nothing_runs(autojump_clock: MockClock) -> None:
+    env, topic = topic_on(SimulatedDisk())
+    async with at_work(env, topic) as manager:
+        await trio.sleep(HOUR_S)
+        assert (topic.ensured, topic.logs, manager.followed, manager.waits_for) == (0, [], [], "")
+
+
+# --- readiness --------------------------------------------------------------------------------------------------------
+
+
+async def test_kafka_19426_a_topic_that_cannot_be_made_yet_is_tried_without_limit(autojump_clock: MockClock) -> None:
+    env, topic = topic_on(SimulatedDisk())
+    topic.set_reachable(False)
+    async with at_work(env, topic) as manager, trio.open_nursery() as nursery:
+        await manager.on_partition_leadership_changes([ORDERS], [])
+        nursery.start_soon(manager.add_remote_log_segment_metadata, segment_metadata(ORDERS, 0, 9))
+        await trio.sleep(HOUR_S)
+        assert "cannot be had yet: nobody leads" in manager.waits_for
+        assert topic.ensured < HOUR_S, "the pauses grow"
+        topic.set_reachable(True)
+        await manager.wait_until_ready(ORDERS)
+        nursery_ended = trio.current_time()
+    assert nursery_ended < HOUR_S + 10
+    assert manager.failure == ""
+
+
+async def test_kafka_15260_and_15181_nobody_reads_or_copies_before_all_that_was_there_is_read(
+    autojump_clock: MockClock,
+) -> None:
+    disk = SimulatedDisk()
+    env, topic = topic_on(disk)
+    await topic.ensure()
+    values, segments = history(ORDERS, 5)
+    await append_all(topic, home_of(ORDERS), values[:4])
+    topic.commits = False
+    topic.logs[home_of(ORDERS)].append(batch_of(values[4:]), leader_epoch=0, timestamp_ms=1)
+    async with at_work(env, topic) as manager, trio.open_nursery() as nursery:
+        await manager.on_partition_leadership_changes([ORDERS], [])
+        nursery.start_soon(copy, manager, segment_metadata(ORDERS, 50, 59))
+        await trio.sleep(HOUR_S)
+        assert not manager.is_ready(ORDERS)
+        assert manager.followed[0].position == 4
+        with pytest.raises(RetriableRemoteStorageError):
+            manager.remote_log_segment_metadata(ORDERS, 0, 5)
+        assert topic.logs[home_of(ORDERS)].log_end_offset == 10, "the copy has not begun"
+        topic.commits = True
+        topic.commit_all()
+        await manager.wait_until_ready(ORDERS)
+        assert len(manager.list_remote_log_segments(ORDERS)) >= len(segments)
+    assert offsets_of(manager.list_remote_log_segments(ORDERS)) == [(at, FINISHED) for at in range(0, 60, 10)]
+
+
+async def test_kafka_19599_who_asks_too_early_is_held_until_it_is_ready_and_asks_once(
+    autojump_clock: MockClock,
+) -> None:
+    env, topic = topic_on(SimulatedDisk())
+    await topic.ensure()
+    topic.commits = False
+    topic.logs[home_of(ORDERS)].append(batch_of(history(ORDERS, 1)[0]), leader_epoch=0, timestamp_ms=1)
+    async with at_work(env, topic) as manager:
+        await manager.on_partition_leadership_changes([], [ORDERS])
+        done: list[float] = []
+
+        async def wait() -> None:
+            await manager.wait_until_ready(ORDERS)
+            done.append(trio.current_time())
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(100):
+                nursery.start_soon(wait)
+            await trio.sleep(HOUR_S)
+            assert done == []
+            assert "1 partitions wait" in manager.waits_for
+            topic.commit_all()
+        assert len(done) == 100
+        assert max(done) < HOUR_S + 1
+        assert manager.waits_for == ""
+
+
+async def test_a_topic_with_another_number_of_partitions_is_a_clear_error_until_that_changes(
+    autojump_clock: MockClock,
+) -> None:
+    env, topic = topic_on(SimulatedDisk(), partition_count=5)
+    async with at_work(env, topic, settings=tier_settings(partition_count=3)) as manager:
+        await manager.on_partition_leadership_changes([ORDERS], [])
+        with pytest.raises(RemoteStorageError, match=r"has 5 partitions, but .*num\.partitions is 3") as raised:
+            await manager.wait_until_ready(ORDERS)
+        assert not isinstance(raised.value, RetriableRemoteStorageError)
+        with pytest.raises(RemoteStorageError, match="has 5 partitions"):
+            await manager.add_remote_log_segment_metadata(segment_metadata(ORDERS, 0, 9))
+        assert "has 5 partitions" in manager.waits_for
+        topic.logs = topic.logs[:3]
+        await trio.sleep(10)
+        await copy(manager, segment_metadata(ORDERS, 0, 9))
+
+
+# --- records of strangers ---------------------------------------------------------------------------------------------
+
+
+async def test_a_record_that_cannot_be_read_is_skipped_counted_and_told_and_tiering_goes_on_also_after_a_restart() -> (
+    None
+):
+    disk = SimulatedDisk()
+    env, topic = topic_on(disk)
+    begun = segment_metadata(ORDERS, 100, 109)
+    wrong = [b"not a record", encode_event(update_to(begun, FINISHED)), encode_event(update_to(begun, DELETED))]
+    async with at_work(env, topic, closes=False) as manager:
+        await hold(manager, ORDERS)
+        before = await copy(manager, segment_metadata(ORDERS, 0, 9))
+        await topic.append_batch(home_of(ORDERS), batch_of(wrong))
+        after = await copy(manager, segment_metadata(ORDERS, 10, 19))
+        (followed,) = manager.followed
+        assert (followed.skipped_records, followed.dropped_events) == (1, 2)
+        assert "no remote segment" in followed.last_dropped
+        assert "frame version" in followed.last_skipped
+    env, topic = topic_on(disk)
+    async with at_work(env, topic) as manager:
+        await hold(manager, ORDERS)
+        assert manager.list_remote_log_segments(ORDERS, 0) == [before, after]
+        (followed,) = manager.followed
+        assert (followed.skipped_records, followed.dropped_events) == (1, 2)
+        await copy(manager, segment_metadata(ORDERS, 20, 29))
+
+
+# --- M10: the topic's leader is lost, lags, or its log is torn --------------------------------------------------------
+
+
+async def test_m10_changes_wait_while_the_leader_of_the_topic_is_lost(autojump_clock: MockClock) -> None:
+    env, topic = topic_on(SimulatedDisk())
+    async with at_work(env, topic) as manager:
+        await hold(manager, ORDERS)
+        known = await copy(manager, segment_metadata(ORDERS, 0, 9))
+        topic.set_reachable(False)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(copy, manager, segment_metadata(ORDERS, 10, 19))
+            await trio.sleep(WAIT_MS / 2_000)
+            assert manager.list_remote_log_segments(ORDERS) == [known], "what is known can be read meanwhile"
+            topic.set_reachable(True)
+        assert offsets_of(manager.list_remote_log_segments(ORDERS)) == [(0, FINISHED), (10, FINISHED)]
+        topic.set_reachable(False)
+        begun = trio.current_time()
+        with pytest.raises(RetriableRemoteStorageError, match="nobody leads"):
+            await manager.add_remote_log_segment_metadata(segment_metadata(ORDERS, 20, 29))
+        assert trio.current_time() - begun == pytest.approx(WAIT_MS / 1_000, abs=0.2)
+
+
+async def test_m10_a_change_is_known_to_nobody_before_it_is_committed(
+    autojump_clock: MockClock,
+) -> None:
+    env, topic = topic_on(SimulatedDisk())
+    async with at_work(env, topic) as manager:
+        await hold(manager, ORDERS)
+        topic.commits = False
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(copy, manager, segment_metadata(ORDERS, 0, 9))
+            await trio.sleep(HOUR_S)
+            assert topic.logs[home_of(ORDERS)].log_end_offset == 1, "it waits for the first to be committed"
+            assert manager.list_remote_log_segments(ORDERS) == []
+            topic.commits = True
+            topic.commit_all()
+        assert offsets_of(manager.list_remote_log_segments(ORDERS)) == [(0, FINISHED)]
+
+
+async def test_m10_a_torn_log_is_read_around_and_the_cache_is_rebuilt_from_the_rest() -> None:
+    disk = SimulatedDisk()
+    env, topic = topic_on(disk)
+    await topic.ensure()
+    values, segments = history(ORDERS, 6)
+    places = []
+    for at in range(0, len(values), 2):
+        places.append(topic.logs[home_of(ORDERS)].size)
+        await topic.append_batch(home_of(ORDERS), batch_of(values[at : at + 2]))
+    topic.close()
+    file = disk.open(log_path(ORDERS))
+    file.pwrite(b"\xff" * 40, places[3] + 61)
+    env, topic = topic_on(disk, clean_shutdown=True)
+    async with at_work(env, topic) as manager:
+        await hold(manager, ORDERS)
+        expected = [(each.start_offset, FINISHED) for each in segments if each is not segments[3]]
+        assert offsets_of(manager.list_remote_log_segments(ORDERS)) == expected
+        assert manager.followed[0].skipped_records == 2
+        await copy(manager, segment_metadata(ORDERS, 60, 69))
+
+
+@pytest.mark.parametrize("how", ["cut", "replaced"])
+async def test_m10_a_log_that_is_cut_or_replaced_is_read_anew(how: str, autojump_clock: MockClock) -> None:
+    env, topic = topic_on(SimulatedDisk())
+    values, segments = history(ORDERS, 3)
+    async with at_work(env, topic) as manager:
+        await hold(manager, ORDERS)
+        await topic.append_batch(home_of(ORDERS), batch_of(values[:2]))
+        await topic.append_batch(home_of(ORDERS), batch_of(values[2:]))
+        await wait_all_tasks_blocked()
+        assert len(manager.list_remote_log_segments(ORDERS)) == 3
+        topic.logs[home_of(ORDERS)].truncate_to(2)
+        if how == "replaced":
+            topic.reopen()
+        topic.set_reachable(False)
+        await trio.sleep(1)
+        topic.commit_all()
+        topic.set_reachable(True)
+        await trio.sleep(10)
+        await manager.wait_until_ready(ORDERS)
+        assert offsets_of(manager.list_remote_log_segments(ORDERS)) == [(segments[0].start_offset, FINISHED)]
+        await copy(manager, segment_metadata(ORDERS, 10, 19))
+        assert manager.followed[0].dropped_events == 0
+
+
+# --- who waits for whom -----------------------------------------------------------------------------------------------
+
+
+async def test_kafka_17766_many_change_take_on_and_let_go_at_once_and_nobody_waits_for_ever(
+    autojump_clock: MockClock,
+) -> None:
+    env, topic = topic_on(SimulatedDisk())
+    partitions = [partition_named("many", index) for index in range(30)]
+    async with at_work(env, topic) as manager:
+
+        async def live(index: int) -> None:
+            mine = partitions[index]
+            for at in range(6):
+                await hold(manager, mine)
+                metadata = segment_metadata(mine, 10 * at, 10 * at + 9)
+                await copy(manager, metadata)
+                if index % 3 == 0:
+                    await manager.on_stop_partitions([mine])
+                elif at % 2:
+                    await manager.update_remote_log_segment_metadata(update_to(metadata, DELETING))
+                    await manager.update_remote_log_segment_metadata(update_to(metadata, DELETED))
+
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                for index in range(len(partitions)):
+                    nursery.start_soon(live, index)
+            await hold(manager, *partitions)
+        for index, each in enumerate(partitions):
+            left = [at for at in range(6) if index % 3 == 0 or not at % 2]
+            assert offsets_of(manager.list_remote_log_segments(each)) == [(10 * at, FINISHED) for at in left]
+
+
+async def test_changes_that_come_together_are_stored_together() -> None:
+    env, topic = topic_on(SimulatedDisk())
+    async with at_work(env, topic) as manager:
+        await hold(manager, ORDERS)
+        async with trio.open_nursery() as nursery:
+            for at in range(200):
+                nursery.start_soon(manager.add_remote_log_segment_metadata, segment_metadata(ORDERS, at, at))
+        log = topic.logs[home_of(ORDERS)]
+        assert log.log_end_offset == 200
+        assert len(manager.list_remote_log_segments(ORDERS)) == 200
+        assert log.size < 200 * 150, "a batch of its own for each would have as many headers"
+
+
+async def test_of_two_changes_of_one_segment_the_second_is_judged_by_what_the_first_made() -> None:
+    env, topic = topic_on(SimulatedDisk())
+    async with at_work(env, topic) as manager:
+        await hold(manager, ORDERS)
+        metadata = await copy(manager, segment_metadata(ORDERS, 0, 9))
+        await manager.update_remote_log_segment_metadata(update_to(metadata, DELETING))
+        errors: list[RemoteResourceNotFound] = []
+
+        async def finish_deletion() -> None:
+            try:
+                await manager.update_remote_log_segment_metadata(update_to(metadata, DELETED))
+            except RemoteResourceNotFound as error:
+                errors.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(finish_deletion)
+        assert len(errors) == 2
+        assert manager.list_remote_log_segments(ORDERS) == []
+        assert topic.logs[home_of(ORDERS)].log_end_offset == 4, "what does not fit is not written"
+
+
+async def test_one_who_gives_up_waiting_holds_up_nobody() -> None:
+    env, topic = topic_on(SimulatedDisk())
+    async with at_work(env, topic) as manager:
+        await hold(manager, ORDERS)
+        topic.commits = False
+        given_up, later = segment_metadata(ORDERS, 0, 9), segment_metadata(ORDERS, 10, 19)
+        async with trio.open_nursery() as nursery:
+            async with trio.open_nursery() as impatient:
+                impatient.start_soon(manager.add_remote_log_segment_metadata, given_up)
+                await wait_all_tasks_blocked()
+                impatient.cancel_scope.cancel()
+            nursery.start_soon(manager.add_remote_log_segment_metadata, later)
+            await wait_all_tasks_blocked()
+            topic.commits = True
+            topic.commit_all()
+        assert later in manager.list_remote_log_segments(ORDERS)
+
+
+async def test_after_its_end_the_manager_answers_what_it_knew_and_takes_no_change() -> None:
+    env, topic = topic_on(SimulatedDisk())
+    async with at_work(env, topic) as manager:
+        await hold(manager, ORDERS)
+        known = await copy(manager, segment_metadata(ORDERS, 0, 9))
+    with pytest.raises(RetriableRemoteStorageError, match="has ended"):
+        await manager.add_remote_log_segment_metadata(segment_metadata(ORDERS, 10, 19))
+    assert manager.list_remote_log_segments(ORDERS) == [known]
+    await manager.on_partition_leadership_changes([OTHER], [])
+    with pytest.raises(RetriableRemoteStorageError, match="has ended"):
+        await manager.wait_until_ready(OTHER)
+
+
+# --- what is held -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_partition_of_the_topic_is_followed_while_anything_of_it_is_held(autojump_clock: MockClock) -> None:
+    env, topic = topic_on(SimulatedDisk())
+    neighbour = next(
+        each for each in (partition_named("n", index) for index in range(99)) if home_of(each) == home_of(ORDERS)
+    )
+    async with at_work(env, topic) as manager:
+        await hold(manager, ORDERS, neighbour)
+        assert [each.index for each in manager.followed] == [home_of(ORDERS)]
+        known = await copy(manager, segment_metadata(neighbour, 0, 9))
+        await manager.on_stop_partitions([ORDERS])
+        await wait_all_tasks_blocked()
+        assert manager.list_remote_log_segments(neighbour) == [known]
+        await manager.on_stop_partitions([neighbour])
+        await wait_all_tasks_blocked()
+        assert manager.followed == []
+        await manager.on_stop_partitions([neighbour])
+        await hold(manager, neighbour)
+        assert manager.list_remote_log_segments(neighbour) == [known]
+
+
+async def test_kafka_15130_of_a_deleted_topic_nothing_stays_once_its_segments_are_gone() -> None:
+    """What is to be deleted of a topic is known until it is deleted, over restarts, and not longer."""
+    disk = SimulatedDisk()
+    again = partition_named("orders", 0, incarnation=2)
+    env, topic = topic_on(disk)
+    async with at_work(env, topic) as manager:
+        await hold(manager, ORDERS, again)
+        gone = await copy(manager, segment_metadata(ORDERS, 0, 9))
+        await manager.update_remote_log_segment_metadata(update_to(gone, DELETING))
+        await copy(manager, segment_metadata(again, 0, 9))
+    topic.close()
+    env, topic = topic_on(disk)
+    async with at_work(env, topic) as manager:
+        await hold(manager, ORDERS)
+        assert [each.state for each in manager.list_remote_log_segments(ORDERS)] == [DELETING]
+        await manager.update_remote_log_segment_metadata(update_to(gone, DELETED))
+        await manager.on_stop_partitions([ORDERS])
+        await hold(manager, again)
+        assert len(manager.list_remote_log_segments(again)) == 1
+        caches = [key for each in manager.followed for key in each.caches]
+        assert caches == [(again.topic_id, 0)] or home_of(ORDERS) != home_of(again)
+        assert (ORDERS.topic_id, 0) not in caches
+        assert all(isinstance(topic_id, UUID) for topic_id, _ in caches)
