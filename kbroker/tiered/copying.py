@@ -6,14 +6,15 @@
 
 A crash in between leaves a segment that is STARTED and copied by nobody: `tidy` deletes what is there of it. Each
 attempt has an id of its own, so what an earlier one does late harms nobody. A copy that failed for good is deleted at
-once; one whose store is down is left alone until the store answers again, which is found out by tidying: so however
-long that lasts, at most one attempt of a partition lies about.
+once, or by expiry, which repeats it until it succeeds. One whose store is down is left alone until the store answers
+again, which is found out by tidying: so however long that lasts, one attempt of a partition lies about and no more.
 
 Source  RLMCopyTask.copyLogSegment of Apache Kafka 4.3.1; KAFKA-17428, KAFKA-19981
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from kbroker.runtime.log import logger
@@ -33,7 +34,7 @@ from kbroker.tiered.api import (
     RetriableRemoteStorageError,
 )
 from kbroker.tiered.calls import plugin_errors
-from kbroker.tiered.plan import STARTED, CopyCandidate, clipped_epochs
+from kbroker.tiered.plan import FINISHED, STARTED, CopyCandidate, clipped_epochs
 from kbroker.tiered.tools import Held, TierTools
 from wire.errors import KafkaError
 
@@ -109,7 +110,7 @@ async def _sealed(tools: TierTools, log: Log, candidate: CopyCandidate[Segment])
 
 async def _copy(tools: TierTools, held: Held, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
     counters = held.remote.counters
-    held.needs_tidying = True
+    held.unfinished.add(metadata.remote_log_segment_id)
     with plugin_errors("add_remote_log_segment_metadata"):
         await tools.metadata.add_remote_log_segment_metadata(metadata)
     counters.copy_requests += 1
@@ -122,7 +123,8 @@ async def _copy(tools: TierTools, held: Held, metadata: RemoteLogSegmentMetadata
     except RetriableRemoteStorageError:
         raise
     except RemoteStorageError as error:
-        await _clean_up(tools, held, metadata, error)
+        with suppress(RetriableRemoteStorageError):
+            await _clean_up(tools, held, metadata, error)
         raise
     update = RemoteLogSegmentMetadataUpdate(
         remote_log_segment_id=metadata.remote_log_segment_id,
@@ -133,7 +135,7 @@ async def _copy(tools: TierTools, held: Held, metadata: RemoteLogSegmentMetadata
     )
     with plugin_errors("update_remote_log_segment_metadata"):
         await tools.metadata.update_remote_log_segment_metadata(update)
-    held.needs_tidying = False
+    held.unfinished.discard(metadata.remote_log_segment_id)
     counters.copy_bytes += metadata.segment_size_in_bytes
     held.note_copied(metadata.end_offset)
 
@@ -144,30 +146,44 @@ def _copy_data(tools: TierTools, metadata: RemoteLogSegmentMetadata, data: LogSe
 
 
 async def _clean_up(
-    tools: TierTools, held: Held, metadata: RemoteLogSegmentMetadata, error: RemoteStorageError
+    tools: TierTools, held: Held, metadata: RemoteLogSegmentMetadata, why: RemoteStorageError | None = None
 ) -> None:
-    """Delete what a failed copy left; what that does not achieve is found by expiry, again and again."""
+    """Delete what an unfinished copy left. Errors: RetriableRemoteStorageError; any other leaves it to expiry."""
     try:
         await expiring.delete_segment(tools, held.remote.counters, metadata)
-        held.needs_tidying = False
-    except RemoteStorageError as again:
+    except RetriableRemoteStorageError:
+        raise
+    except RemoteStorageError as error:
         events.info(
             "what a failed copy left could not be deleted, which is tried again",
             topic=held.partition.topic,
             partition=held.partition.index,
             segment=metadata.remote_log_segment_id.id,
-            why=error,
-            error=again,
+            why=why,
+            error=error,
         )
+    held.unfinished.discard(metadata.remote_log_segment_id)
 
 
 async def tidy(tools: TierTools, held: Held) -> None:
     """Delete what unfinished copies of this broker left, before another one is begun.
 
-    Errors  RemoteStorageError, so that nothing is copied while not even that can be done
+    Errors  RetriableRemoteStorageError, so that nothing is copied while not even that can be done
     """
-    for one in tools.metadata.list_remote_log_segments(held.remote.topic_id_partition):
-        if one.state is STARTED and one.broker_id == tools.broker_id:
-            assert one.remote_log_segment_id not in held.copying, "one copy of a partition at a time"
-            await expiring.delete_segment(tools, held.remote.counters, one)
-    held.needs_tidying = False
+    if held.is_unfinished_known and not held.unfinished:
+        return
+    known = tools.metadata.list_remote_log_segments(held.remote.topic_id_partition)
+    if not held.is_unfinished_known:
+        begun = [one for one in known if one.state is STARTED and one.broker_id == tools.broker_id]
+        held.unfinished |= {one.remote_log_segment_id for one in begun}
+        held.is_unfinished_known = True
+    assert not held.copying, "one copy of a partition at a time"
+    left = [one for one in known if one.remote_log_segment_id in held.unfinished]
+    held.unfinished = {one.remote_log_segment_id for one in left}
+    for one in left:
+        if one.state is FINISHED:
+            # It was stored all the same, though nobody could say so.
+            held.unfinished.discard(one.remote_log_segment_id)
+            held.note_copied(one.end_offset)
+        else:
+            await _clean_up(tools, held, one)

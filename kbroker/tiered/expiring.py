@@ -67,7 +67,7 @@ def plan_expiry_of(tools: TierTools, held: Held) -> ExpiryPlan:
         retention_ms=config.retention_ms if config.is_deleting else -1,
         retention_bytes=config.retention_bytes if config.is_deleting else -1,
         timestamp_ms=timestamp_ms,
-        copying=held.copying,
+        copying=held.copying | held.unfinished,
         is_abandoned=is_abandoned,
     )
     remote.remote_size_bytes, remote.remote_segments = plan.size_bytes, plan.segments
@@ -89,14 +89,16 @@ async def expire(tools: TierTools, held: Held) -> None:
     elif any(one.reason in (ExpiryReason.LOG_START, ExpiryReason.EPOCHS) for one in plan.doomed):
         # It was raised by somebody else, and a crash must not bring it back.
         await tools.partitions.write_log_starts()
-    events.info(
-        "segments leave the tier",
-        topic=held.partition.topic,
-        partition=held.partition.index,
-        segments=len(plan.doomed),
-        bytes=plan.lag.bytes,
-        reasons=", ".join(dict.fromkeys(one.reason for one in plan.doomed)),
-    )
+    expired = [one for one in plan.doomed if one.metadata.state is FINISHED]
+    if expired:
+        events.info(
+            "segments leave the tier",
+            topic=held.partition.topic,
+            partition=held.partition.index,
+            segments=len(expired),
+            bytes=sum(one.metadata.segment_size_in_bytes for one in expired),
+            reasons=", ".join(dict.fromkeys(one.reason for one in expired)),
+        )
     await delete_segments(tools, held, [one.metadata for one in plan.doomed])
 
 

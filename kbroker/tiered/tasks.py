@@ -69,7 +69,9 @@ class PartitionTasks:
         self.ended = trio.Event()
         self._wanted = [trio.Event(), trio.Event()]
         self._rolled_for = NOTHING
+        self._beginning = trio.Lock()
         self._is_start_known = False
+        self._is_given_up = False
 
     def wake(self) -> None:
         """Have both begin a round now."""
@@ -92,6 +94,8 @@ class PartitionTasks:
             try:
                 await do_round()
             except CustomMetadataTooLarge as error:
+                # Every other segment would end the same way: nothing is copied until the next start or leadership.
+                self._is_given_up = True
                 remote.counters.copy_errors += 1
                 self._tell(error)
             except (RemoteStorageError, KafkaError) as error:
@@ -126,8 +130,15 @@ class PartitionTasks:
             await tools.metadata.wait_until_ready(held.remote.topic_id_partition)
         if partition.log.is_closed:
             return False
-        held.make_out(tools.metadata)
-        return partition.is_leader
+        if held.make_out(tools.metadata):
+            self._is_given_up = self._is_start_known = False
+        if not partition.is_leader:
+            return False
+        async with self._beginning:
+            if not self._is_start_known:
+                await expiring.find_log_start(tools, held)
+                self._is_start_known = True
+        return True
 
     # Copying
 
@@ -135,17 +146,14 @@ class PartitionTasks:
         if not await self._begin_round():
             return
         tools, held = self.manager.tools, self.held
-        if not self._is_start_known:
-            await expiring.find_log_start(tools, held)
-            self._is_start_known = True
-        if not held.remote.copies:
+        await tidy(tools, held)
+        if not held.remote.copies or self._is_given_up:
             return
         await self._roll_if_asked()
         while (candidate := self._next_candidate()) is not None:
             await self._wait_for_quota(candidate.segment.size)
             async with self.manager.copiers:
-                if held.needs_tidying:
-                    await tidy(tools, held)
+                await tidy(tools, held)
                 await copy_segment(tools, held, candidate)
         held.remote.last_error = ""
 
@@ -183,7 +191,7 @@ class PartitionTasks:
     # Expiring
 
     async def _expire_round(self) -> None:
-        if not await self._begin_round() or not self._is_start_known:
+        if not await self._begin_round():
             return
         async with self.manager.expirers:
             await expiring.expire(self.manager.tools, self.held)

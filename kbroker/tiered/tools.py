@@ -63,15 +63,17 @@ class Held:
 
     Shape  copying are the segments that are being copied now (at most one); leader_epoch is the one in which `remote`
            was made out
-    Note   needs_tidying: copies may have been left unfinished
+    Shape  unfinished are copies of this broker that ended halfway: what is there of them has to go before another one
+           begins; is_unfinished_known says whether those of earlier processes are among them
     Note   stuck are remote segments whose deletion failed last time: others have their turn first
     """
 
     partition: PartitionReader
     remote: RemotePartition
     leader_epoch: int = -1
-    needs_tidying: bool = True
+    is_unfinished_known: bool = False
     copying: set[RemoteLogSegmentId] = field(default_factory=set)
+    unfinished: set[RemoteLogSegmentId] = field(default_factory=set)
     stuck: set[RemoteLogSegmentId] = field(default_factory=set)
 
     def note_copied(self, end_offset: int) -> None:
@@ -86,11 +88,13 @@ class Held:
         lag = copy_lag(tuple(self.partition.log.segments), highest_remote=NOTHING if highest is None else highest)
         self.remote.copy_lag_bytes, self.remote.copy_lag_segments = lag
 
-    def make_out(self, metadata: RemoteLogMetadataManager) -> None:
-        """Learn from the metadata, which has been read, what the tier has of the log; anew with each leadership."""
+    def make_out(self, metadata: RemoteLogMetadataManager) -> bool:
+        """Learn from the metadata, which has been read, what the tier has of the log; anew with each leadership. False
+        where that was known.
+        """
         partition, remote = self.partition, self.remote
         if remote.highest_offset_in_remote_storage is not None and self.leader_epoch == partition.leader_epoch:
-            return
+            return False
         log = partition.log
         entries = log.leader_epochs.entries
         highest = highest_remote_offset(
@@ -107,6 +111,7 @@ class Held:
         remote.highest_offset_in_remote_storage = highest
         self.leader_epoch = partition.leader_epoch
         self.note_lag()
+        return True
 
 
 def id_of(partition: PartitionReader) -> TopicIdPartition:

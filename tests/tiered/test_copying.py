@@ -1,0 +1,383 @@
+"""Copying segments: in order, whole, once, and never what is damaged."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from kbroker.storage.checkpoint import read_file
+from kbroker.storage.leader_epoch import parse_epochs
+from kbroker.storage.producer_state import parse_snapshot
+from kbroker.tiered.api import (
+    IndexType,
+    RemoteLogSegmentState,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
+from kbroker.tiered.tools import id_of
+from tests.storage.logs import batch
+from tests.tiered.tier_site import FaultyStorage, Site, settings, tiered_config
+
+State = RemoteLogSegmentState
+
+
+def bases(site: Site, key: tuple[str, int] = ("orders", 0)) -> list[int]:
+    return [segment.base_offset for segment in site.partitions[key].log.segments]
+
+
+async def test_closed_segments_are_copied_in_order_with_all_their_files(autojump_clock: MockClock) -> None:
+    site = Site()
+    orders = site.add()
+    site.append(orders, 10)
+    site.lead(orders)
+    site.append(orders, 12)
+    closed = bases(site)[:-1]
+    async with site.at_work():
+        assert site.storage.copied == closed == site.finished(orders)
+        assert site.remote(orders).highest_offset_in_remote_storage == bases(site)[-1] - 1
+        assert not site.complaints(orders)
+        segments = site.segments(orders)
+        assert segments[0].segment_leader_epochs == ((1, 0),)
+        assert any(len(one.segment_leader_epochs) == 2 for one in segments), "a segment has records of both epochs"
+        for one in segments:
+            assert one.txn_index_empty
+            epochs = parse_epochs(site.storage.fetch_index(one, IndexType.LEADER_EPOCH).decode())
+            assert epochs == [entry for entry in orders.log.leader_epochs.entries if entry[1] <= one.end_offset]
+            assert parse_snapshot(site.storage.fetch_index(one, IndexType.PRODUCER_SNAPSHOT)) == []
+            local = next(each for each in orders.log.segments if each.base_offset == one.start_offset)
+            assert site.storage.fetch_index(one, IndexType.OFFSET) == read_file(site.disk, local.offset_index.path)
+            assert site.storage.fetch_index(one, IndexType.TIMESTAMP) == read_file(site.disk, local.time_index.path)
+        counters = site.remote(orders).counters
+        assert counters.copy_requests == len(closed)
+        assert counters.copy_bytes == sum(one.segment_size_in_bytes for one in segments)
+        assert (site.remote(orders).copy_lag_bytes, site.remote(orders).copy_lag_segments) == (0, 0)
+
+
+async def test_nothing_undecided_is_copied(autojump_clock: MockClock) -> None:
+    """last_stable_offset is the bound: a segment with an open transaction stays here."""
+    site = Site()
+    orders = site.add()
+    site.append(orders, 5)
+    open_transaction = batch(producer_id=9, producer_epoch=0, base_sequence=0, is_transactional=True)
+    orders.log.append(open_transaction, leader_epoch=orders.leader_epoch, timestamp_ms=site.env.timestamp_ms())
+    orders.on_append()
+    first_open = orders.last_stable_offset
+    assert first_open == 5
+    site.append(orders, 10)
+    async with site.at_work():
+        assert site.finished(orders)
+        assert site.remote(orders).highest_offset_in_remote_storage < first_open
+        assert site.remote(orders).copy_lag_segments > 0
+
+
+async def test_a_copy_goes_on_where_the_last_one_ended_after_a_restart(autojump_clock: MockClock) -> None:
+    site = Site()
+    site.append(site.add(), 9)
+    async with site.at_work():
+        copied = list(site.storage.copied)
+    site.close()
+    again = site.again()
+    orders = again.add()
+    again.append(orders, 8)
+    async with again.at_work():
+        assert again.storage.copied
+        assert again.storage.copied[0] > copied[-1]
+        assert again.finished(orders) == copied + again.storage.copied == bases(again)[:-1]
+        assert not again.complaints(orders)
+
+
+async def test_what_is_copied_is_durable_here_first(autojump_clock: MockClock) -> None:
+    """Otherwise a loss of power would leave a log that ends before the tier, and goes on with other records."""
+    site = Site()
+    orders = site.add()
+    site.append(orders, 9)
+    assert orders.log.recovery_point == 0
+    async with site.at_work():
+        highest = site.remote(orders).highest_offset_in_remote_storage
+        assert highest is not None
+        assert highest >= 7
+        assert orders.log.recovery_point > highest
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("damage", ["cut", "missing", "wrong", "longer"])
+async def test_kafka_15401_a_damaged_local_index_is_rebuilt_and_never_copied(
+    suffix: str, damage: str, autojump_clock: MockClock
+) -> None:
+    site = Site(config=tiered_config(index_interval_bytes=0, segment_bytes=1_500))
+    orders = site.add()
+    site.append(orders, 20)
+    path = orders.log.segments.first.path(suffix)
+    sound = read_file(site.disk, path)
+    assert len(sound) >= 24
+    orders.log.flush()
+    orders.log.files.forget(path)
+    if damage == "missing":
+        site.disk.unlink(path)
+    else:
+        file = site.disk.open(path)
+        if damage == "cut":
+            file.truncate(len(sound) - 3)
+        elif damage == "longer":
+            file.pwrite(bytes(24), len(sound))
+        else:
+            file.pwrite(struct.pack(">i", 77), 4)
+        file.close()
+    async with site.at_work():
+        first = site.segments(orders)[0]
+        kind = IndexType.OFFSET if suffix == ".index" else IndexType.TIMESTAMP
+        assert site.storage.fetch_index(first, kind) == sound
+        assert read_file(site.disk, path) == sound
+        assert any("built anew" in one for one in site.reports)
+        assert not site.complaints(orders)
+
+
+async def test_d10_no_damaged_byte_reaches_the_tier(autojump_clock: MockClock) -> None:
+    """One bit of a closed segment has flipped: nothing of it is sent, and nothing that lies behind it either."""
+    site = Site()
+    orders = site.add()
+    site.append(orders, 20)
+    second = list(orders.log.segments)[1]
+    orders.log.flush()
+    file = site.disk.open(second.log_path)
+    position = second.size - 20
+    sound = file.pread(1, position)
+    file.pwrite(bytes([sound[0] ^ 4]), position)
+    async with site.at_work():
+        assert site.finished(orders) == [0]
+        assert "damaged" in site.remote(orders).last_error
+        assert site.remote(orders).counters.copy_errors == 1
+        assert [one.state for one in site.segments(orders)] == [State.COPY_SEGMENT_FINISHED], "not even begun"
+        lag = site.remote(orders).copy_lag_segments
+        assert lag == len(bases(site)) - 2
+        await site.retain(orders)
+        assert bases(site)[0] == second.base_offset, "what the tier does not have stays"
+        file.pwrite(sound, position)  # somebody has put it right
+        await site.rounds()
+        assert site.finished(orders)[-1] + 1 > second.base_offset
+        assert site.remote(orders).last_error == ""
+        assert site.remote(orders).copy_lag_segments == 0
+        assert not site.complaints(orders)
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged"])
+async def test_a_missing_producer_snapshot_is_made_from_the_log(how: str, autojump_clock: MockClock) -> None:
+    site = Site()
+    orders = site.add()
+    for sequence in range(9):
+        data = batch(producer_id=7, producer_epoch=0, base_sequence=sequence)
+        orders.log.append(data, leader_epoch=orders.leader_epoch, timestamp_ms=site.env.timestamp_ms())
+        orders.on_append()
+    border = bases(site)[1]
+    path = f"{orders.log.directory}/{border:020d}.snapshot"
+    sound = read_file(site.disk, path)
+    assert len(parse_snapshot(sound)) == 1
+    if how == "missing":
+        site.disk.unlink(path)
+    else:
+        file = site.disk.open(path)
+        file.pwrite(b"\xff", 7)
+        file.close()
+    async with site.at_work():
+        first = site.segments(orders)[0]
+        assert site.storage.fetch_index(first, IndexType.PRODUCER_SNAPSHOT) == sound
+        assert read_file(site.disk, path) == sound
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_m8_a_copy_that_failed_is_deleted_at_once_and_begun_anew(after: bool, autojump_clock: MockClock) -> None:
+    site = Site()
+    site.storage.copies, site.storage.after = [RemoteStorageError("403 Forbidden")], after
+    orders = site.add()
+    site.append(orders, 9)
+    async with site.at_work():
+        assert site.segments(orders) == []
+        assert site.objects() == set()
+        assert site.remote(orders).counters.copy_errors == 1
+        assert site.remote(orders).last_error == "403 Forbidden"
+        assert site.remote(orders).copy_lag_segments == len(bases(site)) - 1
+        await site.rounds()
+        assert site.finished(orders) == bases(site)[:-1]
+        assert site.remote(orders).last_error == ""
+        assert not site.complaints(orders)
+
+
+async def test_kafka_17428_what_a_failed_copy_left_is_deleted_again_and_again(autojump_clock: MockClock) -> None:
+    """The clean-up fails too: DELETE_SEGMENT_STARTED is durable, and outlives a restart."""
+    site = Site()
+    site.storage.copies, site.storage.after = [RemoteStorageError("507")], True
+    site.storage.undeletable = {0}
+    orders = site.add()
+    site.append(orders, 9)
+    async with site.at_work():
+        await site.rounds(2)
+        stuck = [one for one in site.segments(orders) if one.state is State.DELETE_SEGMENT_STARTED]
+        assert [one.start_offset for one in stuck] == [0]
+        assert site.finished(orders) == bases(site)[:-1], "it holds up no further copy"
+        assert site.remote(orders).counters.delete_errors >= 3
+    site.close()
+    again = site.again()
+    orders = again.add()
+    async with again.at_work():
+        assert again.storage.deleted == [0]
+        assert [one.state for one in again.segments(orders)] == [State.COPY_SEGMENT_FINISHED] * 2
+        assert not again.complaints(orders)
+
+
+async def test_kafka_19981_m1_while_the_store_is_down_attempts_are_quiet_and_do_not_pile_up(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Retriable: no error is counted, nothing is thrown away, one attempt at most lies about, the log says it once."""
+    site = Site()
+    site.storage.down = RetriableRemoteStorageError("connection refused")
+    orders = site.add()
+    site.append(orders, 9)
+    with caplog.at_level("INFO", logger="kbroker.tiered"):
+        async with site.at_work():
+            await trio.sleep(3_600)
+            await site.settle()
+            assert len(site.segments(orders)) == 1
+            remote = site.remote(orders)
+            assert (remote.counters.copy_errors, remote.counters.delete_errors) == (0, 0)
+            assert remote.counters.copy_requests == 1
+            assert remote.last_error == "connection refused"
+            assert remote.copy_lag_segments == len(bases(site)) - 1
+            await site.retain(orders)
+            assert bases(site)[0] == 0
+            site.append(orders, 12)  # whoever produces notices nothing
+            assert orders.log.read(0, max_bytes=10_000).size
+            site.storage.down = None
+            await site.rounds()
+            assert site.finished(orders) == bases(site)[:-1]
+            assert remote.copy_lag_segments == 0
+            assert not site.complaints(orders)
+    said = [record for record in caplog.records if "does not do" in record.getMessage()]
+    assert len(said) == 1
+
+
+async def test_a_plug_in_that_raises_anything_fails_and_harms_nobody_else(autojump_clock: MockClock) -> None:
+    site = Site()
+    orders, others = site.add(), site.add("others")
+    site.append(orders, 9)
+    site.append(others, 9)
+    site.storage.copies = [ZeroDivisionError("of somebody's plug-in")]
+    async with site.at_work():
+        await site.rounds()
+        assert site.finished(orders)
+        assert site.finished(others)
+        assert site.remote(orders).counters.copy_errors + site.remote(others).counters.copy_errors == 1
+
+
+async def test_custom_metadata_beyond_the_limit_ends_the_copying_of_that_partition(autojump_clock: MockClock) -> None:
+    site = Site(tier=settings(remote_log_metadata_custom_metadata_max_bytes=8))
+    orders = site.add()
+    site.append(orders, 9)
+    site.storage.custom_metadata = b"12345678"
+    async with site.at_work():
+        assert all(one.custom_metadata == b"12345678" for one in site.segments(orders))
+        count = len(site.segments(orders))
+        site.storage.custom_metadata = b"123456789"
+        site.append(orders, 9)
+        await site.rounds()
+        assert len(site.segments(orders)) == count, "what was copied too much is deleted"
+        assert "9 bytes of custom metadata" in site.remote(orders).last_error
+        tried = site.remote(orders).counters.copy_requests
+        site.storage.custom_metadata = None
+        await site.rounds(5)
+        assert site.remote(orders).counters.copy_requests == tried, "it is copied no further until the next start"
+        assert not site.complaints(orders)
+
+
+async def test_custom_metadata_comes_back_with_the_segment(autojump_clock: MockClock) -> None:
+    site = Site()
+    orders = site.add()
+    site.append(orders, 9)
+    site.storage.custom_metadata = b"etag"
+    async with site.at_work():
+        assert {one.custom_metadata for one in site.segments(orders)} == {b"etag"}
+
+
+async def test_records_without_timestamps_count_from_when_their_file_was_written(autojump_clock: MockClock) -> None:
+    site = Site()
+    orders = site.add()
+    for _ in range(9):
+        orders.log.append(batch(timestamp=-1, size=150), leader_epoch=1, timestamp_ms=site.env.timestamp_ms())
+        orders.on_append()
+    async with site.at_work():
+        expected = site.disk.modified_ms(orders.log.segments.first.log_path)
+        assert site.segments(orders)[0].max_timestamp_ms == expected
+
+
+async def test_deleting_records_while_they_are_copied_is_no_error(autojump_clock: MockClock) -> None:
+    """The segment's files are renamed between the plan and the copy."""
+
+    class Deleting(FaultyStorage):
+        def copy_log_segment_data(self, metadata, data):  # type: ignore[no-untyped-def]
+            if metadata.start_offset == 0 and not self.copied:
+                orders.log.raise_log_start_offset(8)
+                self.copied.append(-1)
+                plan = orders.log.plan_retention(high_watermark=8, timestamp_ms=0, highest_offset_in_remote_storage=-1)
+                orders.log.apply_retention(plan, now_ms=0, timestamp_ms=0, tiered=True)
+            return super().copy_log_segment_data(metadata, data)
+
+    site = Site()
+    site.storage = storage = Deleting(site.disk)
+    storage.configure({"dir": "/tier", "log.dir": "/data"})
+    site.manager.tools.storage = storage
+    orders = site.add()
+    site.append(orders, 20)
+    async with site.at_work():
+        await site.rounds(2)
+        assert orders.log.log_start_offset == 8
+        assert site.finished(orders)
+        assert site.finished(orders)[-1] == bases(site)[-2]
+        assert not site.complaints(orders)
+
+
+async def test_one_copy_of_a_partition_is_made_at_once_and_of_several_as_many_as_there_are_threads(
+    autojump_clock: MockClock,
+) -> None:
+    """Copies that take a minute each: two threads, four partitions of two segments."""
+    running: set[str] = set()
+    most = 0
+
+    class SlowThreads:
+        def __init__(self, limit: int) -> None:
+            self.limiter = trio.CapacityLimiter(limit)
+
+        async def run_blocking(self, function, *arguments):  # type: ignore[no-untyped-def]
+            nonlocal most
+            async with self.limiter:
+                if function.__name__ == "_copy_data":
+                    name = arguments[1].remote_log_segment_id.topic_id_partition.topic
+                    assert name not in running
+                    running.add(name)
+                    most = max(most, len(running))
+                    await trio.sleep(60)
+                    running.discard(name)
+                return function(*arguments)
+
+        def resize(self, limit: int) -> None:
+            self.limiter.total_tokens = limit
+
+    site = Site(tier=settings(remote_log_manager_copier_thread_pool_size=2))
+    site.manager.tools.copy_threads = SlowThreads(10)
+    for number in range(4):
+        site.append(site.add(f"topic{number}"), 9)
+    began = trio.current_time()
+    async with site.at_work():
+        await trio.sleep(8 * 60 / 2 + 30)
+        await site.settle()
+        assert most == 2
+        assert all(site.remote(one).copy_lag_segments == 0 for one in site.partitions.values())
+        assert trio.current_time() - began < 300
+        site.manager.reconfigure(settings(remote_log_manager_copier_thread_pool_size=4))
+        for one in site.partitions.values():
+            site.append(one, 9)
+            site.manager.request_copy(one.key)
+        await trio.sleep(3 * 60 + 30)
+        assert most == 4
+        assert site.metadata.list_remote_log_segments(id_of(site.partitions["topic0", 0]))

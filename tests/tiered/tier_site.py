@@ -1,0 +1,336 @@
+"""What tests of the manager share: partitions with real logs, a tier and its metadata, all on one disk.
+
+A site is the part of a broker that matters here: the log directory, the partitions and their locks. It can be stopped
+in order, die, and be opened again on what the disk holds then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from typing import Any
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+import trio
+import trio.testing
+
+from kbroker.broker.locks import PartitionLocks
+from kbroker.config.tier import TierSettings
+from kbroker.metadata.image import PartitionImage
+from kbroker.replication.partition import Partition
+from kbroker.runtime.ports import Disk
+from kbroker.storage.checkpoint import TopicPartition
+from kbroker.storage.log import Log
+from kbroker.storage.log_config import LogConfig
+from kbroker.storage.log_directory import LogDirectory
+from kbroker.testing.disk import SimulatedDisk
+from kbroker.testing.env import MemoryEnv
+from kbroker.testing.metadata_topic import LogMetadataTopic
+from kbroker.testing.tier_checker import (
+    TierState,
+    complaints_about,
+    complaints_about_bytes,
+    complaints_about_objects,
+)
+from kbroker.tiered.api import (
+    LogSegmentData,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    RemoteStorageError,
+)
+from kbroker.tiered.index_cache import RemoteIndexCache
+from kbroker.tiered.local import LocalRemoteStorage
+from kbroker.tiered.manager import RemoteLogManager
+from kbroker.tiered.metadata_manager import TopicRemoteLogMetadataManager
+from kbroker.tiered.partition import RemotePartition
+from kbroker.tiered.tools import id_of
+from tests.storage.logs import batch
+
+DATA, TIER, METADATA = "/data", "/tier", "/metadata"
+INTERVAL_MS = 30_000
+
+
+def settings(**given: Any) -> TierSettings:
+    configs = {
+        "remote.log.metadata.topic.num.partitions": "2",
+        "remote.log.metadata.consume.wait.ms": "1000",
+    }
+    return replace(TierSettings(remote_log_storage_manager_class_name=None, rlmm_configs=configs), **given)
+
+
+def tiered_config(**given: Any) -> LogConfig:
+    """Segments of about four batches, which stay here until the tier has them and no longer."""
+    defaults = {"remote_storage_enable": True, "segment_bytes": 800, "file_delete_delay_ms": 0}
+    return LogConfig(**{**defaults, "local_retention_bytes": 0, "retention_ms": -1, **given})
+
+
+class FaultyStorage(LocalRemoteStorage):
+    """The directory as the tier, which fails when told.
+
+    Shape  each list holds errors for the calls to come, None for one that goes well; a copy fails when its bytes are
+           there already if `after` is set; down fails every call until it is None again
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(disk)
+        self.copies: list[RemoteStorageError | Exception | None] = []
+        self.deletions: list[RemoteStorageError | None] = []
+        self.down: RemoteStorageError | None = None
+        self.after = False
+        self.custom_metadata: bytes | None = None
+        self.copied: list[int] = []
+        self.deleted: list[int] = []
+        self.undeletable: set[int] = set()
+
+    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes | None:
+        error = self.copies.pop(0) if self.copies else None
+        error = self.down or error
+        if error is not None and not self.after:
+            raise error
+        super().copy_log_segment_data(metadata, data)
+        if error is not None:
+            raise error
+        self.copied.append(metadata.start_offset)
+        return self.custom_metadata
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        error = self.deletions.pop(0) if self.deletions else None
+        error = self.down or error
+        if metadata.start_offset in self.undeletable:
+            error = RemoteStorageError("it is held by law")
+        if error is not None:
+            raise error
+        super().delete_log_segment_data(metadata)
+        self.deleted.append(metadata.start_offset)
+
+
+class Site:
+    """See the module's text. `written` has every batch that was appended, by base_offset, for each partition."""
+
+    def __init__(
+        self,
+        disk: Disk | None = None,
+        *,
+        config: LogConfig | None = None,
+        tier: TierSettings | None = None,
+        storage: FaultyStorage | None = None,
+        written: dict[TopicPartition, dict[int, bytes]] | None = None,
+        seed: int = 0,
+        leader_epoch: int = 0,
+    ) -> None:
+        self.disk: Disk = disk or SimulatedDisk()
+        self.env = MemoryEnv(self.disk, seed=seed)
+        self.config = config or tiered_config()
+        self.tier = tier or settings()
+        self.reports: list[str] = []
+        self.directory = LogDirectory.open(
+            DATA, disk=self.disk, node_id=1, new_uuid=self.env.new_uuid, report=self.reports.append
+        )
+        self.topic = LogMetadataTopic(self.env, METADATA, partition_count=2)
+        self.storage = storage or FaultyStorage(self.disk)
+        self.storage.configure({"dir": TIER, "log.dir": DATA})
+        self.metadata = TopicRemoteLogMetadataManager(self.env, self.topic, self.tier)
+        self.indexes = RemoteIndexCache(DATA, self.storage, disk=self.disk, now_ms=self.env.now_ms, max_bytes=1 << 20)
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self.topic_ids: set[UUID] = set()
+        self.written = written if written is not None else {}
+        self.woken: list[TopicPartition] = []
+        self.starts_written = 0
+        self.leader_epoch = leader_epoch
+        self._locks, self._kept = PartitionLocks(), PartitionLocks()
+        self.manager = RemoteLogManager(
+            self.env,
+            self.tier,
+            storage=self.storage,
+            metadata=self.metadata,
+            indexes=self.indexes,
+            partitions=self,
+            broker_id=1,
+            directory=DATA,
+        )
+
+    # What the manager asks of a broker
+
+    def find_partition(self, key: TopicPartition) -> Partition | None:
+        return self.partitions.get(key)
+
+    def held_partitions(self) -> Iterable[Partition]:
+        return list(self.partitions.values())
+
+    def locked(self, log: Log) -> AbstractAsyncContextManager[object]:
+        return self._locks.holding((log.topic, log.partition))
+
+    def kept(self, log: Log) -> AbstractAsyncContextManager[object]:
+        return self._kept.holding((log.topic, log.partition))
+
+    def wake(self, key: TopicPartition) -> None:
+        self.woken.append(key)
+
+    async def write_log_starts(self) -> None:
+        self.starts_written += 1
+        await self.env.run_blocking(self.directory.write_log_starts)
+
+    # What the loops of the storage ask
+
+    def high_watermark(self, log: Log) -> int:
+        return self.partitions[log.topic, log.partition].known_high_watermark
+
+    def highest_offset_in_remote_storage(self, log: Log) -> int | None:
+        remote = self.partitions[log.topic, log.partition].remote
+        return None if remote is None else remote.highest_offset_in_remote_storage
+
+    # What a test does
+
+    def add(self, topic: str = "orders", index: int = 0, *, topic_id: UUID | None = None, **config: Any) -> Partition:
+        """Open a partition, and lead it."""
+        topic_id = topic_id or uuid5(NAMESPACE_OID, topic)
+        chosen = replace(self.config, **config)
+        log = self.directory.open_log(
+            topic, index, topic_id=topic_id, config=chosen, timestamp_ms=self.env.timestamp_ms()
+        )
+        partition = Partition(broker_id=1, topic=topic, topic_id=topic_id, index=index, log=log)
+        self.partitions[partition.key] = partition
+        self.topic_ids.add(topic_id)
+        self.lead(partition)
+        return partition
+
+    def lead(self, partition: Partition, *, leader: int = 1) -> None:
+        """Begin another leader epoch."""
+        self.leader_epoch += 1
+        partition.apply(
+            PartitionImage((1,), (1,), leader=leader, leader_epoch=self.leader_epoch, partition_epoch=self.leader_epoch)
+        )
+
+    def append(self, partition: Partition, count: int, *, size: int = 100, age_ms: int = 0) -> None:
+        """Append single records, committed at once."""
+        written = self.written.setdefault(partition.key, {})
+        for _ in range(count):
+            now_ms = self.env.timestamp_ms()
+            # A millisecond after the one before: the clock stands still here while nobody sleeps.
+            data = batch(timestamp=now_ms - age_ms + partition.log.log_end_offset, size=size)
+            plan = partition.log.append(data, leader_epoch=partition.leader_epoch, timestamp_ms=now_ms)
+            written[plan.first_offset] = bytes(plan.data)
+            partition.on_append()
+
+    async def retain(self, partition: Partition) -> None:
+        """What the loop of retention does to one log."""
+        log = partition.log
+        tiered = log.config.is_copied_to_tier
+        remote = self.highest_offset_in_remote_storage(log) if tiered else None
+        if tiered and remote is None:
+            return
+        plan = log.plan_retention(
+            high_watermark=partition.known_high_watermark,
+            timestamp_ms=self.env.timestamp_ms(),
+            highest_offset_in_remote_storage=remote,
+        )
+        if plan:
+            log.apply_retention(plan, now_ms=self.env.now_ms(), timestamp_ms=self.env.timestamp_ms(), tiered=tiered)
+        log.unlink_doomed(self.env.now_ms())
+
+    def close_segment(self, partition: Partition) -> None:
+        partition.log.roll(timestamp_ms=self.env.timestamp_ms())
+
+    async def changed(self) -> None:
+        """Tell the manager what is tiered now."""
+        tiered = [key for key, one in self.partitions.items() if one.log.config.remote_storage_enable]
+        await self.manager.on_change(tiered, topic_ids=frozenset(self.topic_ids))
+
+    def reconfigure(self, partition: Partition, **config: Any) -> None:
+        partition.reconfigure(replace(partition.log.config, **config))
+
+    def delete_topic(self, partition: Partition, *, forgets_id: bool = True) -> None:
+        """Delete a partition's topic, and its files at once."""
+        del self.partitions[partition.key]
+        if forgets_id:
+            self.topic_ids.discard(partition.topic_id)
+        self.directory.delete_log(*partition.key, unique_id=self.env.new_uuid(), now_ms=self.env.now_ms(), delay_ms=0)
+
+    @asynccontextmanager
+    async def at_work(self, *, stops: bool = True) -> AsyncIterator[None]:
+        """The manager and its metadata run; without `stops` they are cut off at the end, as by a death."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.metadata.run)
+            await nursery.start(self.manager.run)
+            await self.changed()
+            await self.settle()
+            yield
+            if stops:
+                await self.manager.stop()
+                await self.metadata.close()
+            nursery.cancel_scope.cancel()
+
+    def close(self) -> None:
+        """Stop in order, as a broker that ends."""
+        self.topic.close()
+        marks = {key: one.known_high_watermark for key, one in self.partitions.items()}
+        self.directory.close(high_watermarks=marks)
+
+    def again(self, disk: Disk | None = None, **given: Any) -> Site:
+        """Another site on what the disk holds, or on what was left of it."""
+        chosen: dict[str, Any] = {
+            "config": self.config,
+            "tier": self.tier,
+            "written": self.written,
+            "leader_epoch": self.leader_epoch,
+        }
+        chosen["seed"] = self.leader_epoch  # its ids are others
+        return Site(disk or self.disk, **{**chosen, **given})
+
+    async def settle(self) -> None:
+        """Let everything that can be done now be done."""
+        await trio.testing.wait_all_tasks_blocked()
+
+    async def rounds(self, count: int = 1) -> None:
+        """Let so many rounds of every task go by."""
+        for _ in range(count):
+            await trio.sleep(INTERVAL_MS / 1000 + 1)
+            await self.settle()
+
+    # What it finds
+
+    def segments(self, partition: Partition) -> list[RemoteLogSegmentMetadata]:
+        return sorted(
+            self.metadata.list_remote_log_segments(id_of(partition)), key=lambda one: (one.start_offset, one.state)
+        )
+
+    def finished(self, partition: Partition) -> list[int]:
+        """The start offsets of what can be read in the tier."""
+        state = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        return [one.start_offset for one in self.segments(partition) if one.state is state]
+
+    def remote(self, partition: Partition) -> RemotePartition:
+        assert partition.remote is not None
+        return partition.remote
+
+    def objects(self) -> set[UUID]:
+        """The ids of segments of which anything is stored."""
+        return {one.segment_id for one in self.storage.list_objects() if one.segment_id is not None}
+
+    def complaints(self, partition: Partition, *, orphans: bool = True) -> list[str]:
+        """What of K9 does not hold."""
+        found: list[str] = []
+        segments = self.segments(partition)
+        remote = partition.remote
+        stable = partition.last_stable_offset
+        assert stable is not None
+        found += complaints_about(
+            TierState.of(
+                partition.log,
+                last_stable_offset=stable,
+                highest_remote=None if remote is None else remote.highest_offset_in_remote_storage,
+                segments=segments,
+            )
+        )
+        stored = {}
+        for one in segments:
+            if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+                with self.storage.fetch_log_segment(one, 0) as stream:
+                    stored[one.remote_log_segment_id.id] = stream.read()
+        written = self.written.get(partition.key, {})
+        found += complaints_about_bytes(segments, stored, written, partition.log.leader_epochs.entries)
+        if orphans:
+            everything = [each for one in self.partitions.values() for each in self.segments(one)]
+            found += complaints_about_objects(self.objects(), everything)
+        return found
