@@ -119,6 +119,9 @@ def run_node(
         )
     except (ConfigError, OSError) as error:
         raise NodeFailed(str(error)) from error
+    if container is not None:
+        # A sibling of the data directory, the default elsewhere, would not lie in the volume.
+        settings = settings.with_tier_directory(f"{settings.data_directory}/tier")
     for warning in (*settings.warnings, *(() if container is None else container.warnings)):
         log.warning(warning)
     if container is not None:

@@ -152,6 +152,13 @@ class Settings:
         text = self.layers.text(name)
         return declaration.default if text is None else declaration.parse(text)
 
+    def with_tier_directory(self, path: str) -> Settings:
+        """The settings with this directory as the tier's, if that is one and nobody has named another."""
+        if not self.tier.is_directory or "dir" in self.tier.rsm_configs:
+            return self
+        static = {**self.layers.static, f"{RSM_PREFIX}dir": path}
+        return self._build(replace(self.layers, static=static), self.warnings, self.listeners)
+
     def log_retention(self) -> dict[str, Value]:
         """What the broker's own settings give to a topic that says nothing of retention, under the broker's names."""
         defaults = self._topic_defaults()

@@ -147,6 +147,11 @@ class TierSettings:
     rlmm_configs: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
 
     @property
+    def is_directory(self) -> bool:
+        """Whether segments go to a local directory."""
+        return self.remote_log_storage_manager_class_name in (None, "directory")
+
+    @property
     def has_topic_based_metadata(self) -> bool:
         """Whether the metadata is kept in `__remote_log_metadata`, by our own manager."""
         return self.remote_log_metadata_manager_class_name in (TOPIC_BASED_METADATA, "topic")
