@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from kbroker.config import ConfigError, Settings
+from kbroker.config.catalogue import TOPIC
 from kbroker.config.describe import describe_broker
 from kbroker.config.rules import ConfigRules
 from kbroker.config.tier_rules import KEPT_REMOTE_DATA, NO_SYSTEM, WRONG_POLICY
 from kbroker.storage.log_config import LogConfig
+from kbroker.tiered.minio_settings import setting_names
 from wire.errors import ErrorCode, KafkaError
 
 TIERED = {"remote.storage.enable": "true"}
@@ -201,3 +204,11 @@ def test_the_log_is_told_what_the_tier_needs_to_know() -> None:
     assert told.remote_storage_enable
     assert (told.local_retention_bytes, told.local_retention_ms) == (1, -2)
     assert told.kbroker_remote_flush_timestamp_ms == 5
+
+
+def test_the_page_for_users_has_every_key_of_the_tier() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tiered-storage.md").read_text()
+    keys = [f"`{key}`" for key in setting_names()]
+    of_topics = [name for name in TOPIC if name.startswith(("remote.", "local."))]
+    assert len(of_topics) == 5
+    assert [key for key in (*keys, *(f"`{name}`" for name in of_topics)) if key not in page] == []
