@@ -42,7 +42,7 @@ MAX_TOPIC_BYTES: Final = 200  # of a quoted name; with "-" and an id it stays be
 
 _ID: Final = r"[A-Za-z0-9_-]{22}"
 _NAME: Final = re.compile(
-    rf"(?P<topic>[^/]+)-(?P<topic_id>{_ID})/(?P<partition>\d{{1,10}})"
+    rf"(?P<topic>[^/]*)-(?P<topic_id>{_ID})/(?P<partition>\d{{1,10}})"
     rf"/(?P<start_offset>\d{{20}})-(?P<segment_id>{_ID})\.(?P<kind>[a-z.-]+)"
 )
 _INDEX_TYPES: Final = {index_type.value: index_type for index_type in IndexType}

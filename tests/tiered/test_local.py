@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
-from kbroker.testing.remote_storage import RemoteStorageConformance
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kbroker.testing.disk import Fault, Operation, SimulatedDisk
+from kbroker.testing.disk_nodes import FileNode, Loss
+from kbroker.testing.remote_segments import WrittenSegment, partition_named, write_segment
+from kbroker.testing.remote_storage import RemoteStorageConformance, read_all
+from kbroker.tiered.api import (
+    IndexType,
+    RemoteLogSegmentMetadata,
+    RemoteResourceNotFound,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
+from kbroker.tiered.layout import MANIFEST, SEGMENT, Manifest, object_name
 from kbroker.tiered.local import LocalRemoteStorage
+
+ROOT = "/somewhere/tier"
+CONFIGS = {"dir": ROOT, "log.dir": "/data", "broker.id": "1", "cluster.id": "5L6g3nShT-eMCtK--X86sw"}
+TRANSACTIONS = bytes(34)
 
 
 class TestConformance(RemoteStorageConformance):
@@ -13,3 +36,468 @@ class TestConformance(RemoteStorageConformance):
         manager = LocalRemoteStorage()
         manager.configure({"dir": str(directory)})
         return manager
+
+
+def on(disk: SimulatedDisk) -> LocalRemoteStorage:
+    manager = LocalRemoteStorage(disk)
+    manager.configure(CONFIGS)
+    return manager
+
+
+def new_disk(disk: SimulatedDisk | None = None) -> SimulatedDisk:
+    """One with a place for logs, and one for the tier, that outlive a loss of power."""
+    disk = SimulatedDisk() if disk is None else disk
+    for path in ("/log", "/somewhere"):
+        disk.make_directory(path)
+    disk.sync_directory("/")
+    return disk
+
+
+def written(disk: SimulatedDisk, *, start_offset: int = 42, batches: int = 30) -> WrittenSegment:
+    """A segment whose files are durable."""
+    segment = write_segment(
+        "/log",
+        disk=disk,
+        batches=batches,
+        start_offset=start_offset,
+        leader_epochs=((3, 0), (5, start_offset + 9)),
+        transaction_index=TRANSACTIONS,
+    )
+    home = segment.data.log_segment.rpartition("/")[0]
+    for name in disk.list(home):
+        disk.open(f"{home}/{name}").sync()
+    disk.sync_directory(home)
+    disk.sync_directory("/log")
+    return segment
+
+
+def is_whole(manager: LocalRemoteStorage, segment: WrittenSegment) -> bool:
+    return read_all(manager.fetch_log_segment(segment.finished, 0)) == segment.log and all(
+        manager.fetch_index(segment.finished, index_type) == segment.index(index_type) for index_type in IndexType
+    )
+
+
+def is_gone(manager: LocalRemoteStorage, metadata: RemoteLogSegmentMetadata) -> bool:
+    calls: list[Callable[[], object]] = [lambda: manager.fetch_log_segment(metadata, 0)]
+    calls += [lambda kind=kind: manager.fetch_index(metadata, kind) for kind in IndexType]  # type: ignore[misc]
+    for call in calls:
+        with pytest.raises((RemoteResourceNotFound, RetriableRemoteStorageError)):
+            call()
+    return True
+
+
+def files(disk: SimulatedDisk) -> list[str]:
+    """Everything below the place of the tier, but for directories above partitions that may be empty."""
+    return [path for path, data in disk.image("/somewhere").items() if data is not None]
+
+
+def path_of(segment: WrittenSegment, kind: str) -> str:
+    return f"{ROOT}/{object_name(segment.metadata, kind)}"
+
+
+def changed(disk: SimulatedDisk, path: str, change: Callable[[bytes], bytes]) -> None:
+    file = disk.open(path)
+    data = change(file.pread(file.size(), 0))
+    file.truncate(0)
+    file.pwrite(data, 0)
+
+
+# --- names and manifest ---------------------------------------------------------------------------------------------
+
+
+def test_names_are_readable_and_complete() -> None:
+    disk = new_disk()
+    segment = written(disk)
+    on(disk).copy_log_segment_data(segment.metadata, segment.data)
+    partition = segment.metadata.remote_log_segment_id.topic_id_partition
+    stem = object_name(segment.metadata, "")
+    assert stem.startswith("orders-")
+    assert f"/{partition.partition}/00000000000000000042-" in stem
+    kinds = ["index", "leader-epoch-checkpoint", "log", "manifest.json", "snapshot", "timeindex", "txnindex"]
+    assert files(disk) == [f"{ROOT}/{stem}{kind}" for kind in kinds]
+
+
+def test_the_manifest_tells_what_is_needed_to_adopt_the_directory() -> None:
+    disk = new_disk()
+    segment = written(disk)
+    on(disk).copy_log_segment_data(segment.metadata, segment.data)
+    file = disk.open(path_of(segment, MANIFEST))
+    manifest = Manifest.parse(file.pread(file.size(), 0))
+    assert manifest.metadata == segment.finished
+    assert manifest.cluster_id == CONFIGS["cluster.id"]
+    sizes = {SEGMENT: len(segment.log)} | {kind.value: len(segment.index(kind)) for kind in IndexType}
+    assert {kind: stored.size for kind, stored in manifest.files.items()} == sizes
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(max_size=300) | st.text("./\\%\0~ -_", max_size=300))
+def test_no_name_of_a_topic_leads_out_of_the_directory(topic: str) -> None:
+    disk = new_disk()
+    segment = write_segment("/log", disk=disk, batches=1, partition=partition_named(topic))
+    before = disk.image()
+    manager = on(disk)
+    manager.copy_log_segment_data(segment.metadata, segment.data)
+    after = disk.image()
+    made = set(after) - set(before)
+    assert all(path == ROOT or path.startswith(f"{ROOT}/") for path in made)
+    assert all(len(part.encode()) <= 255 for path in made for part in path.split("/"))
+    assert not [path for path in made if "/../" in path or "/./" in path or "\0" in path]
+    assert {path: after[path] for path in before} == before
+    assert read_all(manager.fetch_log_segment(segment.finished, 0)) == segment.log
+    listed = [stored.segment_id for stored in manager.list_objects()]
+    assert set(listed) == {segment.metadata.remote_log_segment_id.id}
+    manager.delete_log_segment_data(segment.finished)
+    assert disk.image() == before | {ROOT: None}
+
+
+def test_a_hostile_name_stays_inside_on_the_real_disk(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    manager = LocalRemoteStorage()
+    manager.configure({"dir": str(tmp_path / "tier")})
+    for topic in ("../../../escaped", "/escaped", "..", ".", "", "a/b", "\udcff"):
+        segment = write_segment(str(tmp_path / "log"), batches=1, partition=partition_named(topic))
+        manager.copy_log_segment_data(segment.metadata, segment.data)
+        assert read_all(manager.fetch_log_segment(segment.finished, 0)) == segment.log
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "tier"]
+
+
+# --- settings -------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_setting_the_tier_is_beside_the_data_directory() -> None:
+    disk = new_disk()
+    manager = LocalRemoteStorage(disk)
+    manager.configure({"log.dir": "/somewhere/data/"})
+    segment = written(disk)
+    manager.copy_log_segment_data(segment.metadata, segment.data)
+    assert disk.list("/somewhere") == ["data-tier"]
+
+
+@pytest.mark.parametrize(
+    ("configs", "said"),
+    [
+        ({}, "rsm.config.dir, the directory of the tier, is missing"),
+        ({"dir": "", "log.dir": ""}, "is missing"),
+        ({"dir": "/data", "log.dir": "/data/"}, "lies in the data directory"),
+        ({"dir": "/data/x/../orders-0", "log.dir": "/data"}, "lies in the data directory"),
+        ({"dir": "/tier", "dri": "/tier"}, "rsm.config.dri is no setting"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(configs: dict[str, str], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        LocalRemoteStorage(SimulatedDisk()).configure(configs)
+
+
+def test_it_may_be_in_a_data_directory_that_is_a_volume() -> None:
+    LocalRemoteStorage(SimulatedDisk()).configure({"dir": "/data/tier", "log.dir": "/data"})
+
+
+def test_a_configured_manager_has_not_touched_the_disk() -> None:
+    disk = SimulatedDisk()
+    disk.kill()
+    on(disk).close()
+
+
+# --- damage and errors ----------------------------------------------------------------------------------------------
+
+
+class LyingDisk(SimulatedDisk):
+    """Changes a byte of what is written to the files of this name."""
+
+    lies_in = ""
+
+    def _write(self, node: FileNode, path: str, position: int, data: bytes) -> None:
+        if self.lies_in and self.lies_in in path and data:
+            data = data[:-1] + bytes([data[-1] ^ 1])
+        super()._write(node, path, position, data)
+
+
+@pytest.mark.parametrize("kind", [".log", ".index", ".timeindex", ".snapshot", ".leader-epoch", ".txnindex", ".json"])
+def test_a_copy_that_is_not_what_was_sent_does_not_count(kind: str) -> None:
+    disk = LyingDisk()
+    segment = written(new_disk(disk))
+    disk.lies_in = kind
+    with pytest.raises(RemoteStorageError, match="not what was written"):
+        on(disk).copy_log_segment_data(segment.metadata, segment.data)
+    assert files(disk) == []
+    disk.lies_in = ""
+    on(disk).copy_log_segment_data(segment.metadata, segment.data)
+    assert is_whole(on(disk), segment)
+
+
+def test_a_segment_of_another_size_than_its_metadata_says_does_not_count() -> None:
+    disk = new_disk()
+    segment = written(disk)
+    for size in (len(segment.log) - 1, len(segment.log) + 1):
+        with pytest.raises(RemoteStorageError, match="bytes, not"):
+            on(disk).copy_log_segment_data(replace(segment.metadata, segment_size_in_bytes=size), segment.data)
+    assert files(disk) == []
+
+
+def test_a_full_disk_is_a_reason_to_try_again_and_leaves_nothing_behind() -> None:
+    """M12: at every amount of room that is too little."""
+    disk = new_disk()
+    segment = written(disk)
+    used = sum(len(data or b"") for data in disk.image().values())
+    needed = len(segment.log) + sum(map(len, segment.indexes.values()))
+    before = disk.image()
+    for room in [*range(0, needed, 997), *range(len(segment.log) - 3, len(segment.log) + 3), needed - 1, needed + 5]:
+        disk.capacity_bytes = used + room
+        with pytest.raises(RetriableRemoteStorageError):
+            on(disk).copy_log_segment_data(segment.metadata, segment.data)
+        assert disk.image() == before | {ROOT: None}
+    disk.heal()
+    on(disk).copy_log_segment_data(segment.metadata, segment.data)
+    assert is_whole(on(disk), segment)
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EROFS])
+def test_an_error_of_any_operation_of_a_copy_leaves_nothing_behind(error: int) -> None:
+    disk = new_disk()
+    segment = written(disk)
+    counted = disk.crash(Loss.PROCESS_DEATH)
+    on(counted).copy_log_segment_data(segment.metadata, segment.data)
+    assert counted.operations > 30
+    for number in range(counted.operations):
+        failing = disk.crash(Loss.PROCESS_DEATH)
+        failing.inject(Fault(error, number=number))
+        manager = on(failing)
+        with pytest.raises(RemoteStorageError) as refused:
+            manager.copy_log_segment_data(segment.metadata, segment.data)
+        assert isinstance(refused.value, RetriableRemoteStorageError) == (error == errno.ENOSPC), number
+        assert files(failing) == []
+        manager.copy_log_segment_data(segment.metadata, segment.data)
+        assert is_whole(manager, segment)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (errno.EIO, RemoteStorageError),
+        (errno.EACCES, RemoteStorageError),
+        (errno.EMFILE, RetriableRemoteStorageError),
+        (errno.ESTALE, RetriableRemoteStorageError),
+        (errno.ENOENT, RemoteResourceNotFound),
+    ],
+)
+def test_errors_of_the_disk_are_told_by_what_they_mean(error: int, kind: type[RemoteStorageError]) -> None:
+    disk = new_disk()
+    segment = written(disk)
+    manager = on(disk)
+    manager.copy_log_segment_data(segment.metadata, segment.data)
+    disk.inject(Fault(error, name="open", path=f"{ROOT}/*", times=-1))
+    with pytest.raises(RemoteStorageError) as refused:
+        manager.fetch_log_segment(segment.finished, 0)
+    assert type(refused.value) is kind
+    with pytest.raises(RemoteStorageError) as refused:
+        manager.fetch_index(segment.finished, IndexType.OFFSET)
+    assert type(refused.value) is kind
+
+
+def test_an_error_in_the_middle_of_a_stream_is_one_of_the_tier() -> None:
+    disk = new_disk()
+    segment = written(disk)
+    manager = on(disk)
+    manager.copy_log_segment_data(segment.metadata, segment.data)
+    with manager.fetch_log_segment(segment.finished, 0) as stream:
+        assert stream.read(100) == segment.log[:100]
+        disk.inject(Fault(errno.EIO, name="read", path="*.log"))
+        with pytest.raises(RemoteStorageError):
+            stream.read(100)
+        assert stream.read() == segment.log[100:]
+
+
+def test_m5_a_segment_that_was_cut_is_not_read_as_if_it_were_whole() -> None:
+    disk = new_disk()
+    segment = written(disk)
+    manager = on(disk)
+    manager.copy_log_segment_data(segment.metadata, segment.data)
+    changed(disk, path_of(segment, SEGMENT), lambda old: old[:-10])
+    assert read_all(manager.fetch_log_segment(segment.finished, 5, 500)) == segment.log[5:501]
+    with pytest.raises(RemoteStorageError, match="ends at"):
+        read_all(manager.fetch_log_segment(segment.finished, 0))
+
+
+def test_m13_a_damaged_index_is_an_error_and_a_damaged_manifest_is_none() -> None:
+    disk = new_disk()
+    segment = written(disk)
+    manager = on(disk)
+    manager.copy_log_segment_data(segment.metadata, segment.data)
+    changed(disk, path_of(segment, "timeindex"), lambda old: old[:-1] + b"\x55")
+    with pytest.raises(RemoteStorageError, match="damaged"):
+        manager.fetch_index(segment.finished, IndexType.TIMESTAMP)
+    changed(disk, path_of(segment, "timeindex"), lambda _: segment.index(IndexType.TIMESTAMP))
+    for damage in (lambda old: old[:50], lambda _: b"", lambda _: b"[]", lambda _: b"\xff" * 40):
+        changed(disk, path_of(segment, MANIFEST), damage)
+        assert is_whole(manager, segment)
+    disk.unlink(path_of(segment, MANIFEST))
+    assert is_whole(manager, segment)
+
+
+def test_a_directory_that_is_not_mounted_is_no_proof_that_a_segment_is_gone() -> None:
+    disk = new_disk()
+    segment = written(disk)
+    with pytest.raises(RetriableRemoteStorageError, match="mounted"):
+        on(disk).fetch_log_segment(segment.finished, 0)
+    disk.make_directory(ROOT)
+    with pytest.raises(RemoteResourceNotFound):
+        on(disk).fetch_log_segment(segment.finished, 0)
+
+
+# --- crashes --------------------------------------------------------------------------------------------------------
+
+
+def at_each_operation(disk: SimulatedDisk, losses: list[Loss], work: Callable[[], object]) -> list[SimulatedDisk]:
+    """The disks that are found after a crash before each operation of some work, and half-way through writes."""
+    found: list[SimulatedDisk] = []
+
+    def crash(operation: Operation) -> None:
+        for loss in losses:
+            found.append(disk.crash(loss, seed=operation.number))
+            if operation.name == "write":
+                found.append(disk.crash(loss, seed=operation.number, during=operation))
+
+    disk.observer = crash
+    work()
+    disk.observer = None
+    return found
+
+
+def test_m8_a_copy_that_has_returned_outlives_any_loss_of_power() -> None:
+    disk = new_disk()
+    manager = on(disk)
+    segments = [written(disk, start_offset=start) for start in (0, 500)]
+    for segment in segments:
+        manager.copy_log_segment_data(segment.metadata, segment.data)
+    for loss in Loss:
+        assert all(is_whole(on(disk.crash(loss)), segment) for segment in segments)
+
+
+@pytest.mark.parametrize("loss", list(Loss))
+def test_m8_after_a_crash_in_a_copy_a_manifest_means_a_whole_segment_and_a_deletion_leaves_nothing(loss: Loss) -> None:
+    disk = new_disk()
+    manager = on(disk)
+    before, segment = written(disk, start_offset=0), written(disk)
+    manager.copy_log_segment_data(before.metadata, before.data)
+    survivors = at_each_operation(disk, [loss], lambda: manager.copy_log_segment_data(segment.metadata, segment.data))
+    manifests = 0
+    for survivor in survivors:
+        if survivor.exists(path_of(segment, MANIFEST)):
+            manifests += 1
+            assert is_whole(on(survivor), segment)
+        assert is_whole(on(survivor), before)
+        again = survivor.crash(Loss.PROCESS_DEATH)
+        on(again).copy_log_segment_data(segment.metadata, segment.data)
+        assert is_whole(on(again.crash(Loss.ONLY_SYNCED)), segment)
+        on(survivor).delete_log_segment_data(segment.finished)
+        for later in (survivor, survivor.crash(Loss.ONLY_SYNCED)):
+            assert [path for path in files(later) if object_name(segment.metadata, "") in path] == []
+            assert is_whole(on(later), before)
+    assert len(survivors) > 40
+    assert manifests or loss is not Loss.PROCESS_DEATH
+
+
+@pytest.mark.parametrize("loss", list(Loss))
+def test_m8_after_a_crash_in_a_deletion_the_next_one_completes_it(loss: Loss) -> None:
+    disk = new_disk()
+    manager = on(disk)
+    kept, segment = written(disk, start_offset=0), written(disk)
+    for copied in (kept, segment):
+        manager.copy_log_segment_data(copied.metadata, copied.data)
+    survivors = at_each_operation(disk, [loss], lambda: manager.delete_log_segment_data(segment.finished))
+    assert len(survivors) > 7
+    for survivor in survivors:
+        if loss is Loss.PROCESS_DEATH and survivor.exists(path_of(segment, MANIFEST)):
+            assert is_whole(on(survivor), segment)
+        on(survivor).delete_log_segment_data(segment.finished)
+        for later in (survivor, survivor.crash(Loss.ONLY_SYNCED)):
+            assert is_gone(on(later), segment.finished)
+            assert is_whole(on(later), kept)
+
+
+@pytest.mark.parametrize("loss", list(Loss))
+def test_m7_a_crash_while_a_segment_is_copied_once_more_never_leaves_a_manifest_that_lies(loss: Loss) -> None:
+    disk = new_disk()
+    manager = on(disk)
+    segment = written(disk)
+    other = written(disk, batches=20)
+    other = replace(
+        other,
+        metadata=replace(other.metadata, remote_log_segment_id=segment.metadata.remote_log_segment_id),
+    )
+    manager.copy_log_segment_data(segment.metadata, segment.data)
+    survivors = at_each_operation(disk, [loss], lambda: manager.copy_log_segment_data(other.metadata, other.data))
+    assert is_whole(manager, other)
+    for survivor in survivors:
+        if survivor.exists(path_of(segment, MANIFEST)):
+            file = survivor.open(path_of(segment, MANIFEST))
+            told = Manifest.parse(file.pread(file.size(), 0)).metadata
+            assert is_whole(on(survivor), other if told == other.finished else segment)
+
+
+# --- several at once, and lists -------------------------------------------------------------------------------------
+
+
+def test_a_reader_reads_on_through_a_deletion() -> None:
+    disk = new_disk()
+    segment = written(disk)
+    manager = on(disk)
+    manager.copy_log_segment_data(segment.metadata, segment.data)
+    with manager.fetch_log_segment(segment.finished, 0) as stream:
+        first = stream.read(100)
+        manager.delete_log_segment_data(segment.finished)
+        assert first + stream.read() == segment.log
+
+
+def test_one_segment_copied_by_two_threads_at_once_is_whole(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    manager = LocalRemoteStorage()
+    manager.configure({"dir": str(tmp_path / "tier")})
+    segment = write_segment(str(tmp_path / "log"), batches=30, value_bytes=30_000)
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(manager.copy_log_segment_data, segment.metadata, segment.data) for _ in range(12)]:
+            done.result()
+    assert read_all(manager.fetch_log_segment(segment.finished, 0)) == segment.log
+    assert len(list(manager.list_objects())) == 6
+
+
+def test_the_last_segment_takes_the_directories_with_it() -> None:
+    disk = new_disk()
+    manager = on(disk)
+    first, second = written(disk, start_offset=0), written(disk)
+    for segment in (first, second):
+        manager.copy_log_segment_data(segment.metadata, segment.data)
+    manager.delete_log_segment_data(first.finished)
+    assert len(disk.list(ROOT)) == 1
+    manager.delete_log_segment_data(second.finished)
+    assert disk.list(ROOT) == []
+    manager.copy_log_segment_data(first.metadata, first.data)
+    assert is_whole(on(disk.crash(Loss.ONLY_SYNCED)), first)
+
+
+def test_a_list_tells_what_is_not_part_of_a_segment() -> None:
+    disk = new_disk()
+    manager = on(disk)
+    assert list(manager.list_objects()) == []
+    segment = written(disk)
+    manager.copy_log_segment_data(segment.metadata, segment.data)
+    disk.open(path_of(segment, SEGMENT) + ".tmp", create=True).pwrite(b"half", 0)
+    disk.open(f"{ROOT}/notes.txt", create=True).pwrite(b"hello", 0)
+    listed = {stored.name: stored for stored in manager.list_objects()}
+    foreign = listed["notes.txt"]
+    assert (foreign.topic_id, foreign.segment_id, foreign.size) == (None, None, 5)
+    half = listed[object_name(segment.metadata, SEGMENT) + ".tmp"]
+    assert (half.is_auxiliary, half.index_type, half.size) == (True, None, 4)
+    assert half.segment_id == segment.metadata.remote_log_segment_id.id
+    assert listed[object_name(segment.metadata, MANIFEST)].is_auxiliary
+    assert not listed[object_name(segment.metadata, SEGMENT)].is_auxiliary
+
+
+def test_a_list_that_cannot_be_read_is_an_error_and_not_a_short_list() -> None:
+    disk = new_disk()
+    manager = on(disk)
+    segment = written(disk)
+    manager.copy_log_segment_data(segment.metadata, segment.data)
+    disk.inject(Fault(errno.EIO, name="list", path=f"{ROOT}/orders*"))
+    with pytest.raises(RemoteStorageError):
+        list(manager.list_objects())
