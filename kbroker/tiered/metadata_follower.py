@@ -46,6 +46,7 @@ class FollowedPartition:
 
     Shape   index is the partition's number; caches are by topic id and number
     Units   position is the offset from which on nothing is taken in yet
+    Note    events_read came from the log and not from a snapshot
     Note    skipped_records could not be read, dropped_events did not fit; last_skipped and last_dropped say why
     """
 
@@ -66,6 +67,7 @@ class FollowedPartition:
         self.caches: dict[UserPartition, RemoteLogMetadataCache] = {}
         self.skipped_records = 0
         self.dropped_events = 0
+        self.events_read = 0
         self.last_skipped = ""
         self.last_dropped = ""
         self._env = env
@@ -197,6 +199,7 @@ class FollowedPartition:
                 dropped.append(f"offset {offset}: {why}")
         self.position = events.next_offset
         self._last_batch = events.last_batch or self._last_batch
+        self.events_read += len(events.events)
         self._events_since_snapshot += len(events.events)
         if dropped:
             self.dropped_events += len(dropped)

@@ -1,0 +1,265 @@
+"""What spares a restart the reading of the tier's metadata (`kbroker.tiered.metadata_snapshot`), and crashes."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from kbroker.testing.disk import Fault, Operation, SimulatedDisk
+from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.metadata_topic import LogMetadataTopic
+from kbroker.testing.remote_metadata import DELETED, DELETING, FINISHED, ORDERS, copy, hold, segment_metadata, update_to
+from kbroker.tiered.api import RemoteLogSegmentMetadata, RemotePartitionDeleteMetadata, RemotePartitionDeleteState
+from kbroker.tiered.metadata_follower import MIN_EVENTS_BETWEEN_SNAPSHOTS
+from kbroker.tiered.metadata_manager import TopicRemoteLogMetadataManager
+from tests.tiered.metadata_site import (
+    append_all,
+    at_work,
+    batch_of,
+    history,
+    home_of,
+    log_path,
+    offsets_of,
+    snapshot_path,
+    tier_settings,
+    topic_on,
+)
+
+HOME = home_of(ORDERS)
+
+
+def everything(manager: TopicRemoteLogMetadataManager) -> list[object]:
+    """All that the manager answers about the partition."""
+    segments = sorted(manager.list_remote_log_segments(ORDERS), key=lambda each: each.remote_log_segment_id.id)
+    highest = [manager.highest_offset_for_epoch(ORDERS, epoch) for epoch in range(3)]
+    found = [manager.remote_log_segment_metadata(ORDERS, 0, offset) for offset in range(0, 200, 5)]
+    return [segments, highest, found]
+
+
+async def with_snapshot(disk: SimulatedDisk) -> list[object]:
+    """Let a manager read a history and write its snapshot; what it answered."""
+    env, topic = topic_on(disk)
+    await topic.ensure()
+    values, _ = history(ORDERS, 12, deleted=3)
+    await append_all(topic, HOME, values, size=2)
+    async with at_work(env, topic) as manager:
+        await hold(manager, ORDERS)
+        await copy(manager, segment_metadata(ORDERS, 120, 129, epochs={0: 120, 2: 125}))
+        marked = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
+        step = RemotePartitionDeleteMetadata(ORDERS, marked, event_timestamp_ms=1, broker_id=1)
+        await manager.put_remote_partition_delete_metadata(step)
+        answers = everything(manager)
+    topic.close()
+    assert disk.exists(snapshot_path(ORDERS))
+    return answers
+
+
+async def answers_on(disk: SimulatedDisk, topic: LogMetadataTopic | None = None) -> tuple[list[object], int]:
+    """What a manager answers that starts on this disk, and how many events it had to read from the log."""
+    env, found = topic_on(disk, clean_shutdown=True)
+    found = found if topic is None else topic
+    async with at_work(env, found, closes=False) as manager:
+        await hold(manager, ORDERS)
+        return everything(manager), manager.followed[0].events_read
+
+
+async def test_after_a_restart_nothing_of_the_history_is_read_again() -> None:
+    disk = SimulatedDisk()
+    answers = await with_snapshot(disk)
+    assert await answers_on(disk) == (answers, 0)
+
+
+async def test_what_came_after_the_snapshot_is_read_from_the_log() -> None:
+    disk = SimulatedDisk()
+    await with_snapshot(disk)
+    env, topic = topic_on(disk)
+    async with at_work(env, topic, closes=False) as manager:
+        await hold(manager, ORDERS)
+        await copy(manager, segment_metadata(ORDERS, 130, 139, epochs={2: 130}))
+        answers = everything(manager)
+    assert await answers_on(disk) == (answers, 2)
+
+
+def remove(disk: SimulatedDisk) -> None:
+    disk.unlink(snapshot_path(ORDERS))
+
+
+def empty(disk: SimulatedDisk) -> None:
+    disk.open(snapshot_path(ORDERS)).truncate(0)
+
+
+def cut(disk: SimulatedDisk) -> None:
+    file = disk.open(snapshot_path(ORDERS))
+    file.truncate(file.size() // 2)
+
+
+def flip(position: int) -> Callable[[SimulatedDisk], None]:
+    def change(disk: SimulatedDisk) -> None:
+        file = disk.open(snapshot_path(ORDERS))
+        at = position % file.size()
+        file.pwrite(bytes([file.pread(1, at)[0] ^ 1]), at)
+
+    return change
+
+
+@pytest.mark.parametrize("harm", [remove, empty, cut, *(flip(at) for at in (0, 4, 5, 22, 40, 60, 90, 333, -1))])
+async def test_m10_a_snapshot_that_is_missing_or_damaged_costs_reading_alone(
+    harm: Callable[[SimulatedDisk], None],
+) -> None:
+    disk = SimulatedDisk()
+    answers = await with_snapshot(disk)
+    harm(disk)
+    found, events_read = await answers_on(disk)
+    assert found == answers
+    assert events_read == 33
+
+
+@pytest.mark.parametrize("refilled", [False, True], ids=["shorter", "other batches"])
+async def test_m10_a_snapshot_of_more_than_the_log_has_is_not_used(refilled: bool) -> None:
+    """After a loss of power the log may end before what the snapshot tells of, and have grown again since."""
+    disk = SimulatedDisk()
+    answers = await with_snapshot(disk)
+    _, topic = topic_on(disk)
+    log = topic.logs[HOME]
+    end_offset = log.log_end_offset
+    log.truncate_to(end_offset - 3)  # the last segment, and the mark for deletion
+    if refilled:
+        values, _ = history(ORDERS, 5, first=13)
+        await append_all(topic, HOME, values, size=2)
+        assert log.log_end_offset > end_offset
+    topic.close()
+    found, _ = await answers_on(disk)
+    assert found != answers
+    disk.unlink(snapshot_path(ORDERS))
+    assert (await answers_on(disk))[0] == found
+
+
+async def test_a_snapshot_of_another_topic_or_number_of_partitions_is_not_used() -> None:
+    disk = SimulatedDisk()
+    answers = await with_snapshot(disk)
+    env, topic = topic_on(disk, clean_shutdown=True)
+    topic.reopen(topic_id=ORDERS.topic_id)
+    assert await answers_on(disk, topic) == (answers, 33)
+    env, topic = topic_on(disk, clean_shutdown=True)
+    topic.logs = topic.logs[:1]
+    async with at_work(env, topic, settings=tier_settings(partition_count=1), closes=False) as manager:
+        await hold(manager, ORDERS)
+        # The records of the other partition that lie in this one belong here now, or it had none.
+        assert manager.followed[0].events_read == manager.followed[0].position
+
+
+async def test_a_log_that_begins_behind_the_snapshot_goes_on_from_there() -> None:
+    disk = SimulatedDisk()
+    answers = await with_snapshot(disk)
+    _, topic = topic_on(disk, clean_shutdown=True)
+    await topic.append_batch(HOME, batch_of([b"lost"] * 3))
+    topic.logs[HOME].raise_log_start_offset(topic.logs[HOME].log_end_offset)
+    assert await answers_on(disk, topic) == (answers, 0)
+
+
+async def test_a_snapshot_is_written_now_and_then_while_the_log_grows() -> None:
+    disk = SimulatedDisk()
+    env, topic = topic_on(disk)
+    values, segments = history(ORDERS, MIN_EVENTS_BETWEEN_SNAPSHOTS // 2 + 500)
+    async with at_work(env, topic, closes=False) as manager:
+        await hold(manager, ORDERS)
+        await append_all(topic, HOME, values)
+        while manager.followed[0].position < len(values):
+            await wait_all_tasks_blocked()
+        assert disk.exists(snapshot_path(ORDERS))
+        assert len(manager.list_remote_log_segments(ORDERS)) == len(segments)
+    _, events_read = await answers_on(disk)
+    assert events_read <= 1_000
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+async def test_a_snapshot_that_cannot_be_written_ends_nothing(error: int) -> None:
+    disk = SimulatedDisk()
+    env, topic = topic_on(disk)
+    async with at_work(env, topic) as manager:
+        await hold(manager, ORDERS)
+        disk.inject(Fault(error, path="*/remote_log_snapshot*", times=-1))
+        await copy(manager, segment_metadata(ORDERS, 0, 9))
+        await manager.close()
+        answers = everything(manager)
+    assert not disk.exists(snapshot_path(ORDERS))
+    disk.heal()
+    assert await answers_on(disk) == (answers, 2)
+
+
+# --- crashes ----------------------------------------------------------------------------------------------------------
+
+
+async def workload(disk: SimulatedDisk, states: list[list[tuple[int, int]]]) -> None:
+    """Two lives of a manager, with snapshots; each change that is acknowledged adds what is known then to `states`."""
+    for life in range(2):
+        env, topic = topic_on(disk, clean_shutdown=True)
+        async with at_work(env, topic) as manager:
+            await hold(manager, ORDERS)
+            segments: list[RemoteLogSegmentMetadata] = []
+            for at in range(2):
+                start = 20 * life + 10 * at
+                segments.append(segment_metadata(ORDERS, start, start + 9))
+                await manager.add_remote_log_segment_metadata(segments[-1])
+                states.append(offsets_of(manager.list_remote_log_segments(ORDERS)))
+                await manager.update_remote_log_segment_metadata(update_to(segments[-1], FINISHED))
+                states.append(offsets_of(manager.list_remote_log_segments(ORDERS)))
+            for state in (DELETING, DELETED):
+                await manager.update_remote_log_segment_metadata(update_to(segments[0], state))
+                states.append(offsets_of(manager.list_remote_log_segments(ORDERS)))
+        topic.close()
+
+
+@pytest.mark.parametrize("loss", list(Loss))
+async def test_m10_after_a_crash_at_any_operation_what_was_acknowledged_is_known_and_the_snapshot_never_lies(
+    loss: Loss,
+) -> None:
+    states: list[list[tuple[int, int]]] = [[]]
+    crashes: list[tuple[str, SimulatedDisk, int]] = []
+    disk = SimulatedDisk()
+
+    def crash(operation: Operation) -> None:
+        crashes.append((str(operation), disk.crash(loss, seed=operation.number, during=operation), len(states)))
+
+    _, topic = topic_on(disk)
+    await topic.ensure()
+    disk.observer = crash
+    await workload(disk, states)
+    assert len(states) == 13
+    assert len(crashes) > 50, "twelve changes with a sync each, and two snapshots"
+    for operation, crashed, acknowledged in crashes:
+        env, topic = topic_on(crashed)
+        async with at_work(env, topic, closes=False) as manager:
+            await hold(manager, ORDERS)
+            known = offsets_of(manager.list_remote_log_segments(ORDERS))
+            # The change under way may have been stored or not.
+            assert known in states[acknowledged - 1 : acknowledged + 1], operation
+            answers = everything(manager)
+            await copy(manager, segment_metadata(ORDERS, 900, 909))
+        if crashed.exists(snapshot_path(ORDERS)):
+            crashed.unlink(snapshot_path(ORDERS))
+        env, topic = topic_on(crashed)
+        async with at_work(env, topic, closes=False) as manager:
+            await hold(manager, ORDERS)
+            known_again = [each for each in manager.list_remote_log_segments(ORDERS) if each.start_offset < 900]
+            assert sorted(each.remote_log_segment_id.id for each in known_again) == [
+                each.remote_log_segment_id.id
+                for each in answers[0]  # type: ignore[attr-defined]
+            ], operation
+
+
+async def test_a_manager_that_is_cancelled_leaves_what_it_wrote_before(autojump_clock: MockClock) -> None:
+    disk = SimulatedDisk()
+    env, topic = topic_on(disk)
+    with trio.move_on_after(10):
+        async with at_work(env, topic) as manager:
+            await hold(manager, ORDERS)
+            await copy(manager, segment_metadata(ORDERS, 0, 9))
+            await trio.sleep_forever()
+    assert log_path(ORDERS).rpartition("/")[0] in snapshot_path(ORDERS)
+    assert not disk.exists(snapshot_path(ORDERS))
+    assert (await answers_on(disk))[1] == 2
