@@ -216,9 +216,16 @@ class Site:
         return sorted(int(path.stem) for path in self._log(name, partition).glob("*.log"))
 
     def epochs(self, name: str, partition: int = 0) -> list[tuple[int, int]]:
-        """The leader epochs in its checkpoint, each with its start."""
+        """The leader epochs in its checkpoint, each with its start, from the start of the log on.
+
+        Stated: Kafka writes the file whenever the log's start moves. Here it is written with the next epoch, or at the
+        end; entries below the start of the log are let go when it is read, and so they are here.
+        """
         lines = (self._log(name, partition) / "leader-epoch-checkpoint").read_text().splitlines()[2:]
-        return [(int(epoch), int(start)) for epoch, start in map(str.split, lines)]
+        entries = [(int(epoch), int(start)) for epoch, start in map(str.split, lines)]
+        begin = self.offset(name, EARLIEST, partition=partition)[1]
+        floor = [(epoch, begin) for epoch, start in entries if start <= begin][-1:]
+        return floor + [(epoch, start) for epoch, start in entries if start > begin]
 
     def _log(self, name: str, partition: int) -> Path:
         assert self.broker.log_directory is not None
