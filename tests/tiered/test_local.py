@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -12,23 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.testing.disk import Fault, Operation, SimulatedDisk
+from kbroker.testing.disk import Fault, SimulatedDisk
 from kbroker.testing.disk_nodes import FileNode, Loss
-from kbroker.testing.remote_segments import WrittenSegment, partition_named, write_segment
+from kbroker.testing.remote_segments import partition_named, write_segment
 from kbroker.testing.remote_storage import RemoteStorageConformance, read_all
 from kbroker.tiered.api import (
     IndexType,
-    RemoteLogSegmentMetadata,
     RemoteResourceNotFound,
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
 from kbroker.tiered.layout import MANIFEST, SEGMENT, Manifest, object_name
 from kbroker.tiered.local import LocalRemoteStorage
-
-ROOT = "/somewhere/tier"
-CONFIGS = {"dir": ROOT, "log.dir": "/data", "broker.id": "1", "cluster.id": "5L6g3nShT-eMCtK--X86sw"}
-TRANSACTIONS = bytes(34)
+from tests.tiered.directories import CONFIGS, ROOT, changed, files, is_whole, new_disk, on, path_of, written
 
 
 class TestConformance(RemoteStorageConformance):
@@ -36,70 +31,6 @@ class TestConformance(RemoteStorageConformance):
         manager = LocalRemoteStorage()
         manager.configure({"dir": str(directory)})
         return manager
-
-
-def on(disk: SimulatedDisk) -> LocalRemoteStorage:
-    manager = LocalRemoteStorage(disk)
-    manager.configure(CONFIGS)
-    return manager
-
-
-def new_disk(disk: SimulatedDisk | None = None) -> SimulatedDisk:
-    """One with a place for logs, and one for the tier, that outlive a loss of power."""
-    disk = SimulatedDisk() if disk is None else disk
-    for path in ("/log", "/somewhere"):
-        disk.make_directory(path)
-    disk.sync_directory("/")
-    return disk
-
-
-def written(disk: SimulatedDisk, *, start_offset: int = 42, batches: int = 30) -> WrittenSegment:
-    """A segment whose files are durable."""
-    segment = write_segment(
-        "/log",
-        disk=disk,
-        batches=batches,
-        start_offset=start_offset,
-        leader_epochs=((3, 0), (5, start_offset + 9)),
-        transaction_index=TRANSACTIONS,
-    )
-    home = segment.data.log_segment.rpartition("/")[0]
-    for name in disk.list(home):
-        disk.open(f"{home}/{name}").sync()
-    disk.sync_directory(home)
-    disk.sync_directory("/log")
-    return segment
-
-
-def is_whole(manager: LocalRemoteStorage, segment: WrittenSegment) -> bool:
-    return read_all(manager.fetch_log_segment(segment.finished, 0)) == segment.log and all(
-        manager.fetch_index(segment.finished, index_type) == segment.index(index_type) for index_type in IndexType
-    )
-
-
-def is_gone(manager: LocalRemoteStorage, metadata: RemoteLogSegmentMetadata) -> bool:
-    calls: list[Callable[[], object]] = [lambda: manager.fetch_log_segment(metadata, 0)]
-    calls += [lambda kind=kind: manager.fetch_index(metadata, kind) for kind in IndexType]  # type: ignore[misc]
-    for call in calls:
-        with pytest.raises((RemoteResourceNotFound, RetriableRemoteStorageError)):
-            call()
-    return True
-
-
-def files(disk: SimulatedDisk) -> list[str]:
-    """Everything below the place of the tier, but for directories above partitions that may be empty."""
-    return [path for path, data in disk.image("/somewhere").items() if data is not None]
-
-
-def path_of(segment: WrittenSegment, kind: str) -> str:
-    return f"{ROOT}/{object_name(segment.metadata, kind)}"
-
-
-def changed(disk: SimulatedDisk, path: str, change: Callable[[bytes], bytes]) -> None:
-    file = disk.open(path)
-    data = change(file.pread(file.size(), 0))
-    file.truncate(0)
-    file.pwrite(data, 0)
 
 
 # --- names and manifest ---------------------------------------------------------------------------------------------
@@ -342,97 +273,6 @@ def test_a_directory_that_is_not_mounted_is_no_proof_that_a_segment_is_gone() ->
     disk.make_directory(ROOT)
     with pytest.raises(RemoteResourceNotFound):
         on(disk).fetch_log_segment(segment.finished, 0)
-
-
-# --- crashes --------------------------------------------------------------------------------------------------------
-
-
-def at_each_operation(disk: SimulatedDisk, losses: list[Loss], work: Callable[[], object]) -> list[SimulatedDisk]:
-    """The disks that are found after a crash before each operation of some work, and half-way through writes."""
-    found: list[SimulatedDisk] = []
-
-    def crash(operation: Operation) -> None:
-        for loss in losses:
-            found.append(disk.crash(loss, seed=operation.number))
-            if operation.name == "write":
-                found.append(disk.crash(loss, seed=operation.number, during=operation))
-
-    disk.observer = crash
-    work()
-    disk.observer = None
-    return found
-
-
-def test_m8_a_copy_that_has_returned_outlives_any_loss_of_power() -> None:
-    disk = new_disk()
-    manager = on(disk)
-    segments = [written(disk, start_offset=start) for start in (0, 500)]
-    for segment in segments:
-        manager.copy_log_segment_data(segment.metadata, segment.data)
-    for loss in Loss:
-        assert all(is_whole(on(disk.crash(loss)), segment) for segment in segments)
-
-
-@pytest.mark.parametrize("loss", list(Loss))
-def test_m8_after_a_crash_in_a_copy_a_manifest_means_a_whole_segment_and_a_deletion_leaves_nothing(loss: Loss) -> None:
-    disk = new_disk()
-    manager = on(disk)
-    before, segment = written(disk, start_offset=0), written(disk)
-    manager.copy_log_segment_data(before.metadata, before.data)
-    survivors = at_each_operation(disk, [loss], lambda: manager.copy_log_segment_data(segment.metadata, segment.data))
-    manifests = 0
-    for survivor in survivors:
-        if survivor.exists(path_of(segment, MANIFEST)):
-            manifests += 1
-            assert is_whole(on(survivor), segment)
-        assert is_whole(on(survivor), before)
-        again = survivor.crash(Loss.PROCESS_DEATH)
-        on(again).copy_log_segment_data(segment.metadata, segment.data)
-        assert is_whole(on(again.crash(Loss.ONLY_SYNCED)), segment)
-        on(survivor).delete_log_segment_data(segment.finished)
-        for later in (survivor, survivor.crash(Loss.ONLY_SYNCED)):
-            assert [path for path in files(later) if object_name(segment.metadata, "") in path] == []
-            assert is_whole(on(later), before)
-    assert len(survivors) > 40
-    assert manifests or loss is not Loss.PROCESS_DEATH
-
-
-@pytest.mark.parametrize("loss", list(Loss))
-def test_m8_after_a_crash_in_a_deletion_the_next_one_completes_it(loss: Loss) -> None:
-    disk = new_disk()
-    manager = on(disk)
-    kept, segment = written(disk, start_offset=0), written(disk)
-    for copied in (kept, segment):
-        manager.copy_log_segment_data(copied.metadata, copied.data)
-    survivors = at_each_operation(disk, [loss], lambda: manager.delete_log_segment_data(segment.finished))
-    assert len(survivors) > 7
-    for survivor in survivors:
-        if loss is Loss.PROCESS_DEATH and survivor.exists(path_of(segment, MANIFEST)):
-            assert is_whole(on(survivor), segment)
-        on(survivor).delete_log_segment_data(segment.finished)
-        for later in (survivor, survivor.crash(Loss.ONLY_SYNCED)):
-            assert is_gone(on(later), segment.finished)
-            assert is_whole(on(later), kept)
-
-
-@pytest.mark.parametrize("loss", list(Loss))
-def test_m7_a_crash_while_a_segment_is_copied_once_more_never_leaves_a_manifest_that_lies(loss: Loss) -> None:
-    disk = new_disk()
-    manager = on(disk)
-    segment = written(disk)
-    other = written(disk, batches=20)
-    other = replace(
-        other,
-        metadata=replace(other.metadata, remote_log_segment_id=segment.metadata.remote_log_segment_id),
-    )
-    manager.copy_log_segment_data(segment.metadata, segment.data)
-    survivors = at_each_operation(disk, [loss], lambda: manager.copy_log_segment_data(other.metadata, other.data))
-    assert is_whole(manager, other)
-    for survivor in survivors:
-        if survivor.exists(path_of(segment, MANIFEST)):
-            file = survivor.open(path_of(segment, MANIFEST))
-            told = Manifest.parse(file.pread(file.size(), 0)).metadata
-            assert is_whole(on(survivor), other if told == other.finished else segment)
 
 
 # --- several at once, and lists -------------------------------------------------------------------------------------
