@@ -133,11 +133,11 @@ def test_the_largest_timestamp_is_found_in_the_tier_too(sites: Sites, new_topic_
     sites.produce(name, Records([9]))
     # Times go back: rolled by size, since a younger record is what rolls by time.
     sites.alter(name, segment_bytes=str(1 << 20))
-    sites.produce(name, Records([1], padding=(1 << 20) - 200))
-    sites.expect_remote(name, (0, 0))
-    sites.expect_local(name, 1)
+    sites.produce(name, Records([1, 1], padding=600_000))
+    sites.expect_remote(name, (0, 1))
+    sites.expect_local(name, 2)
     theirs, ours = (site.offset(name, MAX_TIMESTAMP) for site in sites.all)
-    assert theirs == (0, 1, YESTERDAY_MS + HOUR_MS, 0)
+    assert theirs == (0, 2, YESTERDAY_MS + HOUR_MS + 1000, 0)
     assert ours == ((0, 0, YESTERDAY_MS + 9 * HOUR_MS, 0) if sites.all[1].name == "kbroker" else theirs)
 
 
