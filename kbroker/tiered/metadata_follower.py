@@ -33,7 +33,10 @@ from wire.errors import KafkaError
 SLICE_BYTES: Final = 64 << 10
 """The events of one slice are taken in without a break: about 500 of them, a few milliseconds."""
 
-MIN_EVENTS_BETWEEN_SNAPSHOTS: Final = 10_000
+MIN_EVENTS_BETWEEN_SNAPSHOTS: Final = 500
+"""So much a restart after a crash has to read of each partition, or as many events as it has segments if that is more:
+writing a snapshot then costs less than reading the events did."""
+
 NO_BATCH: Final = (-1, 0)
 
 UserPartition = tuple[UUID, int]
