@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
@@ -136,8 +137,14 @@ def run_node(
         Path(settings.data_directory).parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise NodeFailed(f"cannot make {settings.data_directory}: {error}") from error
-    node = Node(RealEnv(), settings, cluster_id=cluster_id)
+    env = RealEnv()
+    node = Node(env, settings, cluster_id=cluster_id)
     trio.run(_run_until_signal, node, partial(on_ready, settings.node_id))
+    if env.abandoned:
+        # Everything is written and closed, but calls of a store that says nothing would be waited for.
+        log.warning("calls of the tier's storage were left alone", calls=env.abandoned)
+        sys.stdout.flush()
+        os._exit(0)
     return 0
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 import signal
+import socket
 import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from tests.broker_process import BrokerProcess, serve_and_fail
 from wire.messages.fetch import FetchRequest, FetchResponse
@@ -136,6 +139,28 @@ def test_a_stop_does_not_wait_for_a_tier_that_has_gone(tmp_path: Path) -> None:
         code, seconds = broker.stop()
     assert code == 0
     assert seconds < 5
+
+
+def test_a_stop_does_not_wait_for_a_store_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINIO_ACCESS_KEY", "somebody")
+    monkeypatch.setenv("MINIO_SECRET_KEY", "something")
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as silent:
+        settings = {
+            "remote.log.storage.manager.class.name": "minio",
+            "rsm.config.endpoint": "http://127.0.0.1:%d" % silent.getsockname()[1],
+            "rsm.config.bucket": "b",
+        }
+        overrides = [part for key, text in settings.items() for part in ("--override", f"{key}={text}")]
+        with BrokerProcess(tmp_path / "data", *QUICK, *overrides) as broker:
+            create_topic(broker, "orders")
+            produce(broker, "orders", 0, RECORDS)
+            connection, _ = silent.accept()
+            assert connection.recv(1), "a copy has begun"
+            code, seconds = broker.stop()
+            connection.close()
+    assert code == 0
+    assert seconds < 10
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
 def test_a_start_without_the_tier_of_existing_topics_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 LOWEST_METADATA_VERSION: Final = 9
 """3.5-IV0, below which a broker has no way to tell a follower of its local log's start."""
 EXPIRY_INTERVAL_MS: Final = 60_000
+STOP_GRACE_MS: Final = 3_000
+CLOSE_GRACE_MS: Final = 1_000
 PARTITIONS_KEY: Final = "remote.log.metadata.topic.num.partitions"
 
 log = logger(__name__)
@@ -176,15 +178,23 @@ class Tier:
             self._indexes.resize(tier.remote_log_index_file_cache_total_size_bytes)
 
     async def stop(self) -> None:
-        """Let copies that are under way end, for a while, and write down what spares the next start its reading."""
+        """Let copies that are under way end, for a while, and write down what spares the next start its reading.
+
+        A store that says nothing does not hold up the stop: what is cut off the next start finds and tidies up.
+        """
         if self.manager is not None and self._metadata is not None:
-            await self.manager.stop()
+            self._broker.env.abandon_threads()
+            await self.manager.stop(grace_ms=STOP_GRACE_MS)
             await self._metadata.close()
 
     async def close(self) -> None:
         """Let go of the store, after everything has ended."""
         if self._storage is not None:
-            await self._broker.env.run_blocking(self._storage.close)
+            env = self._broker.env
+            threads = env.threads(1)
+            env.abandon_threads()
+            with trio.move_on_after(CLOSE_GRACE_MS / 1000):
+                await threads.run_blocking(self._storage.close)
 
     def _is_wanted(self, image: Image) -> bool:
         if not self._broker.settings.tier.remote_log_storage_system_enable:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar, TypeVarTuple
 from uuid import UUID
@@ -29,9 +30,13 @@ class RealThreads:
 
     Leaner than trio.to_thread.run_sync, which names the thread, copies the context and yields to other tasks before it
     starts: here the thread runs before anything else does.
+
+    Note  abandons: a caller that is cancelled does not wait; abandoned counts the calls that nobody waits for any more
     """
 
     def __init__(self, max_threads: int) -> None:
+        self.abandons = False
+        self.abandoned = 0
         self._max_threads = max_threads
         self._working = 0
         self._waiting = trio.lowlevel.ParkingLot()
@@ -43,13 +48,29 @@ class RealThreads:
         else:
             await self._waiting.park()  # whoever ends next hands its place over
         task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
+        is_awaited = True
+
+        def finish(result: Outcome[Result]) -> None:
+            if is_awaited:
+                trio.lowlevel.reschedule(task, result)
+            else:
+                self.abandoned -= 1
 
         def deliver(result: Outcome[Result]) -> None:
-            token.run_sync_soon(trio.lowlevel.reschedule, task, result)
+            with suppress(trio.RunFinishedError):  # only a call that was abandoned ends so late
+                token.run_sync_soon(finish, result)
+
+        def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
+            nonlocal is_awaited
+            if not self.abandons:
+                return trio.lowlevel.Abort.FAILED
+            is_awaited = False
+            self.abandoned += 1
+            return trio.lowlevel.Abort.SUCCEEDED
 
         try:
             trio.lowlevel.start_thread_soon(partial(function, *arguments), deliver)
-            found: Result = await trio.lowlevel.wait_task_rescheduled(_abort_fails)
+            found: Result = await trio.lowlevel.wait_task_rescheduled(abort)
         finally:
             if self._working > self._max_threads or not self._waiting.unpark():
                 self._working -= 1
@@ -72,6 +93,7 @@ class RealEnv:
         self.random = random.Random()
         self.disk: Disk = disk or RealDisk()
         self._threads = RealThreads(max_threads)
+        self._other_threads: list[RealThreads] = []
 
     def now_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
@@ -112,9 +134,15 @@ class RealEnv:
         return await self._threads.run_blocking(function, *arguments)
 
     def threads(self, max_threads: int) -> RealThreads:
-        return RealThreads(max_threads)
+        made = RealThreads(max_threads)
+        self._other_threads.append(made)
+        return made
 
+    def abandon_threads(self) -> None:
+        for one in self._other_threads:
+            one.abandons = True
 
-def _abort_fails(_raise_cancel: object) -> trio.lowlevel.Abort:
-    """A thread cannot be stopped: who waits for it waits until it has ended, whatever is cancelled meanwhile."""
-    return trio.lowlevel.Abort.FAILED
+    @property
+    def abandoned(self) -> int:
+        """How many calls run on that nobody waits for any more: they keep the process from ending by itself."""
+        return sum(one.abandoned for one in self._other_threads)

@@ -190,3 +190,9 @@ class Env(Clock, Protocol):
     def threads(self, max_threads: int) -> Threads:
         """Threads beside those of `run_blocking`: what waits for a network must not keep appends waiting."""
         ...
+
+    def abandon_threads(self) -> None:
+        """The process is ending: from now on who calls by such threads, and is cancelled, does not wait any more, while
+        the call goes on unheeded. Never before: its effect would come when nobody expects it.
+        """
+        ...

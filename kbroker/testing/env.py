@@ -75,6 +75,9 @@ class MemoryEnv:
     def threads(self, max_threads: int) -> MemoryThreads:
         return MemoryThreads(self, max_threads)
 
+    def abandon_threads(self) -> None:
+        """Calls end by themselves here, in virtual time."""
+
 
 class MemoryThreads:
     """As `MemoryEnv.run_blocking` of its environment, at most so many at once."""

@@ -149,6 +149,29 @@ async def test_a_cancelled_caller_waits_until_the_function_has_returned() -> Non
     assert results == ["done"]
 
 
+async def test_when_the_process_ends_nobody_waits_for_a_call_that_does_not() -> None:
+    env, began, may_end = RealEnv(), threading.Event(), threading.Event()
+    threads = env.threads(1)
+
+    def work() -> None:
+        began.set()
+        assert may_end.wait(10)
+
+    env.abandon_threads()
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(threads.run_blocking, work)
+            while not began.is_set():
+                await trio.lowlevel.checkpoint()
+            scope.cancel()
+    assert env.abandoned == 1
+    assert await threads.run_blocking(len, "abc") == 3, "its place is free"
+    may_end.set()
+    with trio.fail_after(5):
+        while env.abandoned:
+            await trio.lowlevel.checkpoint()
+
+
 async def test_a_caller_that_is_cancelled_before_begins_nothing() -> None:
     with trio.CancelScope() as scope:
         scope.cancel()
