@@ -92,6 +92,7 @@ class RemoteLogManager:
         self._registry = RemotePartitions(env.disk, directory)
         self._held: dict[TopicPartition, tasks.PartitionTasks] = {}
         self._deleting: set[TopicIdPartition] = set()
+        self._followed: set[TopicIdPartition] = set()
         self._wanted: frozenset[TopicPartition] = frozenset()
         self._topic_ids: Collection[UUID] | None = None
         self._changed = trio.Event()
@@ -227,6 +228,7 @@ class RemoteLogManager:
             if self._has_to_go(gone):
                 self._deleting.add(gone)
                 nursery.start_soon(self._delete, gone)
+        await self._let_go()
 
     def _startable(self, key: TopicPartition) -> PartitionReader | None:
         """The partition, if its tasks can begin: not while those of an earlier one, or its deletion, are not over."""
@@ -263,7 +265,17 @@ class RemoteLogManager:
         except (OSError, RemoteStorageError) as error:
             log.warning("cannot begin to tier partitions, which is tried again", partitions=len(new), error=error)
             return False
+        self._followed.update(leaders, followers)
         return True
+
+    async def _let_go(self) -> None:
+        """Follow no more the metadata of partitions that are not tiered here any more."""
+        running = {id_of(one.held.partition) for one in self._held.values()}
+        stale = self._followed - running - self._deleting
+        if stale:
+            with plugin_errors("on_stop_partitions"):
+                await self.tools.metadata.on_stop_partitions(sorted(stale))
+            self._followed -= stale
 
     async def _store_registry(self, entries: frozenset[TopicIdPartition]) -> None:
         await self.env.run_blocking(self._registry.store, entries)

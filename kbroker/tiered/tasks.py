@@ -70,6 +70,7 @@ class PartitionTasks:
         self._wanted = [trio.Event(), trio.Event()]
         self._rolled_for = NOTHING
         self._beginning = trio.Lock()
+        self._errors = ["", ""]
         self._is_start_known = False
         self._is_given_up = False
 
@@ -97,28 +98,34 @@ class PartitionTasks:
                 # Every other segment would end the same way: nothing is copied until the next start or leadership.
                 self._is_given_up = True
                 remote.counters.copy_errors += 1
-                self._tell(error)
+                self._tell(number, error)
             except (RemoteStorageError, KafkaError) as error:
                 delay_ms = back_off.next_ms(interval_ms)
                 if number == 0 and not isinstance(error, RetriableRemoteStorageError):
                     remote.counters.copy_errors += 1
-                self._tell(error)
+                self._tell(number, error)
             else:
                 back_off.reset()
+                if not self._is_given_up:
+                    self._note_error(number, "")
             if number == 0:
                 self.held.note_lag()
             with trio.move_on_after(delay_ms / 1000):
                 await wanted.wait()
 
-    def _tell(self, error: RemoteStorageError | KafkaError) -> None:
+    def _tell(self, number: int, error: RemoteStorageError | KafkaError) -> None:
         """Note what went wrong, and log it unless that was the last thing that was said of the partition."""
-        remote, partition = self.held.remote, self.held.partition
         told = str(error)
-        if told == remote.last_error:
+        if told == self._errors[number]:
             return
-        remote.last_error = told
+        self._note_error(number, told)
+        partition = self.held.partition
         tell = events.info if isinstance(error, RetriableRemoteStorageError) else events.warning
         tell("the tier does not do what it should", topic=partition.topic, partition=partition.index, error=told)
+
+    def _note_error(self, number: int, told: str) -> None:
+        self._errors[number] = told
+        self.held.remote.last_error = self._errors[0] or self._errors[1]
 
     async def _begin_round(self) -> bool:
         """Whether this broker leads the partition; when it is known what the tier has of it."""
@@ -155,7 +162,6 @@ class PartitionTasks:
             async with self.manager.copiers:
                 await tidy(tools, held)
                 await copy_segment(tools, held, candidate)
-        held.remote.last_error = ""
 
     def _next_candidate(self) -> CopyCandidate[Segment] | None:
         partition, remote = self.held.partition, self.held.remote

@@ -1,0 +1,319 @@
+"""Taking segments out of the tier: after the log's start has moved, durably, and each for itself."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from kbroker.tiered.api import RemoteLogSegmentState, RemoteStorageError, RetriableRemoteStorageError
+from tests.tiered.tier_site import FaultyStorage, Site, settings, tiered_config
+
+HOUR_MS = 3_600_000
+State = RemoteLogSegmentState
+
+
+def started(site: Site, storage: FaultyStorage) -> None:
+    """Take another store instead of the one that the site was made with."""
+    storage.configure({"dir": "/tier", "log.dir": "/data"})
+    site.storage = site.manager.tools.storage = storage
+
+
+async def test_kafka_15272_an_idle_topic_empties(autojump_clock: MockClock) -> None:
+    """Nothing is appended any more: the active segment rolls when it is due, is copied, and expires like all others."""
+    site = Site(config=tiered_config(local_retention_bytes=-2, local_retention_ms=HOUR_MS, retention_ms=2 * HOUR_MS))
+    orders = site.add()
+    site.append(orders, 10)
+    async with site.at_work():
+        for _ in range(30):
+            await site.rounds()
+            await site.retain(orders)
+            assert not site.complaints(orders)
+        assert len(orders.log.segments) == 3
+        for _ in range(110):
+            await site.rounds()
+            await site.retain(orders)
+        assert [segment.base_offset for segment in orders.log.segments] == [10]
+        assert site.finished(orders) == [0, 4, 8], "an hour later all of it is in the tier alone"
+        assert orders.log.log_start_offset == 0
+        assert not site.complaints(orders)
+        for _ in range(120):
+            await site.rounds()
+            await site.retain(orders)
+        assert site.segments(orders) == []
+        assert orders.log.log_start_offset == orders.log.log_end_offset == 10
+        assert site.objects() == set()
+
+
+async def test_kafka_15047_an_active_segment_past_its_retention_rolls_is_tiered_and_only_then_expires(
+    autojump_clock: MockClock,
+) -> None:
+    site = Site(config=tiered_config(local_retention_bytes=-2, local_retention_ms=1_000, retention_ms=HOUR_MS))
+    orders = site.add()
+    site.append(orders, 2)
+    async with site.at_work():
+        assert len(orders.log.segments) == 1
+        await trio.sleep(2)
+        await site.retain(orders)
+        assert [segment.base_offset for segment in orders.log.segments] == [0, 2], "rolled, and kept until it is copied"
+        await site.rounds()
+        assert site.finished(orders) == [0]
+        await site.retain(orders)
+        assert orders.log.local_log_start_offset == 2
+        assert orders.log.log_start_offset == 0
+        assert not site.complaints(orders)
+
+
+async def test_kafka_15352_the_log_start_moves_durably_before_any_object_goes(autojump_clock: MockClock) -> None:
+    seen: list[tuple[int, int, int, int]] = []
+
+    class Watching(FaultyStorage):
+        def delete_log_segment_data(self, metadata):  # type: ignore[no-untyped-def]
+            stored = site.directory._written["log-start-offset-checkpoint"].get(orders.key, 0)
+            seen.append((metadata.end_offset, orders.log.log_start_offset, stored, len(site.woken)))
+            super().delete_log_segment_data(metadata)
+
+    site = Site(config=tiered_config(retention_bytes=1_000))
+    started(site, Watching(site.disk))
+    orders = site.add()
+    site.append(orders, 40)
+    async with site.at_work():
+        await site.rounds()
+        assert seen
+        for end, start, stored, woken in seen:
+            assert start > end
+            assert stored == start
+            assert woken, "who waits on the partition looks again"
+        assert not site.complaints(orders)
+
+
+async def test_if_the_log_start_cannot_be_made_durable_nothing_is_deleted(autojump_clock: MockClock) -> None:
+    site = Site(config=tiered_config(retention_ms=HOUR_MS))
+    orders = site.add()
+    site.append(orders, 20)
+    failing = True
+    write = site.write_log_starts
+
+    async def write_log_starts() -> None:
+        from wire.errors import ErrorCode, KafkaError
+
+        if failing:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no space for it")
+        await write()
+
+    site.write_log_starts = write_log_starts  # type: ignore[method-assign]
+    async with site.at_work():
+        await trio.sleep(2 * 3_600)
+        await site.settle()
+        assert site.storage.deleted == []
+        assert site.remote(orders).last_error.endswith("no space for it")
+        failing = False
+        await site.rounds(2)
+        assert site.storage.deleted
+        assert not site.complaints(orders)
+
+
+async def test_retention_by_size_counts_what_is_here_alone_as_well(autojump_clock: MockClock) -> None:
+    site = Site(config=tiered_config(retention_bytes=2_500))
+    orders = site.add()
+    site.append(orders, 60)
+    async with site.at_work():
+        await site.rounds(2)
+        tier = sum(one.segment_size_in_bytes for one in site.segments(orders))
+        here = orders.log.segments.active.size
+        size = site.segments(orders)[0].segment_size_in_bytes
+        assert tier + here <= 2_500 + size
+        assert tier + here > 2_500 - size
+        assert site.remote(orders).remote_size_bytes == tier
+        assert site.remote(orders).remote_segments == len(site.segments(orders))
+        assert (site.remote(orders).delete_lag_bytes, site.remote(orders).delete_lag_segments) == (0, 0)
+        assert orders.log.log_start_offset == site.finished(orders)[0]
+        assert not site.complaints(orders)
+
+
+async def test_deleted_records_leave_the_tier(autojump_clock: MockClock) -> None:
+    site = Site()
+    orders = site.add()
+    site.append(orders, 30)
+    async with site.at_work():
+        await site.retain(orders)
+        assert site.finished(orders)[:4] == [0, 4, 8, 12]
+        orders.log.raise_log_start_offset(10)
+        before = site.starts_written
+        await site.rounds()
+        assert site.finished(orders)[0] == 8, "the segment with the first record that is left stays"
+        assert site.storage.deleted == [0, 4]
+        assert site.starts_written > before, "whoever raised it need not have written it down"
+        assert not site.complaints(orders)
+
+
+async def test_kafka_16511_a_segment_that_cannot_be_deleted_keeps_none_of_the_others(
+    autojump_clock: MockClock,
+) -> None:
+    site = Site(config=tiered_config(retention_ms=HOUR_MS))
+    site.storage.undeletable = {4}
+    orders = site.add()
+    site.append(orders, 20)
+    async with site.at_work():
+        everything = site.finished(orders)
+        await trio.sleep(3_700)
+        await site.settle()
+        assert sorted([*site.storage.deleted, 4]) == everything
+        assert [one.start_offset for one in site.segments(orders)] == [4]
+        assert site.remote(orders).delete_lag_segments == 1
+        assert site.remote(orders).counters.delete_errors > 0
+        assert orders.log.log_start_offset > 4
+        site.storage.undeletable = set()
+        await site.rounds()
+        assert site.segments(orders) == []
+        assert site.remote(orders).delete_lag_segments == 0
+
+
+async def test_a_store_that_does_not_answer_is_not_asked_for_every_segment(autojump_clock: MockClock) -> None:
+    calls = 0
+
+    class Counting(FaultyStorage):
+        def delete_log_segment_data(self, metadata):  # type: ignore[no-untyped-def]
+            nonlocal calls
+            calls += 1
+            super().delete_log_segment_data(metadata)
+
+    site = Site(config=tiered_config(retention_ms=HOUR_MS))
+    started(site, Counting(site.disk))
+    orders = site.add()
+    site.append(orders, 80)
+    async with site.at_work():
+        assert len(site.segments(orders)) > 15
+        site.storage.down = RetriableRemoteStorageError("503")
+        await trio.sleep(3_600)
+        calls = 0
+        await trio.sleep(31)
+        assert 0 < calls <= 2 * 3, "of two rounds, with some twenty segments each"
+        assert site.remote(orders).counters.delete_errors == 0, "it only cannot do it now"
+        site.storage.down = None
+        await site.rounds(2)
+        assert site.segments(orders) == []
+
+
+async def test_of_deletions_without_an_answer_others_have_their_turn_first(autojump_clock: MockClock) -> None:
+    """Three segments that a store never answers for do not keep the fourth for ever."""
+
+    class Moody(FaultyStorage):
+        def delete_log_segment_data(self, metadata):  # type: ignore[no-untyped-def]
+            if metadata.start_offset in (0, 4, 8):
+                raise RetriableRemoteStorageError("time-out")
+            super().delete_log_segment_data(metadata)
+
+    site = Site(config=tiered_config(retention_ms=HOUR_MS))
+    started(site, Moody(site.disk))
+    orders = site.add()
+    site.append(orders, 30)
+    async with site.at_work():
+        await trio.sleep(3_600)
+        await site.rounds(3)
+        assert [one.start_offset for one in site.segments(orders)] == [0, 4, 8]
+
+
+async def test_t2_a_wall_clock_set_ahead_expires_nothing_in_the_tier(autojump_clock: MockClock) -> None:
+    site = Site(config=tiered_config(retention_ms=24 * HOUR_MS))
+    orders = site.add()
+    site.append(orders, 20)
+    async with site.at_work():
+        everything = site.finished(orders)
+        assert len(everything) > 3
+        site.env.wall_jump_ms = 365 * 24 * HOUR_MS
+        await site.rounds(20)
+        assert site.finished(orders) == everything
+        assert orders.log.log_start_offset == 0
+        site.env.wall_jump_ms = 0
+        await trio.sleep(25 * 3_600)
+        await site.settle()
+        assert site.finished(orders) == [], "time itself passes as ever"
+
+
+async def test_m12_failed_copies_and_a_small_retention_cost_no_good_data(autojump_clock: MockClock) -> None:
+    """The tier is full (507) for a while: what failed counts nothing, and nothing local goes."""
+    site = Site(config=tiered_config(retention_bytes=3_000))
+    orders = site.add()
+    site.append(orders, 12)
+    async with site.at_work():
+        await site.retain(orders)
+        kept = site.finished(orders)
+        assert kept == [0, 4]
+        site.storage.after = True
+        site.storage.copies = [RemoteStorageError("507 Insufficient Storage")] * 40
+        site.storage.deletions = [RemoteStorageError("507")] * 40
+        site.append(orders, 4)
+        for _ in range(10):
+            await site.rounds()
+            await site.retain(orders)
+            assert site.finished(orders) == kept
+            assert orders.log.local_log_start_offset == 8
+            assert orders.log.log_start_offset == 0
+        site.storage.copies, site.storage.deletions = [], []
+        await site.rounds(3)
+        assert site.finished(orders) == [0, 4, 8]
+        assert not site.complaints(orders)
+
+
+async def test_m12_a_topic_deleted_in_the_middle_of_a_copy_leaves_nothing(autojump_clock: MockClock) -> None:
+    class Deleting(FaultyStorage):
+        def copy_log_segment_data(self, metadata, data):  # type: ignore[no-untyped-def]
+            if metadata.start_offset == 4:
+                site.delete_topic(orders)
+                site.manager._topic_ids = frozenset()
+                site.manager._wanted = frozenset()
+                site.manager._changed.set()
+            return super().copy_log_segment_data(metadata, data)
+
+    site = Site()
+    started(site, Deleting(site.disk))
+    orders = site.add()
+    site.append(orders, 20)
+    async with site.at_work():
+        await site.rounds(2)
+        assert orders.remote is None
+        assert site.objects() == set()
+        assert site.manager._registry.entries == frozenset()
+
+
+async def test_a_copy_that_another_broker_left_goes_when_it_is_old(autojump_clock: MockClock) -> None:
+    """The old leader may still be at it: its copy has an hour."""
+    from kbroker.tiered.api import RemoteLogSegmentId, RemoteLogSegmentMetadata
+    from kbroker.tiered.tools import id_of
+
+    site = Site()
+    orders = site.add()
+    site.append(orders, 10)
+    async with site.at_work():
+        left = RemoteLogSegmentMetadata(
+            RemoteLogSegmentId(id_of(orders), site.env.new_uuid()),
+            start_offset=0,
+            end_offset=5,
+            max_timestamp_ms=0,
+            broker_id=2,
+            event_timestamp_ms=site.env.timestamp_ms(),
+            segment_leader_epochs=((1, 0),),
+            segment_size_in_bytes=10,
+        )
+        await site.metadata.add_remote_log_segment_metadata(left)
+        await site.rounds(3)
+        assert left in site.segments(orders)
+        await trio.sleep(3_600)
+        await site.settle()
+        assert left.remote_log_segment_id not in [one.remote_log_segment_id for one in site.segments(orders)]
+        assert site.finished(orders) == [0, 4]
+
+
+@pytest.mark.parametrize("interval_ms", [1_000, 30_000])
+async def test_rounds_come_as_often_as_the_interval_says(interval_ms: int, autojump_clock: MockClock) -> None:
+    site = Site(tier=settings(remote_log_manager_task_interval_ms=interval_ms))
+    orders = site.add()
+    async with site.at_work():
+        site.append(orders, 10)
+        await trio.sleep(interval_ms / 1000 - 0.1)
+        await site.settle()
+        assert site.finished(orders) == []
+        await trio.sleep(0.2)
+        await site.settle()
+        assert site.finished(orders) == [0, 4]
