@@ -288,7 +288,7 @@ KNOWN: tuple[Setting, ...] = (
         remote_log_manager_thread_pool_size=Setting(2, at_least=1),
     ),
     *harmless(
-        "What failed is tried again at the next round, each remote.log.manager.task.interval.ms.",
+        "What failed is tried again after a pause that doubles, up to remote.log.manager.task.interval.ms.",
         remote_log_manager_task_retry_backoff_max_ms=Setting(30 * SECOND, kind=Kind.LONG, at_least=1, internal=True),
         remote_log_manager_task_retry_backoff_ms=Setting(500, kind=Kind.LONG, at_least=1, internal=True),
         remote_log_manager_task_retry_jitter=Setting(0.2, at_least=0, at_most=0.5, internal=True),
