@@ -14,12 +14,12 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from kbroker.cli._message_json import dump_json, message_to_json
+from kbroker.cli._message_json import message_to_json
+from kbroker.cli._tier_payloads import event_text
 from wire.errors import Malformed
 from wire.record_batch import Record
-from wire.stored import consumer_protocol, groups, metadata, tiered, transactions
+from wire.stored import consumer_protocol, groups, metadata, transactions
 from wire.stored.frame import decode_key, decode_record, decode_value, record_types
-from wire.types import uuid_to_text
 
 Decode: TypeAlias = Callable[[bytes], str]
 TOMBSTONE: Final = "<DELETE>"
@@ -133,62 +133,6 @@ def _group_value(value: Any, version: int) -> dict[str, Any]:
     return shown
 
 
-_SEGMENT_STATES: Final = (
-    "COPY_SEGMENT_STARTED",
-    "COPY_SEGMENT_FINISHED",
-    "DELETE_SEGMENT_STARTED",
-    "DELETE_SEGMENT_FINISHED",
-)
-_PARTITION_STATES: Final = ("DELETE_PARTITION_MARKED", "DELETE_PARTITION_STARTED", "DELETE_PARTITION_FINISHED")
-
-
-def _state(names: tuple[str, ...], state: int) -> str:
-    return names[state] if 0 <= state < len(names) else str(state)
-
-
-def _partition_text(entry: tiered.TopicIdPartitionEntry) -> str:
-    return f"{uuid_to_text(entry.id)}:{entry.name}-{entry.partition}"
-
-
-def _segment_id_text(entry: tiered.RemoteLogSegmentIdEntry) -> str:
-    partition = _partition_text(entry.topic_id_partition)
-    return f"RemoteLogSegmentId{{topicIdPartition={partition}, id={uuid_to_text(entry.id)}}}"
-
-
-def _custom_text(data: bytes | None) -> str:
-    return "Optional.empty" if data is None else f"Optional[CustomMetadata{{{len(data)} bytes}}]"
-
-
-def _tier_text(message: Any, version: int) -> Shown:
-    """The text of Kafka's classes, which have no JSON."""
-    if isinstance(message, tiered.RemoteLogSegmentMetadataRecord):
-        epochs = sorted((entry.leader_epoch, entry.offset) for entry in message.segment_leader_epochs)
-        return (
-            f"RemoteLogSegmentMetadata{{remoteLogSegmentId={_segment_id_text(message.remote_log_segment_id)}, "
-            f"startOffset={message.start_offset}, endOffset={message.end_offset}, brokerId={message.broker_id}, "
-            f"maxTimestampMs={message.max_timestamp_ms}, eventTimestampMs={message.event_timestamp_ms}, "
-            f"segmentLeaderEpochs={{{', '.join(f'{epoch}={offset}' for epoch, offset in epochs)}}}, "
-            f"segmentSizeInBytes={message.segment_size_in_bytes}, "
-            f"customMetadata={_custom_text(message.custom_metadata)}, "
-            f"state={_state(_SEGMENT_STATES, message.remote_log_segment_state)}, "
-            f"txnIdxEmpty={str(message.txn_index_empty).lower()}}}"
-        )
-    if isinstance(message, tiered.RemoteLogSegmentMetadataUpdateRecord):
-        return (
-            f"RemoteLogSegmentMetadataUpdate{{remoteLogSegmentId={_segment_id_text(message.remote_log_segment_id)}, "
-            f"customMetadata={_custom_text(message.custom_metadata)}, "
-            f"state={_state(_SEGMENT_STATES, message.remote_log_segment_state)}, "
-            f"eventTimestampMs={message.event_timestamp_ms}, brokerId={message.broker_id}}}"
-        )
-    if isinstance(message, tiered.RemotePartitionDeleteMetadataRecord):
-        return (
-            f"RemotePartitionDeleteMetadata{{topicPartition={_partition_text(message.topic_id_partition)}, "
-            f"state={_state(_PARTITION_STATES, message.remote_partition_delete_state)}, "
-            f"eventTimestampMs={message.event_timestamp_ms}, brokerId={message.broker_id}}}"
-        )
-    return f"{type(message).__name__}{dump_json(message_to_json(message, version))}"
-
-
 def cluster_metadata() -> Decoder:
     """The decoder of `__cluster_metadata` and its snapshots."""
     return _framed(metadata, _metadata_fields)
@@ -196,7 +140,7 @@ def cluster_metadata() -> Decoder:
 
 def remote_log_metadata() -> Decoder:
     """The decoder of `__remote_log_metadata`."""
-    return _framed(tiered, _tier_text)
+    return lambda record: Payload(None, event_text(record))
 
 
 def consumer_offsets() -> Decoder:
