@@ -359,6 +359,12 @@ class Log(LogView):
             highest_offset_in_remote_storage=highest_offset_in_remote_storage,
         )
 
+    def end_of_doomed(self, plan: RetentionPlan) -> int:
+        """Where the log begins locally once the plan is carried out."""
+        doomed = frozenset(plan.doomed)
+        bases = (segment.base_offset for segment in self.segments if segment.base_offset not in doomed)
+        return next(bases, self.log_end_offset)
+
     def apply_retention(self, plan: RetentionPlan, *, now_ms: int, timestamp_ms: int, tiered: bool = False) -> None:
         """Take the segments out and rename their files; `unlink_doomed` removes them after file.delete.delay.ms.
         Blocking.

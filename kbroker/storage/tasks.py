@@ -65,6 +65,10 @@ class TieredPartitions(Partitions, Protocol):
         """Up to where the tier has it, -1 for nothing; None while that is not known, and nothing local may go."""
         ...
 
+    async def write_log_starts(self) -> None:
+        """Make durable where logs begin. Errors: KAFKA_STORAGE_ERROR."""
+        ...
+
 
 async def flush_logs(
     env: TaskEnv,
@@ -127,12 +131,13 @@ async def apply_retention(
             if log.is_closed or directory.state.failure is not None:
                 continue
             try:
-                await _apply_retention_once(env, partitions, log, clock)
+                await apply_retention_once(env, partitions, log, clock)
             except KafkaError as error:
                 report(error.message)
 
 
-async def _apply_retention_once(env: TaskEnv, partitions: TieredPartitions, log: Log, clock: CautiousClock) -> None:
+async def apply_retention_once(env: TaskEnv, partitions: TieredPartitions, log: Log, clock: CautiousClock) -> None:
+    """The same once for one log. Errors: KAFKA_STORAGE_ERROR."""
     if not log.may_need_retention and not log.producers:
         return
     async with partitions.locked(log):
@@ -155,6 +160,11 @@ async def _apply_retention_once(env: TaskEnv, partitions: TieredPartitions, log:
                 highest_offset_in_remote_storage=remote,
             )
         )
+        if plan.doomed and log.config.remote_storage_enable and not tiered:
+            # What is in the tier lies before this, and a restart must not take for it what goes now: of such a log the
+            # names of its segments do not say where it begins.
+            log.raise_log_start_offset(log.end_of_doomed(plan))
+            await partitions.write_log_starts()
         if plan:
             now_ms, timestamp_ms = env.now_ms(), env.timestamp_ms()
             await env.run_blocking(

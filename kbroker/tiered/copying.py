@@ -165,19 +165,25 @@ async def _clean_up(
     held.unfinished.discard(metadata.remote_log_segment_id)
 
 
+def find_unfinished(tools: TierTools, held: Held) -> None:
+    """Learn from the metadata which copies an earlier process of this broker did not finish."""
+    if not held.is_unfinished_known:
+        known = tools.metadata.list_remote_log_segments(held.remote.topic_id_partition)
+        held.unfinished |= {
+            one.remote_log_segment_id for one in known if one.state is STARTED and one.broker_id == tools.broker_id
+        }
+        held.is_unfinished_known = True
+
+
 async def tidy(tools: TierTools, held: Held) -> None:
     """Delete what unfinished copies of this broker left, before another one is begun.
 
     Errors  RetriableRemoteStorageError, so that nothing is copied while not even that can be done
     """
-    if held.is_unfinished_known and not held.unfinished:
+    if not held.unfinished:
         return
-    known = tools.metadata.list_remote_log_segments(held.remote.topic_id_partition)
-    if not held.is_unfinished_known:
-        begun = [one for one in known if one.state is STARTED and one.broker_id == tools.broker_id]
-        held.unfinished |= {one.remote_log_segment_id for one in begun}
-        held.is_unfinished_known = True
     assert not held.copying, "one copy of a partition at a time"
+    known = tools.metadata.list_remote_log_segments(held.remote.topic_id_partition)
     left = [one for one in known if one.remote_log_segment_id in held.unfinished]
     held.unfinished = {one.remote_log_segment_id for one in left}
     for one in left:

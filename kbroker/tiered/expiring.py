@@ -113,8 +113,8 @@ async def raise_log_start(tools: TierTools, held: Held, offset: int) -> None:
 
 
 async def find_log_start(tools: TierTools, held: Held) -> None:
-    """Let the log begin where the tier's part of it does, if that lies higher than is known here: what was expired last
-    before a crash need not have been written down.
+    """Let the log begin where the tier's part of it does, if that lies higher than is known here: where the checkpoint
+    of the starts was lost.
     """
     log = held.partition.log
     if log.log_start_offset >= log.local_log_start_offset:
@@ -123,9 +123,17 @@ async def find_log_start(tools: TierTools, held: Held) -> None:
     lineage = Lineage(log.leader_epochs.entries, log_end_offset=log.log_end_offset)
     known = tools.metadata.list_remote_log_segments(held.remote.topic_id_partition)
     lowest = lowest_remote_offset(known, lineage)
-    start = log.local_log_start_offset if lowest is None else min(lowest, log.local_log_start_offset)
-    if start > log.log_start_offset:
-        await raise_log_start(tools, held, start)
+    if lowest is None:
+        # Expiry moves the start before anything goes, so this was not expiry. Whoever reads is told of an error.
+        events.error(
+            "the tier knows nothing of what it should have of a partition",
+            topic=held.partition.topic,
+            partition=held.partition.index,
+            log_start_offset=log.log_start_offset,
+            local_log_start_offset=log.local_log_start_offset,
+        )
+    elif min(lowest, log.local_log_start_offset) > log.log_start_offset:
+        await raise_log_start(tools, held, min(lowest, log.local_log_start_offset))
 
 
 async def _restore_epochs(tools: TierTools, held: Held) -> None:

@@ -43,6 +43,7 @@ from kbroker.tiered.ports import PartitionReader, PartitionWriter
 from kbroker.tiered.quota import ByteQuota
 from kbroker.tiered.registry import RemotePartitions
 from kbroker.tiered.tools import Indexes, TierTools, id_of
+from wire.errors import KafkaError
 
 log = logger(__name__)
 
@@ -259,14 +260,26 @@ class RemoteLogManager:
         leaders = [id_of(partition) for partition in new if partition.is_leader]
         followers = [id_of(partition) for partition in new if not partition.is_leader]
         try:
+            await self._begin_at_local_start([one for one in new if id_of(one) not in self._registry.entries])
             await self._store_registry(self._registry.entries | {*leaders, *followers})
             with plugin_errors("on_partition_leadership_changes"):
                 await self.tools.metadata.on_partition_leadership_changes(leaders, followers)
-        except (OSError, RemoteStorageError) as error:
+        except (OSError, KafkaError, RemoteStorageError) as error:
             log.warning("cannot begin to tier partitions, which is tried again", partitions=len(new), error=error)
             return False
         self._followed.update(leaders, followers)
         return True
+
+    async def _begin_at_local_start(self, new: list[PartitionReader]) -> None:
+        """Write down where logs begin that were not tiered before: a log that was loaded as a tiered one, after its
+        topic was, cannot tell that nothing of it is in the tier yet.
+        """
+        for partition in new:
+            async with self.tools.partitions.locked(partition.log):
+                if not partition.log.is_closed:
+                    partition.log.raise_log_start_offset(partition.log.local_log_start_offset)
+        if any(partition.log.log_start_offset for partition in new):
+            await self.tools.partitions.write_log_starts()
 
     async def _let_go(self) -> None:
         """Follow no more the metadata of partitions that are not tiered here any more."""

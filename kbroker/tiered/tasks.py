@@ -24,7 +24,7 @@ from kbroker.tiered.api import (
     TopicIdPartition,
 )
 from kbroker.tiered.calls import plugin_errors
-from kbroker.tiered.copying import CustomMetadataTooLarge, copy_segment, tidy
+from kbroker.tiered.copying import CustomMetadataTooLarge, copy_segment, find_unfinished, tidy
 from kbroker.tiered.partition import NOTHING, TierCounters
 from kbroker.tiered.plan import CopyCandidate, plan_copies
 from kbroker.tiered.ports import PartitionReader
@@ -143,6 +143,7 @@ class PartitionTasks:
             return False
         async with self._beginning:
             if not self._is_start_known:
+                find_unfinished(tools, held)
                 await expiring.find_log_start(tools, held)
                 self._is_start_known = True
         return True

@@ -51,6 +51,44 @@ async def test_kafka_15290_a_live_topic_is_tiered_from_its_log_start_on(autojump
         assert not site.complaints(orders)
 
 
+async def test_a_topic_tiered_just_before_the_broker_died_begins_where_it_began(autojump_clock: MockClock) -> None:
+    """Its settings are durable, and where a log begins that is not tiered was said by its first segment."""
+    site = Site(config=tiered_config(remote_storage_enable=False, retention_bytes=1_000))
+    orders = site.add()
+    site.append(orders, 20)
+    await site.retain(orders)
+    began = orders.log.log_start_offset
+    assert began > 4
+    site.close()
+    again = site.again(config=tiered_config())
+    orders = again.add()
+    async with again.at_work():
+        assert orders.log.log_start_offset == began
+        assert again.finished(orders)[0] == began
+        assert not again.complaints(orders)
+
+
+async def test_a_tier_that_lost_its_metadata_does_not_make_the_log_shorter(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = Site()
+    orders = site.add()
+    site.append(orders, 20)
+    async with site.at_work():
+        await site.retain(orders)
+    site.close()
+    for path in site.disk.list("/metadata"):
+        for name in site.disk.list(f"/metadata/{path}"):
+            site.disk.unlink(f"/metadata/{path}/{name}")
+    again = site.again()
+    orders = again.add()
+    async with again.at_work():
+        await again.rounds(2)
+        assert orders.log.log_start_offset == 0 < orders.log.local_log_start_offset
+        assert again.storage.deleted == []
+    assert "the tier knows nothing" in caplog.text
+
+
 async def test_kafka_15351_kafka_16146_log_start_and_local_start_are_two_after_a_restart(
     autojump_clock: MockClock,
 ) -> None:

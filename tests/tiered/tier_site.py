@@ -19,11 +19,13 @@ from kbroker.broker.locks import PartitionLocks
 from kbroker.config.tier import TierSettings
 from kbroker.metadata.image import PartitionImage
 from kbroker.replication.partition import Partition
+from kbroker.runtime.cautious_clock import CautiousClock
 from kbroker.runtime.ports import Disk
 from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.log_directory import LogDirectory
+from kbroker.storage.tasks import apply_retention_once
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.env import MemoryEnv
 from kbroker.testing.metadata_topic import LogMetadataTopic
@@ -215,19 +217,9 @@ class Site:
 
     async def retain(self, partition: Partition) -> None:
         """What the loop of retention does to one log."""
-        log = partition.log
-        tiered = log.config.is_copied_to_tier
-        remote = self.highest_offset_in_remote_storage(log) if tiered else None
-        if tiered and remote is None:
-            return
-        plan = log.plan_retention(
-            high_watermark=partition.known_high_watermark,
-            timestamp_ms=self.env.timestamp_ms(),
-            highest_offset_in_remote_storage=remote,
-        )
-        if plan:
-            log.apply_retention(plan, now_ms=self.env.now_ms(), timestamp_ms=self.env.timestamp_ms(), tiered=tiered)
-        log.unlink_doomed(self.env.now_ms())
+        clock = CautiousClock(self.env, report=self.reports.append)
+        await apply_retention_once(self.env, self, partition.log, clock)
+        partition.log.unlink_doomed(self.env.now_ms())
 
     def close_segment(self, partition: Partition) -> None:
         partition.log.roll(timestamp_ms=self.env.timestamp_ms())
@@ -277,6 +269,12 @@ class Site:
         }
         chosen["seed"] = self.leader_epoch  # its ids are others
         return Site(disk or self.disk, **{**chosen, **given})
+
+    async def have_metadata_topic(self) -> None:
+        """Have the topic of the metadata, durably, as the controller makes it."""
+        await self.topic.ensure()
+        for path in ("/", METADATA, *(log.directory for log in self.topic.logs)):
+            self.disk.sync_directory(path)
 
     async def settle(self) -> None:
         """Let everything that can be done now be done."""
