@@ -251,8 +251,8 @@ def broker_heartbeat(
     records: list[Any] = []
     fenced, stop = broker.fenced, False
     if broker.fenced:
-        if request.want_shut_down:
-            stop = True
+        if request.want_shut_down or broker.in_controlled_shutdown:
+            stop = True  # who has said that it stops serves only as another incarnation
         elif not request.want_fence and caught_up:
             fenced = False
             records = _unfencing(context, broker)

@@ -227,6 +227,19 @@ def test_a_broker_that_leads_nothing_may_stop_at_once() -> None:
     assert cluster.heartbeat(1, shut_down=True).should_shut_down, "a fenced broker may always stop"
 
 
+def test_a_broker_that_was_fenced_while_it_stopped_leads_nothing_any_more() -> None:
+    cluster = Cluster()
+    cluster.create(topic("a"))
+    assert not cluster.heartbeat(1, shut_down=True).should_shut_down
+    cluster.heartbeat(1, fence=True)
+    assert cluster.image.brokers[1].fenced
+    answer = cluster.heartbeat(1)
+    assert (answer.is_fenced, answer.should_shut_down) == (True, True)
+    assert epochs(cluster)[0] == -1
+    cluster.start(1, incarnation=2)
+    assert epochs(cluster)[0] == 1
+
+
 def test_silent_brokers_are_fenced_one_at_a_time_and_the_longest_silent_first() -> None:
     cluster = Cluster(brokers=3)
     for broker_id, at in ((1, 2_000), (2, 1_000), (3, 9_500)):
