@@ -260,24 +260,33 @@ class RemoteLogManager:
         leaders = [id_of(partition) for partition in new if partition.is_leader]
         followers = [id_of(partition) for partition in new if not partition.is_leader]
         try:
-            await self._begin_at_local_start([one for one in new if id_of(one) not in self._registry.entries])
-            await self._store_registry(self._registry.entries | {*leaders, *followers})
             with plugin_errors("on_partition_leadership_changes"):
                 await self.tools.metadata.on_partition_leadership_changes(leaders, followers)
+            await self._settle_starts([one for one in new if id_of(one) not in self._registry.entries])
+            await self._store_registry(self._registry.entries | {*leaders, *followers})
         except (OSError, KafkaError, RemoteStorageError) as error:
             log.warning("cannot begin to tier partitions, which is tried again", partitions=len(new), error=error)
             return False
         self._followed.update(leaders, followers)
         return True
 
-    async def _begin_at_local_start(self, new: list[PartitionReader]) -> None:
-        """Write down where logs begin that were not tiered before: a log that was loaded as a tiered one, after its
-        topic was, cannot tell that nothing of it is in the tier yet.
+    async def _settle_starts(self, new: list[PartitionReader]) -> None:
+        """Write down where logs begin that this file does not know: their segments do not say it once they are tiered.
+
+        One that is said to begin before its segments, and of which the tier knows nothing, became tiered just before
+        the broker died: it begins with them. Where the tier knows of it the file was lost, or another broker filled the
+        directory, and it begins where it says (see `find_log_start`).
         """
         for partition in new:
-            async with self.tools.partitions.locked(partition.log):
-                if not partition.log.is_closed:
-                    partition.log.raise_log_start_offset(partition.log.local_log_start_offset)
+            held = partition.log
+            if held.log_start_offset >= held.local_log_start_offset:
+                continue
+            with plugin_errors("wait_until_ready"):
+                await self.tools.metadata.wait_until_ready(id_of(partition))
+            if not self.tools.metadata.list_remote_log_segments(id_of(partition)):
+                async with self.tools.partitions.locked(held):
+                    if not held.is_closed:
+                        held.raise_log_start_offset(held.local_log_start_offset)
         if any(partition.log.log_start_offset for partition in new):
             await self.tools.partitions.write_log_starts()
 

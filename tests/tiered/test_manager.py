@@ -68,6 +68,29 @@ async def test_a_topic_tiered_just_before_the_broker_died_begins_where_it_began(
         assert not again.complaints(orders)
 
 
+async def test_a_directory_that_lost_the_list_of_its_tiered_partitions_loses_nothing_of_them(
+    autojump_clock: MockClock,
+) -> None:
+    """Nor does one that Apache Kafka has filled, which keeps no such list."""
+    site = Site()
+    orders = site.add()
+    site.append(orders, 20)
+    async with site.at_work():
+        await site.retain(orders)
+        began, local = orders.log.log_start_offset, orders.log.local_log_start_offset
+        objects = site.objects()
+    assert began < local
+    site.close()
+    site.disk.unlink(site.manager._registry.path)
+    again = site.again()
+    orders = again.add()
+    async with again.at_work():
+        await again.settle()
+        assert (orders.log.log_start_offset, orders.log.local_log_start_offset) == (began, local)
+        assert again.objects() >= objects
+        assert not again.complaints(orders)
+
+
 async def test_a_tier_that_lost_its_metadata_does_not_make_the_log_shorter(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
