@@ -323,8 +323,6 @@ class Tier:
         )
         quota = self.manager.fetch_quota
         self.reader = RemoteReader(env, tier, storage=storage, metadata=metadata, indexes=indexes, quota=quota)
-        quota = self.manager.fetch_quota
-        self.reader = RemoteReader(env, tier, storage=storage, metadata=metadata, indexes=indexes, quota=quota)
         self._metadata, self._indexes = metadata, indexes
 
     def _as_made(self, tier: TierSettings) -> TierSettings:
