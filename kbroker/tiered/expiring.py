@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from kbroker.runtime.log import logger
@@ -45,11 +46,13 @@ events = logger(__name__)
 HORIZON_MS: Final = 3_600_000
 """A copy that another broker began so long ago, and did not finish, will not be finished."""
 
+INLINE_SEGMENTS: Final = 500
+
 PATIENCE: Final = 3
 """After so many deletions in a row to which the store gave no answer the round ends."""
 
 
-def plan_expiry_of(tools: TierTools, held: Held) -> ExpiryPlan:
+async def plan_expiry_of(tools: TierTools, held: Held) -> ExpiryPlan:
     """What leaves the tier now; also brings the sizes of `held.remote` up to date."""
     partition, remote = held.partition, held.remote
     log, config = partition.log, partition.log.config
@@ -59,8 +62,10 @@ def plan_expiry_of(tools: TierTools, held: Held) -> ExpiryPlan:
     def is_abandoned(one: RemoteLogSegmentMetadata) -> bool:
         return one.broker_id == tools.broker_id or timestamp_ms - one.event_timestamp_ms > HORIZON_MS
 
-    plan = plan_expiry(
-        tools.metadata.list_remote_log_segments(remote.topic_id_partition),
+    known = tools.metadata.list_remote_log_segments(remote.topic_id_partition)
+    decide = partial(
+        plan_expiry,
+        known,
         Lineage(log.leader_epochs.entries, log_end_offset=log.log_end_offset),
         log_start_offset=log.log_start_offset,
         local_bytes=local_only_bytes(tuple(log.segments), highest_remote=NOTHING if highest is None else highest),
@@ -70,6 +75,8 @@ def plan_expiry_of(tools: TierTools, held: Held) -> ExpiryPlan:
         copying=held.copying | held.unfinished,
         is_abandoned=is_abandoned,
     )
+    # Tens of milliseconds for ten thousand segments: no client waits for that.
+    plan = decide() if len(known) < INLINE_SEGMENTS else await tools.env.run_blocking(decide)
     remote.remote_size_bytes, remote.remote_segments = plan.size_bytes, plan.segments
     remote.delete_lag_bytes, remote.delete_lag_segments = plan.lag
     return plan
@@ -81,7 +88,7 @@ async def expire(tools: TierTools, held: Held) -> None:
     Errors  KafkaError (log_start_offset could not be written down: nothing is deleted), RemoteStorageError (the last
             one; everything else that could be deleted is)
     """
-    plan = plan_expiry_of(tools, held)
+    plan = await plan_expiry_of(tools, held)
     if not plan.doomed:
         return
     if plan.log_start_offset is not None:

@@ -83,17 +83,21 @@ class Held:
         self.note_lag()
 
     def note_lag(self) -> None:
-        """Find out what copying is behind, from what is there now."""
+        """Find out what copying is behind, from what is there now; nothing where nothing is to be copied."""
+        if not self.remote.copies:
+            self.remote.copy_lag_bytes = self.remote.copy_lag_segments = 0
+            return
         highest = self.remote.highest_offset_in_remote_storage
         lag = copy_lag(tuple(self.partition.log.segments), highest_remote=NOTHING if highest is None else highest)
         self.remote.copy_lag_bytes, self.remote.copy_lag_segments = lag
 
     def make_out(self, metadata: RemoteLogMetadataManager) -> bool:
-        """Learn from the metadata, which has been read, what the tier has of the log; anew with each leadership. False
-        where that was known.
+        """Learn from the metadata, which has been read, what the tier has of the log: a leader once in each epoch, since
+        it knows what it copies, any other each time. Whether the leader epoch is another one than last time.
         """
         partition, remote = self.partition, self.remote
-        if remote.highest_offset_in_remote_storage is not None and self.leader_epoch == partition.leader_epoch:
+        is_new = remote.highest_offset_in_remote_storage is None or self.leader_epoch != partition.leader_epoch
+        if not is_new and partition.is_leader:
             return False
         log = partition.log
         entries = log.leader_epochs.entries
@@ -111,7 +115,7 @@ class Held:
         remote.highest_offset_in_remote_storage = highest
         self.leader_epoch = partition.leader_epoch
         self.note_lag()
-        return True
+        return is_new
 
 
 def id_of(partition: PartitionReader) -> TopicIdPartition:

@@ -1,4 +1,4 @@
-"""The manager: what is tiered, since when and till when; quotas, stops, restarts."""
+"""The manager: what is tiered, since when, and what of it is known after restarts and elections."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kbroker.storage.checkpoint import read_file
 from kbroker.testing.tier_checker import TierState, complaints_about
 from kbroker.tiered.api import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
-    RetriableRemoteStorageError,
 )
 from kbroker.tiered.registry import RemotePartitions, format_partitions, parse_partitions
 from kbroker.tiered.tools import id_of
-from tests.tiered.tier_site import FaultyStorage, Site, settings, tiered_config
+from tests.tiered.tier_site import FaultyStorage, Site, tiered_config
 
 HOUR_MS = 3_600_000
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
 async def test_without_a_tiered_topic_nothing_runs_and_nothing_is_made(autojump_clock: MockClock) -> None:
@@ -214,162 +214,6 @@ async def test_kafka_16711_the_highest_remote_offset_comes_from_the_metadata(aut
         assert orders.log.local_log_start_offset == highest + 1
 
 
-async def test_kafka_17236_with_copying_switched_off_local_retention_waits_for_no_upload(
-    autojump_clock: MockClock,
-) -> None:
-    site = Site(config=tiered_config(retention_bytes=1_500))
-    orders = site.add()
-    site.append(orders, 6)
-    async with site.at_work():
-        assert site.finished(orders) == [0]
-        site.reconfigure(orders, remote_log_copy_disable=True, local_retention_bytes=-2)
-        await site.changed()
-        site.append(orders, 30)
-        await site.rounds(2)
-        assert site.storage.copied == [0], "nothing more is copied"
-        assert not site.remote(orders).copies
-        await site.retain(orders)
-        assert orders.log.size <= 1_500 + 800
-        assert orders.log.log_start_offset == orders.log.local_log_start_offset > 8
-        await site.rounds()
-        assert site.segments(orders) == [], "what is in the tier expires as before"
-        site.reconfigure(orders, remote_log_copy_disable=False, local_retention_bytes=0)
-        await site.changed()
-        await site.settle()
-        assert site.finished(orders), "and copying can be switched on again"
-        assert site.finished(orders)[0] >= orders.log.log_start_offset - 3
-        assert not site.complaints(orders)
-
-
-async def test_copying_switched_off_leaves_what_is_in_the_tier_readable(autojump_clock: MockClock) -> None:
-    site = Site()
-    orders = site.add()
-    site.append(orders, 20)
-    async with site.at_work():
-        await site.retain(orders)
-        before = site.finished(orders)
-        site.reconfigure(orders, remote_log_copy_disable=True, local_retention_bytes=-2)
-        await site.changed()
-        site.append(orders, 20)
-        await site.rounds(3)
-        await site.retain(orders)
-        assert site.finished(orders) == before
-        assert orders.log.log_start_offset == 0
-        assert orders.remote is not None
-
-
-async def test_kip_950_leaving_the_tier_gives_up_what_is_in_it_alone(autojump_clock: MockClock) -> None:
-    site = Site()
-    orders, others = site.add(), site.add("others")
-    for one in (orders, others):
-        site.append(one, 20)
-    async with site.at_work():
-        await site.retain(orders)
-        local = orders.log.local_log_start_offset
-        assert local > 10
-        site.reconfigure(orders, remote_storage_enable=False, remote_log_delete_on_disable=True)
-        await site.changed()
-        await site.rounds()
-        assert orders.remote is None
-        assert orders.log.log_start_offset == orders.log.local_log_start_offset == local
-        assert read_file(site.disk, "/data/log-start-offset-checkpoint")
-        assert site.objects() == {one.remote_log_segment_id.id for one in site.segments(others)}
-        assert site.manager._registry.entries == {id_of(others)}
-        assert not site.metadata.is_ready(id_of(orders)), "its metadata is followed no more"
-        # And back again: what is here is copied anew, though once it had been there.
-        site.append(orders, 4)
-        site.reconfigure(orders, remote_storage_enable=True)
-        await site.changed()
-        await site.rounds()
-        assert site.finished(orders)[0] == local
-        assert not site.complaints(orders)
-
-
-async def test_after_leaving_and_coming_back_nothing_local_goes_that_the_tier_has_no_more(
-    autojump_clock: MockClock,
-) -> None:
-    """Segments that were copied once are still here, and their copies are deleted: they count as not copied."""
-    site = Site(config=tiered_config(local_retention_bytes=-2))
-    orders = site.add()
-    site.append(orders, 20)
-    async with site.at_work():
-        assert site.finished(orders)[0] == 0
-        site.reconfigure(orders, remote_storage_enable=False, remote_log_delete_on_disable=True)
-        await site.changed()
-        await site.rounds()
-        assert site.objects() == set()
-        assert orders.log.log_start_offset == 0
-        site.storage.down = RetriableRemoteStorageError("down")
-        site.reconfigure(orders, remote_storage_enable=True, local_retention_bytes=0)
-        await site.changed()
-        await site.rounds()
-        await site.retain(orders)
-        assert orders.log.local_log_start_offset == 0
-        assert not site.complaints(orders)
-        site.storage.down = None
-        await site.rounds(2)
-        await site.retain(orders)
-        assert site.finished(orders)[0] == 0
-        assert orders.log.local_log_start_offset > 10
-        assert not site.complaints(orders)
-
-
-async def test_kafka_15130_the_deletion_of_a_topic_is_a_job_that_survives_restarts(autojump_clock: MockClock) -> None:
-    site = Site()
-    orders, others = site.add(), site.add("others")
-    site.append(orders, 20)
-    site.append(others, 8)
-    async with site.at_work():
-        site.storage.down = RetriableRemoteStorageError("down")
-        site.delete_topic(orders)
-        await site.changed()
-        await site.rounds(2)
-        assert len(site.objects()) == 5
-    for is_up in (False, False, True):
-        site.close()
-        site = site.again()
-        site.storage.down = None if is_up else RetriableRemoteStorageError("down")
-        others = site.add("others")
-        async with site.at_work():
-            await site.rounds(2)
-            ours = {one.remote_log_segment_id.id for one in site.segments(others)}
-            assert len(ours) == 1
-            assert (site.objects() == ours) is is_up
-
-
-async def test_m8_a_topic_deleted_just_before_the_broker_died_leaves_nothing(autojump_clock: MockClock) -> None:
-    """The metadata of the cluster knows the topic no more, and nobody told the tier."""
-    site = Site()
-    site.append(site.add(), 20)
-    async with site.at_work():
-        assert site.objects()
-    site.close()
-    again = site.again()
-    async with again.at_work():
-        assert again.objects() == set()
-        assert again.manager._registry.entries == frozenset()
-        assert read_file(again.disk, again.manager._registry.path) == b"0\n0\n"
-
-
-async def test_another_topic_of_the_same_name_has_nothing_to_do_with_the_deleted_one(
-    autojump_clock: MockClock,
-) -> None:
-    site = Site()
-    orders = site.add()
-    site.append(orders, 20)
-    async with site.at_work():
-        site.delete_topic(orders)
-        site.written.clear()
-        successor = site.add(topic_id=UUID(int=0xBEEF))
-        site.append(successor, 9)
-        await site.changed()
-        await site.rounds(2)
-        assert site.finished(successor) == [0, 4]
-        assert site.objects() == {one.remote_log_segment_id.id for one in site.segments(successor)}
-        assert site.manager._registry.entries == {id_of(successor)}
-        assert not site.complaints(successor)
-
-
 async def test_a_partition_that_is_led_elsewhere_copies_and_expires_nothing(autojump_clock: MockClock) -> None:
     site = Site(config=tiered_config(retention_ms=HOUR_MS))
     orders = site.add()
@@ -379,6 +223,22 @@ async def test_a_partition_that_is_led_elsewhere_copies_and_expires_nothing(auto
         await trio.sleep(2 * 3_600)
         assert site.segments(orders) == []
         assert site.remote(orders).highest_offset_in_remote_storage == -1, "but it knows what the tier has"
+        copied = RemoteLogSegmentMetadata(
+            RemoteLogSegmentId(id_of(orders), UUID(int=5)),
+            start_offset=0,
+            end_offset=3,
+            max_timestamp_ms=site.env.timestamp_ms(),
+            broker_id=2,
+            event_timestamp_ms=site.env.timestamp_ms(),
+            segment_leader_epochs=((1, 0),),
+            segment_size_in_bytes=10,
+        )
+        await site.metadata.add_remote_log_segment_metadata(copied)
+        await site.metadata.update_remote_log_segment_metadata(
+            RemoteLogSegmentMetadataUpdate(copied.remote_log_segment_id, 0, FINISHED, 2)
+        )
+        await site.rounds()
+        assert site.remote(orders).highest_offset_in_remote_storage == 3, "and follows what the leader copies"
         site.lead(orders)
         await site.rounds(2)
         assert site.storage.copied
@@ -405,11 +265,8 @@ async def test_kafka_15241_a_new_leadership_finds_out_anew_what_of_its_history_i
             segment_size_in_bytes=1_000,
         )
         await site.metadata.add_remote_log_segment_metadata(foreign)
-        from kbroker.tiered.api import RemoteLogSegmentMetadataUpdate
-
-        finished = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
         await site.metadata.update_remote_log_segment_metadata(
-            RemoteLogSegmentMetadataUpdate(foreign.remote_log_segment_id, 0, finished, 2)
+            RemoteLogSegmentMetadataUpdate(foreign.remote_log_segment_id, 0, FINISHED, 2)
         )
         site.lead(orders)
         assert orders.leader_epoch == 3
@@ -423,155 +280,6 @@ async def test_kafka_15241_a_new_leadership_finds_out_anew_what_of_its_history_i
             segments=site.segments(orders),
         )
         assert not list(complaints_about(state))
-
-
-# --- flush ------------------------------------------------------------------------------------------------------------
-
-
-async def test_a_flush_rolls_and_copies_what_was_there_when_it_was_asked_for(autojump_clock: MockClock) -> None:
-    site = Site()
-    orders = site.add()
-    site.append(orders, 2)
-    async with site.at_work():
-        assert site.finished(orders) == []
-        await trio.sleep(1)
-        site.reconfigure(orders, kbroker_remote_flush_timestamp_ms=site.env.timestamp_ms())
-        await site.changed()
-        await site.settle()
-        assert site.finished(orders) == [0]
-        assert site.remote(orders).highest_offset_in_remote_storage == 1
-        await trio.sleep(1)
-        site.append(orders, 1)
-        await site.rounds(3)
-        assert site.finished(orders) == [0], "what came later stays until its segment closes by itself"
-        site.reconfigure(orders, kbroker_remote_flush_timestamp_ms=site.env.timestamp_ms())
-        await site.changed()
-        await site.settle()
-        assert site.finished(orders) == [0, 2]
-
-
-async def test_a_flush_that_a_restart_interrupted_is_made_up_for(autojump_clock: MockClock) -> None:
-    disk_time = [0]
-    from kbroker.testing.disk import SimulatedDisk
-
-    site = Site(SimulatedDisk(timestamp_ms=lambda: disk_time[0]))
-    orders = site.add()
-    disk_time[0] = site.env.timestamp_ms()
-    site.append(orders, 6)
-    await trio.sleep(1)
-    site.close()
-    asked = site.env.timestamp_ms()
-    await trio.sleep(1)
-    again = site.again(config=tiered_config(kbroker_remote_flush_timestamp_ms=asked))
-    orders = again.add()
-    async with again.at_work():
-        assert again.finished(orders) == [0, 4]
-        disk_time[0] = again.env.timestamp_ms()
-        again.append(orders, 1)
-        again.close_segment(orders)
-        again.append(orders, 1)
-    again.close()
-    third = again.again()
-    orders = third.add()
-    async with third.at_work():
-        assert third.finished(orders)[-1] == 6
-        assert orders.log.segments.active.base_offset == 7, "all of it was appended later: it is not rolled again"
-
-
-# --- quotas -----------------------------------------------------------------------------------------------------------
-
-
-async def test_the_copy_quota_holds_over_all_partitions_and_can_be_changed(autojump_clock: MockClock) -> None:
-    limits = {
-        "remote_log_manager_copy_max_bytes_per_second": 100,
-        "remote_log_manager_copy_quota_window_num": 1,
-        "remote_log_manager_task_interval_ms": 1_000,
-    }
-    site = Site(tier=settings(**limits))
-    for number in range(3):
-        site.append(site.add(f"topic{number}"), 40)
-    began = trio.current_time()
-    async with site.at_work():
-        size = max(segment.size for one in site.partitions.values() for segment in one.log.segments)
-        await trio.sleep(60)
-        copied = sum(site.remote(one).counters.copy_bytes for one in site.partitions.values())
-        spent = trio.current_time() - began
-        assert copied <= 100 * (spent + 1) + size
-        assert copied >= 100 * spent - size
-        site.manager.reconfigure(settings(**{**limits, "remote_log_manager_copy_max_bytes_per_second": 10_000}))
-        await trio.sleep(5)
-        assert all(site.remote(one).copy_lag_segments == 0 for one in site.partitions.values())
-        assert sum(site.remote(one).copy_lag_bytes for one in site.partitions.values()) == 0
-
-
-async def test_kafka_15265_a_quota_counts_from_the_first_copy_after_a_restart(autojump_clock: MockClock) -> None:
-    limits = settings(
-        remote_log_manager_copy_max_bytes_per_second=10,
-        remote_log_manager_copy_quota_window_num=1,
-    )
-    site = Site(tier=limits)
-    site.append(site.add(), 40)
-    async with site.at_work():
-        assert len(site.storage.copied) == 1, "one segment is more than the budget of a minute"
-    site.close()
-    again = site.again()
-    again.add()
-    async with again.at_work():
-        await trio.sleep(1)
-        assert len(again.storage.copied) == 1
-
-
-# --- stopping ---------------------------------------------------------------------------------------------------------
-
-
-class MinuteThreads:
-    """Threads in which each copy takes a minute."""
-
-    async def run_blocking(self, function, *arguments):  # type: ignore[no-untyped-def]
-        if function.__name__ == "_copy_data":
-            with trio.CancelScope(shield=True):  # a thread cannot be cancelled
-                await trio.sleep(60)
-        else:
-            await trio.lowlevel.checkpoint()
-        return function(*arguments)
-
-    def resize(self, limit: int) -> None: ...
-
-
-async def test_a_stop_lets_the_copy_under_way_end_and_begins_no_other(autojump_clock: MockClock) -> None:
-    site = Site()
-    orders = site.add()
-    site.append(orders, 20)
-    site.manager.tools.copy_threads = MinuteThreads()
-    async with site.at_work():
-        await trio.sleep(10)
-        await site.manager.stop(grace_ms=90_000)
-        assert site.storage.copied == [0]
-        assert site.finished(orders) == [0]
-
-
-async def test_a_stop_that_takes_too_long_leaves_something_that_the_next_start_tidies_up(
-    autojump_clock: MockClock,
-) -> None:
-    site = Site()
-    orders = site.add()
-    site.append(orders, 20)
-    site.manager.tools.copy_threads = MinuteThreads()
-    async with site.at_work():
-        await trio.sleep(10)
-        site.topic.set_reachable(False)
-        await site.manager.stop(grace_ms=1_000)
-        site.topic.set_reachable(True)
-    site.close()
-    again = site.again()
-    orders = again.add()
-    async with again.at_work():
-        assert again.finished(orders) == [0, 4, 8, 12]
-        assert again.storage.deleted == [0]
-        assert not again.complaints(orders)
-
-
-# --- the registry -----------------------------------------------------------------------------------------------------
 
 
 async def test_a_partition_is_written_down_before_anything_of_it_is_copied(autojump_clock: MockClock) -> None:

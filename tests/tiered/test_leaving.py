@@ -1,0 +1,174 @@
+"""Copying switched off, topics that leave the tier or are deleted: nothing is lost, and nothing is left."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from trio.testing import MockClock
+
+from kbroker.storage.checkpoint import read_file
+from kbroker.tiered.api import (
+    RemoteLogSegmentState,
+    RetriableRemoteStorageError,
+)
+from kbroker.tiered.tools import id_of
+from tests.tiered.tier_site import Site, tiered_config
+
+HOUR_MS = 3_600_000
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
+
+async def test_kafka_17236_with_copying_switched_off_local_retention_waits_for_no_upload(
+    autojump_clock: MockClock,
+) -> None:
+    site = Site(config=tiered_config(retention_bytes=1_500))
+    orders = site.add()
+    site.append(orders, 6)
+    async with site.at_work():
+        assert site.finished(orders) == [0]
+        site.reconfigure(orders, remote_log_copy_disable=True, local_retention_bytes=-2)
+        await site.changed()
+        site.append(orders, 30)
+        await site.rounds(2)
+        assert site.storage.copied == [0], "nothing more is copied"
+        assert not site.remote(orders).copies
+        await site.retain(orders)
+        assert orders.log.size <= 1_500 + 800
+        assert orders.log.log_start_offset == orders.log.local_log_start_offset > 8
+        await site.rounds()
+        assert site.segments(orders) == [], "what is in the tier expires as before"
+        site.reconfigure(orders, remote_log_copy_disable=False, local_retention_bytes=0)
+        await site.changed()
+        await site.settle()
+        assert site.finished(orders), "and copying can be switched on again"
+        assert site.finished(orders)[0] >= orders.log.log_start_offset - 3
+        assert not site.complaints(orders)
+
+
+async def test_copying_switched_off_leaves_what_is_in_the_tier_readable(autojump_clock: MockClock) -> None:
+    site = Site()
+    orders = site.add()
+    site.append(orders, 20)
+    async with site.at_work():
+        await site.retain(orders)
+        before = site.finished(orders)
+        site.reconfigure(orders, remote_log_copy_disable=True, local_retention_bytes=-2)
+        await site.changed()
+        site.append(orders, 20)
+        await site.rounds(3)
+        await site.retain(orders)
+        assert site.finished(orders) == before
+        assert orders.log.log_start_offset == 0
+        assert orders.remote is not None
+
+
+async def test_kip_950_leaving_the_tier_gives_up_what_is_in_it_alone(autojump_clock: MockClock) -> None:
+    site = Site()
+    orders, others = site.add(), site.add("others")
+    for one in (orders, others):
+        site.append(one, 20)
+    async with site.at_work():
+        await site.retain(orders)
+        local = orders.log.local_log_start_offset
+        assert local > 10
+        site.reconfigure(orders, remote_storage_enable=False, remote_log_delete_on_disable=True)
+        await site.changed()
+        await site.rounds()
+        assert orders.remote is None
+        assert orders.log.log_start_offset == orders.log.local_log_start_offset == local
+        assert read_file(site.disk, "/data/log-start-offset-checkpoint")
+        assert site.objects() == {one.remote_log_segment_id.id for one in site.segments(others)}
+        assert site.manager._registry.entries == {id_of(others)}
+        assert not site.metadata.is_ready(id_of(orders)), "its metadata is followed no more"
+        # And back again: what is here is copied anew, though once it had been there.
+        site.append(orders, 4)
+        site.reconfigure(orders, remote_storage_enable=True)
+        await site.changed()
+        await site.rounds()
+        assert site.finished(orders)[0] == local
+        assert not site.complaints(orders)
+
+
+async def test_after_leaving_and_coming_back_nothing_local_goes_that_the_tier_has_no_more(
+    autojump_clock: MockClock,
+) -> None:
+    """Segments that were copied once are still here, and their copies are deleted: they count as not copied."""
+    site = Site(config=tiered_config(local_retention_bytes=-2))
+    orders = site.add()
+    site.append(orders, 20)
+    async with site.at_work():
+        assert site.finished(orders)[0] == 0
+        site.reconfigure(orders, remote_storage_enable=False, remote_log_delete_on_disable=True)
+        await site.changed()
+        await site.rounds()
+        assert site.objects() == set()
+        assert orders.log.log_start_offset == 0
+        site.storage.down = RetriableRemoteStorageError("down")
+        site.reconfigure(orders, remote_storage_enable=True, local_retention_bytes=0)
+        await site.changed()
+        await site.rounds()
+        await site.retain(orders)
+        assert orders.log.local_log_start_offset == 0
+        assert not site.complaints(orders)
+        site.storage.down = None
+        await site.rounds(2)
+        await site.retain(orders)
+        assert site.finished(orders)[0] == 0
+        assert orders.log.local_log_start_offset > 10
+        assert not site.complaints(orders)
+
+
+async def test_kafka_15130_the_deletion_of_a_topic_is_a_job_that_survives_restarts(autojump_clock: MockClock) -> None:
+    site = Site()
+    orders, others = site.add(), site.add("others")
+    site.append(orders, 20)
+    site.append(others, 8)
+    async with site.at_work():
+        site.storage.down = RetriableRemoteStorageError("down")
+        site.delete_topic(orders)
+        await site.changed()
+        await site.rounds(2)
+        assert len(site.objects()) == 5
+    for is_up in (False, False, True):
+        site.close()
+        site = site.again()
+        site.storage.down = None if is_up else RetriableRemoteStorageError("down")
+        others = site.add("others")
+        async with site.at_work():
+            await site.rounds(2)
+            ours = {one.remote_log_segment_id.id for one in site.segments(others)}
+            assert len(ours) == 1
+            assert (site.objects() == ours) is is_up
+
+
+async def test_m8_a_topic_deleted_just_before_the_broker_died_leaves_nothing(autojump_clock: MockClock) -> None:
+    """The metadata of the cluster knows the topic no more, and nobody told the tier."""
+    site = Site()
+    site.append(site.add(), 20)
+    async with site.at_work():
+        assert site.objects()
+    site.close()
+    again = site.again()
+    async with again.at_work():
+        assert again.objects() == set()
+        assert again.manager._registry.entries == frozenset()
+        assert read_file(again.disk, again.manager._registry.path) == b"0\n0\n"
+
+
+async def test_another_topic_of_the_same_name_has_nothing_to_do_with_the_deleted_one(
+    autojump_clock: MockClock,
+) -> None:
+    site = Site()
+    orders = site.add()
+    site.append(orders, 20)
+    async with site.at_work():
+        site.delete_topic(orders)
+        site.written.clear()
+        successor = site.add(topic_id=UUID(int=0xBEEF))
+        site.append(successor, 9)
+        await site.changed()
+        await site.rounds(2)
+        assert site.finished(successor) == [0, 4]
+        assert site.objects() == {one.remote_log_segment_id.id for one in site.segments(successor)}
+        assert site.manager._registry.entries == {id_of(successor)}
+        assert not site.complaints(successor)

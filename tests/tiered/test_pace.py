@@ -1,0 +1,151 @@
+"""How fast and until when is copied: flushes, quotas, stops."""
+
+from __future__ import annotations
+
+import trio
+from trio.testing import MockClock
+
+from kbroker.tiered.api import (
+    RemoteLogSegmentState,
+)
+from tests.tiered.tier_site import Site, settings, tiered_config
+
+HOUR_MS = 3_600_000
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
+
+async def test_a_flush_rolls_and_copies_what_was_there_when_it_was_asked_for(autojump_clock: MockClock) -> None:
+    site = Site()
+    orders = site.add()
+    site.append(orders, 2)
+    async with site.at_work():
+        assert site.finished(orders) == []
+        await trio.sleep(1)
+        site.reconfigure(orders, kbroker_remote_flush_timestamp_ms=site.env.timestamp_ms())
+        await site.changed()
+        await site.settle()
+        assert site.finished(orders) == [0]
+        assert site.remote(orders).highest_offset_in_remote_storage == 1
+        await trio.sleep(1)
+        site.append(orders, 1)
+        await site.rounds(3)
+        assert site.finished(orders) == [0], "what came later stays until its segment closes by itself"
+        site.reconfigure(orders, kbroker_remote_flush_timestamp_ms=site.env.timestamp_ms())
+        await site.changed()
+        await site.settle()
+        assert site.finished(orders) == [0, 2]
+
+
+async def test_a_flush_that_a_restart_interrupted_is_made_up_for(autojump_clock: MockClock) -> None:
+    disk_time = [0]
+    from kbroker.testing.disk import SimulatedDisk
+
+    site = Site(SimulatedDisk(timestamp_ms=lambda: disk_time[0]))
+    orders = site.add()
+    disk_time[0] = site.env.timestamp_ms()
+    site.append(orders, 6)
+    await trio.sleep(1)
+    site.close()
+    asked = site.env.timestamp_ms()
+    await trio.sleep(1)
+    again = site.again(config=tiered_config(kbroker_remote_flush_timestamp_ms=asked))
+    orders = again.add()
+    async with again.at_work():
+        assert again.finished(orders) == [0, 4]
+        disk_time[0] = again.env.timestamp_ms()
+        again.append(orders, 1)
+        again.close_segment(orders)
+        again.append(orders, 1)
+    again.close()
+    third = again.again()
+    orders = third.add()
+    async with third.at_work():
+        assert third.finished(orders)[-1] == 6
+        assert orders.log.segments.active.base_offset == 7, "all of it was appended later: it is not rolled again"
+
+
+async def test_the_copy_quota_holds_over_all_partitions_and_can_be_changed(autojump_clock: MockClock) -> None:
+    limits = {
+        "remote_log_manager_copy_max_bytes_per_second": 100,
+        "remote_log_manager_copy_quota_window_num": 1,
+        "remote_log_manager_task_interval_ms": 1_000,
+    }
+    site = Site(tier=settings(**limits))
+    for number in range(3):
+        site.append(site.add(f"topic{number}"), 40)
+    began = trio.current_time()
+    async with site.at_work():
+        size = max(segment.size for one in site.partitions.values() for segment in one.log.segments)
+        await trio.sleep(60)
+        copied = sum(site.remote(one).counters.copy_bytes for one in site.partitions.values())
+        spent = trio.current_time() - began
+        assert copied <= 100 * (spent + 1) + size
+        assert copied >= 100 * spent - size
+        site.manager.reconfigure(settings(**{**limits, "remote_log_manager_copy_max_bytes_per_second": 10_000}))
+        await trio.sleep(5)
+        assert all(site.remote(one).copy_lag_segments == 0 for one in site.partitions.values())
+        assert sum(site.remote(one).copy_lag_bytes for one in site.partitions.values()) == 0
+
+
+async def test_kafka_15265_a_quota_counts_from_the_first_copy_after_a_restart(autojump_clock: MockClock) -> None:
+    limits = settings(
+        remote_log_manager_copy_max_bytes_per_second=10,
+        remote_log_manager_copy_quota_window_num=1,
+    )
+    site = Site(tier=limits)
+    site.append(site.add(), 40)
+    async with site.at_work():
+        assert len(site.storage.copied) == 1, "one segment is more than the budget of a minute"
+    site.close()
+    again = site.again()
+    again.add()
+    async with again.at_work():
+        await trio.sleep(1)
+        assert len(again.storage.copied) == 1
+
+
+class MinuteThreads:
+    """Threads in which each copy takes a minute."""
+
+    async def run_blocking(self, function, *arguments):  # type: ignore[no-untyped-def]
+        if function.__name__ == "_copy_data":
+            with trio.CancelScope(shield=True):  # a thread cannot be cancelled
+                await trio.sleep(60)
+        else:
+            await trio.lowlevel.checkpoint()
+        return function(*arguments)
+
+    def resize(self, limit: int) -> None: ...
+
+
+async def test_a_stop_lets_the_copy_under_way_end_and_begins_no_other(autojump_clock: MockClock) -> None:
+    site = Site()
+    orders = site.add()
+    site.append(orders, 20)
+    site.manager.tools.copy_threads = MinuteThreads()
+    async with site.at_work():
+        await trio.sleep(10)
+        await site.manager.stop(grace_ms=90_000)
+        assert site.storage.copied == [0]
+        assert site.finished(orders) == [0]
+
+
+async def test_a_stop_that_takes_too_long_leaves_something_that_the_next_start_tidies_up(
+    autojump_clock: MockClock,
+) -> None:
+    site = Site()
+    orders = site.add()
+    site.append(orders, 20)
+    site.manager.tools.copy_threads = MinuteThreads()
+    async with site.at_work():
+        await trio.sleep(10)
+        site.topic.set_reachable(False)
+        await site.manager.stop(grace_ms=1_000)
+        site.topic.set_reachable(True)
+    site.close()
+    again = site.again()
+    orders = again.add()
+    async with again.at_work():
+        assert again.finished(orders) == [0, 4, 8, 12]
+        assert again.storage.deleted == [0]
+        assert not again.complaints(orders)
