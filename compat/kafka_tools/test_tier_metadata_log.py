@@ -1,0 +1,172 @@
+"""`__remote_log_metadata`: Kafka's DumpLogSegments decodes what kbroker writes there, and `kbroker dump-log` prints its
+lines, to the letter, for records of both.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from compat.conftest import KafkaTool
+from compat.kafka import KafkaNode
+from compat.kafka_tools.test_dump_log_equality import compare, kafka_lines
+from compat.tiered.site import HURRIED, ONLY_THE_ACTIVE_ONE, TIERED, WAIT_S, Records, Site
+from kbroker.runtime.disk import RealDisk
+from kbroker.storage.log import Log
+from kbroker.storage.log_config import LogConfig
+from kbroker.testing.remote_metadata import DELETED, DELETING, FINISHED, ORDERS, segment_metadata, update_to
+from kbroker.tiered.api import (
+    RemoteLogSegmentMetadata,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+    TopicIdPartition,
+)
+from kbroker.tiered.lifecycle import MetadataEvent, RemoteLogMetadataCache, to_snapshot_record
+from kbroker.tiered.metadata_topic import encode_event, partition_of, read_events
+from wire.record_batch import Record, batches, build_batch
+from wire.stored.frame import encode_record
+
+__all__ = ["kafka_lines"]
+
+FLAG = "--remote-log-metadata-decoder"
+
+
+def events() -> list[MetadataEvent]:
+    """Every kind of event, with every field at its default and at another value."""
+    plain = segment_metadata(ORDERS, 0, 99, segment_id=UUID(int=1))
+    rich = replace(
+        segment_metadata(ORDERS, 100, 2**40, epochs={0: 100, 3: 150, 2**31 - 1: 2**33}, size=2**31 - 1),
+        txn_index_empty=True,
+        custom_metadata=bytes(range(100)),
+        max_timestamp_ms=-1,
+    )
+    found: list[MetadataEvent] = [plain, rich]
+    for custom in (None, b"", b"custom"):
+        found += [update_to(plain, state, custom=custom) for state in (FINISHED, DELETING, DELETED)]
+    found += [
+        RemotePartitionDeleteMetadata(ORDERS, state, event_timestamp_ms=5, broker_id=2**31 - 1)
+        for state in RemotePartitionDeleteState
+    ]
+    return found
+
+
+def write(directory: Path, values: list[bytes]) -> list[Path]:
+    """A partition of the topic with one record a batch, and one with all of them in a batch."""
+    for index, size in enumerate((1, len(values))):
+        path = directory / f"__remote_log_metadata-{index}"
+        path.mkdir()
+        log = Log.load(str(path), disk=RealDisk(), config=LogConfig(), topic="__remote_log_metadata", partition=index)
+        for at in range(0, len(values), size):
+            records = [Record(timestamp=7, key=None, value=value) for value in values[at : at + size]]
+            log.append(build_batch(records), leader_epoch=3, timestamp_ms=7)
+        log.close()
+    return sorted(directory.glob("*/*.log"))
+
+
+def test_kafka_decodes_the_records_of_kbroker_and_both_tools_print_the_same(
+    kafka_lines: KafkaTool, tmp_path: Path
+) -> None:
+    files = write(tmp_path, [encode_event(event) for event in events()])
+    lines = compare(kafka_lines, files, FLAG)
+    text = "\n".join(lines)
+    assert len(re.findall(r"payload: RemoteLogSegmentMetadata\{", text)) == 2 * 2
+    assert len(re.findall(r"payload: RemoteLogSegmentMetadataUpdate\{", text)) == 2 * 9
+    assert len(re.findall(r"payload: RemotePartitionDeleteMetadata\{", text)) == 2 * 3
+    for part in ("txnIdxEmpty=true", "CustomMetadata{100 bytes}", "segmentLeaderEpochs={0=100, 3=150, 2147483647=8589"):
+        assert part in text
+    compare(kafka_lines, files, FLAG, "--skip-record-metadata")
+
+
+def wrong_values() -> list[bytes]:
+    """What no broker writes, each wrong in a way of its own."""
+    plain = events()[0]
+    assert isinstance(plain, RemoteLogSegmentMetadata)
+    good, update, deletion = (encode_event(event) for event in (plain, events()[2], events()[-1]))
+    contradicting = [
+        replace(plain, start_offset=-5),
+        replace(plain, end_offset=-1),
+        replace(plain, segment_leader_epochs=()),
+        replace(plain, segment_leader_epochs=((2, 0), (1, 5), (2, 7))),
+        replace(plain, segment_size_in_bytes=-3),
+    ]
+    kept_in_files = [plain, replace(plain, custom_metadata=b"custom", txn_index_empty=True)]
+    return [
+        *(b"", b"\x00", b"\x01", b"\x80", b"\x01\x00", b"\x01\x09\x00", b"\x02\x00\x00", b"no record at all"),
+        *(b"\xff\xff\x7f", b"\x01\x80\x80\x04\x00", b"\x01\x00\x00", b"\x01\x00\x01" + good[3:]),
+        *(good[:-3], good + b"xy", good[:-2] + b"\x09\x00", update[:-2] + b"\x09\x00", deletion[:-2] + b"\x07\x00"),
+        *(encode_event(event) for event in contradicting),
+        *(encode_record(to_snapshot_record(each), 0) for each in kept_in_files),
+    ]
+
+
+def test_records_that_no_broker_wrote_are_told_of_in_kafkas_words(kafka_lines: KafkaTool, tmp_path: Path) -> None:
+    wrong = wrong_values()
+    files = write(tmp_path, [part for value in wrong for part in (value, encode_event(events()[0]))])
+    text = "\n".join(compare(kafka_lines, files, FLAG, status=1))
+    assert text.count("Error at offset") == 2 * (len(wrong) - 4)
+
+
+@pytest.fixture(scope="module")
+def tiered_by_kafka(kafka_libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of Apache Kafka as installed, which has copied and deleted segments in its directory tier."""
+    assert kafka_libraries.is_dir()
+    directory = tmp_path_factory.mktemp("tiered-by-kafka")
+    site = Site(KafkaNode(directory, overrides=HURRIED, tier=directory / "tier"), directory / "tier")
+    site.broker.start()
+    try:
+        site.create("copied", {**TIERED, **ONLY_THE_ACTIVE_ONE})
+        site.produce("copied", Records(range(0, 10, 2), records=3).batches())
+        await_states(site, [FINISHED] * 4)
+        site.delete_records("copied", 6)
+        await_states(site, [DELETED] * 2 + [FINISHED] * 2)
+    finally:
+        site.broker.stop()
+    assert site.broker.log_directory is not None
+    return site.broker.log_directory
+
+
+def await_states(site: Site, expected: Sequence[int]) -> None:
+    """Wait until the segments of the topic are in these states, by their start."""
+    deadline = time.monotonic() + WAIT_S
+    while (found := [each.state for each in site.segments("copied")]) != expected:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.1)
+
+
+def test_records_of_kafkas_are_dumped_as_kafka_does_and_tell_kbroker_the_same_story(
+    kafka_lines: KafkaTool, tiered_by_kafka: Path
+) -> None:
+    files = [path for path in tiered_by_kafka.glob("__remote_log_metadata-*/*.log") if path.stat().st_size]
+    text = "\n".join(compare(kafka_lines, files, FLAG))
+    for state in ("COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_STARTED", "DELETE_SEGMENT_FINISHED"):
+        assert f"state={state}" in text
+    caches: dict[TopicIdPartition, RemoteLogMetadataCache] = {}
+    for path in files:
+        for _, event in read_all(path):
+            about = partition_of(event)
+            assert caches.setdefault(about, RemoteLogMetadataCache(about)).replay(event) is None
+    (cache,) = caches.values()
+    left = cache.list_remote_log_segments(0)
+    assert [(each.start_offset, each.end_offset) for each in left] == [(6, 8), (9, 11)]
+    assert cache.highest_offset_for_epoch(0) == 11
+    encoded = {encode_event(event) for path in files for _, event in read_all(path)}
+    stored = {value for path in files for value in values(path)}
+    assert encoded == stored, "what Kafka wrote is written again to the byte"
+
+
+def read_all(path: Path) -> list[tuple[int, MetadataEvent]]:
+    partition = int(path.parent.name.rpartition("-")[2])
+    found = read_events(path.read_bytes(), 0, end_offset=1 << 40, partition=partition, partition_count=3)
+    assert not found.skipped
+    return found.events
+
+
+def values(path: Path) -> list[bytes]:
+    found = [record.value for batch in batches(path.read_bytes()) for record in batch.records()]
+    return [value for value in found if value is not None]
