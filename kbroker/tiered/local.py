@@ -29,7 +29,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from kbroker.runtime.disk import RealDisk
-from kbroker.runtime.ports import Disk, File
+from kbroker.runtime.ports import Disk
 from kbroker.storage.checkpoint import TEMPORARY_SUFFIX, read_file
 from kbroker.tiered.api import (
     IndexType,
@@ -51,11 +51,8 @@ from kbroker.tiered.layout import (
     parse_object_name,
     partition_prefix,
 )
+from kbroker.tiered.moving import Mover
 from kbroker.tiered.streams import FileStream
-
-PIECE_BYTES: Final = 512 << 10
-SYNC_BYTES: Final = 4 << 20
-"""Measured: larger steps copy no faster and make appends beside them wait longer, smaller ones cost processor time."""
 
 KNOWN_KEYS: Final = frozenset({"dir", "log.dir", "broker.id", "cluster.id"})
 DEFAULT_SUFFIX: Final = "-tier"
@@ -86,6 +83,7 @@ class LocalRemoteStorage:
 
     def __init__(self, disk: Disk | None = None) -> None:
         self._disk: Disk = RealDisk() if disk is None else disk
+        self._mover = Mover(self._disk)
         self._root = ""
         self._cluster_id = ""
         self._names = threading.Lock()  # held while directories are made or removed
@@ -175,30 +173,14 @@ class LocalRemoteStorage:
                 target.pwrite(source, 0)
                 sent = StoredFile(len(source), crc32c(source))
             else:
-                sent = self._pump(source, target)
+                sent = self._mover.move(source, target)
             target.sync()
-            stored = _summed(target)
+            stored = self._mover.sum(target)
         finally:
             target.close()
         if stored != sent:
             raise RemoteStorageError(f"{path} is not what was written: {stored}, sent were {sent}")
         return sent
-
-    def _pump(self, path: str, target: File) -> StoredFile:
-        source = self._disk.open(path, writable=False)
-        try:
-            position = unsynced = checksum = 0
-            while piece := source.pread(PIECE_BYTES, position):
-                target.pwrite(piece, position)
-                checksum = crc32c(piece, checksum)
-                position += len(piece)
-                unsynced += len(piece)
-                if unsynced >= SYNC_BYTES:
-                    target.sync()
-                    unsynced = 0
-            return StoredFile(position, checksum)
-        finally:
-            source.close()
 
     def _publish(self, metadata: RemoteLogSegmentMetadata, temporary: Mapping[str, str], published: list[str]) -> None:
         directory = self._directory(metadata)
@@ -369,14 +351,6 @@ class LocalRemoteStorage:
                     del self._in_use[segment_id]
                 else:
                     self._in_use[segment_id] = lock, users - 1
-
-
-def _summed(file: File) -> StoredFile:
-    position = checksum = 0
-    while piece := file.pread(PIECE_BYTES, position):
-        checksum = crc32c(piece, checksum)
-        position += len(piece)
-    return StoredFile(position, checksum)
 
 
 def _describe(metadata: RemoteLogSegmentMetadata) -> str:
