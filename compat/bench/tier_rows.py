@@ -29,6 +29,7 @@ HURRIED = {
     "remote.log.manager.task.interval.ms": "500",
     "log.retention.check.interval.ms": "500",
     "log.initial.task.delay.ms": "100",
+    "log.segment.delete.delay.ms": "1000",
 }
 TIERED = {"remote.storage.enable": "true", "segment.bytes": str(SEGMENT_BYTES), "local.retention.bytes": "1"}
 
@@ -137,6 +138,10 @@ def _many_segments(rival: Rival) -> str:
     for partition in range(SEGMENT_PARTITIONS):
         while offset(rival, topic, EARLIEST_LOCAL, partition=partition) < each:
             time.sleep(0.1)
+    logs = rival.broker.log_directory
+    assert logs is not None
+    while any(logs.glob(f"{topic}-*/*.deleted")):
+        time.sleep(0.1)
     return topic
 
 

@@ -2,9 +2,10 @@
 
 A large request is received into a buffer of about a megabyte. By default glibc gives such buffers back to the kernel
 when they are freed, and touching fresh pages for the next one costs more than receiving into it (0.2-0.5 ms a MiB, on
-virtual machines several times that). Told to keep some, it hands out the same pages again. It would keep them for each thread
-apart: what one thread read from the tier and another let go of would be missing to both. With one arena for all, a cold
-read takes a fifth less of the processor, and the process stays some 60 MiB smaller. Another C library stays as it is.
+virtual machines several times that). Told to keep some, it hands out the same pages again. It would keep them for each
+thread apart: what one thread read from the tier and another let go of would be missing to both. With one arena for all,
+a cold read takes a fifth less of the processor, and the process stays some 60 MiB smaller. Another C library stays as
+it is.
 
 Source: mallopt(3)
 """
