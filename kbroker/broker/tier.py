@@ -164,9 +164,9 @@ class Tier:
     def on_image(self, image: Image, delta: Delta) -> None:
         """Follow the metadata, in the tier's own time."""
         self._changed.set()
-        if self._is_running or self._nursery is None or not (delta.changed_configs or delta.created_topics):
+        if self._is_running or self._nursery is None:
             return
-        if self._is_wanted(image):
+        if (delta.changed_configs or delta.created_topics or delta.features_changed) and self._is_wanted(image):
             self._is_running = True
             self._nursery.start_soon(self._run)
 
@@ -175,7 +175,9 @@ class Tier:
         if self.manager is not None and self.reader is not None and self._indexes is not None:
             self.manager.reconfigure(tier)
             self.reader.reconfigure(tier)
-            self._indexes.resize(tier.remote_log_index_file_cache_total_size_bytes)
+            assert self._nursery is not None
+            size = tier.remote_log_index_file_cache_total_size_bytes
+            self._nursery.start_soon(self._broker.env.run_blocking, self._indexes.resize, size)
 
     async def stop(self) -> None:
         """Let copies that are under way end, for a while, and write down what spares the next start its reading.

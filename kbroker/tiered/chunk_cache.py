@@ -40,6 +40,7 @@ from kbroker.tiered.calls import plugin_errors
 from kbroker.tiered.quota import ByteQuota
 
 _ATTEMPTS: Final = 2
+LONGEST_PAUSE_MS: Final = 1_000
 
 
 class ChunkKey(NamedTuple):
@@ -326,7 +327,7 @@ class ChunkCache:
     async def _read(self, chunk: Chunk) -> None:
         try:
             while pause_ms := self._quota.wait_ms(self._env.now_ms()):
-                await self._env.sleep_ms(pause_ms)
+                await self._env.sleep_ms(min(pause_ms, LONGEST_PAUSE_MS))  # the rate may be changed meanwhile
             self._quota.take(chunk.size, now_ms=self._env.now_ms())
             chunk.data = await self._threads.run_blocking(_read_whole, self._storage, chunk)
         except RemoteStorageError as error:

@@ -238,6 +238,31 @@ SEEN_ELSEWHERE = {
     "compression.lz4.level": "below",
     "compression.zstd.level": "below",
     "unclean.leader.election.enable": "tests/controller/test_partitions.py: there is no second replica here",
+    **dict.fromkeys(
+        (
+            "log.local.retention.bytes",
+            "log.local.retention.ms",
+            "local.retention.bytes",
+            "local.retention.ms",
+            "remote.fetch.max.wait.ms",
+            "remote.list.offsets.request.timeout.ms",
+            "remote.log.index.file.cache.total.size.bytes",
+            "remote.log.manager.copier.thread.pool.size",
+            "remote.log.manager.expiration.thread.pool.size",
+            "remote.log.manager.fetch.max.bytes.per.second",
+            "remote.log.reader.threads",
+        ),
+        "tests/broker/test_tier_settings.py",
+    ),
+    **dict.fromkeys(
+        (
+            "remote.log.copy.disable",
+            "remote.log.delete.on.disable",
+            "remote.log.manager.copy.max.bytes.per.second",
+            "remote.storage.enable",
+        ),
+        "tests/broker/test_tier.py",
+    ),
     "segment.jitter.ms": "tests/storage/test_log.py: it is drawn by chance",
     "log.roll.jitter.ms": "tests/storage/test_log.py: it is drawn by chance",
 }
@@ -299,7 +324,7 @@ async def change(client: Client, kind: int, name: str, *changes: tuple[str, str 
         ("compression.zstd.level", "23"),
         ("min.insync.replicas", "0"),
         ("cleanup.policy", "burn"),
-        ("remote.storage.enable", "true"),
+        ("remote.storage.enable", "maybe"),
         ("no.such.setting", "1"),
     ],
 )
