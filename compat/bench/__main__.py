@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from compat.bench.group_rows import many_groups, ten_thousand
-from compat.bench.report import markdown, medians, plain, table
+from compat.bench.report import markdown, measured, medians, plain, table
 from compat.bench.rivals import rivals
 from compat.bench.rows import ROUND, many_partitions, start_and_memory, warm_up
 from compat.bench.sizes import FULL, QUICK, Figures
@@ -85,7 +85,7 @@ def main() -> int:
         shutil.rmtree(directory, ignore_errors=True)
     theirs, ours = medians(found.get("kafka", [])), medians(found.get("kbroker", []))
     lines = table(theirs, ours)
-    print(plain(lines))
+    print(plain(measured(lines)))
     whole = not options.quick and not options.only and {"kafka", "kbroker"} == found.keys()
     if options.write or (options.write is None and whole):
         spread = {
@@ -96,7 +96,7 @@ def main() -> int:
             }
             for side in ("kafka", "kbroker")
         }
-        PAGE.write_text(markdown(lines, spread, options.rounds))
+        PAGE.write_text(markdown(lines, spread, options.rounds, former=PAGE.read_text()))
         print(f"written: {PAGE.relative_to(PAGE.parents[1])}", file=sys.stderr)
     return 0 if all(line[-1] != "NO" for line in lines) else 1
 

@@ -41,6 +41,11 @@ def table(theirs: Figures, ours: Figures) -> list[tuple[str, ...]]:
     return lines
 
 
+def measured(lines: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Those with a figure."""
+    return [line for line in lines if line[2:4] != ("-", "-")]
+
+
 def plain(lines: Sequence[tuple[str, ...]]) -> str:
     """For a terminal."""
     widths = [max(len(line[column]) for line in (HEAD, *lines)) for column in range(len(HEAD))]
@@ -57,25 +62,26 @@ def machine() -> str:
 
 
 def markdown(
-    lines: Sequence[tuple[str, ...]], spread: Mapping[str, Mapping[str, tuple[float, float]]], rounds: int
+    lines: Sequence[tuple[str, ...]],
+    spread: Mapping[str, Mapping[str, tuple[float, float]]],
+    rounds: int,
+    *,
+    former: str = "",
 ) -> str:
-    """The page for docs/."""
-    rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    ranges = "\n".join(
-        f"| {row.title} | {row.unit} | "
-        + " | ".join(
-            f"{spelt(low)} - {spelt(high)}"
-            for low, high in (spread[side].get(row.key, (0.0, 0.0)) for side in ("kafka", "kbroker"))
-        )
-        + " |"
-        for row in ROWS
-    )
+    """The page for docs/. Rows without a figure stand as they did on the former page."""
+    ranges = [
+        (row.title, row.unit, *(_range(spread[side].get(row.key)) for side in ("kafka", "kbroker"))) for row in ROWS
+    ]
+    whole = {line[:2] for line in measured(lines)}
+    rows = "\n".join(_line(line, whole, former) for line in lines)
+    ranges_text = "\n".join(_line(line, whole, former) for line in ranges)
     return f"""<!-- Written by `python -m compat.bench`; do not edit. -->
 # Benchmarks: kbroker beside Apache Kafka 4.3.1
 
 Both brokers ran on one machine in one run: {machine()}; Kafka on a heap of 1 GiB with the options of its own start
 script. Each was warmed with 20,000 requests; then they were measured in turn, {rounds} rounds, with the same bytes by
-the same clients in processes of their own. A figure is the median of the rounds.
+the same clients in processes of their own. A figure is the median of the rounds. The rows about tiered storage are of a
+run of their own, again with both.
 
 | {" | ".join(HEAD)} |
 |{"---|" * len(HEAD)}
@@ -106,5 +112,19 @@ The lowest and the highest round:
 
 | what | unit | Apache Kafka 4.3.1 | kbroker |
 |---|---|---|---|
-{ranges}
+{ranges_text}
 """
+
+
+def _range(found: tuple[float, float] | None) -> str:
+    return "-" if found is None else f"{spelt(found[0])} - {spelt(found[1])}"
+
+
+def _line(line: tuple[str, ...], measured_now: set[tuple[str, ...]], former: str) -> str:
+    """A line of a table: as it is, or that of the former page with as many cells."""
+    if line[:2] not in measured_now:
+        for old in former.splitlines():
+            cells = tuple(cell.strip() for cell in old.strip("|").split("|"))
+            if cells[:2] == line[:2] and len(cells) == len(line):
+                return old
+    return f"| {' | '.join(line)} |"

@@ -42,7 +42,7 @@ TIER_ROWS = [
         at_least_times(1.2),
     ),
     Row("tier-first", "the same: first bytes after a seek, p50", "ms", "<= 1 x", at_most_times(1)),
-    Row("tier-cpu", "the same: CPU of the broker", "s/GB", "<= 1 x", at_most_times(1)),
+    Row("tier-cpu", "the same cold read: CPU of the broker", "s/GB", "<= 1 x", at_most_times(1)),
     Row("tier-copy-memory", "copying 1 GB to the directory tier: resident over idle", "MiB", "<= 200", at_most(200)),
     Row("tier-read-memory", "reading it: resident over idle", "MiB", "<= 200", at_most(200)),
     Row("tier-rest", "Produce of one 100 B record, no tier: p99", "us", "<= 1 x", at_most_times(1)),
