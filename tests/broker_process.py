@@ -25,10 +25,15 @@ class BrokerProcess:
     """`kbroker serve` on a directory. Use as a context manager: it is killed at the end if it still runs."""
 
     def __init__(
-        self, directory: Path, *arguments: str, listen: str = "127.0.0.1:0", start_seconds: float = 20
+        self,
+        directory: Path,
+        *arguments: str,
+        listen: str = "127.0.0.1:0",
+        start_seconds: float = 20,
+        module: str = "kbroker",
     ) -> None:
         self.directory = directory
-        command = [sys.executable, "-m", "kbroker", "serve", "--data-dir", str(directory), "--listen", listen]
+        command = [sys.executable, "-m", module, "serve", "--data-dir", str(directory), "--listen", listen]
         self.process = subprocess.Popen(
             [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
         )

@@ -92,8 +92,8 @@ class Held:
         self.remote.copy_lag_bytes, self.remote.copy_lag_segments = lag
 
     def make_out(self, metadata: RemoteLogMetadataManager) -> bool:
-        """Learn from the metadata, which has been read, what the tier has of the log: a leader once in each epoch, since
-        it knows what it copies, any other each time. Whether the leader epoch is another one than last time.
+        """Learn from the metadata, which has been read, what the tier has of the log: a leader once in each epoch,
+        since it knows what it copies, any other each time. Whether the leader epoch is another one than last time.
         """
         partition, remote = self.partition, self.remote
         is_new = remote.highest_offset_in_remote_storage is None or self.leader_epoch != partition.leader_epoch

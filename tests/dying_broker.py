@@ -1,0 +1,77 @@
+"""`kbroker serve` that dies at a chosen operation of the real disk, as by `kill -9` at just that moment.
+
+    KBROKER_DIES_AT='rename before 1 *.manifest.json.tmp' python -m tests.dying_broker serve ...
+
+The words are an operation (write, rename, unlink, sync), a moment (before, half, after), which of the operations that
+match, counted from 1, and a pattern of paths as fnmatch knows it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from fnmatch import fnmatch
+from functools import partial
+
+from kbroker import cli, node
+from kbroker.runtime.disk import RealDisk, RealFile
+from kbroker.runtime.env import RealEnv
+from kbroker.runtime.ports import Buffer
+
+DIES_AT = "KBROKER_DIES_AT"
+EXIT_CODE = 137
+
+
+class DyingDisk(RealDisk):
+    """The real disk, the process on which dies."""
+
+    def __init__(self, text: str) -> None:
+        self.operation, self.moment, number, self.pattern = text.split(" ", 3)
+        self._left = int(number)
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
+        file = super().open(path, create=create, writable=writable)
+        dying = DyingFile(path, os.dup(file.fileno()))
+        dying.disk = self
+        file.close()
+        return dying
+
+    def rename(self, old: str, new: str) -> None:
+        self.around("rename", old, lambda: super(DyingDisk, self).rename(old, new))
+
+    def unlink(self, path: str) -> None:
+        self.around("unlink", path, lambda: super(DyingDisk, self).unlink(path))
+
+    def around(self, operation: str, path: str, do: Callable[[], None], half: Callable[[], None] | None = None) -> None:
+        """Do it, or die before, in the middle of it, or after."""
+        dies = operation == self.operation and fnmatch(path, self.pattern)
+        if dies:
+            self._left -= 1
+            dies = self._left == 0
+        if dies and self.moment == "before":
+            os._exit(EXIT_CODE)
+        if dies and self.moment == "half":
+            assert half is not None
+            half()
+            os._exit(EXIT_CODE)
+        do()
+        if dies:
+            os._exit(EXIT_CODE)
+
+
+class DyingFile(RealFile):
+    __slots__ = ("disk",)
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        begun = memoryview(data)[: len(data) // 2]
+        write = super().pwrite
+        self.disk.around("write", self.path, lambda: write(data, position), lambda: write(begun, position))
+
+    def sync(self) -> None:
+        self.disk.around("sync", self.path, super().sync)
+
+
+if __name__ == "__main__":
+    node.RealEnv = partial(RealEnv, disk=DyingDisk(os.environ[DIES_AT]))  # type: ignore[misc, assignment]
+    sys.exit(cli.main())
