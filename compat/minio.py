@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -113,11 +114,17 @@ class MinioServer:
         return {"PATH": os.environ.get("PATH", ""), **quiet, **keys}
 
     def _serves(self) -> bool:
+        """Whether it refuses who is unknown: while it calls itself ready it may still answer 503 to all requests, and
+        tell clients to come back in a minute.
+        """
         try:
-            with urllib.request.urlopen(f"{self.endpoint}/minio/health/ready", timeout=2) as found:
-                return bool(found.status == 200)
+            urllib.request.urlopen(f"{self.endpoint}/", timeout=2).close()
+        except urllib.error.HTTPError as error:
+            error.close()
+            return error.code == 403
         except OSError as error:
             return "CERTIFICATE_VERIFY_FAILED" in str(error)
+        return True
 
     def suspend(self) -> None:
         """SIGSTOP: it is there, takes connections, and says nothing."""

@@ -20,6 +20,7 @@ Source  the S3 API; minio-py 7.2
 from __future__ import annotations
 
 import base64
+import re
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -49,9 +50,10 @@ _LONGEST_MESSAGE = 300
 _TRANSPORT = (urllib3.exceptions.HTTPError, OSError)
 _UNREADABLE = (ElementTree.ParseError, ValueError)  # the package raises them for XML that is none, or another
 _DAMAGED_ON_THE_WAY = frozenset(
-    {"BadDigest", "IncompleteBody", "InvalidDigest", "OperationAborted", "RequestTimeout"}
+    {"BadDigest", "IncompleteBody", "InvalidDigest", "MalformedXML", "OperationAborted", "RequestTimeout"}
     | {"XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"}
 )
+_ERROR = re.compile(rb"\s*(<\?xml[^>]*>)?\s*<Error[\s>]")
 
 
 class Deadline:
@@ -172,8 +174,10 @@ class _Connections(urllib3.PoolManager):
             decode_content=False,
             **options,
         )
+        if whole or response.status >= 300:
+            response = _read_whole(response, method, deadline)
         self.current.status = response.status
-        return _read_whole(response, method, deadline) if whole or response.status >= 300 else response
+        return response
 
 
 def _paced(body: Body, deadline: Deadline) -> Iterator[bytes]:
@@ -204,7 +208,8 @@ def _read_whole(response: BaseHTTPResponse, method: str, deadline: Deadline) -> 
     return urllib3.HTTPResponse(
         body=bytes(data),
         headers=response.headers,
-        status=response.status,
+        # S3 begins some answers as a success before it knows, and tells the error in the body.
+        status=500 if response.status < 300 and _ERROR.match(data) else response.status,
         reason=response.reason,
         request_method=method,
         enforce_content_length=False,
@@ -233,6 +238,10 @@ class _Minio(Minio):
         # The store checks the CRC-32C, which is signed like every header; so the body need not be.
         built["x-amz-content-sha256"] = body.sha256 or "UNSIGNED-PAYLOAD"
         return built, date
+
+
+class Unsure(Exception):
+    """An answer was a success, and what is there is not what was to be there."""
 
 
 class Client:
@@ -264,6 +273,7 @@ class Client:
         for left in range(self._settings.retries, -1, -1):
             if self._closed.is_set():
                 raise RemoteStorageError(f"{deadline.what}: closed")
+            deadline.seconds_left()
             try:
                 with self._connections.until(deadline):
                     return operation()
@@ -276,20 +286,20 @@ class Client:
                 if not left:
                     told = self._tell(deadline, str(error) or type(error).__name__)
                     raise RetriableRemoteStorageError(told) from None
-            except _Unsure as error:
+            except Unsure as error:
                 if not left:
                     raise RetriableRemoteStorageError(str(error)) from None
             self._closed.wait(min(backoff_ms / 1000, deadline.seconds_left()))
             backoff_ms = min(2 * backoff_ms, self._settings.retry_backoff_max_ms)
         raise AssertionError("the last attempt returns or raises")
 
-    def unsure(self, deadline: Deadline, why: str) -> Exception:
+    def unsure(self, deadline: Deadline, why: str) -> Unsure:
         """What an operation raises for an answer that cannot be: it is tried again like a broken connection."""
-        return _Unsure(self._tell(deadline, why))
+        return Unsure(self._tell(deadline, why))
 
     def _judge(self, deadline: Deadline, error: Exception) -> tuple[RemoteStorageError, bool]:
         """What the store's answer means, and whether the same may be asked again."""
-        status = self._connections.current.status
+        status = error.response.status if isinstance(error, S3Error) else self._connections.current.status
         if not status:
             raise error  # nothing was answered: it is ours, and not the store's
         code = (error.code or "") if isinstance(error, S3Error) else ""
@@ -324,17 +334,28 @@ class Client:
         text = self._keys.hide_in(f"{deadline.what}: {self._settings.endpoint}: {what}")
         return "".join(character if character.isprintable() else "?" for character in text[:_LONGEST_MESSAGE])
 
-    def state(self, name: str) -> StoredState:
-        """One HEAD, within `attempt`. Errors: the package's."""
-        found = self.store.stat_object(self._settings.bucket, name, extra_headers={"x-amz-checksum-mode": "ENABLED"})
+    def state(self, name: str) -> StoredState | None:
+        """One HEAD, within `attempt`; None where there is no such object. Errors: the package's."""
+        try:
+            found = self.store.stat_object(
+                self._settings.bucket, name, extra_headers={"x-amz-checksum-mode": "ENABLED"}
+            )
+        except S3Error as error:
+            if error.code == "NoSuchKey":
+                return None
+            raise
         headers: Mapping[str, str] = found.metadata or {}
         return StoredState(found.size or 0, headers.get("x-amz-checksum-crc32c"))
+
+    def expect(self, name: str, sent: StoredState, deadline: Deadline) -> None:
+        """Ask whether an object is there as it was sent. Errors: Unsure, if not; the package's."""
+        found = self.state(name)
+        if found is None or (found != sent and found.checksum is not None) or found.size != sent.size:
+            raise self.unsure(deadline, f"sent {sent}, and there is {found}")
+        if found.checksum is None:
+            raise RemoteStorageError(self._tell(deadline, "keeps no CRC-32C of what it stores"))
 
     def close(self) -> None:
         """Harmless when repeated; what runs ends with its next step."""
         self._closed.set()
         self._connections.clear()
-
-
-class _Unsure(Exception):
-    """An answer was a success, and what is there is not what was to be there."""

@@ -17,7 +17,7 @@ from urllib3.response import BaseHTTPResponse
 
 from kbroker.runtime.ports import File
 from kbroker.tiered.api import RemoteResourceNotFound, RemoteStorageError
-from kbroker.tiered.minio_client import BLOCK_BYTES, Body, Client, Deadline, checksum_text, discard
+from kbroker.tiered.minio_client import BLOCK_BYTES, Body, Client, Deadline, StoredState, Unsure, checksum_text, discard
 from kbroker.tiered.minio_credentials import KeySource
 from kbroker.tiered.minio_settings import MinioSettings
 
@@ -49,19 +49,10 @@ class Objects:
         def store() -> None:
             headers = {"Content-Type": _CONTENT, "x-amz-checksum-crc32c": checksum}
             self.client.store._put_object(self._bucket, full_name, body, headers)  # type: ignore[arg-type]  # a Body
-            self._verify(full_name, len(body), checksum, deadline)
+            self.client.expect(full_name, StoredState(len(body), checksum), deadline)
 
         self.client.attempt(deadline, store)
         return body
-
-    def _verify(self, full_name: str, size: int, checksum: str, deadline: Deadline) -> None:
-        found = self.client.state(full_name)
-        if found.checksum is None:
-            raise RemoteStorageError(f"{deadline.what}: {self._settings.endpoint} keeps no CRC-32C of what it stores")
-        if found != (size, checksum):
-            raise self.client.unsure(
-                deadline, f"{full_name} has {found.size} bytes, {found.checksum}; sent: {size}, {checksum}"
-            )
 
     def upload(self, name: str, source: File, deadline: Deadline) -> Upload:
         """Begin to store an object in parts."""
@@ -72,7 +63,7 @@ class Objects:
         return RangeStream(self.client, self._bucket, self._prefix + name, (start, end), size)
 
     def read_whole(self, name: str) -> bytes:
-        """All of a small object, held to the checksum that the store tells."""
+        """All of a small object, held to the checksum that the store tells of it."""
         deadline = self.client.deadline(f"reading {name}")
         headers = {"x-amz-checksum-mode": "ENABLED"}
 
@@ -80,7 +71,7 @@ class Objects:
             response = self.client.store.get_object(self._bucket, self._prefix + name, request_headers=dict(headers))
             data = _rest(response, deadline)
             told = response.headers.get("x-amz-checksum-crc32c")
-            if told is not None and told != checksum_text(crc32c(data)):
+            if told != checksum_text(crc32c(data)):
                 raise self.client.unsure(deadline, f"{len(data)} bytes that do not fit their checksum {told}")
             return data
 
@@ -182,7 +173,7 @@ class Upload:
         """
         checksums = [self._sent[part][1] for part in self.parts]
         whole = checksum_text(crc32c(b"".join(value.to_bytes(4, "big") for value in checksums)))
-        wanted = (self._size, f"{whole}-{len(checksums)}")
+        wanted = StoredState(self._size, f"{whole}-{len(checksums)}")
 
         def complete() -> None:
             failure: Exception | None = None
@@ -191,12 +182,11 @@ class Upload:
             except (MinioException, HTTPError, OSError) as error:
                 failure = error
             try:
-                found = self._client.state(self._name)
-            except MinioException:
-                raise failure or self._client.unsure(self._deadline, "completed, and not there") from None
-            if found != wanted:
-                told = f"{self._name} has {found.size} bytes, {found.checksum}; sent: {wanted[0]}, {wanted[1]}"
-                raise failure or self._client.unsure(self._deadline, told)
+                self._client.expect(self._name, wanted, self._deadline)
+            except Unsure:
+                if failure is None:
+                    raise
+                raise failure from None
 
         self._client.attempt(self._deadline, complete)
 
