@@ -26,7 +26,8 @@ from tests.test_tiered_node import (
     until,
 )
 
-IDLE = ("--override", "remote.log.manager.task.interval.ms=3600000")
+SLOW = ("--override", "remote.log.manager.copy.max.bytes.per.second=1")
+"""One segment may be copied, and the next one in two weeks."""
 DYING = "tests.dying_broker"
 
 
@@ -48,12 +49,11 @@ def assert_dies(broker: BrokerProcess) -> None:
 
 @pytest.fixture
 def filled(tmp_path: Path) -> Path:
-    """A data directory with a tiered topic of which nothing is in the tier yet."""
+    """A data directory with a tiered topic of which next to nothing is in the tier yet."""
     directory = tmp_path / "data"
-    with BrokerProcess(directory, *IDLE) as broker:
+    with BrokerProcess(directory, *SLOW) as broker:
         create_topic(broker, "orders")
         produce(broker, "orders", 0, RECORDS)
-        assert remote_files(directory) == []
         broker.stop(signal.SIGKILL)
     return directory
 
