@@ -11,6 +11,7 @@ import trio
 
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from kbroker.node import NodeFailed
+from kbroker.runtime.outcome import Outcome
 from kbroker.testing.broker import Client, MemoryBroker, killed, memory_broker
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.web.health import problems
@@ -23,6 +24,7 @@ from wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from wire.stored.metadata import FeatureLevelRecord
 from wire.types import ZERO_UUID
 
 TIER = "/data-tier"
@@ -277,6 +279,28 @@ async def test_a_broker_does_not_start_without_the_tier_that_its_topics_are_in()
         await delete_topic(await broker.connect(), "orders")
     async with memory_broker(disk, settings=off) as broker:
         assert broker.node.is_serving
+
+
+async def test_nothing_is_tiered_at_a_metadata_version_that_knows_no_tier() -> None:
+    """Directories of an older cluster may be at one; the tier begins when the level is raised."""
+
+    async def set_level(broker: MemoryBroker, level: int) -> None:
+        assert broker.node.broker is not None
+        record = FeatureLevelRecord(name="metadata.version", feature_level=level)
+        await broker.node.broker.controller.decide(lambda _: Outcome([record], None))
+
+    async with memory_broker(settings=QUICK) as broker:
+        client = await broker.connect()
+        await create_topic(client, "t", settings={"segment.bytes": 400})
+        await set_level(broker, 8)
+        assert await alter(client, "t", {"remote.storage.enable": "true", "local.retention.bytes": 1}) == (0, None)
+        await fill(client, "t", 4)
+        await trio.sleep(5)
+        assert not objects(broker)
+        assert local_start(broker, "t") == 0
+        await set_level(broker, 21)
+        await until(lambda: local_start(broker, "t") == 3)
+        await read_all(client, "t", 4)
 
 
 @pytest.mark.parametrize(
