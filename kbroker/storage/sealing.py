@@ -1,9 +1,9 @@
 """Making sure that a closed segment is whole before it leaves this machine.
 
 What is copied to the tier will be read when nothing of it is here any more, so it is compared with itself first: every
-batch has its CRC, follows the one before and ends before the next segment; both indexes say what the log says, entry
-by entry; the snapshot of the producers at its end is there and can be read. A damaged log is an error and stays here.
-The rest is made anew from the log, which knows it all.
+batch has its CRC and leader epoch, follows the one before and ends before the next segment; both indexes say what the
+log says, entry by entry; the snapshot of the producers at its end is there and can be read. A damaged log is an error
+and stays here. The rest is made anew from the log, which knows it all.
 
 Source  KAFKA-15401; row D10 of the list of faults
 """
@@ -89,9 +89,16 @@ def _read_through(log: Log, segment: Segment, next_offset: int) -> None:
     made.begin_indexes()
     file = segment.open().file
     matched, wanted = 0, time_entries[0] if time_entries else None
+    epochs = log.leader_epochs.entries
+    epoch = 0
     for position, header in scan_valid_batches(file, segment.size):
-        if header.base_offset < segment.base_offset or header.next_offset > next_offset:
+        base_offset = header.base_offset
+        if base_offset < segment.base_offset or header.next_offset > next_offset:
             break
+        while epoch + 1 < len(epochs) and epochs[epoch + 1][1] <= base_offset:
+            epoch += 1
+        if epochs and epochs[epoch][1] <= base_offset and epochs[epoch][0] != header.partition_leader_epoch:
+            break  # no CRC is over this field
         made.note_batch(header, position)
         if wanted == (made.max_timestamp, made.max_timestamp_offset - segment.base_offset):
             matched += 1

@@ -1,0 +1,339 @@
+"""What storage does differently for a log whose older part is in the tier; it knows nothing of the tier itself."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from kbroker.runtime.cautious_clock import CautiousClock
+from kbroker.storage.checkpoint import read_offsets
+from kbroker.storage.leader_epoch import LeaderEpochs
+from kbroker.storage.log import Log
+from kbroker.storage.log_config import LogConfig
+from kbroker.storage.log_directory import LogDirectory
+from kbroker.storage.retention import RetentionPlan
+from kbroker.storage.sealing import seal
+from kbroker.storage.tasks import apply_retention_once
+from kbroker.testing.disk import SimulatedDisk
+from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.env import MemoryEnv
+from tests.storage.logs import batch, fill
+from wire.errors import ErrorCode, KafkaError
+
+TOPIC_ID = uuid.UUID(int=9)
+
+
+class Owner:
+    """Who owns the logs here: everything is committed, and the tier has what the test says."""
+
+    def __init__(self, directory: LogDirectory) -> None:
+        self.directory = directory
+        self.highest: int | None = None
+        self.written: list[int] = []
+
+    def high_watermark(self, log: Log) -> int:
+        return log.log_end_offset
+
+    def highest_offset_in_remote_storage(self, log: Log) -> int | None:
+        return self.highest
+
+    async def write_log_starts(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.directory.write_log_starts()
+        self.written += [log.segments.first.base_offset for log in self.directory.open_logs()]
+
+    @asynccontextmanager
+    async def locked(self, _log: Log) -> AsyncIterator[None]:
+        yield
+
+    kept = locked
+
+
+def opened(disk: SimulatedDisk) -> LogDirectory:
+    ids = iter(range(1, 100))
+    return LogDirectory.open("/data", disk=disk, node_id=1, cluster_id="c", new_uuid=lambda: uuid.UUID(int=next(ids)))
+
+
+def tiered(directory: LogDirectory, **config: Any) -> Log:
+    chosen = LogConfig(**{"segment_bytes": 800, "remote_storage_enable": True, "file_delete_delay_ms": 0, **config})
+    return directory.open_log("orders", 0, topic_id=TOPIC_ID, config=chosen, timestamp_ms=0)
+
+
+async def retain(directory: LogDirectory, owner: Owner, log: Log) -> None:
+    env = MemoryEnv(directory.disk)
+    await apply_retention_once(env, owner, log, CautiousClock(env, report=lambda _: None))
+
+
+def bases(log: Log) -> list[int]:
+    return [segment.base_offset for segment in log.segments]
+
+
+# --- retention --------------------------------------------------------------------------------------------------------
+
+
+async def test_local_segments_go_only_when_the_tier_has_them(autojump_clock: MockClock) -> None:
+    directory = opened(SimulatedDisk())
+    log, owner = tiered(directory, local_retention_bytes=0, retention_ms=-1), Owner(directory)
+    fill(log, 14)
+    everything = bases(log)
+    assert everything == [0, 4, 8, 12]
+    await retain(directory, owner, log)
+    assert bases(log) == everything, "as long as nobody knows what the tier has"
+    owner.highest = -1
+    await retain(directory, owner, log)
+    assert bases(log) == everything
+    owner.highest = 6
+    await retain(directory, owner, log)
+    assert bases(log) == everything[1:], "the second is there in part"
+    assert (log.log_start_offset, log.local_log_start_offset) == (0, 4)
+    owner.highest = 11
+    await retain(directory, owner, log)
+    assert bases(log) == [12, 14], "the active one is closed, so that it can be copied"
+    assert (log.log_start_offset, log.local_log_start_offset) == (0, 12)
+
+
+async def test_with_an_empty_cleanup_policy_the_local_limits_hold_all_the_same(autojump_clock: MockClock) -> None:
+    directory = opened(SimulatedDisk())
+    log, owner = tiered(directory, cleanup_policy=frozenset(), local_retention_bytes=0), Owner(directory)
+    fill(log, 9)
+    owner.highest = 7
+    await retain(directory, owner, log)
+    assert log.local_log_start_offset == 8
+    assert log.log_start_offset == 0
+    plain = directory.open_log(
+        "plain",
+        0,
+        topic_id=TOPIC_ID,
+        config=LogConfig(segment_bytes=800, cleanup_policy=frozenset(), retention_bytes=0),
+        timestamp_ms=0,
+    )
+    fill(plain, 9)
+    await retain(directory, owner, plain)
+    assert len(plain.segments) == 3
+
+
+async def test_a_single_active_segment_is_looked_at_when_only_the_local_limits_are_set(
+    autojump_clock: MockClock,
+) -> None:
+    directory = opened(SimulatedDisk())
+    log = tiered(directory, retention_ms=-1, local_retention_ms=1_000)
+    owner = Owner(directory)
+    fill(log, 2)
+    owner.highest = -1
+    assert log.may_need_retention
+    await retain(directory, owner, log)
+    assert bases(log) == [0, 2]
+
+
+async def test_kafka_17236_where_copying_is_off_the_log_start_is_written_down_before_segments_go(
+    autojump_clock: MockClock,
+) -> None:
+    """A restart would else look in the tier for what never got there."""
+    disk = SimulatedDisk()
+    directory = opened(disk)
+    log = tiered(directory, remote_log_copy_disable=True, retention_bytes=900)
+    owner = Owner(directory)
+    fill(log, 20)
+    first = bases(log)[0]
+    await retain(directory, owner, log)
+    assert owner.written == [first], "when it was written the segments were still there"
+    assert log.log_start_offset == log.local_log_start_offset > 8
+    assert read_offsets(disk, "/data/log-start-offset-checkpoint") == {("orders", 0): log.log_start_offset}
+    directory.close()
+    again = tiered(opened(disk), remote_log_copy_disable=True, retention_bytes=900)
+    assert again.log_start_offset == log.log_start_offset
+
+
+# --- starts and epochs ------------------------------------------------------------------------------------------------
+
+
+def test_kafka_16146_the_start_of_a_tiered_log_is_always_written_down() -> None:
+    disk = SimulatedDisk()
+    directory = opened(disk)
+    log = tiered(directory)
+    fill(log, 14)
+    plan = RetentionPlan((0, 4))
+    log.apply_retention(plan, now_ms=0, timestamp_ms=0, tiered=True)
+    assert (log.log_start_offset, log.local_log_start_offset) == (0, 8)
+    log.raise_log_start_offset(8)  # all that the tier had has expired
+    directory.write_log_starts()
+    survivor = disk.crash(Loss.PROCESS_DEATH)
+    again = tiered(opened(survivor))
+    assert (again.log_start_offset, again.local_log_start_offset) == (8, 8)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_kafka_15351_the_local_start_never_takes_the_place_of_the_log_start(clean: bool) -> None:
+    disk = SimulatedDisk()
+    directory = opened(disk)
+    log = tiered(directory)
+    for epoch in range(4):
+        log.assign_epoch(epoch)
+        fill(log, 5, leader_epoch=epoch)
+    log.flush()
+    log.apply_retention(RetentionPlan((0, 4, 8)), now_ms=0, timestamp_ms=0, tiered=True)
+    log.raise_log_start_offset(2)
+    epochs = log.leader_epochs.entries
+    assert epochs == [(0, 2), (1, 5), (2, 10), (3, 15)]
+    if clean:
+        directory.close()
+    else:
+        directory.write_log_starts()
+        disk = disk.crash(Loss.PROCESS_DEATH)
+    again = tiered(opened(disk))
+    assert (again.log_start_offset, again.local_log_start_offset) == (2, 12)
+    assert again.leader_epochs.entries == epochs
+    again.truncate_to(13)
+    assert (again.log_start_offset, again.log_end_offset) == (2, 13)
+    again.truncate_to(7)
+    assert (again.log_start_offset, again.local_log_start_offset, again.log_end_offset) == (2, 7, 7)
+
+
+def test_epochs_that_are_built_anew_keep_those_of_what_the_tier_alone_holds() -> None:
+    disk = SimulatedDisk()
+    directory = opened(disk)
+    log = tiered(directory)
+    for epoch in range(4):
+        log.assign_epoch(epoch)
+        fill(log, 5, leader_epoch=epoch)
+    log.apply_retention(RetentionPlan((0, 4, 8)), now_ms=0, timestamp_ms=0, tiered=True)
+    log.flush()
+    directory.close()
+    path = "/data/orders-0/leader-epoch-checkpoint"
+    file = disk.open(path)
+    file.truncate(0)
+    file.pwrite(b"0\n2\n0 0\n1 5\n", 0)  # an older one: the newer epochs are in the batches
+    again = tiered(opened(disk))
+    assert again.leader_epochs.entries == [(0, 0), (1, 5), (2, 12), (3, 15)]
+
+
+def test_older_epochs_are_put_before_the_first_as_far_as_they_fit() -> None:
+    epochs = LeaderEpochs([(5, 50), (7, 70)])
+    epochs.complete_start([(1, 10), (3, 30), (5, 45), (6, 48)])
+    assert epochs.entries == [(1, 10), (3, 30), (5, 50), (7, 70)]
+    assert epochs.latest == 7
+    assert epochs.epoch_for_offset(12) == 1
+    epochs.truncate_from_start(35)
+    assert epochs.entries[0] == (3, 35)
+
+
+# --- sealing ----------------------------------------------------------------------------------------------------------
+
+
+def closed_log(**config: Any) -> Log:
+    log = tiered(opened(SimulatedDisk()), index_interval_bytes=0, **config)
+    fill(log, 14)
+    log.flush()
+    return log
+
+
+def test_a_sealed_segment_names_its_files_and_its_age() -> None:
+    log = closed_log()
+    second = list(log.segments)[1]
+    sealed = seal(log, second, next_offset=8)
+    assert (sealed.base_offset, sealed.next_offset, sealed.size) == (4, 8, second.size)
+    assert sealed.max_timestamp_ms == 1_007
+    assert sealed.transaction_index is None
+    for path in (sealed.log, sealed.offset_index, sealed.time_index, sealed.producer_snapshot):
+        assert log.disk.exists(path)
+    index = log.disk.open(second.path(".txnindex"), create=True)
+    assert seal(log, second, next_offset=8).transaction_index is None, "an empty one is none"
+    index.pwrite(b"x" * 34, 0)
+    assert seal(log, second, next_offset=8).transaction_index == second.path(".txnindex")
+
+
+@pytest.mark.parametrize("position", [3, 13, 20, 40, 100, 193, -1])
+def test_d10_a_flipped_bit_anywhere_is_found(position: int) -> None:
+    log = closed_log()
+    first = log.segments.first
+    file = log.disk.open(first.log_path)
+    at = position if position >= 0 else first.size - 1
+    # No CRC is over the offset and the leader epoch of a batch, which the broker wrote: they are compared with the log.
+    byte = file.pread(1, at)[0]
+    file.pwrite(bytes([byte ^ 0x40]), at)
+    log.files.forget(first.log_path)
+    with pytest.raises(KafkaError) as caught:
+        seal(log, first, next_offset=4)
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_d10_a_segment_that_is_cut_or_too_long_is_found() -> None:
+    for size in (-20, 5):
+        log = closed_log()
+        first = log.segments.first
+        file = log.disk.open(first.log_path)
+        if size < 0:
+            file.truncate(first.size + size)
+        else:
+            file.pwrite(bytes(size), first.size)
+        with pytest.raises(KafkaError, match="damaged"):
+            seal(log, first, next_offset=4)
+
+
+def test_a_segment_that_overlaps_the_next_one_is_found() -> None:
+    log = closed_log()
+    with pytest.raises(KafkaError, match="damaged"):
+        seal(log, log.segments.first, next_offset=3)
+
+
+def test_an_index_with_an_entry_that_a_stop_added_is_sound() -> None:
+    """A stop writes the largest timestamp so far into the time index of the segment that goes on after it."""
+    disk = SimulatedDisk()
+    directory = opened(disk)
+    log = tiered(directory, segment_bytes=4_000, index_interval_bytes=1_000)
+    fill(log, 7)
+    directory.close()
+    directory = opened(disk)
+    told: list[str] = []
+    log = tiered(directory, segment_bytes=4_000, index_interval_bytes=1_000)
+    log.report = told.append
+    fill(log, 7)
+    log.roll(timestamp_ms=0)
+    log.flush()
+    before = log.segments.first.time_index.read_all()
+    seal(log, log.segments.first, next_offset=14)
+    assert told == []
+    assert log.segments.first.time_index.read_all() == before
+
+
+def test_a_segment_of_another_index_interval_gets_the_entries_that_are_due() -> None:
+    log = closed_log()
+    log.segments.first.interval_bytes = 300
+    told: list[str] = []
+    log.report = told.append
+    seal(log, log.segments.first, next_offset=4)
+    assert "built anew" in told[0]
+    seal(log, log.segments.first, next_offset=4)
+    assert len(told) == 1
+
+
+def test_what_is_sealed_can_be_gone_meanwhile() -> None:
+    log = closed_log()
+    first = log.segments.first
+    log.apply_retention(RetentionPlan((0,)), now_ms=0, timestamp_ms=0, tiered=True)
+    with pytest.raises(KafkaError) as caught:
+        seal(log, first, next_offset=4)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.state.failure is None, "nothing is wrong with the disk"
+
+
+# --- flushing on demand -----------------------------------------------------------------------------------------------
+
+
+def test_whether_something_old_may_be_in_the_active_segment() -> None:
+    now = [1_000]
+    disk = SimulatedDisk(timestamp_ms=lambda: now[0])
+    log = tiered(opened(disk))
+    assert not log.may_hold_earlier_than(1 << 60), "an empty one holds nothing"
+    log.append(batch(), leader_epoch=0, timestamp_ms=now[0])
+    assert log.may_hold_earlier_than(now[0] + 1)
+    log.roll(timestamp_ms=5_000)
+    log.append(batch(), leader_epoch=0, timestamp_ms=6_000)
+    assert not log.may_hold_earlier_than(5_000)
+    assert log.may_hold_earlier_than(5_001)
