@@ -4,8 +4,9 @@ A segment comes from the tier in chunks whose borders know nothing of batches. A
 chunks in memory; `take_batches` walks it from header to header, checks every batch that it gives, and says from where
 on bytes are missing. Nothing is copied but the batches that lie across the border of two chunks.
 
-What comes from a store is not trusted: each batch has its CRC checked, offsets must ascend, and a batch must lie where
-its segment says that it can.
+What comes from a store is not trusted. Each batch has its CRC checked; what the CRC does not cover, the base_offset and
+the leader epoch, has to fit what is known of the segment and the log. Offsets may be left out, as compaction does, but
+then the batch behind the gap must be followed by one that fits.
 
 Source  record batch, magic 2; lessons of others: a batch that reaches beyond a piece must not end the reading, a piece
         that came short must not count as one
@@ -14,7 +15,7 @@ Source  record batch, magic 2; lessons of others: a batch that reaches beyond a 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -45,13 +46,14 @@ class Window:
     """Neighbouring chunks of one segment.
 
     Shape  chunks are of one size, but for the last one of a segment, which is shorter
-    Units  positions are bytes from the segment's start; segment_size those of the whole segment
+    Units  positions are bytes from the segment's start; segment_size those of the whole segment, last_offset its last
     """
 
-    __slots__ = ("_chunks", "chunk_bytes", "end", "segment_size", "start")
+    __slots__ = ("_chunks", "chunk_bytes", "end", "last_offset", "segment_size", "start")
 
-    def __init__(self, first_chunk: int, chunk_bytes: int, segment_size: int) -> None:
+    def __init__(self, first_chunk: int, chunk_bytes: int, *, segment_size: int, last_offset: int) -> None:
         self.chunk_bytes = chunk_bytes
+        self.last_offset = last_offset
         self.start = self.end = first_chunk * chunk_bytes
         self.segment_size = segment_size
         self._chunks: list[memoryview] = []
@@ -99,7 +101,17 @@ class Window:
             raise DamagedBatch(position, HEADER_SIZE, "no header of a batch")
         if position + header.size > self.segment_size:
             raise DamagedBatch(position, HEADER_SIZE, f"a batch of {header.size} bytes reaches beyond the segment")
+        if header.base_offset < 0 or header.last_offset > self.last_offset:
+            why = f"offsets {header.base_offset} to {header.last_offset} in a segment up to {self.last_offset}"
+            raise DamagedBatch(position, HEADER_SIZE, why)
         return header
+
+    def check_gap(self, position: int, header: BatchHeader) -> None:
+        """Whether the batch behind one that leaves offsets out fits it. Errors: BytesMissing, DamagedBatch."""
+        behind = position + header.size
+        if behind < self.segment_size and (following := self.header(behind).base_offset) < header.next_offset:
+            why = f"offset {header.base_offset} leaves some out, and {following} follows"
+            raise DamagedBatch(position, header.size + HEADER_SIZE, why)
 
     def batch(self, position: int, header: BatchHeader) -> memoryview:
         """The whole batch with that header. Errors: BytesMissing, DamagedBatch."""
@@ -137,50 +149,70 @@ class Taken(NamedTuple):
     ends: bool = False
 
 
-_NOTHING: Final = -1
-
-
 class Wanted(NamedTuple):
     """What is wanted of a segment: the batches from the one at or behind `offset` on that begin below `end_offset`, at
-    most max_bytes of them unless the first one alone is larger and at_least_one_batch.
+    most max_bytes of them unless the first one alone is larger and at_least_one_batch. All were written in one epoch.
     """
 
     offset: int
     end_offset: int
+    leader_epoch: int
     max_bytes: int
     at_least_one_batch: bool = True
 
 
-def take_batches(window: Window, position: int, wanted: Wanted) -> Taken:
-    """What is wanted, as far as it is at hand.
+class Start(NamedTuple):
+    """Where to begin: at the batch at `position`.
 
-    `position` is where some batch at or before that one begins. Bytes that are missing end the answer once there is a
-    batch in it.
+    Shape  base_offset is what that batch begins with, unless offsets are left out; last_offset what it ends with, as
+           an index says; -1 where that is not known
+    """
+
+    position: int
+    base_offset: int = -1
+    last_offset: int = -1
+
+    def check(self, window: Window) -> None:
+        """Errors: DamagedBatch where an index points to another batch, or to none; BytesMissing."""
+        if self.last_offset >= 0 and (found := window.header(self.position).last_offset) != self.last_offset:
+            why = f"a batch that ends with offset {found}, not {self.last_offset} as the index says"
+            raise DamagedBatch(self.position, HEADER_SIZE, why)
+
+
+def take_batches(window: Window, start: Start, wanted: Wanted) -> Taken:
+    """What is wanted, as far as it is at hand. Bytes that are missing end the answer once there is a batch in it.
+
     Errors  BytesMissing where they are missing before that; DamagedBatch where the first batch is damaged: the good
             ones before a damaged one are given
     """
-    offset, end_offset, max_bytes, at_least_one_batch = wanted
     pieces: list[memoryview] = []
-    size, next_offset, passed = 0, _NOTHING, _NOTHING
+    size, next_offset = 0, -1
+    position, expected = start.position, start.base_offset
     try:
+        start.check(window)
         while position < window.segment_size:
             header = window.header(position)
             base_offset = header.base_offset
-            if base_offset < passed:
-                raise DamagedBatch(position, HEADER_SIZE, f"offset {base_offset} comes after {passed - 1}")
-            if base_offset >= end_offset:
+            if expected >= 0 and base_offset != expected:
+                if base_offset < expected:
+                    raise DamagedBatch(position, HEADER_SIZE, f"offset {base_offset} comes after {expected - 1}")
+                window.check_gap(position, header)
+            if base_offset >= wanted.end_offset:
                 return Taken(pieces, size, position, next_offset, ends=True)
-            if header.next_offset <= offset:
+            if header.next_offset <= wanted.offset:
                 position += header.size
-                passed = header.next_offset
+                expected = header.next_offset
                 continue
-            room = max_bytes - size
-            if header.size > room and (size or not at_least_one_batch):
+            if header.partition_leader_epoch != wanted.leader_epoch:
+                why = f"leader epoch {header.partition_leader_epoch} at offset {base_offset}, not {wanted.leader_epoch}"
+                raise DamagedBatch(position, HEADER_SIZE, why)
+            room = wanted.max_bytes - size
+            if header.size > room and (size or not wanted.at_least_one_batch):
                 return Taken(pieces, size, position, next_offset, is_full=True)
-            run, position, passed = _take_run(window, position, header, end_offset, room)
+            run, position, expected = _take_run(window, position, header, wanted, room)
             pieces.append(run)
             size += len(run)
-            next_offset = passed
+            next_offset = expected
     except (BytesMissing, DamagedBatch):
         if not size:
             raise
@@ -188,7 +220,7 @@ def take_batches(window: Window, position: int, wanted: Wanted) -> Taken:
 
 
 def _take_run(
-    window: Window, position: int, header: BatchHeader, end_offset: int, max_bytes: int
+    window: Window, position: int, header: BatchHeader, wanted: Wanted, max_bytes: int
 ) -> tuple[memoryview, int, int]:
     """The batch at `position`, and those behind it that lie in the same chunk and fit: (them, the position and the
     offset behind them).
@@ -202,24 +234,25 @@ def _take_run(
     if at > len(chunk):
         return first, begins + at, next_offset
     unpack = HEADER.unpack_from
-    last_header = min(len(chunk), start + max_bytes) - HEADER_SIZE
     limit = min(len(chunk), start + max_bytes)
+    last_header = limit - HEADER_SIZE
+    end_offset, leader_epoch = min(wanted.end_offset, window.last_offset + 1), wanted.leader_epoch
     while at <= last_header:
         fields = unpack(chunk, at)
-        base_offset = fields[0]
         behind = at + fields[1] + FRAME_SIZE
         if (
             behind > limit
             or behind < at + HEADER_SIZE
-            or base_offset < next_offset
-            or base_offset >= end_offset
+            or fields[0] != next_offset
+            or fields[2] != leader_epoch
             or fields[3] != MAGIC
             or fields[6] < 0
+            or next_offset + fields[6] >= end_offset
             or crc32c(chunk[at + CRC_START : behind]) != fields[4]
         ):
             break  # the one who called looks at it more closely
         at = behind
-        next_offset = base_offset + fields[6] + 1
+        next_offset += fields[6] + 1
     return chunk[start:at], begins + at, next_offset
 
 
@@ -231,13 +264,13 @@ class Probe(NamedTuple):
     ends: bool = False
 
 
-def find_batch(window: Window, position: int, *, timestamp: int, from_offset: int, end_offset: int) -> Probe:
-    """The first batch from `position` on that may have a record at least that late in [from_offset, end_offset), by the
+def find_batch(window: Window, start: Start, *, timestamp: int, from_offset: int, end_offset: int) -> Probe:
+    """The first batch from `start` on that may have a record at least that late in [from_offset, end_offset), by the
     headers alone (KAFKA-16548).
 
     Errors  BytesMissing where there is not even one header to go by; DamagedBatch
     """
-    first = position
+    position = first = start.position
     try:
         for at, header in window.headers(position):
             position = at
@@ -253,12 +286,13 @@ def find_batch(window: Window, position: int, *, timestamp: int, from_offset: in
     return Probe(position, ends=True)
 
 
-def largest_timestamp(window: Window, position: int, *, from_offset: int, end_offset: int) -> tuple[int, Probe]:
+def largest_timestamp(window: Window, start: Start, *, from_offset: int, end_offset: int) -> tuple[int, Probe]:
     """The largest timestamp of the batches at hand that reach into [from_offset, end_offset), -1 for none.
 
     Errors  as `find_batch`
     """
-    first, largest = position, -1
+    position = first = start.position
+    largest = -1
     try:
         for at, header in window.headers(position):
             position = at

@@ -30,7 +30,6 @@ from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.log import logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.ports import Buffer
-from kbroker.storage.batches import HEADER_SIZE
 from kbroker.tiered.api import (
     RemoteLogMetadataManager,
     RemoteLogSegmentId,
@@ -41,7 +40,7 @@ from kbroker.tiered.api import (
     RetriableRemoteStorageError,
     TopicIdPartition,
 )
-from kbroker.tiered.batch_window import BytesMissing, DamagedBatch, Taken, Wanted, Window, take_batches
+from kbroker.tiered.batch_window import BytesMissing, DamagedBatch, Start, Taken, Wanted, Window, take_batches
 from kbroker.tiered.chunk_cache import ChunkCache, ChunkReader
 from kbroker.tiered.index_cache import RemoteIndexCache
 from kbroker.tiered.index_loads import IndexLoads
@@ -77,21 +76,6 @@ class _Place(NamedTuple):
 
     segment_id: RemoteLogSegmentId
     position: int
-
-
-class Start(NamedTuple):
-    """Where to begin: at the batch at `position`, which ends with last_offset if an index says so."""
-
-    position: int
-    last_offset: int | None = None
-
-    def check(self, window: Window) -> None:
-        """Errors: DamagedBatch where an index points to another batch, or to none; BytesMissing."""
-        if self.last_offset is not None:
-            found = window.header(self.position).last_offset
-            if found != self.last_offset:
-                why = f"a batch that ends with offset {found}, not {self.last_offset} as the index says"
-                raise DamagedBatch(self.position, HEADER_SIZE, why)
 
 
 FindStart: TypeAlias = Callable[[RemoteIndexes], Start]
@@ -204,8 +188,9 @@ class RemoteReader:
 
     # Where
 
-    def locate(self, partition: PartitionReader, offset: int) -> tuple[RemoteLogSegmentMetadata, int]:
-        """The segment that holds an offset, and the offset up to which it is the one to read: where the epoch ends.
+    def locate(self, partition: PartitionReader, offset: int) -> tuple[RemoteLogSegmentMetadata, int, int]:
+        """The segment that holds an offset, in which epoch, and the offset up to which it is the one to read: where the
+        epoch ends.
 
         Errors  RemoteStorageError: there is none
         """
@@ -219,7 +204,7 @@ class RemoteReader:
         if segment is None:
             raise RemoteStorageError(f"no segment in the tier holds offset {offset} of leader epoch {epoch}")
         _, epoch_end = held.leader_epochs.end_offset_for(epoch, held.log_end_offset)
-        return segment, min(epoch_end, segment.end_offset + 1)
+        return segment, epoch, min(epoch_end, segment.end_offset + 1)
 
     # Reading
 
@@ -231,10 +216,10 @@ class RemoteReader:
         size, at = 0, offset
         local_start = partition.log.local_log_start_offset
         while at < local_start:
-            segment, end_offset = self.locate(partition, at)
+            segment, epoch, end_offset = self.locate(partition, at)
             end_offset = min(end_offset, local_start)
             try:
-                wanted = Wanted(at, end_offset, room - size, at_least_one_batch and not size)
+                wanted = Wanted(at, end_offset, epoch, room - size, at_least_one_batch and not size)
                 taken = await self._read_segment(key, segment, wanted, may_wait=not size)
             except RemoteResourceNotFound:
                 # It may have been replaced by another one, or have gone, since it was looked up.
@@ -266,9 +251,9 @@ class RemoteReader:
         place = self._places.get((key, wanted.offset))
         find_start: FindStart | None = None
         if place is not None and place.segment_id == segment.remote_log_segment_id:
-            start = Start(place.position)
+            start = Start(place.position, wanted.offset)
         elif wanted.offset <= segment.start_offset:
-            start = Start(0)
+            start = Start(0, segment.start_offset)
         elif may_wait:
             find_start = partial(_by_index, offset=wanted.offset)
             start = find_start(await self.indexes_of(segment))
@@ -296,7 +281,7 @@ class RemoteReader:
         self,
         chunks: ChunkReader,
         start: Start,
-        look: Callable[[Window, int], Result],
+        look: Callable[[Window, Start], Result],
         *,
         ahead_bytes: int = 0,
         find_start: FindStart | None = None,
@@ -311,7 +296,12 @@ class RemoteReader:
         was_reread = False
         while True:
             first = start.position // chunks.chunk_bytes
-            window = Window(first, chunks.chunk_bytes, segment.segment_size_in_bytes)
+            window = Window(
+                first,
+                chunks.chunk_bytes,
+                segment_size=segment.segment_size_in_bytes,
+                last_offset=segment.end_offset,
+            )
             try:
                 window.add(await chunks.get(first))
                 return await _look_at(window, chunks, start, look, ahead_bytes)
@@ -323,7 +313,7 @@ class RemoteReader:
                         self.counters.reread_chunks += 1
                         chunks.drop(number)
                 elif find_start is not None:
-                    start = Start(find_start(await self.indexes_of(segment, rebuild=True)).position)
+                    start = find_start(await self.indexes_of(segment, rebuild=True))
                     find_start = None
                 else:
                     raise RemoteStorageError(f"{segment.remote_log_segment_id} is damaged {damage}") from damage
@@ -360,7 +350,7 @@ class RemoteReader:
 
 
 async def _look_at(
-    window: Window, chunks: ChunkReader, start: Start, look: Callable[[Window, int], Result], ahead_bytes: int
+    window: Window, chunks: ChunkReader, start: Start, look: Callable[[Window, Start], Result], ahead_bytes: int
 ) -> Result:
     """Look at what is at hand; more is waited for only if that is not enough."""
     while True:
@@ -370,8 +360,7 @@ async def _look_at(
                 break
             window.add(ready)
         try:
-            start.check(window)
-            return look(window, start.position)
+            return look(window, start)
         except BytesMissing as missing:
             while window.end < missing.end:
                 window.add(await chunks.get(window.next_chunk, is_needed=True))
@@ -379,4 +368,6 @@ async def _look_at(
 
 def _by_index(indexes: RemoteIndexes, offset: int) -> Start:
     entry = indexes.floor_offset(offset)
-    return Start(0) if entry is None else Start(entry.position, entry.last_offset)
+    if entry is None:
+        return Start(0, indexes.start_offset)
+    return Start(entry.position, last_offset=entry.last_offset)

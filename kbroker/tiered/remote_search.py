@@ -15,10 +15,10 @@ from typing import Final, NamedTuple, TypeAlias
 
 from kbroker.runtime.net_ports import Env
 from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageError
-from kbroker.tiered.batch_window import find_batch, largest_timestamp
+from kbroker.tiered.batch_window import Start, find_batch, largest_timestamp
 from kbroker.tiered.indexes import RemoteIndexes
 from kbroker.tiered.ports import PartitionReader
-from kbroker.tiered.remote_read import RemoteReader, Start
+from kbroker.tiered.remote_read import RemoteReader
 from wire.errors import Malformed
 from wire.record_batch import RecordBatch
 
@@ -80,7 +80,7 @@ class RemoteSearch:
         log = self._partition.log
         at, end = log.log_start_offset, log.local_log_start_offset
         while at < end:
-            segment, segment_end = self._reader.locate(self._partition, at)
+            segment, _, segment_end = self._reader.locate(self._partition, at)
             yield _Part(segment, at, min(segment_end, end))
             at = segment_end
 

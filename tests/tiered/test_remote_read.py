@@ -1,0 +1,364 @@
+"""Records out of the tier: `kbroker.tiered.remote_read`, over the directory plug-in and the metadata topic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from kbroker.replication.partition import Partition
+from kbroker.storage.index import OFFSET_ENTRY
+from kbroker.testing.remote_metadata import copy
+from kbroker.tiered.api import (
+    IndexType,
+    RemoteLogSegmentState,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
+from kbroker.tiered.partition import RemotePartition
+from kbroker.tiered.tools import id_of
+from tests.tiered.reading_site import CHUNK, Change, ReadingSite, reader_settings
+from tests.tiered.tier_site import tiered_config
+from wire.errors import ErrorCode, KafkaError
+from wire.record_batch import batches
+
+SIZES = (100, 20, 700, 1, 300)
+
+
+def flip(at: int) -> Change:
+    """Change one bit of a byte."""
+    return lambda data: data[:at] + bytes([data[at] ^ 0x40]) + data[at + 1 :] if at < len(data) else data
+
+
+# What is read
+
+
+async def test_every_offset_gives_its_batch_and_those_behind_up_to_the_local_log(
+    autojump_clock: MockClock,
+) -> None:
+    """Every offset, mid-batch ones too, and across the borders of chunks and segments."""
+    site = ReadingSite(config=tiered_config(segment_bytes=2_000))
+    async with site.reading():
+        partition = await site.tiered(sizes=SIZES)
+        for offset in range(partition.log.local_log_start_offset):
+            assert await site.read_all(partition, offset) == site.expected(partition, offset)
+            site.forget_chunks()
+
+
+@pytest.mark.parametrize("max_bytes", [1, 100, 333, 1_000, 5_000])
+async def test_a_limit_is_kept_but_for_a_first_batch_that_is_larger(max_bytes: int, autojump_clock: MockClock) -> None:
+    site = ReadingSite()
+    async with site.reading():
+        partition = await site.tiered(sizes=SIZES)
+        offset = 0
+        while offset < partition.log.local_log_start_offset:
+            found = await site.read(partition, offset, max_bytes)
+            got = list(batches(bytes(found.records)))
+            assert found.size == len(found.records)
+            assert got[0].base_offset == offset
+            assert found.size <= max_bytes or len(got) == 1
+            assert found.next_offset == got[-1].next_offset
+            offset = found.next_offset
+
+
+async def test_without_the_right_to_one_batch_nothing_comes_that_does_not_fit(autojump_clock: MockClock) -> None:
+    site = ReadingSite()
+    async with site.reading():
+        partition = await site.tiered()
+        first = next(iter(batches(site.expected(partition, 0)))).size
+        assert (await site.read(partition, 0, first - 1, at_least_one_batch=False)).size == 0
+        assert (await site.read(partition, 0, first, at_least_one_batch=False)).size == first
+
+
+async def test_a_batch_larger_than_many_chunks_is_read_whole(autojump_clock: MockClock) -> None:
+    site = ReadingSite(tier=reader_settings(kbroker_remote_chunk_cache_bytes=CHUNK))
+    async with site.reading():
+        partition = await site.tiered(sizes=(5_000,))
+        assert await site.read_all(partition, 0, 1) == site.expected(partition, 0)
+        assert site.reader.cache.used_bytes <= CHUNK, "what was needed beyond the memory is gone again"
+
+
+async def test_records_that_are_missing_at_the_end_of_a_segment_are_passed_over(autojump_clock: MockClock) -> None:
+    """KAFKA-15388: an offset behind the last batch of a segment that covers it is looked for in the next segment."""
+    site = ReadingSite()
+    async with site.reading():
+        partition = site.add()
+        await site.changed()
+        site.append(partition, 3)
+        leave_out(partition, 4)
+        site.close_segment(partition)
+        site.append(partition, 3)
+        leave_out(partition, 2)
+        site.close_segment(partition)
+        site.append(partition, 1)
+        await site.rounds(2)
+        await site.retain(partition)
+        assert partition.log.local_log_start_offset == 12
+        for offset in range(3, 8):
+            found = await site.read(partition, offset)
+            assert [one.base_offset for one in batches(bytes(found.records))] == [7, 8, 9], offset
+        for offset in range(10, 12):
+            found = await site.read(partition, offset)
+            assert (found.size, found.next_offset) == (0, 12), "the local log has what comes next"
+
+
+def leave_out(partition: Partition, count: int) -> None:
+    """Let offsets have no record, as compaction may: the next batch begins so much later."""
+    partition.log.log_end_offset += count
+    partition.log.restart_reading()
+
+
+async def test_only_what_the_log_itself_wrote_is_read_where_segments_overlap(autojump_clock: MockClock) -> None:
+    """KAFKA-15168: a leader of another history has copied the same offsets; its segment is not in the way."""
+    site = ReadingSite()
+    async with site.reading():
+        partition = await site.tiered(count=12)
+        site.lead(partition)
+        site.append(partition, 12)
+        await site.rounds(2)
+        await site.retain(partition)
+        own = site.segments(partition)[1]
+        foreign = replace(
+            own,
+            remote_log_segment_id=own.remote_log_segment_id._replace(id=site.env.new_uuid()),
+            segment_leader_epochs=((9, own.start_offset),),
+            start_offset=own.start_offset,
+            end_offset=own.end_offset + 2,
+            state=RemoteLogSegmentState.COPY_SEGMENT_STARTED,
+        )
+        await copy(site.metadata, foreign)
+        assert await site.read_all(partition, 0) == site.expected(partition, 0)
+        assert len({one[1] for one in partition.log.leader_epochs.entries}) == 2, "it crossed a border of epochs"
+
+
+# What is in the way
+
+
+async def test_m5_a_batch_with_a_wrong_byte_is_read_again_past_the_cache(autojump_clock: MockClock) -> None:
+    site = ReadingSite()
+    async with site.reading():
+        partition = await site.tiered()
+        expected = site.expected(partition, 0)
+        site.watched.changes = [flip(200)]
+        assert await site.read_all(partition, 0) == expected
+        assert site.reader.counters.damaged_batches == 1
+        assert await site.read_all(partition, 0) == expected
+        assert site.reader.counters.damaged_batches == 1, "what was wrong is not in the cache"
+
+
+@pytest.mark.parametrize("at", [0, 3, 7, 8, 11, 12, 15, 16, 17, 22, 26, 60, 150])
+async def test_m5_a_batch_that_stays_damaged_is_a_storage_error(at: int, autojump_clock: MockClock) -> None:
+    """Bytes 0 to 15 (offset, length and leader epoch) are outside the CRC."""
+    site = ReadingSite()
+    async with site.reading():
+        partition = await site.tiered()
+        site.watched.every_change = flip(at)
+        with pytest.raises(KafkaError) as caught:
+            await site.read(partition, 0)
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert site.remote(partition).counters.fetch_errors == 1
+        assert "offset 0 of orders-0" in site.remote(partition).last_error
+        site.watched.every_change = None
+        assert await site.read_all(partition, 0) == site.expected(partition, 0), "the error is not kept"
+
+
+async def test_m5_good_batches_before_a_damaged_one_are_given(autojump_clock: MockClock) -> None:
+    site = ReadingSite(tier=reader_settings(kbroker_remote_chunk_bytes=4_096))
+    async with site.reading():
+        partition = await site.tiered()
+        first = next(iter(batches(site.expected(partition, 0)))).size
+        site.watched.every_change = flip(first + 100)
+        found = await site.read(partition, 0)
+        assert (found.size, found.next_offset) == (first, 1)
+        with pytest.raises(KafkaError):
+            await site.read(partition, 1)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 100])
+async def test_m5_a_body_that_ends_early_is_asked_for_once_more(kept: int, autojump_clock: MockClock) -> None:
+    site = ReadingSite()
+    async with site.reading():
+        partition = await site.tiered()
+        site.watched.changes = [lambda data: data[:kept]]
+        assert await site.read_all(partition, 0) == site.expected(partition, 0)
+        site.forget_chunks()
+        site.watched.every_change = lambda data: data[:kept]
+        reads = len(site.watched.reads)
+        with pytest.raises(KafkaError) as caught:
+            await site.read(partition, 0, 1)
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert len(site.watched.reads) == reads + 2
+        assert site.watched.open_streams == 0
+
+
+async def test_m5_another_range_than_was_asked_for_is_not_taken_for_the_right_one(autojump_clock: MockClock) -> None:
+    site = ReadingSite(config=tiered_config(segment_bytes=4_000))
+    async with site.reading():
+        partition = await site.tiered()
+        site.watched.every_change = lambda data: data[100:] + data[:100]
+        with pytest.raises(KafkaError) as caught:
+            await site.read(partition, 7)
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_m3_a_segment_that_is_missing_is_a_storage_error_and_never_skipped(autojump_clock: MockClock) -> None:
+    site = ReadingSite()
+    async with site.reading():
+        partition = await site.tiered()
+        second = site.segments(partition)[1]
+        site.watched.delete_log_segment_data(second)
+        found = await site.read_all_up_to(partition, 0, second.start_offset)
+        assert found == site.expected(partition, 0)[: len(found)]
+        for offset in (second.start_offset, second.end_offset):
+            with pytest.raises(KafkaError) as caught:
+                await site.read(partition, offset)
+            assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert site.reader.counters.missing_segments == 2
+        after = second.end_offset + 1
+        assert await site.read_all(partition, after) == site.expected(partition, after)
+
+
+@pytest.mark.parametrize(
+    "error", [RetriableRemoteStorageError("503"), RemoteStorageError("403"), OSError("reset"), ZeroDivisionError("bug")]
+)
+async def test_m3_whatever_the_store_does_wrong_is_a_storage_error_once(
+    error: Exception, autojump_clock: MockClock
+) -> None:
+    site = ReadingSite()
+    async with site.reading():
+        partition = await site.tiered()
+        site.watched.errors = [error]
+        with pytest.raises(KafkaError) as caught:
+            await site.read(partition, 0, 1)
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert await site.read_all(partition, 0) == site.expected(partition, 0)
+        assert site.watched.open_streams == 0
+
+
+async def test_what_retention_takes_while_it_is_read_is_out_of_range_and_not_missing(autojump_clock: MockClock) -> None:
+    """Write point "tier delete": the reader gets OFFSET_OUT_OF_RANGE, since the start moves before any object goes."""
+    site = ReadingSite()
+    async with site.reading():
+        partition = await site.tiered()
+        first = site.segments(partition)[0]
+        site.slow.latency_ms = 1_000
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(out_of_range, site, partition)
+            await wait_all_tasks_blocked()
+            partition.log.raise_log_start_offset(first.end_offset + 1)
+            site.watched.delete_log_segment_data(first)
+        assert site.remote(partition).counters.fetch_errors == 0
+
+
+async def out_of_range(site: ReadingSite, partition: Partition) -> None:
+    with pytest.raises(KafkaError) as caught:
+        await site.read(partition, 0)
+    assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_a_segment_that_is_replaced_meanwhile_is_read_from_the_other(
+    autojump_clock: MockClock,
+) -> None:
+    site = ReadingSite()
+    async with site.reading():
+        partition = await site.tiered()
+        old = site.segments(partition)[0]
+        new_id = old.remote_log_segment_id._replace(id=site.env.new_uuid())
+        new = replace(old, remote_log_segment_id=new_id, event_timestamp_ms=old.event_timestamp_ms + 1)
+        site.move_objects(old, new)
+        site.slow.latency_ms = 1_000
+        got: list[bytes] = []
+
+        async def read() -> None:
+            got.append(bytes((await site.read(partition, 0, 1)).records))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await wait_all_tasks_blocked()
+            await copy(site.metadata, replace(new, state=RemoteLogSegmentState.COPY_SEGMENT_STARTED))
+        assert got[0] == next(iter(site.written[partition.key].values()))
+
+
+async def test_who_leads_no_more_by_the_end_of_a_read_gives_nothing(autojump_clock: MockClock) -> None:
+    site = ReadingSite()
+    async with site.reading():
+        partition = await site.tiered()
+        site.slow.latency_ms = 1_000
+        async with trio.open_nursery() as nursery:
+
+            async def read() -> None:
+                with pytest.raises(KafkaError) as caught:
+                    await site.read(partition, 0)
+                assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+            nursery.start_soon(read)
+            await wait_all_tasks_blocked()
+            partition.resign()
+
+
+# Indexes
+
+
+async def test_an_index_that_lies_is_made_anew_from_the_segment(autojump_clock: MockClock) -> None:
+    """M13: the entry points to another batch than it says."""
+    site = ReadingSite(config=tiered_config(segment_bytes=4_000, index_interval_bytes=1))
+    async with site.reading():
+        partition = await site.tiered()
+
+        def shifted(data: bytes) -> bytes:
+            entries = list(OFFSET_ENTRY.iter_unpack(data))
+            return b"".join(OFFSET_ENTRY.pack(offset, position + 1) for offset, position in entries)
+
+        site.watched.index_changes[IndexType.OFFSET] = shifted
+        for offset in range(partition.log.local_log_start_offset):
+            site.forget_chunks()
+            assert await site.read_all(partition, offset, 1_000) == site.expected(partition, offset)
+        assert site.indexes.counters.rebuilds > 0
+
+
+@pytest.mark.parametrize("change", [lambda data: data[:-3], lambda data: b"\xff" * len(data), lambda data: b""])
+async def test_m13_a_damaged_index_keeps_nobody_from_reading(change: Change, autojump_clock: MockClock) -> None:
+    site = ReadingSite(config=tiered_config(segment_bytes=4_000, index_interval_bytes=1))
+    async with site.reading():
+        partition = await site.tiered()
+        site.watched.index_changes = {IndexType.OFFSET: change, IndexType.TIMESTAMP: change}
+        for offset in (3, 17, 30):
+            assert await site.read_all(partition, offset) == site.expected(partition, offset)
+
+
+# Waiting
+
+
+async def test_m4_a_read_goes_on_into_the_cache_when_nobody_waits_for_it_any_more(autojump_clock: MockClock) -> None:
+    site = ReadingSite(tier=reader_settings(kbroker_remote_chunk_bytes=4_096))
+    async with site.reading():
+        partition = await site.tiered()
+        site.slow.latency_ms = 2_000
+        for _ in range(2):
+            with trio.move_on_after(0.5) as scope:
+                await site.read(partition, 5, 1)
+            assert scope.cancelled_caught
+            await trio.sleep(5)
+        began = trio.current_time()
+        reads = len(site.watched.reads)
+        assert (await site.read(partition, 5, 1)).size
+        assert trio.current_time() == began, "the indexes came with the first read, the records with the second"
+        assert len(site.watched.reads) == reads
+
+
+async def test_nothing_is_read_before_it_is_known_what_the_tier_holds(autojump_clock: MockClock) -> None:
+    """KAFKA-15181, KAFKA-19599: held, and neither answered from half of the metadata nor refused at once."""
+    site = ReadingSite()
+    partition = site.add()
+    partition.remote = RemotePartition(id_of(partition))
+    with trio.move_on_after(1_000) as scope:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(site.metadata.run)
+            await nursery.start(site.reader.run)
+            assert not site.reader.is_ready(partition)
+            site.topic.set_reachable(False)
+            await site.metadata.on_partition_leadership_changes([id_of(partition)], [])
+            await site.read(partition, 0)
+    assert scope.cancelled_caught
