@@ -117,11 +117,12 @@ def scan_headers(
         position += header.size
 
 
-def scan_valid_batches(file: File, end: int) -> Iterator[tuple[int, BatchHeader]]:
+def scan_valid_batches(file: File, end: int, *, chunk_bytes: int = RECOVERY_BYTES) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of each batch from the start of a log file whose CRC is right; stops at the first that is
     damaged.
 
-    Reads the whole file in big pieces, so that recovery runs at the speed of the disk and of CRC-32C.
+    Reads the whole file in big pieces, so that recovery runs at the speed of the disk and of CRC-32C. Each read lets
+    other threads run: who has company takes smaller ones.
     """
     unpack, make = HEADER.unpack_from, BatchHeader._make
     position = chunk_start = 0
@@ -130,7 +131,7 @@ def scan_valid_batches(file: File, end: int) -> Iterator[tuple[int, BatchHeader]
     while position + HEADER_SIZE <= end:
         at = position - chunk_start
         if at + HEADER_SIZE > len(chunk):
-            chunk, chunk_start, at = memoryview(file.pread(min(RECOVERY_BYTES, end - position), position)), position, 0
+            chunk, chunk_start, at = memoryview(file.pread(min(chunk_bytes, end - position), position)), position, 0
             if len(chunk) < HEADER_SIZE:
                 return
         # This loop runs for every batch of a segment: what it needs of the header it takes by place.
@@ -145,7 +146,7 @@ def scan_valid_batches(file: File, end: int) -> Iterator[tuple[int, BatchHeader]
         ):
             return
         if at + size > len(chunk):
-            wanted = min(max(RECOVERY_BYTES, size), end - position)
+            wanted = min(max(chunk_bytes, size), end - position)
             chunk, chunk_start, at = memoryview(file.pread(wanted, position)), position, 0
             if len(chunk) < size:
                 return
