@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -13,8 +15,8 @@ from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from kbroker.node import NodeFailed
 from kbroker.runtime.outcome import Outcome
 from kbroker.testing.broker import Client, MemoryBroker, killed, memory_broker
-from kbroker.testing.disk import SimulatedDisk
-from kbroker.web.health import problems
+from kbroker.testing.disk import Fault, SimulatedDisk
+from kbroker.web.health import problems, ready
 from tests.handlers.asking import batch, create_topic, delete_records, delete_topic, list_offset, produce, read
 from wire.errors import ErrorCode
 from wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -371,6 +373,27 @@ async def test_a_broker_is_ready_once_it_knows_what_the_tier_holds() -> None:
     async with memory_broker(disk, settings=QUICK) as broker:
         await until(lambda: local_start(broker, "t") == 3)
         assert problems(broker.node) == []
+
+
+async def test_a_store_in_trouble_is_told_and_the_backlog_drains_when_it_is_over() -> None:
+    async with memory_broker(settings=QUICK) as broker:
+        client = await broker.connect()
+        await create_topic(client, "t", settings=TIERED)
+        await fill(client, "t", 3)
+        await until(lambda: local_start(broker, "t") == 2)
+        broker.disk.inject(Fault(errno.ENOSPC, path=f"{TIER}/*", times=-1))
+        await fill(client, "t", 4, start=3)
+        await trio.sleep(60)
+        assert local_start(broker, "t") == 2
+        told = json.loads(b"".join(ready(broker.node).pieces))
+        assert told["status"] == "ready"
+        assert [
+            one for one in told["warnings"] if one.startswith("the tier does not do what it should for 1 partitions")
+        ]
+        broker.disk.heal()
+        await until(lambda: local_start(broker, "t") == 6)
+        assert json.loads(b"".join(ready(broker.node).pieces))["warnings"] == []
+        await read_all(client, "t", 7)
 
 
 async def test_a_quota_is_changed_while_the_broker_runs_and_holds_after_a_restart() -> None:
