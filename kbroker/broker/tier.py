@@ -158,6 +158,8 @@ class Tier:
         if tier.remote_log_storage_manager_class_name is not None or tier.rsm_configs:
             # Somebody wrote down how to reach a store: of a mistake in that they hear now, not at the first topic.
             self._storage = await broker.env.run_blocking(self._make_storage)
+        if not tier.has_topic_based_metadata:
+            await broker.env.run_blocking(self._import)
         if self._is_wanted(broker.image):
             await nursery.start(self._run)
 

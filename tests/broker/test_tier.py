@@ -310,6 +310,7 @@ async def test_nothing_is_tiered_at_a_metadata_version_that_knows_no_tier() -> N
     [
         ({"rsm.config.dri": "/elsewhere"}, "dri"),
         ({"remote.log.storage.manager.class.name": "nobodys"}, "there is no such manager"),
+        ({"remote.log.metadata.manager.class.name": "nobodys"}, "there is no such manager"),
     ],
 )
 async def test_a_plugin_that_cannot_be_had_is_told_at_the_start(settings: dict[str, str], message: str) -> None:
