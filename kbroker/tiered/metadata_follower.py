@@ -14,6 +14,7 @@ behind what was read, is read anew from its start, and nothing is ready until th
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
@@ -44,13 +45,22 @@ UserPartition = tuple[UUID, int]
 log = logger(__name__)
 
 
+@dataclass(slots=True)
+class MetadataCounters:
+    """What was met in the topic since the broker started, in all its partitions together."""
+
+    events_read: int = 0
+    skipped_records: int = 0
+    dropped_events: int = 0
+
+
 class FollowedPartition:
     """See the module's text.
 
     Shape   index is the partition's number; caches are by topic id and number
     Units   position is the offset from which on nothing is taken in yet
-    Note    events_read came from the log and not from a snapshot
-    Note    skipped_records could not be read, dropped_events did not fit; last_skipped and last_dropped say why
+    Note    of counters, events_read came from the log and not from a snapshot, skipped_records could not be read, and
+            dropped_events did not fit; last_skipped and last_dropped say why
     """
 
     def __init__(
@@ -61,6 +71,7 @@ class FollowedPartition:
         *,
         partition_count: int,
         retry_ms: int,
+        counters: MetadataCounters,
         on_progress: Callable[[], None],
         on_lost: Callable[[], None],
     ) -> None:
@@ -68,9 +79,7 @@ class FollowedPartition:
         self.partition_count = partition_count
         self.position = 0
         self.caches: dict[UserPartition, RemoteLogMetadataCache] = {}
-        self.skipped_records = 0
-        self.dropped_events = 0
-        self.events_read = 0
+        self.counters = counters
         self.last_skipped = ""
         self.last_dropped = ""
         self._env = env
@@ -82,6 +91,7 @@ class FollowedPartition:
         self._last_batch = NO_BATCH
         self._events_since_snapshot = 0
         self._snapshot_position = 0
+        self._writing = trio.Lock()  # of the follower and of who closes it: never both at one file
         self._targets: dict[UserPartition, int] = {}
         self._ready: set[UserPartition] = set()
 
@@ -202,10 +212,10 @@ class FollowedPartition:
                 dropped.append(f"offset {offset}: {why}")
         self.position = events.next_offset
         self._last_batch = events.last_batch or self._last_batch
-        self.events_read += len(events.events)
+        self.counters.events_read += len(events.events)
         self._events_since_snapshot += len(events.events)
         if dropped:
-            self.dropped_events += len(dropped)
+            self.counters.dropped_events += len(dropped)
             self.last_dropped = dropped[-1]
             log.warning(
                 "events of the tier's metadata were dropped", partition=self.index, count=len(dropped), why=dropped[0]
@@ -213,7 +223,7 @@ class FollowedPartition:
         if events.skipped:
             count = sum(each[1] for each in events.skipped)
             offset, _, why = events.skipped[0]
-            self.skipped_records += count
+            self.counters.skipped_records += count
             self.last_skipped = f"offset {offset}: {why}"
             log.warning(
                 "records of the tier's metadata were skipped",
@@ -244,9 +254,11 @@ class FollowedPartition:
 
     async def write_snapshot(self) -> None:
         """Write down what is known, unless the file says so already. A failure is reported: it costs time alone."""
-        found = self._log
-        if found is None or self.position == self._snapshot_position:
-            return
+        async with self._writing:
+            if self._log is not None and self.position != self._snapshot_position:
+                await self._write_snapshot(self._log)
+
+    async def _write_snapshot(self, found: Log) -> None:
         position, last_batch = self.position, self._last_batch
         # Of a partition that has no segments, and is not held, only a deleted topic can have been the reason.
         kept = [cache for key, cache in self.caches.items() if key in self._targets or not cache.is_empty]

@@ -38,7 +38,7 @@ from kbroker.tiered.api import (
     TopicIdPartition,
 )
 from kbroker.tiered.lifecycle import MetadataEvent, RemoteLogMetadataCache
-from kbroker.tiered.metadata_follower import Broadcast, FollowedPartition, UserPartition
+from kbroker.tiered.metadata_follower import Broadcast, FollowedPartition, MetadataCounters, UserPartition
 from kbroker.tiered.metadata_publisher import MetadataPublisher
 from kbroker.tiered.metadata_topic import metadata_partition, partition_of
 from kbroker.tiered.ports import MetadataTopic
@@ -63,12 +63,14 @@ class _Followed:
 class TopicRemoteLogMetadataManager:
     """See the module's text, and `kbroker.tiered.api.RemoteLogMetadataManager` for what it does.
 
-    Shape   failure says why the topic cannot be used now, "" while it can or nobody needs it
+    Shape   failure says why the topic cannot be used now, "" while it can or nobody needs it; counters are of all that
+            was read
     """
 
     def __init__(self, env: Env, topic: MetadataTopic, settings: TierSettings) -> None:
         self.partition_count = settings.topic_num_partitions
         self.failure = ""
+        self.counters = MetadataCounters()
         self._env = env
         self._topic = topic
         self._wait_ms = settings.consume_wait_ms
@@ -135,6 +137,7 @@ class TopicRemoteLogMetadataManager:
             index,
             partition_count=self.partition_count,
             retry_ms=self._retry_ms,
+            counters=self.counters,
             on_progress=self._progress.notify,
             on_lost=self._on_lost,
         )

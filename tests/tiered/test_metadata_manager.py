@@ -166,7 +166,7 @@ async def test_a_record_that_cannot_be_read_is_skipped_counted_and_told_and_tier
         await topic.append_batch(home_of(ORDERS), batch_of(wrong))
         after = await copy(manager, segment_metadata(ORDERS, 10, 19))
         (followed,) = manager.followed
-        assert (followed.skipped_records, followed.dropped_events) == (1, 2)
+        assert (manager.counters.skipped_records, manager.counters.dropped_events) == (1, 2)
         assert "no remote segment" in followed.last_dropped
         assert "frame version" in followed.last_skipped
     env, topic = topic_on(disk)
@@ -174,7 +174,7 @@ async def test_a_record_that_cannot_be_read_is_skipped_counted_and_told_and_tier
         await hold(manager, ORDERS)
         assert manager.list_remote_log_segments(ORDERS, 0) == [before, after]
         (followed,) = manager.followed
-        assert (followed.skipped_records, followed.dropped_events) == (1, 2)
+        assert (manager.counters.skipped_records, manager.counters.dropped_events) == (1, 2)
         await copy(manager, segment_metadata(ORDERS, 20, 29))
 
 
@@ -234,7 +234,7 @@ async def test_m10_a_torn_log_is_read_around_and_the_cache_is_rebuilt_from_the_r
         await hold(manager, ORDERS)
         expected = [(each.start_offset, FINISHED) for each in segments if each is not segments[3]]
         assert offsets_of(manager.list_remote_log_segments(ORDERS)) == expected
-        assert manager.followed[0].skipped_records == 2
+        assert manager.counters.skipped_records == 2
         await copy(manager, segment_metadata(ORDERS, 60, 69))
 
 
@@ -259,7 +259,7 @@ async def test_m10_a_log_that_is_cut_or_replaced_is_read_anew(how: str, autojump
         await manager.wait_until_ready(ORDERS)
         assert offsets_of(manager.list_remote_log_segments(ORDERS)) == [(segments[0].start_offset, FINISHED)]
         await copy(manager, segment_metadata(ORDERS, 10, 19))
-        assert manager.followed[0].dropped_events == 0
+        assert manager.counters.dropped_events == 0
 
 
 # --- who waits for whom -----------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ async def answers_on(disk: SimulatedDisk, topic: LogMetadataTopic | None = None)
     found = found if topic is None else topic
     async with at_work(env, found, closes=False) as manager:
         await hold(manager, ORDERS)
-        return everything(manager), manager.followed[0].events_read
+        return everything(manager), manager.counters.events_read
 
 
 async def test_after_a_restart_nothing_of_the_history_is_read_again() -> None:
@@ -149,7 +149,7 @@ async def test_a_snapshot_of_another_topic_or_number_of_partitions_is_not_used()
     async with at_work(env, topic, settings=tier_settings(partition_count=1), closes=False) as manager:
         await hold(manager, ORDERS)
         # The records of the other partition that lie in this one belong here now, or it had none.
-        assert manager.followed[0].events_read == manager.followed[0].position
+        assert manager.counters.events_read == manager.followed[0].position
 
 
 async def test_a_log_that_begins_behind_the_snapshot_goes_on_from_there() -> None:
