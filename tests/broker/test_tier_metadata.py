@@ -9,6 +9,7 @@ from kbroker.testing.broker import MemoryBroker, killed, memory_broker
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.tiered.metadata_follower import MetadataCounters
 from kbroker.tiered.metadata_manager import TopicRemoteLogMetadataManager
+from kbroker.web.exposition import render
 from tests.broker.test_tier import QUICK, TIERED, fill, local_start, read_all, segments, until
 from tests.handlers.asking import batch, create_topic, list_offset, produce
 from wire.errors import ErrorCode
@@ -60,6 +61,7 @@ async def test_records_of_strangers_end_nothing_though_the_broker_is_started_aga
         await fill(client, "t", 3, start=4)
         await until(lambda: local_start(broker, "t") == 6)
         assert counters(broker).skipped_records == 4
+        assert b"\nkbroker_tier_metadata_skipped_records_total 4.0\n" in b"".join(render(broker.node))
         disk = broker.disk
     disk.unlink(f"{HOME}/remote_log_snapshot")
     async with memory_broker(disk, settings=ONE) as broker:
