@@ -119,9 +119,10 @@ async def raise_log_start(tools: TierTools, held: Held, offset: int) -> None:
     tools.partitions.wake(held.partition.key)
 
 
-async def find_log_start(tools: TierTools, held: Held) -> None:
+async def find_log_start(tools: TierTools, held: Held, *, is_new: bool) -> None:
     """Let the log begin where the tier's part of it does, if that lies higher than is known here: where the checkpoint
-    of the starts was lost.
+    of the starts was lost, or where the log `is_new` in the tier. One that was loaded as a tiered log, after its topic
+    was, cannot tell that nothing of it is in the tier yet.
     """
     log = held.partition.log
     if log.log_start_offset >= log.local_log_start_offset:
@@ -130,8 +131,13 @@ async def find_log_start(tools: TierTools, held: Held) -> None:
     lineage = Lineage(log.leader_epochs.entries, log_end_offset=log.log_end_offset)
     known = tools.metadata.list_remote_log_segments(held.remote.topic_id_partition)
     lowest = lowest_remote_offset(known, lineage)
-    if lowest is None:
+    if lowest is not None:
+        start = min(lowest, log.local_log_start_offset)
+    elif is_new and held.remote.highest_offset_in_remote_storage == NOTHING:
+        start = log.local_log_start_offset
+    else:
         # Expiry moves the start before anything goes, so this was not expiry. Whoever reads is told of an error.
+        start = log.log_start_offset
         events.error(
             "the tier knows nothing of what it should have of a partition",
             topic=held.partition.topic,
@@ -139,8 +145,8 @@ async def find_log_start(tools: TierTools, held: Held) -> None:
             log_start_offset=log.log_start_offset,
             local_log_start_offset=log.local_log_start_offset,
         )
-    elif min(lowest, log.local_log_start_offset) > log.log_start_offset:
-        await raise_log_start(tools, held, min(lowest, log.local_log_start_offset))
+    if start > log.log_start_offset:
+        await raise_log_start(tools, held, start)
 
 
 async def _restore_epochs(tools: TierTools, held: Held) -> None:

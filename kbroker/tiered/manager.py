@@ -35,6 +35,7 @@ from kbroker.tiered.api import (
     RemoteLogMetadataManager,
     RemoteStorageError,
     RemoteStorageManager,
+    RetriableRemoteStorageError,
     TopicIdPartition,
 )
 from kbroker.tiered.calls import plugin_errors
@@ -43,7 +44,6 @@ from kbroker.tiered.ports import PartitionReader, PartitionWriter
 from kbroker.tiered.quota import ByteQuota
 from kbroker.tiered.registry import RemotePartitions
 from kbroker.tiered.tools import Indexes, TierTools, id_of
-from wire.errors import KafkaError
 
 log = logger(__name__)
 
@@ -91,6 +91,9 @@ class RemoteLogManager:
         self.expirers = trio.CapacityLimiter(settings.remote_log_manager_expiration_thread_pool_size)
         self.copy_turn = trio.Lock()
         self._registry = RemotePartitions(env.disk, directory)
+        self._registry_turn = trio.Lock()
+        self._registering: set[TopicIdPartition] = set()
+        self._is_registry_lost = False
         self._held: dict[TopicPartition, tasks.PartitionTasks] = {}
         self._deleting: set[TopicIdPartition] = set()
         self._followed: set[TopicIdPartition] = set()
@@ -199,6 +202,7 @@ class RemoteLogManager:
         try:
             await self.env.run_blocking(self._registry.load)
         except ValueError as error:
+            self._is_registry_lost = True
             log.error("what topics left in the tier before cannot be told", file=self._registry.path, error=error)
 
     @property
@@ -219,7 +223,7 @@ class RemoteLogManager:
             if not self._is_current(key, running):
                 running.scope.cancel()
         new = [partition for key in sorted(self._wanted) if (partition := self._startable(key)) is not None]
-        if not await self._register(new):
+        if not await self._follow(new):
             return
         for partition in new:
             running = tasks.PartitionTasks(self, partition)
@@ -253,8 +257,8 @@ class RemoteLogManager:
         config = partition.log.config
         return not config.remote_storage_enable and config.remote_log_delete_on_disable
 
-    async def _register(self, new: list[PartitionReader]) -> bool:
-        """Write down that there may soon be something of these partitions in the tier, and follow their metadata."""
+    async def _follow(self, new: list[PartitionReader]) -> bool:
+        """Follow the metadata of these partitions; False if that is to be tried again."""
         if not new:
             return True
         leaders = [id_of(partition) for partition in new if partition.is_leader]
@@ -262,45 +266,47 @@ class RemoteLogManager:
         try:
             with plugin_errors("on_partition_leadership_changes"):
                 await self.tools.metadata.on_partition_leadership_changes(leaders, followers)
-            await self._settle_starts([one for one in new if id_of(one) not in self._registry.entries])
-            await self._store_registry(self._registry.entries | {*leaders, *followers})
-        except (OSError, KafkaError, RemoteStorageError) as error:
+        except RemoteStorageError as error:
             log.warning("cannot begin to tier partitions, which is tried again", partitions=len(new), error=error)
             return False
         self._followed.update(leaders, followers)
         return True
-
-    async def _settle_starts(self, new: list[PartitionReader]) -> None:
-        """Write down where logs begin that this file does not know: their segments do not say it once they are tiered.
-
-        One that is said to begin before its segments, and of which the tier knows nothing, became tiered just before
-        the broker died: it begins with them. Where the tier knows of it the file was lost, or another broker filled the
-        directory, and it begins where it says (see `find_log_start`).
-        """
-        for partition in new:
-            held = partition.log
-            if held.log_start_offset >= held.local_log_start_offset:
-                continue
-            with plugin_errors("wait_until_ready"):
-                await self.tools.metadata.wait_until_ready(id_of(partition))
-            if not self.tools.metadata.list_remote_log_segments(id_of(partition)):
-                async with self.tools.partitions.locked(held):
-                    if not held.is_closed:
-                        held.raise_log_start_offset(held.local_log_start_offset)
-        if any(partition.log.log_start_offset for partition in new):
-            await self.tools.partitions.write_log_starts()
 
     async def _let_go(self) -> None:
         """Follow no more the metadata of partitions that are not tiered here any more."""
         running = {id_of(one.held.partition) for one in self._held.values()}
         stale = self._followed - running - self._deleting
         if stale:
-            with plugin_errors("on_stop_partitions"):
-                await self.tools.metadata.on_stop_partitions(sorted(stale))
+            try:
+                with plugin_errors("on_stop_partitions"):
+                    await self.tools.metadata.on_stop_partitions(sorted(stale))
+            except RemoteStorageError as error:
+                log.warning("cannot let go of partitions", partitions=len(stale), error=error)
             self._followed -= stale
 
-    async def _store_registry(self, entries: frozenset[TopicIdPartition]) -> None:
-        await self.env.run_blocking(self._registry.store, entries)
+    # What may be in the tier
+
+    def may_have_remote_part(self, partition: TopicIdPartition) -> bool:
+        """Whether anything of it may have been copied: it was registered, or nobody can say."""
+        return partition in self._registry.entries or self._is_registry_lost
+
+    async def register(self, partition: TopicIdPartition) -> None:
+        """Write down, durably, that there may be something of it in the tier. Errors: RetriableRemoteStorageError."""
+        if partition in self._registry.entries:
+            return
+        self._registering.add(partition)
+        try:
+            await self._store_registry(gone=frozenset())
+        except OSError as error:
+            raise RetriableRemoteStorageError(f"{self._registry.path} cannot be written: {error}") from error
+
+    async def _store_registry(self, *, gone: frozenset[TopicIdPartition]) -> None:
+        async with self._registry_turn:
+            # Who stands in line finds that somebody else has written its entry too.
+            entries = (self._registry.entries | self._registering) - gone
+            if entries != self._registry.entries:
+                await self.env.run_blocking(self._registry.store, entries)
+            self._registering -= entries
 
     async def _look_after(self, running: tasks.PartitionTasks) -> None:
         held = running.held
@@ -318,7 +324,7 @@ class RemoteLogManager:
     async def _delete(self, gone: TopicIdPartition) -> None:
         try:
             await tasks.delete_partition(self, gone)
-            await self._store_registry(self._registry.entries - {gone})
+            await self._store_registry(gone=frozenset({gone}))
         except OSError as error:
             log.warning("cannot write down what is in the tier", file=self._registry.path, error=error)
         finally:

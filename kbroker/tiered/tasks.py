@@ -144,7 +144,9 @@ class PartitionTasks:
         async with self._beginning:
             if not self._is_start_known:
                 find_unfinished(tools, held)
-                await expiring.find_log_start(tools, held)
+                named = held.remote.topic_id_partition
+                await expiring.find_log_start(tools, held, is_new=not self.manager.may_have_remote_part(named))
+                await self.manager.register(named)
                 self._is_start_known = True
         return True
 

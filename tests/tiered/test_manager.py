@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from uuid import UUID
 
 import pytest
 import trio
 from trio.testing import MockClock
 
+from kbroker.testing.disk import Fault, SimulatedDisk
 from kbroker.testing.tier_checker import TierState, complaints_about
 from kbroker.tiered.api import (
     RemoteLogSegmentId,
@@ -306,6 +308,62 @@ def test_a_damaged_registry_is_told_apart_from_an_empty_one(text: str) -> None:
     with pytest.raises(ValueError):
         parse_partitions(text)
     assert parse_partitions(format_partitions([])) == frozenset()
+
+
+@pytest.mark.parametrize("damage", ["missing", "malformed"])
+async def test_a_lost_registry_costs_nothing_that_is_in_the_tier(damage: str, autojump_clock: MockClock) -> None:
+    """It says whose remote parts there may be; what the metadata knows is there whatever it says."""
+    site = Site()
+    orders = site.add()
+    site.append(orders, 20)
+    async with site.at_work():
+        await site.retain(orders)
+        everything = site.finished(orders)
+    site.close()
+    site.disk.unlink("/data/remote-partitions")
+    if damage == "malformed":
+        file = site.disk.open("/data/remote-partitions", create=True)
+        file.pwrite(b"0\n1\n", 0)
+        file.close()
+    again = site.again()
+    orders = again.add()
+    async with again.at_work():
+        await again.rounds(3)
+        assert again.finished(orders)[:4] == everything
+        assert orders.log.log_start_offset == 0
+        assert again.manager._registry.entries == {id_of(orders)}
+        assert not again.complaints(orders)
+
+
+async def test_many_partitions_are_written_down_together(autojump_clock: MockClock) -> None:
+    site = Site()
+    many = [site.add("many", index) for index in range(40)]
+    for one in many:
+        site.append(one, 6)
+    async with site.at_work():
+        await site.rounds()
+        assert site.manager._registry.entries == {id_of(one) for one in many}
+        assert all(site.finished(one) for one in many)
+    stored = RemotePartitions(site.disk, "/data")
+    stored.load()
+    assert stored.entries == {id_of(one) for one in many}
+
+
+async def test_a_registry_that_cannot_be_written_keeps_everything_here(autojump_clock: MockClock) -> None:
+    disk = SimulatedDisk()
+    site = Site(disk)
+    orders = site.add()
+    site.append(orders, 20)
+    disk.inject(Fault(errno.ENOSPC, name="write", path="*remote-partitions*", times=-1))
+    async with site.at_work():
+        await site.rounds(2)
+        assert site.objects() == set()
+        assert "cannot be written" in site.remote(orders).last_error
+        assert site.remote(orders).copy_lag_segments == 4
+        disk.heal()
+        await site.rounds(2)
+        assert site.finished(orders) == [0, 4, 8, 12]
+        assert not site.complaints(orders)
 
 
 async def test_a_damaged_registry_stops_nothing(autojump_clock: MockClock) -> None:
