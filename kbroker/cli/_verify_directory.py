@@ -42,14 +42,14 @@ from kbroker.storage.identity import META_PROPERTIES, PARTITION_METADATA, Direct
 from kbroker.storage.loader import offset_of
 from kbroker.storage.log_directory import CLEAN_SHUTDOWN, LOCK
 from kbroker.storage.segment import LOG_SUFFIX
-from kbroker.tiered import registry
+from kbroker.tiered import local, registry
 from wire.errors import Malformed
 from wire.types import uuid_to_text
 
 CHECKPOINTS: Final = (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT)
 _OTHERS: Final = (META_PROPERTIES, LOCK, CLEAN_SHUTDOWN, snapshots.BOOTSTRAP_FILE, "cleaner-offset-checkpoint")
-_OF_THE_TIER: Final = (registry.FILE_NAME, "remote-log-index-cache")
-"""The second holds copies of what is in the tier, each of which is checked when it is used."""
+_OF_THE_TIER: Final = (registry.FILE_NAME, "remote-log-index-cache", local.INSIDE)
+"""The second holds copies of what is in the tier, each of which is checked when it is used; the third is the tier."""
 _KNOWN: Final = frozenset({*CHECKPOINTS, *_OTHERS, *_OF_THE_TIER})
 _PARTITION: Final = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 _PASSING: Final = re.compile(r"\S+\.[0-9a-f]{32}-(delete|future|stray)|.*\.tmp")

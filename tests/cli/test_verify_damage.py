@@ -80,6 +80,14 @@ def test_foreign_files_are_found(verify: Verify, stopped: Path, name: str, reaso
     assert any(line.startswith(f"{stopped / name}: ") and reason in line for line in done.lines), done.out
 
 
+def test_a_tier_inside_the_directory_is_none(verify: Verify, stopped: Path) -> None:
+    before = verify(stopped)
+    (stopped / "tier" / "orders-kS2mDpo7RkS0cUkCAYyBDA" / "0").mkdir(parents=True)
+    (stopped / "remote-log-index-cache").mkdir()
+    assert verify(stopped) == before
+    assert before.code == 0
+
+
 def test_a_partition_that_the_metadata_does_not_have_is_found(verify: Verify, stopped: Path) -> None:
     shutil.copytree(partition(stopped), stopped / "stranger-0")
     done = verify(stopped)
