@@ -55,6 +55,8 @@ class OwnMetadataTopic:
         broker = self._broker
         timestamp_ms = broker.env.timestamp_ms()
         batch = build_batch([Record(timestamp=timestamp_ms, key=None, value=value) for value in values])
+        # A disk that is nearly full is emptied by copying to the tier, which begins with a record here.
+        broker.find(REMOTE_LOG_METADATA_TOPIC, partition).log.uses_reserve = True
         appended = await broker.append(
             REMOTE_LOG_METADATA_TOPIC, partition, batch, version=PRODUCE_VERSION, all_in_sync=True
         )

@@ -64,6 +64,7 @@ class Log(LogView):
 
     Units      offsets count records; *_ms is wall time
     Invariant  recovery_point <= log_end_offset, and those of LogView
+    Note       uses_reserve: it may be appended to though the disk is nearly full; of logs that help to empty it
     Note       persisted_recovery_point is what the checkpoint file says; whoever writes the file sets it
     Errors     KafkaError KAFKA_STORAGE_ERROR from everything that touches the disk, with the OSError as its cause
     """
@@ -106,6 +107,7 @@ class Log(LogView):
         # Its names may be new; those of an empty log are left unsynced until it holds something.
         self.loaded_active_offset = self.segments.active.base_offset if self.log_end_offset else -1
         self.needs_directory_sync = self.segments.active.has_unsynced_files or not self.log_end_offset
+        self.uses_reserve = False
         self.is_closed = False
         self.restart_reading()
         self.config = config
@@ -206,7 +208,7 @@ class Log(LogView):
         """
         state, size = self.state, len(batches)
         spare_bytes = state.spare_bytes - size
-        if spare_bytes < 0:
+        if spare_bytes < 0 and not (self.uses_reserve and state.failure is None):
             raise self.offline_error()
         state.spare_bytes = spare_bytes
         if isinstance(batches, bytes) or (isinstance(batches, memoryview) and batches.readonly):
