@@ -13,10 +13,12 @@ from kbroker.testing.disk import Fault, Operation, SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.metadata_topic import LogMetadataTopic
 from kbroker.testing.remote_metadata import DELETED, DELETING, FINISHED, ORDERS, copy, hold, segment_metadata, update_to
+from kbroker.tiered import metadata_snapshot
 from kbroker.tiered.api import RemoteLogSegmentMetadata, RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from kbroker.tiered.metadata_follower import MIN_EVENTS_BETWEEN_SNAPSHOTS
+from kbroker.tiered.metadata_follower import MIN_EVENTS_BETWEEN_SNAPSHOTS, NO_BATCH
 from kbroker.tiered.metadata_manager import TopicRemoteLogMetadataManager
 from tests.tiered.metadata_site import (
+    PARTITIONS,
     append_all,
     at_work,
     batch_of,
@@ -136,6 +138,33 @@ async def test_m10_a_snapshot_of_more_than_the_log_has_is_not_used(refilled: boo
     assert found != answers
     disk.unlink(snapshot_path(ORDERS))
     assert (await answers_on(disk))[0] == found
+
+
+async def test_a_snapshot_of_damaged_batches_alone_is_held_to_the_length_of_the_log() -> None:
+    disk = SimulatedDisk()
+    _, topic = topic_on(disk)
+    await topic.ensure()
+    log = topic.logs[HOME]
+    for position in (0, 1):
+        metadata_snapshot.write(disk, log, partition_count=PARTITIONS, position=position, last_batch=NO_BATCH, of=[])
+        if position:
+            with pytest.raises(metadata_snapshot.Unusable, match="the log ends at 0"):
+                metadata_snapshot.read(disk, log, partition_count=PARTITIONS)
+        else:
+            assert metadata_snapshot.read(disk, log, partition_count=PARTITIONS).position == 0
+
+
+async def test_a_partition_that_is_let_go_is_not_read_again_when_it_is_held_again() -> None:
+    disk = SimulatedDisk()
+    env, topic = topic_on(disk)
+    async with at_work(env, topic) as manager:
+        await hold(manager, ORDERS)
+        await copy(manager, segment_metadata(ORDERS, 0, 9))
+        for _ in range(3):
+            await manager.on_stop_partitions([ORDERS])
+            await hold(manager, ORDERS)
+            assert len(manager.list_remote_log_segments(ORDERS)) == 1
+        assert manager.counters.events_read == 2
 
 
 async def test_a_snapshot_of_another_topic_or_number_of_partitions_is_not_used() -> None:
