@@ -116,12 +116,29 @@ class Client:
         self.stream.close()
 
 
+class _SlowEnv(MemoryEnv):
+    """An environment in which threads take their time."""
+
+    def __init__(self, disk: SimulatedDisk, *, seed: int, latency_ms: int) -> None:
+        super().__init__(disk, seed=seed)
+        self.latency_ms = latency_ms
+
+    async def run_blocking(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+        if not self.latency_ms:
+            return await super().run_blocking(function, *arguments)
+        with trio.CancelScope(shield=True):  # a thread cannot be stopped
+            await trio.sleep(self.random.uniform(0, self.latency_ms) / 1000)
+            result = function(*arguments)
+            await trio.sleep(self.random.uniform(0, self.latency_ms) / 1000)
+        return result
+
+
 @dataclass(slots=True)
 class MemoryBroker:
     """A node that runs; see `memory_broker`."""
 
     node: Node
-    env: MemoryEnv
+    env: _SlowEnv
     disk: SimulatedDisk
     address: tuple[str, int]
     _clients: list[Client] = field(default_factory=list)
@@ -132,27 +149,14 @@ class MemoryBroker:
         self._clients.append(client)
         return client
 
+    def slow_down(self, latency_ms: int) -> None:
+        """From now on a blocking call takes up to twice so long; see `memory_broker`."""
+        self.env.latency_ms = latency_ms
+
     def files(self) -> list[str]:
         """The paths in the data directory, relative to it."""
         found = self.disk.image(DATA_DIRECTORY)
         return sorted(path.removeprefix(DATA_DIRECTORY + "/") for path in found if path != DATA_DIRECTORY)
-
-
-class _SlowEnv(MemoryEnv):
-    """An environment in which threads take their time."""
-
-    def __init__(self, disk: SimulatedDisk, *, seed: int, latency_ms: int) -> None:
-        super().__init__(disk, seed=seed)
-        self._latency_ms = latency_ms
-
-    async def run_blocking(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-        if not self._latency_ms:
-            return await super().run_blocking(function, *arguments)
-        with trio.CancelScope(shield=True):  # a thread cannot be stopped
-            await trio.sleep(self.random.uniform(0, self._latency_ms) / 1000)
-            result = function(*arguments)
-            await trio.sleep(self.random.uniform(0, self._latency_ms) / 1000)
-        return result
 
 
 @asynccontextmanager

@@ -1,0 +1,298 @@
+"""Fetch from a topic that lies mostly in the tier: a whole node, on virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from kbroker.testing.broker import Client, MemoryBroker, memory_broker
+from kbroker.tiered.remote_read import RemoteReader
+from tests.handlers.asking import (
+    batch,
+    create_topic,
+    delete_records,
+    fetch_in_background,
+    fetching,
+    list_offset,
+    parts,
+    produce,
+    read_batches,
+    sizes,
+    wanted,
+)
+from wire.compression import Codec
+from wire.errors import ErrorCode
+from wire.messages.fetch import FetchResponse
+from wire.record_batch import Record, build_batch
+
+SETTINGS = {
+    "remote.log.storage.system.enable": "true",
+    "remote.log.manager.task.interval.ms": 100,
+    "log.retention.check.interval.ms": 100,
+    "rlmm.config.remote.log.metadata.topic.num.partitions": 1,
+    "kbroker.remote.chunk.bytes": 65_536,
+}
+TIERED = {"remote.storage.enable": "true", "segment.bytes": 1 << 20, "local.retention.bytes": 1, "retention.ms": -1}
+VALUE = b"x" * 99_000
+PER_SEGMENT = 10
+"""So many batches of VALUE fit into a segment."""
+
+
+@pytest.fixture
+async def tiered() -> AsyncIterator[MemoryBroker]:
+    async with memory_broker(settings=SETTINGS) as running:
+        yield running
+
+
+async def move(broker: MemoryBroker, topic: str, *, segments: int = 2, partitions: int = 1, more: int = 3) -> int:
+    """A topic with so many segments in the tier alone and `more` batches behind; where the local log begins."""
+    client = await broker.connect()
+    await create_topic(client, topic, partitions=partitions, settings=TIERED)
+    for index in range(partitions):
+        for number in range(segments * PER_SEGMENT + more):
+            made = batch(bytes([number]) + VALUE)
+            assert (await produce(client, topic, made, partition=index)).error_code == 0
+    for index in range(partitions):
+        await until_local_from(client, topic, segments * PER_SEGMENT, partition=index)
+    client.close()
+    return segments * PER_SEGMENT
+
+
+async def until_local_from(client: Client, topic: str, offset: int, *, partition: int = 0) -> None:
+    for _ in range(1_000):  # rounds of the tier and of retention, in virtual time
+        if (await list_offset(client, topic, -4, partition=partition))[1] >= offset:
+            return
+        await trio.sleep(0.1)
+    raise AssertionError(f"{topic}-{partition} does not move to the tier")
+
+
+def reader_of(broker: MemoryBroker) -> RemoteReader:
+    assert broker.node.broker is not None
+    reader = broker.node.broker.tier.reader
+    assert reader is not None
+    return reader
+
+
+def bases(answer: FetchResponse, partition: int = 0) -> list[int]:
+    return [one.base_offset for one in read_batches(parts(answer)[partition])]
+
+
+# The seam
+
+
+async def test_every_offset_around_the_seam_is_read_once_and_none_is_left_out(tiered: MemoryBroker) -> None:
+    local = await move(tiered, "t")
+    client = await tiered.connect()
+    for start in range(local - 4, local + 3):
+        offset, found = start, []
+        while offset < local + 3:
+            got = bases(await client.ask(fetching("t", wanted(offset=offset)), version=12))
+            assert got, f"nothing at {offset}"
+            found += got
+            offset = got[-1] + 1
+        assert found == list(range(start, local + 3))
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+async def test_batches_of_many_records_are_given_whole_on_both_sides_of_the_seam(
+    tiered: MemoryBroker, codec: Codec
+) -> None:
+    client = await tiered.connect()
+    await create_topic(client, "t", settings=TIERED)
+    noise = tiered.env.random.randbytes
+    each, count = 7, 30
+    for number in range(count):
+        records = [Record(timestamp=number * each + at, value=noise(9_000)) for at in range(each)]
+        assert (await produce(client, "t", build_batch(records, codec=codec))).error_code == 0
+    await until_local_from(client, "t", 1)
+    local = (await list_offset(client, "t", -4))[1]
+    assert local % each == 0
+    for offset in range(local - 2 * each, local + 2 * each):
+        answer = await client.ask(fetching("t", wanted(offset=offset)), version=12)
+        first = read_batches(parts(answer)[0])[0]
+        assert (first.base_offset, first.record_count) == (offset - offset % each, each)
+        assert first.crc_is_valid()
+        assert [record.timestamp for record in first.records()] == list(
+            range(first.base_offset, first.base_offset + each)
+        )
+
+
+async def test_the_offsets_around_the_records_are_those_of_the_whole_log(tiered: MemoryBroker) -> None:
+    local = await move(tiered, "t")
+    client = await tiered.connect()
+    for committed in (False, True):
+        part = parts(await client.ask(fetching("t", wanted(), read_committed=committed), version=12))[0]
+        assert (part.error_code, part.high_watermark, part.last_stable_offset) == (0, local + 3, local + 3)
+        assert (part.log_start_offset, part.preferred_read_replica) == (0, -1)
+        assert part.aborted_transactions == ([] if committed else None)
+
+
+async def test_deleted_records_are_out_of_range_also_in_the_tier(tiered: MemoryBroker) -> None:
+    await move(tiered, "t")
+    client = await tiered.connect()
+    assert await delete_records(client, "t", 7) == (0, 7)
+    assert parts(await client.ask(fetching("t", wanted(offset=6)), version=12))[0].error_code == (
+        ErrorCode.OFFSET_OUT_OF_RANGE
+    )
+    assert bases(await client.ask(fetching("t", wanted(offset=7)), version=12))[0] == 7
+    assert (await list_offset(client, "t", -2))[:2] == (0, 7)
+
+
+async def test_a_session_gets_what_comes_from_the_tier_as_it_gets_everything(tiered: MemoryBroker) -> None:
+    await move(tiered, "t", partitions=2)
+    client = await tiered.connect()
+    full = await client.ask(fetching("t", wanted(0), wanted(1), session=(0, 0), max_wait_ms=500), version=12)
+    assert full.session_id
+    assert all(sizes(full).values())
+    moved = await client.ask(fetching("t", wanted(0, 5), session=(full.session_id, 1), max_wait_ms=500), version=12)
+    assert bases(moved)[0] == 5
+    assert bases(moved, 1)[0] == 0, "its offset in the session has not moved, so it is read again"
+
+
+# The byte budget
+
+
+async def test_one_budget_holds_for_the_tier_and_the_local_log(tiered: MemoryBroker) -> None:
+    """KAFKA-20019, KAFKA-19462: 1 MiB in all, wherever it lies."""
+    local = await move(tiered, "t", partitions=3, more=5)
+    client = await tiered.connect()
+    limit = 450_000
+    for offsets in ((0, local, 0), (local, 0, local), (0, 0, 0)):
+        asked = [wanted(index, offset) for index, offset in enumerate(offsets)]
+        got = sizes(await client.ask(fetching("t", *asked, max_bytes=limit), version=12))
+        assert 0 < sum(got.values()) <= limit, (offsets, got)
+
+
+async def test_only_the_first_partition_may_give_a_batch_that_does_not_fit(tiered: MemoryBroker) -> None:
+    """KAFKA-19795."""
+    local = await move(tiered, "t", partitions=3)
+    client = await tiered.connect()
+    for offsets, first in (((0, 0, 0), 0), ((local, 0, 0), 0), ((0, local, 0), 0)):
+        asked = [wanted(index, offset, limit=10) for index, offset in enumerate(offsets)]
+        got = sizes(await client.ask(fetching("t", *asked, max_bytes=10), version=12))
+        assert [size > 0 for size in got.values()] == [index == first for index in range(3)]
+
+
+async def test_where_the_tier_gives_nothing_another_partition_may_give_its_first_batch(tiered: MemoryBroker) -> None:
+    local = await move(tiered, "t", partitions=2)
+    client = await tiered.connect()
+    tiered.slow_down(10_000)
+    asked = [wanted(0, 0, limit=10), wanted(1, local, limit=10)]
+    got = sizes(await client.ask(fetching("t", *asked, max_bytes=10, max_wait_ms=100), version=12))
+    assert got[0] == 0
+    assert got[1] > 0
+
+
+# Time
+
+
+async def test_all_partitions_of_a_request_are_read_side_by_side(tiered: MemoryBroker) -> None:
+    """KAFKA-14915, KAFKA-19133: four answers in the time of one."""
+    await move(tiered, "t", partitions=4)
+    client = await tiered.connect()
+    tiered.slow_down(100)
+    answer = await client.ask(fetching("t", *(wanted(index, limit=10) for index in range(4))), version=12)
+    assert sum(size > 0 for size in sizes(answer).values()) == 1
+    began = trio.current_time()
+    asked = [wanted(index, 15, limit=200_000) for index in range(4)]
+    answer = await client.ask(fetching("t", *asked, max_wait_ms=500), version=12)
+    assert all(size > 0 for size in sizes(answer).values())
+    assert trio.current_time() - began <= 0.5
+
+
+async def test_the_wait_for_the_tier_is_not_the_wait_that_a_client_asks_for(tiered: MemoryBroker) -> None:
+    """KAFKA-15776: max_wait_ms=0 does not end it, and remote.fetch.max.wait.ms does, without an error."""
+    await move(tiered, "t")
+    client = await tiered.connect()
+    tiered.slow_down(10_000)
+    began = trio.current_time()
+    part = parts(await client.ask(fetching("t", wanted(), max_wait_ms=0), version=12))[0]
+    assert 0.5 <= trio.current_time() - began < 0.6
+    assert (part.error_code, read_batches(part), part.high_watermark) == (0, [], 23)
+
+
+async def test_m4_what_came_too_late_is_there_the_next_time(tiered: MemoryBroker) -> None:
+    await move(tiered, "t")
+    client = await tiered.connect()
+    tiered.slow_down(2_000)
+    answers = 0
+    while not sizes(await client.ask(fetching("t", wanted(offset=3)), version=12))[0]:
+        answers += 1
+        assert answers <= 24, "three things one after the other, each of which takes four seconds at most"
+    assert answers > 0
+    tiered.slow_down(0)
+
+
+async def test_m4_a_client_that_goes_leaves_what_is_read_for_the_next_one(tiered: MemoryBroker) -> None:
+    await move(tiered, "t")
+    cache = reader_of(tiered).cache
+    tiered.slow_down(300)
+    leaving = await tiered.connect()
+    await leaving.send(fetching("t", wanted()), version=12)
+    await wait_all_tasks_blocked()
+    leaving.close()
+    await trio.sleep(5)
+    assert cache.read_bytes > 0
+    misses = cache.misses
+    client = await tiered.connect()
+    began = trio.current_time()
+    assert sizes(await client.ask(fetching("t", wanted()), version=12))[0]
+    assert trio.current_time() == began
+    assert cache.misses == misses
+
+
+async def test_local_records_are_held_back_for_no_longer_than_the_client_waits(tiered: MemoryBroker) -> None:
+    local = await move(tiered, "t", partitions=2)
+    client = await tiered.connect()
+    tiered.slow_down(10_000)
+    for max_wait_ms in (0, 200):
+        began = trio.current_time()
+        asked = [wanted(0, 12), wanted(1, local)]
+        got = sizes(await client.ask(fetching("t", *asked, max_wait_ms=max_wait_ms), version=12))
+        assert (got[0], got[1] > 0) == (0, True)
+        assert trio.current_time() - began <= max_wait_ms / 1000 + 0.01
+
+
+async def test_a_tier_that_cannot_be_read_is_an_error_that_is_held_and_local_reads_go_on(tiered: MemoryBroker) -> None:
+    """M3, KAFKA-19599: no storm of requests."""
+    local = await move(tiered, "t", partitions=2)
+    client = await tiered.connect()
+    for path in tiered.disk.image("/data-tier"):
+        if path.endswith((".log", ".index", ".timeindex")):
+            tiered.disk.unlink(path)
+    began = trio.current_time()
+    part = parts(await client.ask(fetching("t", wanted()), version=12))[0]
+    assert (part.error_code, part.high_watermark, read_batches(part)) == (ErrorCode.KAFKA_STORAGE_ERROR, -1, [])
+    assert 0.4 <= trio.current_time() - began <= 0.6
+    answer = parts(await client.ask(fetching("t", wanted(0), wanted(1, local), max_wait_ms=100), version=12))
+    assert answer[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert read_batches(answer[1])
+
+
+async def test_a_fetch_of_the_tier_that_waits_ends_when_the_broker_stops(tiered: MemoryBroker) -> None:
+    await move(tiered, "t")
+    tiered.slow_down(300)
+    async with trio.open_nursery() as nursery:
+        await fetch_in_background(nursery, tiered, fetching("t", wanted()))
+        tiered.node.stop()
+
+
+# Followers
+
+
+async def test_a_follower_is_told_at_once_even_beside_partitions_that_could_wait(tiered: MemoryBroker) -> None:
+    """KAFKA-16013: a replica that is moved between directories (-3) is the follower that this broker can have."""
+    local = await move(tiered, "t", partitions=2)
+    client = await tiered.connect()
+    began = trio.current_time()
+    asked = [wanted(0, 0), wanted(1, local + 3)]
+    answer = parts(await client.ask(fetching("t", *asked, replica_id=-3, max_wait_ms=5_000), version=12))
+    assert trio.current_time() == began
+    told = answer[0]
+    assert told.error_code == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
+    assert (told.high_watermark, told.log_start_offset, told.last_stable_offset) == (local + 3, 0, -1)
+    assert (told.aborted_transactions, told.preferred_read_replica, read_batches(told)) == (None, -1, [])
+    assert answer[1].error_code == 0
