@@ -38,7 +38,6 @@ from kbroker.tiered.indexes import RemoteIndexes, checked_offsets, checked_times
 
 DIRECTORY: Final = "remote-log-index-cache"
 DEFAULT_TTL_MS: Final = 15 * 60 * 1000
-DEFAULT_INTERVAL_BYTES: Final = 4096
 RESIDENT_BYTES: Final = 32 << 20
 
 
@@ -91,7 +90,7 @@ class RemoteIndexCache:
         max_bytes: int,
         ttl_ms: int = DEFAULT_TTL_MS,
         resident_bytes: int = RESIDENT_BYTES,
-        interval_bytes: int = DEFAULT_INTERVAL_BYTES,
+        interval_bytes: int = 4096,
         report: Callable[[str], None] = ignore,
     ) -> None:
         self.directory = f"{data_directory}/{DIRECTORY}"
@@ -100,8 +99,7 @@ class RemoteIndexCache:
         self._now_ms = now_ms
         self._max_bytes = max_bytes
         self._ttl_ms = ttl_ms
-        self._resident_limit = resident_bytes
-        self._interval_bytes = interval_bytes
+        self._resident_limit, self._interval_bytes = resident_bytes, interval_bytes
         self._report = report
         self._files = IndexFiles(disk, self.directory, report)
         self._names = threading.Lock()  # held while names in the directory change; taken before the other
@@ -117,7 +115,6 @@ class RemoteIndexCache:
 
     @property
     def size_bytes(self) -> int:
-        """What the files take."""
         return self._size_bytes
 
     @property
@@ -146,7 +143,6 @@ class RemoteIndexCache:
         found = self.resident(segment_id)
         if found is not None:
             return found
-        self._start()
         with self._tables:
             running = self._loads.get(segment_id)
             if running is None:
@@ -160,7 +156,6 @@ class RemoteIndexCache:
 
         Errors  as those of `indexes`
         """
-        self._start()
         segment_id = metadata.remote_log_segment_id.id
         mine = _Load()
         with self._tables:
@@ -175,7 +170,6 @@ class RemoteIndexCache:
         metadata: RemoteLogSegmentMetadata,
         load: Callable[[_Load, RemoteLogSegmentMetadata], RemoteIndexes],
     ) -> RemoteIndexes:
-        """Load for all who wait for it."""
         segment_id = metadata.remote_log_segment_id.id
         try:
             made = load(mine, metadata)
@@ -243,35 +237,39 @@ class RemoteIndexCache:
 
     # --- the disk -----------------------------------------------------------------------------------------------------
 
-    def _start(self) -> None:
-        """Find what an earlier broker left. A disk that does not let us is tried again at the next load."""
-        with self._names:
-            if self._is_started:
-                return
-            try:
-                found = self._files.find()
-            except OSError as error:
-                self.counters.write_errors += 1
-                self._report(f"{self.directory} cannot be used: {error}")
+    def _start(self, *, makes_directory: bool = False, waits: bool = True) -> None:
+        """Find what an earlier broker left, which of thousands of files takes a while; a disk that does not let us is
+        tried again. Until then reads find their files by name, and nothing new is kept.
+        """
+        if self._is_started or not self._names.acquire(blocking=waits):
+            return
+        try:
+            if self._is_started or (found := self._files.find(makes_directory=makes_directory)) is None:
                 return
             for segment_id, stem, size_bytes in found:
                 self._admit(segment_id, _Entry(stem, size_bytes, self._now_ms()))
             self._make_room(0)
             self._is_started = True
+        except OSError as error:
+            self.counters.write_errors += 1
+            self._report(f"{self.directory} cannot be used: {error}")
+        finally:
+            self._names.release()
 
     def _from_disk(self, metadata: RemoteLogSegmentMetadata) -> RemoteIndexes | None:
         segment_id = metadata.remote_log_segment_id.id
         with self._tables:
-            entry = self._touch(segment_id)
-        if entry is None:
-            return None
+            if self._touch(segment_id) is None and self._is_started:
+                return None
+        stem = stem_of(metadata.start_offset, segment_id)
         try:
-            indexes = RemoteIndexes(metadata.start_offset, *self._files.read(entry.stem))
+            indexes = RemoteIndexes(metadata.start_offset, *self._files.read(stem))
         except FileNotFoundError:
-            pass  # evicted since, or somebody's hand: in either case there is nothing to lose
+            if not self._is_started:
+                return None
         except (CorruptIndex, OSError) as error:
             self.counters.damaged_files += 1
-            self._report(f"{self.directory}/{entry.stem} is dropped and fetched again: {error}")
+            self._report(f"{self.directory}/{stem} is dropped and fetched again: {error}")
         else:
             self.counters.disk_hits += 1
             return indexes
@@ -283,6 +281,7 @@ class RemoteIndexCache:
         segment_id = metadata.remote_log_segment_id.id
         files = [indexes.offsets, indexes.times, indexes.transactions]
         entry = _Entry(stem_of(metadata.start_offset, segment_id), size_of(files), self._now_ms())
+        self._start(makes_directory=True, waits=False)
         if not self._is_started or entry.size_bytes > self._max_bytes:
             return
         with self._tables:
@@ -313,6 +312,7 @@ class RemoteIndexCache:
 
     def expire(self) -> None:
         """Let go of what nobody used for so long; whoever calls this now and then keeps the disk small."""
+        self._start()
         oldest_ms = self._now_ms() - self._ttl_ms
         with self._tables:
             expired = [segment_id for segment_id, entry in self._entries.items() if entry.used_ms <= oldest_ms]
@@ -333,6 +333,7 @@ class RemoteIndexCache:
             self._resident_bytes = 0
 
     def _drop(self, segment_ids: Iterable[UUID]) -> None:
+        self._start()
         with self._names:
             self._remove_files(segment_ids)
 

@@ -52,9 +52,11 @@ class IndexFiles:
         self._disk = disk
         self._report = report
 
-    def find(self) -> list[FoundIndexes]:
-        """Make the directory if need be; what is whole in it, oldest first. The rest of ours is removed."""
-        with suppress(FileExistsError):
+    def find(self, *, makes_directory: bool) -> list[FoundIndexes] | None:
+        """What is whole in the directory, oldest first; None if there is no directory. The rest of ours is removed."""
+        if not self._disk.exists(self.directory):
+            if not makes_directory:
+                return None
             self._disk.make_directory(self.directory)
         suffixes: dict[str, set[str]] = {}
         ids: dict[str, UUID] = {}
