@@ -179,43 +179,56 @@ class Soak:
             self.findings.append(complaint)
 
     def damage(self, count: int) -> None:
-        """Spoil a file, read what it is about, mend it, read again; `count` times."""
+        """Spoil a file, read the segment that it is about, mend it, read again; `count` times."""
         files = self._files()
+        segments = [file for file in files if file[0].suffix == ".log"]
         for number in range(count):
-            path, partition, base_offset = self.draws.choice(files)
+            path, partition, base_offset, end = self.draws.choice(files if number % 4 == 0 else segments)
             how = DAMAGES[number % len(DAMAGES)]
             whole = path.read_bytes()
             if not whole:
                 continue
             how.do(path, self.draws)
             self.damaged += 1
-            offset = min(base_offset + self.draws.randrange(200), self.ends[partition] - 1)
             with _consumer(self.site.address) as consumer:
-                self._read_damaged(consumer, partition, offset, f"{path.name} is {how.name}")
+                self._read_damaged(consumer, partition, base_offset, end, f"{path.name} is {how.name}")
                 path.write_bytes(whole)
-                self.read(consumer, partition, offset, 50)
+                self.read(consumer, partition, base_offset, end - base_offset)
 
-    def _read_damaged(self, consumer: Consumer, partition: int, offset: int, what: str) -> None:
-        """Refused, or the right record: nothing else."""
+    def _read_damaged(self, consumer: Consumer, partition: int, offset: int, end: int, what: str) -> None:
+        """Read a segment, one of whose files is damaged: right records up to some place, and from there on nothing."""
         consumer.assign([TopicPartition(self.topic, partition, offset)])
-        message = consumer.poll(REFUSED_AFTER_S)
-        error = None if message is None else message.error()
-        if message is None or (error is not None and not _is_final(error)):
-            self.refused += 1
-        elif error is not None:
-            self.findings.append(f"{what}: {partition}:{offset} is answered with {error}")
-        elif complaint := self.contents.complaint(message, partition, offset):
-            self.findings.append(f"{what}: {complaint}")
+        while offset < end:
+            messages = consumer.consume(end - offset, timeout=REFUSED_AFTER_S)
+            if not any(message.error() is None for message in messages):
+                self.refused += 1
+                return
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    complaint = self.contents.complaint(message, partition, offset)
+                    offset += 1
+                else:
+                    complaint = str(error) if _is_final(error) else None
+                if complaint:
+                    self.findings.append(f"{what}: {complaint}")
+                    return
 
-    def _files(self) -> list[tuple[Path, int, int]]:
-        """Files of the tier, with the partition and the first offset that they are about."""
+    def _files(self) -> list[tuple[Path, int, int, int]]:
+        """Files of the tier, with the partition, the first offset that they are about, and the one behind the last."""
         found = []
+        bases: dict[int, set[int]] = {partition: {end} for partition, end in enumerate(self.ends)}
         for name in self.site.tier_files(self.topic):
             match = re.search(r"(?:/|-)(\d+)(?:-[\w-]{22})?/(\d{20})-", name)
             if match:
-                found.append((self.site.tier_directory / name, int(match[1]), int(match[2])))
+                partition, base_offset = int(match[1]), int(match[2])
+                found.append((self.site.tier_directory / name, partition, base_offset))
+                bases[partition].add(base_offset)
         assert found, "no files of the topic in the tier"
-        return found
+        return [
+            (path, partition, base_offset, min(base for base in bases[partition] if base > base_offset))
+            for path, partition, base_offset in found
+        ]
 
     def read_all(self) -> None:
         """Start anew, and read every partition from its beginning to its end."""
