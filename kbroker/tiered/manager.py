@@ -43,7 +43,7 @@ from kbroker.tiered.partition import TierCounters
 from kbroker.tiered.ports import PartitionReader, PartitionWriter
 from kbroker.tiered.quota import ByteQuota
 from kbroker.tiered.registry import RemotePartitions
-from kbroker.tiered.tools import Indexes, TierTools, id_of
+from kbroker.tiered.tools import Indexes, TierTools, id_of, new_remote
 
 log = logger(__name__)
 
@@ -110,11 +110,15 @@ class RemoteLogManager:
         """Take over which partitions of this broker are tiered (all of them, led or not), and which topics there are.
 
         What of a partition has to happen follows from the settings of its log. One that is tiered no more loses what
-        is in the tier if its topic is gone, or has remote.log.delete.on.disable. Returns at once.
+        is in the tier if its topic is gone, or has remote.log.delete.on.disable. Returns at once; from then on each of
+        these partitions has its `remote`.
         """
         self._wanted, self._topic_ids = frozenset(tiered), topic_ids
-        for key, running in self._held.items():
-            if key in self._wanted and running.held.partition.log.config is not running.config:
+        for key in self._wanted:
+            running, partition = self._held.get(key), self.tools.partitions.find_partition(key)
+            if partition is not None and partition.remote is None:
+                partition.remote = new_remote(partition)  # at once: nobody may take what is not here for missing
+            if running is not None and running.held.partition.log.config is not running.config:
                 running.wake()
         self._changed.set()
         await trio.lowlevel.checkpoint()
@@ -309,14 +313,13 @@ class RemoteLogManager:
             self._registering -= entries
 
     async def _look_after(self, running: tasks.PartitionTasks) -> None:
-        held = running.held
-        partition = held.partition
-        partition.remote = held.remote
+        partition = running.held.partition
+        partition.remote = running.held.remote
         try:
             await running.run()
         finally:
             partition.remote = None
-            self.retired.add(held.remote.counters)
+            self.retired.add(running.held.remote.counters)
             del self._held[partition.key]
             running.ended.set()
             self._changed.set()

@@ -28,7 +28,7 @@ from kbroker.tiered.copying import CustomMetadataTooLarge, copy_segment, find_un
 from kbroker.tiered.partition import NOTHING, TierCounters
 from kbroker.tiered.plan import CopyCandidate, plan_copies
 from kbroker.tiered.ports import PartitionReader
-from kbroker.tiered.tools import TierTools, new_held
+from kbroker.tiered.tools import Held, TierTools, new_remote
 from wire.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class PartitionTasks:
 
     def __init__(self, manager: RemoteLogManager, partition: PartitionReader) -> None:
         self.manager = manager
-        self.held = new_held(partition)
+        self.held = Held(partition, partition.remote or new_remote(partition))
         self.config = partition.log.config
         self.scope = trio.CancelScope()
         self.ended = trio.Event()

@@ -123,6 +123,6 @@ def id_of(partition: PartitionReader) -> TopicIdPartition:
     return TopicIdPartition(partition.topic_id, partition.topic, partition.index)
 
 
-def new_held(partition: PartitionReader) -> Held:
+def new_remote(partition: PartitionReader) -> RemotePartition:
     """What is known of a partition before its metadata has been read."""
-    return Held(partition, RemotePartition(id_of(partition), copies=partition.log.config.is_copied_to_tier))
+    return RemotePartition(id_of(partition), copies=partition.log.config.is_copied_to_tier)

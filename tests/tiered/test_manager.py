@@ -139,6 +139,17 @@ async def test_kafka_15351_kafka_16146_log_start_and_local_start_are_two_after_a
         site.close()
 
 
+async def test_a_tiered_partition_is_known_as_one_before_anybody_is_served(autojump_clock: MockClock) -> None:
+    site = Site()
+    orders = site.add()
+    await site.changed()
+    assert orders.remote is not None
+    assert orders.remote.highest_offset_in_remote_storage is None
+    before = orders.remote
+    async with site.at_work():
+        assert orders.remote is before
+
+
 async def test_the_epochs_of_what_the_tier_alone_holds_survive_a_restart(autojump_clock: MockClock) -> None:
     site = Site()
     orders = site.add()
