@@ -16,13 +16,12 @@ from kbroker.runtime.env import RealEnv
 START_MS: Final = 15_000
 STOP_SECONDS: Final = 5
 LOOK_MS: Final = 20
-LAST_LINES: Final = 5
+LAST_LINES: Final = 3
 
 SETTINGS: Final = (
     "remote.log.storage.system.enable=true",
     "remote.log.manager.task.interval.ms=200",
     "log.retention.check.interval.ms=200",
-    "log.initial.task.delay.ms=200",
     "log.segment.delete.delay.ms=0",
 )
 """What a broker does every few minutes at leisure, this one does while somebody watches."""
@@ -59,7 +58,7 @@ def _address(process: subprocess.Popen[bytes], ready: Path, log: Path) -> str:
     deadline = env.now_ms() + START_MS
     while not ready.exists():
         if process.poll() is not None or env.now_ms() > deadline:
-            said = "\n".join(log.read_text(errors="replace").splitlines()[-LAST_LINES:])
-            raise CommandFailed(f"the broker did not start within {START_MS} ms: {said}")
+            said = "; ".join(log.read_text(errors="replace").splitlines()[-LAST_LINES:])
+            raise CommandFailed(f"the broker did not start: {said or f'nothing was heard for {START_MS} ms'}")
         Event().wait(LOOK_MS / 1000)
     return ready.read_text().strip()

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,10 +31,10 @@ TOPIC: Final = "demo"
 SEGMENT_BYTES: Final = 1 << 20
 LOCAL_BYTES: Final = 2 << 20
 VALUE_BYTES: Final = 4_096
-STEP_MS: Final = 60_000
 LOOK_MS: Final = 100
-FILL_MS: Final = 6_000
-"""Writing is spread over so long, that there is something to see."""
+FILL_BYTES_PER_MS: Final = 4 << 10
+READ_BYTES_PER_MS: Final = 6 << 10
+"""Writing and reading are no faster, so that there is something to see."""
 EXIT_TERMINATED: Final = 143
 
 
@@ -46,7 +46,7 @@ class _Terminated(BaseException):
     """SIGTERM or SIGHUP came: put everything away and end."""
 
 
-def run(*, mib: int, plain: bool) -> int:
+def run(*, mib: int, plain: bool, patience_ms: int) -> int:
     """Tell the story; the exit code."""
     before = {number: signal.signal(number, _terminate) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
@@ -56,7 +56,8 @@ def run(*, mib: int, plain: bool) -> int:
             broker(Path(name)) as address,
         ):
             shown.tell(f"A broker of its own answers at {address}, its data and its tier are in {name}.")
-            Story(address, Path(name), shown, records=mib * (1 << 20) // VALUE_BYTES).tell()
+            records = mib * (1 << 20) // VALUE_BYTES
+            _beside(Story(address, Path(name), shown, records=records, patience_ms=patience_ms).tell)
     except NotAsTold as failure:
         print(f"kbroker demo: not as told: {failure}")
         return EXIT_FAILED
@@ -68,6 +69,26 @@ def run(*, mib: int, plain: bool) -> int:
     return 0
 
 
+def _beside(tell: Callable[[], None]) -> None:
+    """Call in a thread, and raise what it raises. A signal's exception would be lost in the midst of a client's code;
+    here it finds us waiting, and who is interrupted leaves the thread to end with the process.
+    """
+    failures: list[Exception] = []
+
+    def call() -> None:
+        try:
+            tell()
+        except Exception as failure:  # noqa: BLE001  (it is raised again where somebody is who can be told)
+            failures.append(failure)
+
+    thread = Thread(target=call, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(LOOK_MS / 1000)
+    if failures:
+        raise failures[0]
+
+
 def _terminate(_number: int, _frame: FrameType | None) -> None:
     raise _Terminated
 
@@ -75,7 +96,7 @@ def _terminate(_number: int, _frame: FrameType | None) -> None:
 class Story:
     """One run against one broker. Raises NotAsTold."""
 
-    def __init__(self, address: str, directory: Path, shown: Stage, *, records: int) -> None:
+    def __init__(self, address: str, directory: Path, shown: Stage, *, records: int, patience_ms: int) -> None:
         quiet_client()
         from kafka import KafkaConsumer, KafkaProducer  # noqa: PLC0415  (only where it is about to be used)
         from kafka.admin import KafkaAdminClient  # noqa: PLC0415
@@ -92,6 +113,7 @@ class Story:
         self._directory = directory
         self._shown = shown
         self._records = records
+        self._patience_ms = patience_ms
         self._env = RealEnv()
         self._start_ms = self._env.now_ms()
         self._scene = Scene(goal=records)
@@ -135,15 +157,14 @@ class Story:
         """Write the records, and let the tier work meanwhile."""
         self._title(f"{self._records} records are written")
         producer = self._make_producer()
+        start_ms = self._env.now_ms()
         sent = []
         try:
             for number in range(self._records):
                 sent.append(producer.send(TOPIC, record_value(number), key=b"%d" % number, partition=0))
                 self._look()
-                due_ms = FILL_MS * number // self._records
-                if (early_ms := due_ms - (self._env.now_ms() - self._start_ms)) > LOOK_MS:
-                    Event().wait(early_ms / 1000)
-            producer.flush(timeout=STEP_MS / 1000)
+                self._pace(number * VALUE_BYTES // FILL_BYTES_PER_MS, since_ms=start_ms)
+            producer.flush(timeout=self._patience_ms / 1000)
         finally:
             producer.close(timeout=5)
         offsets = [future.get(timeout=5).offset for future in sent]
@@ -177,22 +198,24 @@ class Story:
         finally:
             with suppress(OSError):
                 consumer.close(autocommit=False)
-        self._look(now=True)
+        self._title("everything was read back")
 
     def _compare(self, consumer: KafkaConsumer) -> None:
         consumer.assign([self._partition])
         consumer.seek(self._partition, 0)
-        deadline = self._env.now_ms() + STEP_MS
+        start_ms = self._env.now_ms()
+        deadline = start_ms + self._patience_ms
         number = 0
         while number < self._records:
             if self._env.now_ms() > deadline:
-                raise NotAsTold(f"only {number} of {self._records} records could be read within {STEP_MS} ms")
+                raise NotAsTold(f"only {number} of {self._records} records could be read within {self._patience_ms} ms")
             for record in consumer.poll(timeout_ms=LOOK_MS).get(self._partition, ()):
                 if (record.offset, record.key) != (number, b"%d" % number) or record.value != record_value(number):
                     raise NotAsTold(f"the record at offset {record.offset} is not the one that was written as {number}")
                 number += 1
             self._scene = replace(self._scene, read=number)
             self._look()
+            self._pace(number * VALUE_BYTES // READ_BYTES_PER_MS, since_ms=start_ms)
 
     # --- looking ---
 
@@ -201,13 +224,19 @@ class Story:
         self._look(now=True)
 
     def _until(self, condition: Callable[[], bool], failure: str) -> None:
-        deadline = self._env.now_ms() + STEP_MS
+        deadline = self._env.now_ms() + self._patience_ms
         self._look(now=True)
         while not condition():
             if self._env.now_ms() > deadline:
                 raise NotAsTold(f"{failure} ({self._scene.line().strip()})")
             Event().wait(LOOK_MS / 1000)
             self._look(now=True)
+
+    def _pace(self, due_ms: int, *, since_ms: int) -> None:
+        """Wait for the moment at which something is to be so far."""
+        early_ms = due_ms - (self._env.now_ms() - since_ms)
+        if early_ms > LOOK_MS:
+            Event().wait(early_ms / 1000)
 
     def _look(self, *, now: bool = False) -> None:
         """Ask the broker and the disk where everything is, and show it; not more often than is worth it."""

@@ -20,7 +20,14 @@ from kbroker.storage.segment import (
     TXN_INDEX_SUFFIX,
     file_name,
 )
-from kbroker.tiered.api import IndexType, RemoteLogSegmentMetadata, RemoteResourceNotFound, RemoteStorageManager
+from kbroker.tiered.api import (
+    IndexType,
+    RemoteLogSegmentMetadata,
+    RemoteResourceNotFound,
+    RemoteStorageError,
+    RemoteStorageManager,
+    RetriableRemoteStorageError,
+)
 
 FETCH_BYTES: Final = 4 << 20
 
@@ -95,8 +102,9 @@ class _BytesFile(_Stored):
 class SegmentFiles:
     """A Disk with one directory: that of a segment, named like its partition.
 
-    Shape   epochs is the text of the leader-epoch checkpoint; missing has the indexes that the store has not
-    Errors  RemoteStorageError when made
+    Shape   missing are the indexes that the store has not, damaged those of which it says itself that they are not what
+            was stored
+    Errors  RetriableRemoteStorageError when made
     """
 
     def __init__(self, storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> None:
@@ -106,12 +114,17 @@ class SegmentFiles:
         self._segment = segment
         self.log_path = f"{self.directory}/{file_name(segment.start_offset, LOG_SUFFIX)}"
         self.missing: list[IndexType] = []
+        self.damaged: dict[IndexType, str] = {}
         self._held: dict[str, bytes] = {}
         for index_type in IndexType:
             try:
                 self._held[self.path_of(index_type)] = storage.fetch_index(segment, index_type)
             except RemoteResourceNotFound:
                 self.missing.append(index_type)
+            except RetriableRemoteStorageError:
+                raise
+            except RemoteStorageError as error:
+                self.damaged[index_type] = str(error)
 
     def path_of(self, index_type: IndexType) -> str:
         """Where an index stands."""

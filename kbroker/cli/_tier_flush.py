@@ -52,7 +52,7 @@ def flush(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         goals = log_offsets(client, partitions, LATEST)
         if missing := [f"{name}-{index}" for name, index in partitions if (name, index) not in goals]:
             raise CommandFailed(f"{', '.join(missing)} has no leader")
-        configs.alter(client, entity, added={KEY: str(_moment(env, known))}, deleted=())
+        _ask(client, entity, _moment(env, known))
         if options.no_wait:
             return 0
         deadline = env.now_ms() + options.timeout_ms
@@ -74,18 +74,25 @@ def _check(topic: str, known: Mapping[str, str | None]) -> None:
     """Raise CommandFailed where nothing would ever be copied."""
     if known.get("remote.storage.enable") != "true":
         raise CommandFailed(f"topic {topic!r} is not tiered: its setting remote.storage.enable is not true")
-    if KEY not in known:
-        raise CommandFailed(
-            f"this broker has no setting {KEY}: only kbroker can close a segment on demand. Only closed segments are "
-            "copied; segment.ms and segment.bytes say when that is"
-        )
     if known.get("remote.log.copy.disable") == "true":
         raise CommandFailed(f"nothing of topic {topic!r} is copied: its setting remote.log.copy.disable is true")
 
 
+def _ask(client: KafkaAdminClient, entity: configs.Entity, moment_ms: int) -> None:
+    try:
+        configs.alter(client, entity, added={KEY: str(moment_ms)}, deleted=())
+    except CommandFailed as refusal:
+        if KEY not in str(refusal):
+            raise
+        raise CommandFailed(
+            "only closed segments are copied, and this broker closes none on demand: segment.ms and segment.bytes say "
+            f"when that is ({refusal})"
+        ) from refusal
+
+
 def _moment(env: RealEnv, known: Mapping[str, str | None]) -> int:
     """Now; and never a moment that was asked for already, which would change nothing."""
-    before = known[KEY]
+    before = known.get(KEY)
     return max(env.timestamp_ms(), int(before or "-1") + 1)
 
 

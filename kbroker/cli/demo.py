@@ -12,11 +12,12 @@ import argparse
 from typing import Final
 
 from kbroker.cli import Commands
-from kbroker.cli._positions import integer
+from kbroker.cli._positions import integer, milliseconds
 
 DEFAULT_MIB: Final = 24
 MIN_MIB: Final = 4
 MAX_MIB: Final = 1024
+DEFAULT_PATIENCE_MS: Final = 60_000
 
 
 def add_parser(commands: Commands) -> None:
@@ -31,6 +32,10 @@ def add_parser(commands: Commands) -> None:
         help=f"how much is written, in MiB (default {DEFAULT_MIB})",
     )  # fmt: skip
     parser.add_argument(
+        "--patience-ms", type=milliseconds, default=DEFAULT_PATIENCE_MS, metavar="MS",
+        help=f"how long each step may take (default {DEFAULT_PATIENCE_MS})",
+    )  # fmt: skip
+    parser.add_argument(
         "--plain", action="store_true", help="lines instead of a picture, as where there is no terminal"
     )
     parser.set_defaults(run=demo)
@@ -40,4 +45,4 @@ def demo(options: argparse.Namespace) -> int:
     """Tell the story; the exit code."""
     from kbroker.cli._demo_story import run  # noqa: PLC0415  (help must not cost the client)
 
-    return run(mib=options.mib, plain=options.plain)
+    return run(mib=options.mib, plain=options.plain, patience_ms=options.patience_ms)

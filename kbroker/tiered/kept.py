@@ -99,7 +99,7 @@ def why_kept(
     by_size = retention.bytes >= 0
     for at, (segment, end) in enumerate(zip(segments, ends, strict=True)):
         is_active = at == len(segments) - 1
-        is_copied = tier.is_tiered and highest is not None and end - 1 <= highest
+        is_copied = tier.is_tiered and segment.size > 0 and highest is not None and end - 1 <= highest
         by_size = by_size and excess - segment.size >= 0
         newest = largest_timestamp(at) if retention.ms >= 0 else -1
         is_late = retention.ms >= 0 and timestamp_ms - newest > retention.ms

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ with warnings.catch_warnings():
     import kafka.admin
 
     from tests.cli.directories import Sound, make_sound, state_of
+    from tests.cli.tiered import Served, Site, TieredBroker, make_site
 
 assert kafka.admin.KafkaAdminClient
 
@@ -37,6 +40,13 @@ class Done(NamedTuple):
 
 
 Run = Callable[..., Done]
+
+
+def run_apart(*words: object) -> Done:
+    """Run a command in a process of its own: the client leaves sockets that were refused to the collector."""
+    command = [sys.executable, "-m", "kbroker", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return Done(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture
@@ -100,3 +110,22 @@ def verify(run: Run) -> Verify:
         return done
 
     return verify
+
+
+@pytest.fixture(scope="session")
+def tiered_site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """Directories of a stopped broker and of its tier that are in order; not to be touched."""
+    return make_site(tmp_path_factory.mktemp("tiered"))
+
+
+@pytest.fixture(scope="session")
+def tiered(tiered_site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A broker that runs on a copy of them, for tests that add nothing to these topics."""
+    with TieredBroker(tiered_site.copy(tmp_path_factory.mktemp("running"))) as served:
+        yield served
+
+
+@pytest.fixture
+def site(tiered_site: Site, tmp_path: Path) -> Site:
+    """A copy of them, to be damaged."""
+    return tiered_site.copy(tmp_path)

@@ -14,14 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Done, Run
-
-
-def run_apart(*words: object) -> Done:
-    """Run a command in a process of its own: the client leaves sockets that were refused to the collector."""
-    command = [sys.executable, "-m", "kbroker", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    return Done(done.returncode, done.stdout, done.stderr)
+from tests.cli.conftest import Run, run_apart
 
 
 def described(run: Run, broker: str, name: str, *flags: str) -> list[dict[str, Any]]:

@@ -1,0 +1,165 @@
+"""Directories of a broker with a tier, and the means to wait for it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kafka import KafkaProducer
+from kafka.admin import KafkaAdminClient
+from prometheus_client.parser import text_string_to_metric_families
+
+from kbroker.cli import main
+from kbroker.runtime.env import RealEnv
+from tests.broker_process import BrokerProcess
+from tests.web.test_process import free_port
+
+COLD, WARM, QUICK, GONE, PLAIN = "cold", "warm", "quick", "gone", "plain"
+RECORDS = 3_000
+SETTINGS = (
+    "--profile", "test",
+    "--override", "remote.log.manager.task.interval.ms=100",
+    "--override", "log.retention.check.interval.ms=100",
+    "--override", "log.segment.delete.delay.ms=0",
+)  # fmt: skip
+TIERED = {
+    "remote.storage.enable": "true",
+    "segment.bytes": "1048576",
+    "retention.ms": "-1",
+    "file.delete.delay.ms": "0",
+}
+TOPICS = {
+    # All of it is in the tier alone, the last segment of another leader epoch.
+    COLD: {**TIERED, "local.retention.bytes": "0"},
+    # Copied but for its last five records, and all of it is local as well.
+    WARM: TIERED,
+    # Copied, and then expired.
+    QUICK: {**TIERED, "local.retention.bytes": "0", "retention.bytes": "0"},
+    GONE: TIERED,
+    PLAIN: {"segment.bytes": "1048576", "retention.ms": "-1", "retention.bytes": "104857600"},
+}
+
+
+class Site(NamedTuple):
+    """Where a broker's data and its tier are."""
+
+    data: Path
+
+    @property
+    def tier(self) -> Path:
+        return self.data.with_name(self.data.name + "-tier")
+
+    def copy(self, root: Path) -> Site:
+        """The same elsewhere, to be damaged."""
+        copied = Site(root / "data")
+        shutil.copytree(self.data, copied.data)
+        shutil.copytree(self.tier, copied.tier)
+        return copied
+
+    def objects(self, topic: str, kind: str) -> list[Path]:
+        """The files of one kind that the tier has of a topic, by their offsets."""
+        return sorted(self.tier.glob(f"{topic}-*/*/*.{kind}"))
+
+
+class Served(NamedTuple):
+    """A broker on a site, and its pages."""
+
+    site: Site
+    address: str
+    http: str
+
+    def state(self) -> dict[tuple[str, int], dict[str, Any]]:
+        """What /state tells of each partition."""
+        state = json.loads(self.page("/state"))
+        return {(each["topic"], each["partition"]): each for each in state["partitions"]}
+
+    def page(self, path: str) -> bytes:
+        host, _, port = self.http.rpartition(":")
+        connection = HTTPConnection(host, int(port), timeout=20)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().read()
+        finally:
+            connection.close()
+
+    def metrics(self) -> dict[tuple[str, str | None], float]:
+        """Kafka's metrics of topics, by name and topic; None is for all topics."""
+        prefix = "kafka_server_brokertopicmetrics_"
+        return {
+            (sample.name.removeprefix(prefix), sample.labels.get("topic")): sample.value
+            for family in text_string_to_metric_families(self.page("/metrics").decode())
+            for sample in family.samples
+            if sample.name.startswith(prefix)
+        }
+
+    def until(self, what: str, condition: Callable[[], bool], *, seconds: float = 30) -> None:
+        """Look until it is so; the broker works meanwhile."""
+        env = RealEnv()
+        deadline = env.now_ms() + seconds * 1000
+        while not condition():
+            assert env.now_ms() < deadline, f"{what} within {seconds} s"
+
+
+class TieredBroker:
+    """`kbroker serve` on a site. Use as a context manager."""
+
+    def __init__(self, site: Site, *arguments: str) -> None:
+        self._http = f"127.0.0.1:{free_port()}"
+        self._site = site
+        self.process = BrokerProcess(site.data, *SETTINGS, "--http", self._http, *arguments)
+
+    def __enter__(self) -> Served:
+        self.process.__enter__()
+        return Served(self._site, f"{self.process.host}:{self.process.port}", self._http)
+
+    def __exit__(self, *_: object) -> None:
+        stopped = self.process.stop()
+        self.process.__exit__()
+        assert stopped[0] == 0
+
+
+def value_of(number: int) -> bytes:
+    return b"%d " % number * 180
+
+
+def fill(served: Served, topic: str, *, first: int = 0, count: int = RECORDS, partition: int = 0) -> None:
+    """Write records, in batches of about 16 KB."""
+    producer = KafkaProducer(bootstrap_servers=served.address)
+    for number in range(first, first + count):
+        producer.send(topic, value_of(number), key=b"k%d" % number, partition=partition, timestamp_ms=1_000 + number)
+    producer.close()
+
+
+def make_site(root: Path) -> Site:
+    """Made by a broker that ran twice, so that there are two leader epochs."""
+    site = Site(root / "data")
+    with TieredBroker(site) as served:
+        admin = KafkaAdminClient(bootstrap_servers=served.address)
+        admin.create_topics(
+            {
+                name: {"num_partitions": 2 if name == COLD else 1, "replication_factor": 1, "configs": configs}
+                for name, configs in TOPICS.items()
+            }
+        )
+        for topic in TOPICS:
+            fill(served, topic)
+        fill(served, COLD, partition=1, count=3)
+        for topic in (COLD, WARM, QUICK, GONE):
+            assert main(["tier", "flush", "-b", served.address, "--topic", topic, "--format", "json"]) == 0
+        admin.delete_topics([GONE])
+        admin.close()
+        served.until("the deleted topic leaves the tier", lambda: not site.objects(GONE, "log"))
+        served.until("expired segments leave the tier", lambda: not site.objects(QUICK, "log"))
+    with TieredBroker(site) as served:
+        fill(served, COLD, first=RECORDS, count=600)
+        assert main(["tier", "flush", "-b", served.address, "--topic", COLD, "--format", "json"]) == 0
+        fill(served, WARM, first=RECORDS, count=5)
+        served.until(
+            "copied segments leave the disk",
+            lambda: served.state()[COLD, 0]["local_log_start_offset"] == RECORDS + 600,
+        )
+    return site
