@@ -8,11 +8,11 @@ import pytest
 
 from tests.image.test_entry_point import LOOPBACK, READY, Container
 from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse
-from wire.messages.fetch import FetchRequest, FetchResponse
+from wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from wire.record_batch import Record, build_batch
 
-TIERED = {"remote.storage.enable": "true", "segment.bytes": "1000"}
+TIERED = {"remote.storage.enable": "true", "segment.bytes": "1000", "retention.ms": "-1"}
 QUICK = {"KAFKA_REMOTE_LOG_MANAGER_TASK_INTERVAL_MS": "100", **LOOPBACK}
 LOOKS = 500
 
@@ -38,10 +38,11 @@ def test_segments_go_into_the_volume_and_no_topic_is_seen_in_them(container: Con
                 produced = client.ask(request, ProduceResponse, 7)
                 assert produced.responses[0].partition_responses[0].error_code == 0
             tier = container.path / "data" / "tier"
+            end = FetchTopic(topic="t", partitions=[FetchPartition(partition=0, fetch_offset=4, partition_max_bytes=1)])
             for _ in range(LOOKS):
                 if len(list(tier.rglob("*.manifest.json"))) == 3:
                     break
-                client.ask(FetchRequest(max_wait_ms=20, min_bytes=1, topics=[]), FetchResponse, 11)
+                client.ask(FetchRequest(max_wait_ms=20, min_bytes=1, topics=[end]), FetchResponse, 11)
         assert len(list(tier.rglob("*.manifest.json"))) == 3
         assert running.stop() == 0
     with container.running(container.kafka / "run", **QUICK) as running:
