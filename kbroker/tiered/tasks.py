@@ -133,8 +133,12 @@ class PartitionTasks:
         partition = held.partition
         self.config = partition.log.config
         held.remote.copies = self.config.is_copied_to_tier
-        with plugin_errors("wait_until_ready"):
-            await tools.metadata.wait_until_ready(held.remote.topic_id_partition)
+        held.note_lag()
+        with trio.move_on_after(tools.settings.remote_log_manager_task_interval_ms / 1000) as patience:
+            with plugin_errors("wait_until_ready"):
+                await tools.metadata.wait_until_ready(held.remote.topic_id_partition)
+        if patience.cancelled_caught:
+            raise RetriableRemoteStorageError("it is not known yet what the tier has")
         if partition.log.is_closed:
             return False
         if held.make_out(tools.metadata):

@@ -214,7 +214,7 @@ async def test_of_deletions_without_an_answer_others_have_their_turn_first(autoj
         assert [one.start_offset for one in site.segments(orders)] == [0, 4, 8]
 
 
-async def test_t2_a_wall_clock_set_ahead_expires_nothing_in_the_tier(autojump_clock: MockClock) -> None:
+async def test_t2_m12_a_wall_clock_set_ahead_expires_nothing_in_the_tier(autojump_clock: MockClock) -> None:
     site = Site(config=tiered_config(retention_ms=24 * HOUR_MS))
     orders = site.add()
     site.append(orders, 20)

@@ -149,3 +149,74 @@ async def test_a_stop_that_takes_too_long_leaves_something_that_the_next_start_t
         assert again.finished(orders) == [0, 4, 8, 12]
         assert again.storage.deleted == [0]
         assert not again.complaints(orders)
+
+
+# --- who waits for whom -----------------------------------------------------------------------------------------------
+
+
+class StuckThreads:
+    """Threads in which what the store is asked for takes for ever."""
+
+    async def run_blocking(self, function, *arguments):  # type: ignore[no-untyped-def]
+        if function.__name__ in ("_copy_data", "_delete_data"):
+            await trio.sleep_forever()
+        await trio.lowlevel.checkpoint()
+        return function(*arguments)
+
+    def resize(self, limit: int) -> None: ...
+
+
+async def test_kafka_16853_copies_that_hang_hold_up_no_deletion(autojump_clock: MockClock) -> None:
+    one_each = settings(remote_log_manager_copier_thread_pool_size=1, remote_log_manager_expiration_thread_pool_size=1)
+    site = Site(tier=one_each, config=tiered_config(retention_ms=HOUR_MS))
+    orders = site.add()
+    site.append(orders, 20)
+    async with site.at_work():
+        everything = site.finished(orders)
+        site.manager.tools.copy_threads = StuckThreads()
+        site.append(site.add("others"), 20)
+        await site.changed()
+        await trio.sleep(3_700)
+        assert site.storage.deleted == everything
+        await site.manager.stop(grace_ms=1_000)
+
+
+async def test_kafka_16853_deletions_that_hang_hold_up_no_copy(autojump_clock: MockClock) -> None:
+    one_each = settings(remote_log_manager_copier_thread_pool_size=1, remote_log_manager_expiration_thread_pool_size=1)
+    site = Site(tier=one_each, config=tiered_config(retention_ms=HOUR_MS))
+    orders = site.add()
+    site.append(orders, 20)
+    async with site.at_work():
+        site.manager.tools.delete_threads = StuckThreads()
+        await trio.sleep(3_700)
+        assert site.storage.deleted == []
+        site.append(orders, 20)
+        others = site.add("others")
+        site.append(others, 20)
+        await site.changed()
+        await site.rounds(2)
+        assert site.remote(orders).copy_lag_segments == site.remote(others).copy_lag_segments == 0
+        assert site.finished(others)
+
+
+async def test_kafka_15260_nothing_is_copied_before_the_metadata_has_been_read(autojump_clock: MockClock) -> None:
+    """What the tier has already would else be copied again."""
+    site = Site()
+    site.append(site.add(), 20)
+    async with site.at_work():
+        assert len(site.storage.copied) == 4
+    site.close()
+    again = site.again()
+    orders = again.add()
+    again.topic.set_reachable(False)
+    async with again.at_work():
+        again.append(orders, 10)
+        await again.rounds(5)
+        assert again.storage.copied == []
+        assert again.remote(orders).copy_lag_segments > 4, "as far as anybody knows"
+        again.topic.set_reachable(True)
+        await trio.sleep(40)
+        await again.settle()
+        assert again.storage.copied[0] == 16
+        assert again.remote(orders).copy_lag_segments == 0
+        assert not again.complaints(orders)
