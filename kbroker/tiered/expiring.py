@@ -32,6 +32,7 @@ from kbroker.tiered.partition import NOTHING, TierCounters
 from kbroker.tiered.plan import (
     DELETE_STARTED,
     FINISHED,
+    DoomedSegment,
     ExpiryPlan,
     ExpiryReason,
     Lineage,
@@ -106,7 +107,15 @@ async def expire(tools: TierTools, held: Held) -> None:
             bytes=sum(one.metadata.segment_size_in_bytes for one in expired),
             reasons=", ".join(dict.fromkeys(one.reason for one in expired)),
         )
-    await delete_segments(tools, held, [one.metadata for one in plan.doomed])
+    await delete_segments(tools, held, [one.metadata for one in plan.doomed if _may_go(one, held)])
+
+
+def _may_go(one: DoomedSegment, held: Held) -> bool:
+    """Whether no reader is led to it: the log's start does not move beyond what is committed, though it should."""
+    log_start_offset = held.partition.log.log_start_offset
+    return one.metadata.state is not FINISHED or (
+        one.reason is ExpiryReason.EPOCHS or one.metadata.end_offset < log_start_offset
+    )
 
 
 async def raise_log_start(tools: TierTools, held: Held, offset: int) -> None:

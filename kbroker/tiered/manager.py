@@ -160,16 +160,16 @@ class RemoteLogManager:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Look after the tiered partitions until cancelled. `stop` before that lets copies end in order."""
         await self._load_registry()
-        try:
-            async with trio.open_nursery() as nursery:
-                task_status.started()
+        async with trio.open_nursery() as nursery:
+            task_status.started()
+            try:
                 while True:
                     with trio.move_on_after(math.inf if self._is_settled else RETRY_MS / 1000):
                         await self._changed.wait()
                     self._changed = trio.Event()
                     await self._bring_about(nursery)
-        finally:
-            self._end_unfinished(STOP_GRACE_MS)
+            finally:
+                self._end_unfinished(STOP_GRACE_MS)
 
     async def stop(self, *, grace_ms: int = STOP_GRACE_MS) -> None:
         """Begin nothing more and wait for what is under way, but no longer than `grace_ms`.

@@ -317,3 +317,21 @@ async def test_rounds_come_as_often_as_the_interval_says(interval_ms: int, autoj
         await trio.sleep(0.2)
         await site.settle()
         assert site.finished(orders) == [0, 4]
+
+
+async def test_what_lies_above_the_committed_end_does_not_go_whatever_its_age(autojump_clock: MockClock) -> None:
+    """After an election the high watermark may be known late: log_start_offset cannot pass it, so nothing goes."""
+    site = Site(config=tiered_config(retention_ms=HOUR_MS))
+    orders = site.add()
+    site.append(orders, 20)
+    async with site.at_work():
+        everything = site.finished(orders)
+        await trio.sleep(3_500)
+        assert orders.progress is not None
+        orders.progress.high_watermark = 6
+        await trio.sleep(300)
+        assert orders.log.log_start_offset == 6
+        assert site.finished(orders) == everything[1:], "the first ends below it"
+        orders.progress.high_watermark = orders.log.log_end_offset
+        await site.rounds(2)
+        assert site.finished(orders) == []

@@ -8,6 +8,7 @@ from trio.testing import MockClock
 from kbroker.tiered.api import (
     RemoteLogSegmentState,
 )
+from kbroker.tiered.manager import STOP_GRACE_MS
 from tests.tiered.tier_site import Site, settings, tiered_config
 
 HOUR_MS = 3_600_000
@@ -220,3 +221,14 @@ async def test_kafka_15260_nothing_is_copied_before_the_metadata_has_been_read(a
         assert again.storage.copied[0] == 16
         assert again.remote(orders).copy_lag_segments == 0
         assert not again.complaints(orders)
+
+
+async def test_a_manager_that_is_cut_off_without_a_stop_ends_all_the_same(autojump_clock: MockClock) -> None:
+    """A copy under way has the time that a stop gives, and no more, though nobody asked for a stop."""
+    site = Site()
+    site.append(site.add(), 20)
+    site.manager.tools.copy_threads = StuckThreads()
+    async with site.at_work(stops=False):
+        assert site.manager._unfinished
+        began = trio.current_time()
+    assert trio.current_time() - began == STOP_GRACE_MS / 1000
