@@ -16,7 +16,21 @@ from kafka.admin import KafkaAdminClient
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from tests.cli.conftest import Done, Run, Verify, run_apart
 from tests.cli.directories import findings
-from tests.cli.tiered import COLD, GONE, PLAIN, QUICK, RECORDS, TIERED, WARM, Served, Site, TieredBroker, fill, value_of
+from tests.cli.tiered import (
+    COLD,
+    GONE,
+    PLAIN,
+    QUICK,
+    RECORDS,
+    SMALL,
+    TIERED,
+    WARM,
+    Served,
+    Site,
+    TieredBroker,
+    fill,
+    value_of,
+)
 from wire.types import uuid_from_text
 
 COLD_RECORDS = RECORDS + 600
@@ -41,8 +55,8 @@ def test_the_segments_of_a_topic_are_those_of_the_store(run: Run, tiered_site: S
     assert len(found) >= 4
     assert {each["state"] for each in found} == {"COPY_SEGMENT_FINISHED"}
     assert [len(each["leader_epochs"]) for each in found] == [1] * len(found)
-    assert found[-1]["leader_epochs"][0]["start_offset"] == RECORDS
-    assert found[-1]["leader_epochs"][0]["leader_epoch"] > found[-2]["leader_epochs"][0]["leader_epoch"]
+    epochs = {each["start_offset"]: each["leader_epochs"][0]["leader_epoch"] for each in found}
+    assert epochs[0] == 0 < epochs[RECORDS]
     of_partition = [path for path in tiered_site.objects(COLD, "log") if path.parent.name == "0"]
     assert [each["size_bytes"] for each in found] == [path.stat().st_size for path in of_partition]
     assert [f"{each['start_offset']:020d}-{each['segment_id']}.log" for each in found] == [
@@ -60,7 +74,7 @@ def test_a_running_broker_and_its_directory_tell_the_same(run: Run, tiered: Serv
 
 def test_deleted_segments_are_told_when_asked_for(run: Run, tiered_site: Site) -> None:
     shown, everything = listed(run, tiered_site), listed(run, tiered_site, "--all")
-    assert {each["topic"] for each in shown} == {COLD, WARM}
+    assert {each["topic"] for each in shown} == {COLD, WARM, SMALL}
     deleted = [each for each in everything if each["state"] == "DELETE_SEGMENT_FINISHED"]
     assert {each["topic"] for each in deleted} == {QUICK, GONE}
     assert len(everything) == len(shown) + len(deleted)
@@ -135,17 +149,17 @@ def test_reading_can_begin_at_any_offset(run: Run, tiered: Served, offset: int) 
 
 
 def test_values_are_printed_between_delimiters(run: Run, tiered_site: Site) -> None:
-    words = ["-t", COLD, "-p", "1", "-o", "1", "-D", ";"]
+    words = ["-t", SMALL, "-o", "1", "-D", ";"]
     done = run("tier", "cat", "--data-dir", tiered_site.data, *words)
     assert done.out == f"{value_of(1).decode()};{value_of(2).decode()};"
 
 
 def test_a_dump_is_that_of_the_file(run: Run, tiered_site: Site, tmp_path: Path) -> None:
-    (stored,) = [path for path in tiered_site.objects(COLD, "log") if path.parent.name == "1"]
+    (stored,) = tiered_site.objects(SMALL, "log")
     copied = tmp_path / f"{stored.name[:20]}.log"
     shutil.copyfile(stored, copied)
     _, *expected = run("dump-log", "--files", copied, "--print-data-log").lines
-    done = run("tier", "cat", "--data-dir", tiered_site.data, "-t", COLD, "-p", "1", "-o", "0", "--format", "dump")
+    done = run("tier", "cat", "--data-dir", tiered_site.data, "-t", SMALL, "-o", "0", "--format", "dump")
     assert (done.code, done.lines[1:]) == (0, expected)
     assert len([line for line in expected if "payload: " in line]) == 3
 
@@ -161,7 +175,7 @@ def test_bytes_are_printed_as_they_are_stored(tiered_site: Site, kind: str) -> N
 
 
 def test_a_segment_is_also_named_by_a_uuid(run: Run, tiered_site: Site) -> None:
-    (segment,) = listed(run, tiered_site, "--topic", f"{COLD}:1")
+    (segment,) = listed(run, tiered_site, "--topic", SMALL)
     uuid = uuid_from_text(segment["segment_id"])
     assert run("tier", "cat", "--data-dir", tiered_site.data, "-s", uuid, "-f", "%o ").out == "0 1 2 "
 
@@ -293,7 +307,7 @@ def test_each_local_segment_says_what_keeps_it(run: Run, tiered: Served) -> None
         *closed, active = reasons(run, tiered.site, PLAIN, *words)
         assert {each[:2] for each in closed} == {("within retention", False)}
     whole = run("tier", "why", "--data-dir", tiered.site.data)
-    assert {line.split()[0] for line in whole.lines if not line.startswith("TOPIC")} == {COLD, WARM, QUICK}
+    assert {line.split()[0] for line in whole.lines if not line.startswith("TOPIC")} == {COLD, WARM, SMALL, QUICK}
 
 
 def test_pages_that_do_not_answer_are_told(run: Run, tiered_site: Site) -> None:

@@ -18,7 +18,7 @@ from kbroker.runtime.env import RealEnv
 from tests.broker_process import BrokerProcess
 from tests.web.test_process import free_port
 
-COLD, WARM, QUICK, GONE, PLAIN = "cold", "warm", "quick", "gone", "plain"
+COLD, WARM, SMALL, QUICK, GONE, PLAIN = "cold", "warm", "small", "quick", "gone", "plain"
 RECORDS = 3_000
 SETTINGS = (
     "--profile", "test",
@@ -33,10 +33,12 @@ TIERED = {
     "file.delete.delay.ms": "0",
 }
 TOPICS = {
-    # All of it is in the tier alone, the last segment of another leader epoch.
+    # All of it is in the tier alone, in two leader epochs. It has a second partition, which is empty.
     COLD: {**TIERED, "local.retention.bytes": "0"},
     # Copied but for its last five records, and all of it is local as well.
     WARM: TIERED,
+    # Three records in one segment, copied and local.
+    SMALL: TIERED,
     # Copied, and then expired.
     QUICK: {**TIERED, "local.retention.bytes": "0", "retention.bytes": "0"},
     GONE: TIERED,
@@ -146,9 +148,8 @@ def make_site(root: Path) -> Site:
             }
         )
         for topic in TOPICS:
-            fill(served, topic)
-        fill(served, COLD, partition=1, count=3)
-        for topic in (COLD, WARM, QUICK, GONE):
+            fill(served, topic, count=3 if topic == SMALL else RECORDS)
+        for topic in (COLD, WARM, SMALL, QUICK, GONE):
             assert main(["tier", "flush", "-b", served.address, "--topic", topic, "--format", "json"]) == 0
         admin.delete_topics([GONE])
         admin.close()
