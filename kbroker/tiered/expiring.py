@@ -13,13 +13,14 @@ Source  RLMExpirationTask of Apache Kafka 4.3.1; KAFKA-15352, KAFKA-16511, KAFKA
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from kbroker.runtime.log import logger
 from kbroker.tiered.api import (
+    RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
@@ -107,7 +108,14 @@ async def expire(tools: TierTools, held: Held) -> None:
             bytes=sum(one.metadata.segment_size_in_bytes for one in expired),
             reasons=", ".join(dict.fromkeys(one.reason for one in expired)),
         )
-    await delete_segments(tools, held, [one.metadata for one in plan.doomed if _may_go(one, held)])
+    remote = held.remote
+
+    def note_deleted(one: RemoteLogSegmentMetadata) -> None:
+        remote.delete_lag_bytes = max(0, remote.delete_lag_bytes - one.segment_size_in_bytes)
+        remote.delete_lag_segments = max(0, remote.delete_lag_segments - 1)
+
+    doomed = [one.metadata for one in plan.doomed if _may_go(one, held)]
+    await delete_segments(tools, remote.counters, doomed, stuck=held.stuck, on_deleted=note_deleted)
 
 
 def _may_go(one: DoomedSegment, held: Held) -> bool:
@@ -179,25 +187,33 @@ async def _restore_epochs(tools: TierTools, held: Held) -> None:
             )
 
 
-async def delete_segments(tools: TierTools, held: Held, doomed: Sequence[RemoteLogSegmentMetadata]) -> None:
-    """Delete segments one after the other, those that failed last time at the end. Errors: RemoteStorageError."""
+async def delete_segments(
+    tools: TierTools,
+    counters: TierCounters,
+    doomed: Sequence[RemoteLogSegmentMetadata],
+    *,
+    stuck: set[RemoteLogSegmentId],
+    on_deleted: Callable[[RemoteLogSegmentMetadata], None] = lambda _: None,
+) -> None:
+    """Delete segments one after the other, those that are `stuck`, because they failed last time, at the end.
+
+    Errors  RemoteStorageError, the last one; everything else that could be deleted is
+    """
     failure: RemoteStorageError | None = None
     unanswered = 0
-    remote = held.remote
-    for one in sorted(doomed, key=lambda one: one.remote_log_segment_id in held.stuck):
+    for one in sorted(doomed, key=lambda one: one.remote_log_segment_id in stuck):
         try:
-            await delete_segment(tools, remote.counters, one)
+            await delete_segment(tools, counters, one)
         except RemoteStorageError as error:
             failure = error
-            held.stuck.add(one.remote_log_segment_id)
+            stuck.add(one.remote_log_segment_id)
             unanswered = unanswered + 1 if isinstance(error, RetriableRemoteStorageError) else 0
             if unanswered == PATIENCE:
                 break
         else:
             unanswered = 0
-            held.stuck.discard(one.remote_log_segment_id)
-            remote.delete_lag_bytes = max(0, remote.delete_lag_bytes - one.segment_size_in_bytes)
-            remote.delete_lag_segments = max(0, remote.delete_lag_segments - 1)
+            stuck.discard(one.remote_log_segment_id)
+            on_deleted(one)
     if failure is not None:
         raise failure
 

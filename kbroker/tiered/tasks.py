@@ -18,7 +18,7 @@ from kbroker.runtime.log import logger
 from kbroker.storage.segment import Segment
 from kbroker.tiered import expiring
 from kbroker.tiered.api import (
-    RemoteLogSegmentState,
+    RemoteLogSegmentId,
     RemoteStorageError,
     RetriableRemoteStorageError,
     TopicIdPartition,
@@ -149,7 +149,12 @@ class PartitionTasks:
             if not self._is_start_known:
                 find_unfinished(tools, held)
                 named = held.remote.topic_id_partition
-                await expiring.find_log_start(tools, held, is_new=not self.manager.may_have_remote_part(named))
+                is_new = not self.manager.may_have_remote_part(named)
+                await expiring.find_log_start(tools, held, is_new=is_new)
+                if is_new and partition.log.log_start_offset:
+                    # The names of its segments said where it begins, and say it no more: a crash must not take it for
+                    # a log that begins at 0, in the tier.
+                    await tools.partitions.write_log_starts()
                 await self.manager.register(named)
                 self._is_start_known = True
         return True
@@ -216,6 +221,7 @@ async def delete_partition(manager: RemoteLogManager, gone: TopicIdPartition) ->
     Of a log that stays, log_start_offset rises to what is left of it before anything goes.
     """
     back_off, told = BackOff(), ""
+    stuck: set[RemoteLogSegmentId] = set()
     while True:
         tools = manager.tools
         try:
@@ -223,7 +229,7 @@ async def delete_partition(manager: RemoteLogManager, gone: TopicIdPartition) ->
             if partition is not None and partition.topic_id == gone.topic_id:
                 await _give_up_remote_part(tools, partition)
             async with manager.expirers:
-                await _delete_all(tools, manager.retired, gone)
+                await _delete_all(tools, manager.retired, gone, stuck)
                 with plugin_errors("on_stop_partitions"):
                     await tools.metadata.on_stop_partitions([gone])
         except (RemoteStorageError, KafkaError) as error:
@@ -250,23 +256,10 @@ async def _give_up_remote_part(tools: TierTools, partition: PartitionReader) -> 
     tools.partitions.wake(partition.key)
 
 
-async def _delete_all(tools: TierTools, counters: TierCounters, gone: TopicIdPartition) -> None:
+async def _delete_all(
+    tools: TierTools, counters: TierCounters, gone: TopicIdPartition, stuck: set[RemoteLogSegmentId]
+) -> None:
     with plugin_errors("following the metadata"):
         await tools.metadata.on_partition_leadership_changes([gone], [])
         await tools.metadata.wait_until_ready(gone)
-    failure: RemoteStorageError | None = None
-    unanswered = 0
-    for one in tools.metadata.list_remote_log_segments(gone):
-        if one.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
-            continue
-        try:
-            await expiring.delete_segment(tools, counters, one)
-        except RemoteStorageError as error:
-            failure = error
-            unanswered = unanswered + 1 if isinstance(error, RetriableRemoteStorageError) else 0
-            if unanswered == expiring.PATIENCE:
-                break
-        else:
-            unanswered = 0
-    if failure is not None:
-        raise failure
+    await expiring.delete_segments(tools, counters, tools.metadata.list_remote_log_segments(gone), stuck=stuck)

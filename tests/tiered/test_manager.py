@@ -10,12 +10,14 @@ import trio
 from trio.testing import MockClock
 
 from kbroker.testing.disk import Fault, SimulatedDisk
+from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.tier_checker import TierState, complaints_about
 from kbroker.tiered.api import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
+    RetriableRemoteStorageError,
 )
 from kbroker.tiered.registry import RemotePartitions, format_partitions, parse_partitions
 from kbroker.tiered.tools import id_of
@@ -90,6 +92,30 @@ async def test_a_directory_that_lost_the_list_of_its_tiered_partitions_loses_not
         await again.settle()
         assert (orders.log.log_start_offset, orders.log.local_log_start_offset) == (began, local)
         assert again.objects() >= objects
+        assert not again.complaints(orders)
+
+
+async def test_where_a_newly_tiered_log_begins_is_written_down_at_once(autojump_clock: MockClock) -> None:
+    """The name of its first segment says it no more, and a crash may come before anything is copied."""
+    site = Site(config=tiered_config(remote_storage_enable=False, retention_bytes=1_000))
+    orders = site.add()
+    site.append(orders, 20)
+    await site.retain(orders)
+    began = orders.log.log_start_offset
+    assert began > 4
+    site.storage.down = RetriableRemoteStorageError("down")
+    async with site.at_work():
+        site.reconfigure(orders, remote_storage_enable=True, retention_bytes=-1)
+        await site.changed()
+        await site.settle()
+        assert isinstance(site.disk, SimulatedDisk)
+        disk = site.disk.crash(Loss.PROCESS_DEATH)
+    again = site.again(disk, config=tiered_config())
+    orders = again.add()
+    assert orders.log.log_start_offset == began
+    async with again.at_work():
+        assert orders.log.log_start_offset == began
+        assert again.finished(orders)[0] == began
         assert not again.complaints(orders)
 
 
