@@ -42,6 +42,13 @@ class RealFile:
             done += count
         return done
 
+    def begin_write_back(self, position: int, size: int) -> None:
+        """Have the kernel begin to write what was just written there. Nothing is durable by that, but the sync that
+        follows has less to wait for, and shares its commit of the journal with those of other files.
+        """
+        # Dirty pages are not dropped by this call, only sent on their way.
+        os.posix_fadvise(self._descriptor, position, size, os.POSIX_FADV_DONTNEED)
+
     def pwrite(self, data: Buffer, position: int) -> None:
         size = len(data)
         done = os.pwrite(self._descriptor, data, position)

@@ -22,14 +22,14 @@ import errno
 import posixpath
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import BinaryIO, Final, cast
 from uuid import UUID
 
 from crc32c import crc32c
 
 from kbroker.runtime.disk import RealDisk
-from kbroker.runtime.ports import Disk
+from kbroker.runtime.ports import Disk, File
 from kbroker.storage.checkpoint import TEMPORARY_SUFFIX, read_file
 from kbroker.tiered.api import (
     IndexType,
@@ -137,19 +137,12 @@ class LocalRemoteStorage:
         temporary = {kind: self._path(metadata, kind) + TEMPORARY_SUFFIX for kind in [*sources, MANIFEST]}
         published: list[str] = []
         try:
-            files: dict[str, StoredFile] = {}
             with self._names:
                 self._make_directories(metadata)
                 self._expect_room(metadata.segment_size_in_bytes)
                 # From now on the directory is not empty, so a deletion does not remove it.
                 self._disk.open(temporary[SEGMENT], create=True).close()
-            for kind, source in sources.items():
-                files[kind] = self._store(source, temporary[kind])
-            if files[SEGMENT].size != metadata.segment_size_in_bytes:
-                raise RemoteStorageError(
-                    f"{_describe(metadata)} has {files[SEGMENT].size} bytes, not {metadata.segment_size_in_bytes}"
-                )
-            self._store(Manifest(metadata, self._cluster_id, files).to_bytes(), temporary[MANIFEST])
+            self._store(metadata, sources, temporary)
             self._publish(metadata, temporary, published)
         except (OSError, RemoteStorageError):
             for path in [*temporary.values(), *reversed(published)]:
@@ -164,23 +157,35 @@ class LocalRemoteStorage:
         if self._disk.free_bytes(self._root) < size:
             raise OSError(errno.ENOSPC, f"there is no room for {size} bytes", self._root)
 
-    def _store(self, source: str | bytes, path: str) -> StoredFile:
-        """Write a file, make it durable and compare it with what was sent."""
-        target = self._disk.open(path, create=True)
-        try:
-            target.truncate(0)
-            if isinstance(source, bytes):
-                target.pwrite(source, 0)
-                sent = StoredFile(len(source), crc32c(source))
-            else:
-                sent = self._mover.move(source, target)
-            target.sync()
-            stored = self._mover.sum(target)
-        finally:
-            target.close()
-        if stored != sent:
-            raise RemoteStorageError(f"{path} is not what was written: {stored}, sent were {sent}")
-        return sent
+    def _store(
+        self, metadata: RemoteLogSegmentMetadata, sources: Mapping[str, str | bytes], paths: Mapping[str, str]
+    ) -> None:
+        """Write the files and the manifest, make them durable, and compare them with what was sent."""
+        sent: dict[str, StoredFile] = {}
+        with ExitStack() as opened:
+            targets: dict[str, File] = {}
+            for kind, path in paths.items():
+                target = targets[kind] = self._disk.open(path, create=True)
+                opened.callback(target.close)
+                target.truncate(0)
+            for kind, source in sources.items():
+                target = targets[kind]
+                sent[kind] = (
+                    self._mover.move(source, target) if isinstance(source, str) else self._mover.write([source], target)
+                )
+            if sent[SEGMENT].size != metadata.segment_size_in_bytes:
+                raise RemoteStorageError(
+                    f"{_describe(metadata)} has {sent[SEGMENT].size} bytes, not {metadata.segment_size_in_bytes}"
+                )
+            manifest = Manifest(metadata, self._cluster_id, dict(sent))
+            sent[MANIFEST] = self._mover.write([manifest.to_bytes()], targets[MANIFEST])
+            # All are on their way by now, so the first of these syncs does most of what the others are for.
+            for target in targets.values():
+                target.sync()
+            for kind, target in targets.items():
+                stored = self._mover.sum(target)
+                if stored != sent[kind]:
+                    raise RemoteStorageError(f"{paths[kind]} is not what was written: {stored}, sent were {sent[kind]}")
 
     def _publish(self, metadata: RemoteLogSegmentMetadata, temporary: Mapping[str, str], published: list[str]) -> None:
         directory = self._directory(metadata)

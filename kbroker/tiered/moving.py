@@ -2,8 +2,9 @@
 
 Measured beside a producer of single records: each call of the system that another thread makes costs the event loop a
 chance to wait for the interpreter, so pieces are not small. New memory for each piece costs page faults and unmappings,
-which the kernel does in the way of the other threads, so on the real disk a buffer is used again. And what is written
-is synced piece by piece, so that no flood of dirty pages stands before an append.
+which the kernel does in the way of the other threads, so on the real disk a buffer is used again. What is written is
+sent on its way to the disk piece by piece, so that no flood of dirty pages stands before an append, but it is synced
+seldom: each sync is a commit of the file system's journal, for which appends wait too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from kbroker.runtime.ports import Buffer, Disk, File
 from kbroker.tiered.layout import StoredFile
 
 PIECE_BYTES: Final = 4 << 20
+SYNC_BYTES: Final = 16 << 20
 
 
 class Mover:
@@ -29,20 +31,27 @@ class Mover:
         self._buffers: list[bytearray] = []
 
     def move(self, path: str, target: File) -> StoredFile:
-        """Write all of a file to `target`, which is empty; what was read. The last piece is not synced."""
+        """Write all of a file to `target`, which is empty; what was read. The end is not synced."""
         source = self._disk.open(path, writable=False)
         try:
             with self._pieces(source) as pieces:
-                position = checksum = 0
-                for piece in pieces:
-                    if position:
-                        target.sync()
-                    target.pwrite(piece, position)
-                    checksum = crc32c(piece, checksum)
-                    position += len(piece)
-                return StoredFile(position, checksum)
+                return self.write(pieces, target)
         finally:
             source.close()
+
+    def write(self, pieces: Iterable[Buffer], target: File) -> StoredFile:
+        """Write pieces to `target`, which is empty. The end is not synced."""
+        position = synced = checksum = 0
+        for piece in pieces:
+            if position - synced >= SYNC_BYTES:
+                target.sync()
+                synced = position
+            target.pwrite(piece, position)
+            if isinstance(target, RealFile):
+                target.begin_write_back(position, len(piece))
+            checksum = crc32c(piece, checksum)
+            position += len(piece)
+        return StoredFile(position, checksum)
 
     def sum(self, file: File) -> StoredFile:
         """What is in a file."""
