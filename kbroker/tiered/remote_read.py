@@ -195,7 +195,8 @@ class RemoteReader:
         Errors  RemoteStorageError: there is none
         """
         remote = partition.remote
-        assert remote is not None
+        if remote is None:  # it leaves the tier while it is read
+            raise RemoteStorageError("the topic is not tiered any more")
         held = partition.log
         epoch = held.leader_epochs.epoch_for_offset(offset)
         segment = None

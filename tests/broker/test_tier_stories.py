@@ -1,0 +1,151 @@
+"""Drawn lives of tiered topics: produced to, deleted from, switched on and off, deleted, restarted and killed, while
+threads take their time. Whatever came of it, what is between a log's start and its end is read as it was written, and
+what is deleted leaves nothing.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+import trio
+
+from kbroker.testing.broker import Client, MemoryBroker, killed, memory_broker
+from kbroker.testing.disk import SimulatedDisk
+from tests.broker.test_tier import (
+    EARLIEST,
+    LATEST,
+    QUICK,
+    TIER,
+    TIERED,
+    alter,
+    objects,
+    until,
+    value,
+)
+from tests.handlers.asking import (
+    batch,
+    create_topic,
+    delete_records,
+    delete_topic,
+    fetching,
+    list_offset,
+    parts,
+    produce,
+    values,
+    wanted,
+)
+from wire.errors import ErrorCode
+
+TOPICS = ("a", "b")
+STEPS, LIVES = 25, 3
+ON = {"remote.storage.enable": "true"}
+OFF = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
+READ_ONLY = {"remote.log.copy.disable": "true", "local.retention.bytes": None}
+COPYING = {"remote.log.copy.disable": "false", "local.retention.bytes": "1"}
+
+
+class Life:
+    """What is known of the topics; `ends` counts the records of each that is there."""
+
+    def __init__(self, draw: Random) -> None:
+        self.draw = draw
+        self.ends: dict[str, int] = {}
+        self.starts: dict[str, int] = {}
+        self.done: set[str] = set()
+
+    async def step(self, client: Client) -> None:
+        name = self.draw.choice(TOPICS)
+        if name not in self.ends:
+            await create_topic(client, name, settings={**TIERED, "retention.ms": -1})
+            self.ends[name] = self.starts[name] = 0
+            return
+        do = self.draw.choices(
+            (self._produce, self._read, self._enable, self._trim, self._delete, self._wait), (8, 6, 3, 1, 1, 4)
+        )[0]
+        self.done.add(do.__name__)
+        await do(client, name)
+
+    async def _produce(self, client: Client, name: str) -> None:
+        for _ in range(self.draw.randint(1, 4)):
+            answer = await produce(client, name, batch(value(self.ends[name])))
+            assert (answer.error_code, answer.base_offset) == (0, self.ends[name])
+            self.ends[name] += 1
+
+    async def _read(self, client: Client, name: str) -> None:
+        await read_between(client, name, self.starts[name], self.ends[name])
+
+    async def _enable(self, client: Client, name: str) -> None:
+        changes = self.draw.choice((ON, OFF, READ_ONLY, COPYING))
+        code, _ = await alter(client, name, changes)
+        # Copies cannot be switched off beside a local retention of another broker setting; nothing else is refused.
+        assert code in (0, ErrorCode.INVALID_CONFIG)
+
+    async def _trim(self, client: Client, name: str) -> None:
+        start = self.draw.randint(self.starts[name], self.ends[name])
+        code, low = await delete_records(client, name, start)
+        # A topic that left the tier may have lost more.
+        assert (code, low >= start) == (0, True)
+        self.starts[name] = start
+
+    async def _delete(self, client: Client, name: str) -> None:
+        await delete_topic(client, name)
+        del self.ends[name], self.starts[name]
+
+    async def _wait(self, _client: Client, _name: str) -> None:
+        await trio.sleep(self.draw.choice((0.01, 0.1, 1, 5)))
+
+
+async def read_between(client: Client, name: str, least_start: int, end: int) -> None:
+    """Read everything that is there, as a consumer does, and compare it; nothing may be missing behind the start."""
+    assert (await list_offset(client, name, LATEST))[1] == end
+    offset = (await list_offset(client, name, EARLIEST))[1]
+    assert least_start <= offset <= end
+    for _ in range(1_000):
+        if offset >= end:
+            return
+        part = parts(await client.ask(fetching(name, wanted(offset=offset), max_wait_ms=100), version=12))[0]
+        if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            # The topic is leaving the tier: its start has moved beyond what was to be read.
+            start = (await list_offset(client, name, EARLIEST))[1]
+            assert start > offset
+            offset = start
+            continue
+        if part.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+            continue  # on its way out of the tier, or in: clients ask again, and so does this one
+        assert part.error_code == 0, part
+        for found in values(part):
+            if offset < end:
+                assert found == value(offset)
+                offset += 1
+    raise AssertionError(f"{name} cannot be read to its end: {offset=} of {end}")
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_a_drawn_life_of_tiered_topics_keeps_what_is_there_and_loses_what_is_deleted(seed: int) -> None:
+    draw = Random(seed)
+    life, disk = Life(draw), SimulatedDisk()
+    for number in range(LIVES):
+        cleanly = draw.random() < 0.5
+        latency_ms = draw.choice((0, 5, 200))
+        async with memory_broker(
+            disk, settings=QUICK, seed=seed, latency_ms=latency_ms, stops_cleanly=cleanly
+        ) as broker:
+            client = await broker.connect()
+            for name, end in life.ends.items():
+                await read_between(client, name, life.starts[name], end)
+            for _ in range(STEPS):
+                await life.step(client)
+            if number == LIVES - 1:
+                await finish(broker, client, life)
+            disk = broker.disk if cleanly else killed(broker)
+    assert {"_produce", "_read", "_enable"} <= life.done
+
+
+async def finish(broker: MemoryBroker, client: Client, life: Life) -> None:
+    """Delete every topic: nothing is left in the tier."""
+    for name in list(life.ends):
+        await read_between(client, name, life.starts[name], life.ends[name])
+        await delete_topic(client, name)
+    await until(lambda: not objects(broker))
+    assert not broker.disk.exists(TIER) or not objects(broker)
