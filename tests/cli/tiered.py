@@ -119,9 +119,9 @@ class TieredBroker:
         return Served(self._site, f"{self.process.host}:{self.process.port}", self._http)
 
     def __exit__(self, *_: object) -> None:
-        stopped = self.process.stop()
+        code = self.process.stop()[0]
+        assert code == 0, self.process.stop_and_read_errors()
         self.process.__exit__()
-        assert stopped[0] == 0
 
 
 def value_of(number: int) -> bytes:
