@@ -1,0 +1,303 @@
+"""Pieces of remote segments in memory: `kbroker.tiered.chunk_cache`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from kbroker.testing.disk import SimulatedDisk
+from kbroker.testing.remote_segments import WrittenSegment, write_segment
+from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageError, RetriableRemoteStorageError
+from kbroker.tiered.chunk_cache import ChunkCache
+from kbroker.tiered.quota import ByteQuota
+from tests.tiered.reading_site import SlowEnv, WatchedStorage, reader_settings
+
+CHUNK = 1_000
+
+
+class Shelf:
+    """A cache over a tier with segments of about ten chunks."""
+
+    def __init__(self, *, chunks: int = 4, rate: int = 1 << 62, **settings: int) -> None:
+        self.disk = SimulatedDisk()
+        self.disk.make_directory("/local")
+        self.env = SlowEnv(self.disk)
+        self.storage = WatchedStorage(self.disk)
+        self.storage.configure({"dir": "/tier"})
+        self.settings = reader_settings(
+            kbroker_remote_chunk_bytes=CHUNK, kbroker_remote_chunk_cache_bytes=chunks * CHUNK, **settings
+        )
+        quota = ByteQuota(rate, window_ms=1_000, now_ms=self.env.now_ms())
+        self.cache = ChunkCache(self.env, self.settings, storage=self.storage, quota=quota)
+        self.segments: list[WrittenSegment] = []
+
+    def segment(self, number: int = 0) -> RemoteLogSegmentMetadata:
+        """One of the segments, made when it is asked for first."""
+        while number >= len(self.segments):
+            made = write_segment("/local", batches=25, disk=self.disk)
+            self.storage.copy_log_segment_data(made.metadata, made.data)
+            self.segments.append(made)
+        return self.segments[number].finished
+
+    def bytes_of(self, number: int, segment: int = 0) -> bytes:
+        return self.segments[segment].log[number * CHUNK : (number + 1) * CHUNK]
+
+    async def get(self, number: int, segment: int = 0) -> bytes:
+        with self.cache.reader(self.segment(segment)) as chunks:
+            return bytes(await chunks.get(number))
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.cache.run)
+            yield
+            nursery.cancel_scope.cancel()
+
+
+async def test_every_chunk_is_what_the_segment_has_there_and_the_last_one_is_shorter(autojump_clock: MockClock) -> None:
+    shelf = Shelf()
+    size = shelf.segment().segment_size_in_bytes
+    assert size % CHUNK
+    async with shelf.open():
+        for number in (*range(size // CHUNK + 1), *range(size // CHUNK + 1)):
+            assert await shelf.get(number) == shelf.bytes_of(number)
+            assert shelf.cache.used_bytes <= 4 * CHUNK
+
+
+async def test_a_chunk_that_many_want_is_read_once(autojump_clock: MockClock) -> None:
+    shelf = Shelf()
+    shelf.env.latency_ms = 100
+    got: list[bytes] = []
+
+    async def want() -> None:
+        got.append(await shelf.get(2))
+
+    async with shelf.open():
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(want)
+        assert got == [shelf.bytes_of(2)] * 10
+        assert len(shelf.storage.reads) == 1
+        assert (shelf.cache.misses, shelf.cache.hits) == (1, 9)
+
+
+async def test_chunks_are_read_side_by_side_by_so_many_threads(autojump_clock: MockClock) -> None:
+    """One after the other is what cold reads die of."""
+    shelf = Shelf(chunks=10, remote_log_reader_threads=3)
+    shelf.env.latency_ms = 100
+    async with shelf.open():
+        began = trio.current_time()
+        with shelf.cache.reader(shelf.segment()) as chunks:
+            chunks.want_all(range(6))
+            for number in range(6):
+                assert bytes(await chunks.get(number)) == shelf.bytes_of(number)
+        assert trio.current_time() - began == pytest.approx(0.2)
+        assert shelf.env.most_running == 3
+
+
+async def test_m4_a_chunk_is_read_to_its_end_when_nobody_waits_for_it_any_more(autojump_clock: MockClock) -> None:
+    shelf = Shelf()
+    shelf.env.latency_ms = 1_000
+    async with shelf.open():
+        with trio.move_on_after(0.5) as scope:
+            await shelf.get(1)
+        assert scope.cancelled_caught
+        assert not shelf.cache.has(shelf.segment(), 1)
+        await trio.sleep(0.6)
+        assert shelf.cache.has(shelf.segment(), 1)
+        began = trio.current_time()
+        assert await shelf.get(1) == shelf.bytes_of(1)
+        assert trio.current_time() == began
+
+
+@pytest.mark.parametrize("error", [RetriableRemoteStorageError("503"), RemoteStorageError("403"), ValueError("bug")])
+async def test_an_error_reaches_all_who_wait_and_is_forgotten(error: Exception, autojump_clock: MockClock) -> None:
+    shelf = Shelf()
+    shelf.env.latency_ms = 100
+    shelf.storage.errors = [error]
+    caught: list[Exception] = []
+
+    async def fail() -> None:
+        with pytest.raises(RemoteStorageError) as raised:
+            await shelf.get(0)
+        caught.append(raised.value)
+
+    async with shelf.open():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fail)
+            nursery.start_soon(fail)
+        assert [isinstance(one, RetriableRemoteStorageError) for one in caught] == [
+            isinstance(error, RetriableRemoteStorageError)
+        ] * 2
+        assert shelf.cache.used_bytes == 0
+        assert await shelf.get(0) == shelf.bytes_of(0)
+
+
+async def test_what_did_not_come_whole_is_no_hit(autojump_clock: MockClock) -> None:
+    """As in another's 017a8ae8: a file in the cache that was still being written was served."""
+    shelf = Shelf()
+    async with shelf.open():
+        await shelf.get(1)
+        shelf.storage.changes = [lambda data: data[:-1]] * 2
+        with pytest.raises(RemoteStorageError, match="ended after"):
+            await shelf.get(0)
+        assert not shelf.cache.has(shelf.segment(), 0)
+        assert await shelf.get(0) == shelf.bytes_of(0)
+        assert shelf.storage.open_streams == 0
+
+
+async def test_what_was_used_longest_ago_goes_first(autojump_clock: MockClock) -> None:
+    shelf = Shelf(chunks=3)
+    async with shelf.open():
+        for number in (0, 1, 2, 0, 3):
+            await shelf.get(number)
+        assert [number for number in range(4) if shelf.cache.has(shelf.segment(), number)] == [0, 2, 3]
+        shelf.cache.pass_over(shelf.segment(), 3)
+        await shelf.get(4)
+        assert [number for number in range(5) if shelf.cache.has(shelf.segment(), number)] == [0, 2, 4]
+
+
+async def test_a_chunk_in_use_stays_and_others_wait_for_its_memory(autojump_clock: MockClock) -> None:
+    """As in redpanda#7193: readers that evict each other's chunks never get on."""
+    shelf = Shelf(chunks=2)
+    async with shelf.open():
+        with shelf.cache.reader(shelf.segment()) as holder:
+            await holder.get(0)
+            await holder.get(1)
+            with trio.move_on_after(60) as scope:
+                await shelf.get(2)
+            assert scope.cancelled_caught
+            assert shelf.cache.used_bytes == 2 * CHUNK
+        await wait_all_tasks_blocked()
+        assert shelf.cache.has(shelf.segment(), 2), "whoever wanted it finds it when there was room again"
+        assert shelf.cache.used_bytes <= 2 * CHUNK
+
+
+async def test_who_needs_one_more_for_what_it_has_begun_gets_it(autojump_clock: MockClock) -> None:
+    shelf = Shelf(chunks=2)
+    async with shelf.open():
+        with shelf.cache.reader(shelf.segment()) as one, shelf.cache.reader(shelf.segment(1)) as other:
+            await one.get(0)
+            await other.get(0)
+            assert bytes(await one.get(1, is_needed=True)) == shelf.bytes_of(1)
+            assert bytes(await other.get(1, is_needed=True)) == shelf.bytes_of(1, 1)
+            assert shelf.cache.used_bytes == 4 * CHUNK
+        assert shelf.cache.used_bytes <= 2 * CHUNK
+
+
+async def test_one_that_waits_for_memory_can_be_needed_later(autojump_clock: MockClock) -> None:
+    shelf = Shelf(chunks=1)
+    async with shelf.open():
+        with shelf.cache.reader(shelf.segment()) as chunks:
+            chunks.want_all(range(3))
+            await chunks.get(0)
+            assert chunks.at_hand(1) is None
+            assert bytes(await chunks.get(1, is_needed=True)) == shelf.bytes_of(1)
+
+
+async def test_only_so_many_may_wait_for_memory(autojump_clock: MockClock) -> None:
+    shelf = Shelf(chunks=1, remote_log_reader_max_pending_tasks=2)
+    async with shelf.open():
+        with shelf.cache.reader(shelf.segment()) as chunks:
+            await chunks.get(0)
+            chunks.want(1)
+            chunks.want(2)
+            with pytest.raises(RetriableRemoteStorageError, match="2 reads of the tier wait"):
+                chunks.want(3)
+
+
+async def test_without_any_memory_everything_can_still_be_read(autojump_clock: MockClock) -> None:
+    shelf = Shelf(chunks=0)
+    async with shelf.open():
+        for number in range(5):
+            assert await shelf.get(number) == shelf.bytes_of(number)
+            assert shelf.cache.used_bytes == 0
+
+
+async def test_reading_ahead_takes_half_of_the_memory_at_most_until_it_is_used(autojump_clock: MockClock) -> None:
+    shelf = Shelf(chunks=4)
+    async with shelf.open():
+        assert [shelf.cache.want_ahead(shelf.segment(), number) for number in range(4)] == [True, True, False, False]
+        await wait_all_tasks_blocked()
+        assert shelf.cache.unread_bytes == 2 * CHUNK
+        await shelf.get(0)
+        assert shelf.cache.want_ahead(shelf.segment(), 2)
+        assert shelf.cache.read_ahead == 3
+        assert await shelf.get(2) == shelf.bytes_of(2)
+
+
+async def test_reading_ahead_takes_no_memory_from_those_who_wait(autojump_clock: MockClock) -> None:
+    shelf = Shelf(chunks=2)
+    async with shelf.open():
+        with shelf.cache.reader(shelf.segment()) as chunks:
+            await chunks.get(0)
+            await chunks.get(1)
+            chunks.want(2)
+            assert not shelf.cache.want_ahead(shelf.segment(), 3)
+
+
+async def test_what_is_dropped_is_read_anew_and_not_taken_from_who_has_it(autojump_clock: MockClock) -> None:
+    shelf = Shelf(chunks=2)
+    async with shelf.open():
+        with shelf.cache.reader(shelf.segment()) as one, shelf.cache.reader(shelf.segment()) as other:
+            kept = await other.get(0)
+            await one.get(0)
+            one.drop(0)
+            assert not shelf.cache.has(shelf.segment(), 0)
+            assert bytes(await one.get(0)) == bytes(kept) == shelf.bytes_of(0)
+            assert len(shelf.storage.reads) == 2
+            assert shelf.cache.used_bytes == 2 * CHUNK
+        assert shelf.cache.used_bytes == CHUNK
+
+
+async def test_a_quota_spreads_reads_over_time(autojump_clock: MockClock) -> None:
+    """A piece begins while the budget is not overdrawn; changing the rate is the manager's."""
+    shelf = Shelf(chunks=10, rate=CHUNK)
+    async with shelf.open():
+        began = trio.current_time()
+        for number in range(7):
+            await shelf.get(number)
+        assert 4.9 <= trio.current_time() - began <= 6.1
+
+
+async def test_another_size_of_chunks_and_less_memory_hold_from_the_next_read_on(autojump_clock: MockClock) -> None:
+    shelf = Shelf(chunks=8)
+    async with shelf.open():
+        for number in range(6):
+            await shelf.get(number)
+        changed = replace(
+            shelf.settings, kbroker_remote_chunk_bytes=2 * CHUNK, kbroker_remote_chunk_cache_bytes=2 * CHUNK
+        )
+        shelf.cache.reconfigure(changed)
+        assert shelf.cache.used_bytes == 2 * CHUNK
+        assert await shelf.get(1) == shelf.bytes_of(2) + shelf.bytes_of(3)
+        assert shelf.cache.used_bytes == 2 * CHUNK
+
+
+async def test_who_waits_when_reading_ends_is_told_so(autojump_clock: MockClock) -> None:
+    shelf = Shelf(rate=1)
+    scope = trio.CancelScope()
+
+    async def run(task_status: trio.TaskStatus[None]) -> None:
+        with scope:
+            await shelf.cache.run(task_status=task_status)
+
+    async def wait() -> None:
+        with pytest.raises(RetriableRemoteStorageError):
+            await shelf.get(1)
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(run)
+        await shelf.get(0)
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        scope.cancel()
+    assert shelf.cache.used_bytes == CHUNK
+    with pytest.raises(RetriableRemoteStorageError):
+        await shelf.get(1)
+    assert await shelf.get(0) == shelf.bytes_of(0), "what is there is there"
