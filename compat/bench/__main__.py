@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from compat.bench.group_rows import many_groups, ten_thousand
+from compat.bench.minio_rows import minio
 from compat.bench.report import markdown, measured, medians, plain, table
 from compat.bench.rivals import rivals
 from compat.bench.rows import ROUND, many_partitions, start_and_memory, warm_up
@@ -23,6 +24,7 @@ OUTSIDE_ROUNDS = {
     "ten-thousand": ten_thousand,
     "tier": tier,
     "remote-segments": remote_segments,
+    "minio": minio,
 }
 
 

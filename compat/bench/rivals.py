@@ -81,7 +81,7 @@ class Rival:
             answer = connection.call("IncrementalAlterConfigs", 1, {"Resources": [resource], "ValidateOnly": False})
         assert answer["Responses"][0]["ErrorCode"] == 0, answer
 
-    def measure(self, name: str, topic: str, **arguments: float | str) -> dict[str, float]:
+    def measure(self, name: str, topic: str, **arguments: object) -> dict[str, float]:
         """Run one measure of `worker` in a process of its own."""
         job = json.dumps({"measure": name, "servers": self.servers, "topic": topic, **arguments})
         done = subprocess.run(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from compat.bench.frames import PRODUCE_VERSION, batch_of_size
 from compat.bench.group_rows import GROUP_ROWS, groups
+from compat.bench.minio_rows import MINIO_ROWS
 from compat.bench.rivals import Rival, rivals
 from compat.bench.sizes import FULL, Figures, Row, Size, at_least_times, at_most, at_most_times
 from compat.bench.tier_rows import TIER_ROWS
@@ -40,6 +41,7 @@ ROWS = [
     ),
     *GROUP_ROWS,
     *TIER_ROWS,
+    *MINIO_ROWS,
 ]
 
 

@@ -33,13 +33,17 @@ class Reader:
     def fetch(self, offset: int) -> tuple[int, int]:
         """Fetch from an offset until there is something; the next offset, and the bytes of the reply."""
         while True:
-            size = self._exchange(fetch_frame(self.topic, 0, offset, FETCH_BYTES))
+            size = self._exchange(self.frame(offset))
             (error,) = struct.unpack_from(">h", self._buffer, self._error_at)
             assert error == 0, f"error {error} at {offset}"
             (records,) = struct.unpack_from(">i", self._buffer, self._records_at - 4)
             if records > 0:
                 return self._following(self._records_at + records), size
             self.empty += 1
+
+    def frame(self, offset: int) -> bytes:
+        """The request."""
+        return fetch_frame(self.topic, 0, offset, FETCH_BYTES)
 
     def _exchange(self, frame: bytes) -> int:
         began = time.perf_counter()

@@ -1,0 +1,99 @@
+"""The clients that measure tiered storage on MinIO: the broker's topics, and the same objects without a broker.
+
+Keys come from the environment, where the broker has them from.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from minio import Minio
+
+from compat.bench.frames import fetch_frame
+from compat.bench.tier_worker import Reader
+
+Each = TypeVar("Each")
+RANGE_BYTES = 4 << 20
+ACCESS_KEY, SECRET_KEY = "KBROKER_MINIO_ACCESS_KEY", "KBROKER_MINIO_SECRET_KEY"
+
+
+class LargeReader(Reader):
+    """Fetches one partition, 4 MiB at a time."""
+
+    def __init__(self, servers: str, topic: str, partition: int) -> None:
+        super().__init__(servers, topic)
+        self._partition = partition
+        self._buffer = memoryview(bytearray(2 * RANGE_BYTES))
+
+    def frame(self, offset: int) -> bytes:
+        return fetch_frame(self.topic, self._partition, offset, RANGE_BYTES)
+
+
+def read_partitions(servers: str, topic: str, *, ends: Sequence[int]) -> dict[str, float]:
+    """Read each partition from its beginning to its end, all at once, one request in flight for each."""
+
+    def read(partition: int) -> int:
+        reader, offset, got = LargeReader(servers, topic, partition), 0, 0
+        while offset < ends[partition]:
+            offset, size = reader.fetch(offset)
+            got += size
+        return got
+
+    return _all_at_once(read, range(len(ends)))
+
+
+def read_objects(servers: str, topic: str, *, endpoint: str, bucket: str, prefixes: Sequence[str]) -> dict[str, float]:
+    """Read all segments below each prefix by ranges of 4 MiB, one connection for each."""
+    del servers, topic
+    store = client(endpoint)
+    listed = [
+        [
+            (stored.object_name or "", stored.size or 0)
+            for stored in store.list_objects(bucket, prefix=prefix, recursive=True)
+            if (stored.object_name or "").endswith(".log")
+        ]
+        for prefix in prefixes
+    ]
+
+    def read(objects: list[tuple[str, int]]) -> int:
+        got = 0
+        for name, size in objects:
+            for start in range(0, size, RANGE_BYTES):
+                response = store.get_object(bucket, name, offset=start, length=min(RANGE_BYTES, size - start))
+                got += len(response.read())
+                response.close()
+                response.release_conn()
+        return got
+
+    return _all_at_once(read, listed)
+
+
+def put_files(servers: str, topic: str, *, endpoint: str, bucket: str, paths: Sequence[str]) -> dict[str, float]:
+    """Put files as objects, one after the other, as anybody would."""
+    del servers
+    store, put = client(endpoint), 0
+    began = time.perf_counter()
+    for path in paths:
+        size = Path(path).stat().st_size
+        with open(path, "rb") as file:
+            store.put_object(bucket, f"plain/{topic}/{Path(path).name}", file, size)
+        put += size
+    return {"mb_s": put / (time.perf_counter() - began) / 1e6, "bytes": put}
+
+
+def client(endpoint: str) -> Minio:
+    """The package's client as it is."""
+    address = endpoint.removeprefix("http://")
+    return Minio(address, os.environ[ACCESS_KEY], os.environ[SECRET_KEY], secure=False, region="us-east-1")
+
+
+def _all_at_once(read: Callable[[Each], int], each: Sequence[Each]) -> dict[str, float]:
+    began = time.perf_counter()
+    with ThreadPoolExecutor(len(each)) as threads:
+        got = sum(threads.map(read, each))
+    return {"mb_s": got / (time.perf_counter() - began) / 1e6, "bytes": got}
