@@ -98,7 +98,7 @@ class LogMetadataTopic:
         """Return once that much is committed, or the partition is no longer here."""
         await self._purgatory.wait(
             partition,
-            until=lambda: not self.is_reachable or self.high_watermark(partition) > offset,
+            until=lambda: self.log(partition) is None or self.high_watermark(partition) > offset,
             max_wait_ms=FOR_EVER_MS,
         )
 
@@ -113,6 +113,18 @@ class LogMetadataTopic:
         self._topic_id = topic_id or self._topic_id
         self._open(len(self.logs))
         for index in range(len(self.logs)):
+            self._purgatory.wake(index)
+
+    def delete(self, *, topic_id: UUID) -> None:
+        """Delete the topic; made again, it has this id."""
+        for index, held in enumerate(self.logs):
+            held.close()
+            for name in self._env.disk.list(self._path(index)):
+                self._env.disk.unlink(f"{self._path(index)}/{name}")
+            self._env.disk.remove_directory(self._path(index))
+        self._env.disk.remove_directory(self._directory)
+        self._topic_id, count, self.logs = topic_id, len(self.logs), []
+        for index in range(count):
             self._purgatory.wake(index)
 
     def close(self) -> None:

@@ -147,6 +147,15 @@ def test_a_smaller_segment_that_is_finished_later_hides_nothing_of_a_larger_one(
     assert found.start_offset == 5
 
 
+def test_of_two_segments_with_the_same_offsets_the_newer_one_is_read_whichever_was_told_first() -> None:
+    newer, older = segment_metadata(ORDERS, 0, 9), segment_metadata(ORDERS, 0, 9)
+    done = (update_to(newer, FINISHED, later_ms=7), update_to(older, FINISHED, later_ms=3))
+    for events in (done, done[::-1]):
+        found = cache_of(newer, older, *events).remote_log_segment_metadata(0, 5)
+        assert found is not None
+        assert found.remote_log_segment_id == newer.remote_log_segment_id
+
+
 def test_a_segment_within_another_one_takes_its_place_when_that_goes_first() -> None:
     large, large_done = finished(0, 100)
     cache = cache_of(*finished(10, 20), *finished(30, 40), large, large_done)

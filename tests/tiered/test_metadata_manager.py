@@ -24,7 +24,7 @@ from kbroker.testing.remote_metadata import (
     update_to,
 )
 from kbroker.testing.remote_segments import partition_named
-from kbroker.tiered.api import RemoteResourceNotFound, RemoteStorageError, RetriableRemoteStorageError
+from kbroker.tiered.api import RemoteStorageError, RetriableRemoteStorageError
 from kbroker.tiered.metadata_manager import TopicRemoteLogMetadataManager
 from kbroker.tiered.metadata_topic import encode_event
 from tests.tiered.metadata_site import (
@@ -261,102 +261,17 @@ async def test_m10_a_log_that_is_cut_or_replaced_is_read_anew(how: str, autojump
         assert manager.counters.dropped_events == 0
 
 
-# --- who waits for whom -----------------------------------------------------------------------------------------------
-
-
-async def test_kafka_17766_many_change_take_on_and_let_go_at_once_and_nobody_waits_for_ever(
-    autojump_clock: MockClock,
-) -> None:
-    env, topic = topic_on(SimulatedDisk())
-    partitions = [partition_named("many", index) for index in range(30)]
-    async with at_work(env, topic) as manager:
-
-        async def live(index: int) -> None:
-            mine = partitions[index]
-            for at in range(6):
-                await hold(manager, mine)
-                metadata = segment_metadata(mine, 10 * at, 10 * at + 9)
-                await copy(manager, metadata)
-                if index % 3 == 0:
-                    await manager.on_stop_partitions([mine])
-                elif at % 2:
-                    await manager.update_remote_log_segment_metadata(update_to(metadata, DELETING))
-                    await manager.update_remote_log_segment_metadata(update_to(metadata, DELETED))
-
-        with trio.fail_after(60):
-            async with trio.open_nursery() as nursery:
-                for index in range(len(partitions)):
-                    nursery.start_soon(live, index)
-            await hold(manager, *partitions)
-        for index, each in enumerate(partitions):
-            left = [at for at in range(6) if index % 3 == 0 or not at % 2]
-            assert offsets_of(manager.list_remote_log_segments(each)) == [(10 * at, FINISHED) for at in left]
-
-
-async def test_changes_that_come_together_are_stored_together() -> None:
+async def test_a_topic_that_was_deleted_is_made_again_and_tells_of_what_comes_after(autojump_clock: MockClock) -> None:
     env, topic = topic_on(SimulatedDisk())
     async with at_work(env, topic) as manager:
         await hold(manager, ORDERS)
-        async with trio.open_nursery() as nursery:
-            for at in range(200):
-                nursery.start_soon(manager.add_remote_log_segment_metadata, segment_metadata(ORDERS, at, at))
-        log = topic.logs[home_of(ORDERS)]
-        assert log.log_end_offset == 200
-        assert len(manager.list_remote_log_segments(ORDERS)) == 200
-        assert log.size < 200 * 150, "a batch of its own for each would have as many headers"
-
-
-async def test_of_two_changes_of_one_segment_the_second_is_judged_by_what_the_first_made() -> None:
-    env, topic = topic_on(SimulatedDisk())
-    async with at_work(env, topic) as manager:
+        await copy(manager, segment_metadata(ORDERS, 0, 9))
+        topic.delete(topic_id=OTHER.topic_id)
+        await trio.sleep(60)
+        assert topic.ensured == 2
         await hold(manager, ORDERS)
-        metadata = await copy(manager, segment_metadata(ORDERS, 0, 9))
-        await manager.update_remote_log_segment_metadata(update_to(metadata, DELETING))
-        errors: list[RemoteResourceNotFound] = []
-
-        async def finish_deletion() -> None:
-            try:
-                await manager.update_remote_log_segment_metadata(update_to(metadata, DELETED))
-            except RemoteResourceNotFound as error:
-                errors.append(error)
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(3):
-                nursery.start_soon(finish_deletion)
-        assert len(errors) == 2
         assert manager.list_remote_log_segments(ORDERS) == []
-        assert topic.logs[home_of(ORDERS)].log_end_offset == 4, "what does not fit is not written"
-
-
-async def test_one_who_gives_up_waiting_holds_up_nobody() -> None:
-    env, topic = topic_on(SimulatedDisk())
-    async with at_work(env, topic) as manager:
-        await hold(manager, ORDERS)
-        topic.commits = False
-        given_up, later = segment_metadata(ORDERS, 0, 9), segment_metadata(ORDERS, 10, 19)
-        async with trio.open_nursery() as nursery:
-            async with trio.open_nursery() as impatient:
-                impatient.start_soon(manager.add_remote_log_segment_metadata, given_up)
-                await wait_all_tasks_blocked()
-                impatient.cancel_scope.cancel()
-            nursery.start_soon(manager.add_remote_log_segment_metadata, later)
-            await wait_all_tasks_blocked()
-            topic.commits = True
-            topic.commit_all()
-        assert later in manager.list_remote_log_segments(ORDERS)
-
-
-async def test_after_its_end_the_manager_answers_what_it_knew_and_takes_no_change() -> None:
-    env, topic = topic_on(SimulatedDisk())
-    async with at_work(env, topic) as manager:
-        await hold(manager, ORDERS)
-        known = await copy(manager, segment_metadata(ORDERS, 0, 9))
-    with pytest.raises(RetriableRemoteStorageError, match="has ended"):
-        await manager.add_remote_log_segment_metadata(segment_metadata(ORDERS, 10, 19))
-    assert manager.list_remote_log_segments(ORDERS) == [known]
-    await manager.on_partition_leadership_changes([OTHER], [])
-    with pytest.raises(RetriableRemoteStorageError, match="has ended"):
-        await manager.wait_until_ready(OTHER)
+        await copy(manager, segment_metadata(ORDERS, 10, 19))
 
 
 # --- what is held -----------------------------------------------------------------------------------------------------

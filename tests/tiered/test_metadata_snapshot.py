@@ -11,6 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.testing.disk import Fault, Operation, SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.env import MemoryEnv
 from kbroker.testing.metadata_topic import LogMetadataTopic
 from kbroker.testing.remote_metadata import DELETED, DELETING, FINISHED, ORDERS, copy, hold, segment_metadata, update_to
 from kbroker.tiered import metadata_snapshot
@@ -154,9 +155,14 @@ async def test_a_snapshot_of_damaged_batches_alone_is_held_to_the_length_of_the_
             assert metadata_snapshot.read(disk, log, partition_count=PARTITIONS).position == 0
 
 
-async def test_a_partition_that_is_let_go_is_not_read_again_when_it_is_held_again() -> None:
+async def test_a_partition_that_is_let_go_is_not_read_again_when_it_is_held_again(autojump_clock: MockClock) -> None:
     disk = SimulatedDisk()
     env, topic = topic_on(disk)
+    with trio.fail_after(60):
+        await hold_again_and_again(env, topic)
+
+
+async def hold_again_and_again(env: MemoryEnv, topic: LogMetadataTopic) -> None:
     async with at_work(env, topic) as manager:
         await hold(manager, ORDERS)
         await copy(manager, segment_metadata(ORDERS, 0, 9))

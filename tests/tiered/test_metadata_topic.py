@@ -277,11 +277,13 @@ def test_a_batch_of_which_a_part_is_committed_is_waited_for_and_not_skipped() ->
 
 
 def test_damage_before_the_high_watermark_is_skipped_up_to_it_and_not_further() -> None:
-    disk, log = log_with([values(0), values(10), values(20)])
-    disk.open(log.segments.active.log_path).pwrite(b"\xff", len(batch(0, *values(0))) + 70)
+    disk, log = log_with([values(0), values(10), values(20), values(30)])
+    size = len(batch(0, *values(0)))
+    for at in (1, 2):
+        disk.open(log.segments.active.log_path).pwrite(b"\xff", at * size + 70)
     found = read_whole(log, end_offset=2)
     assert (starts(found), found.skipped, found.next_offset) == ([(0, 0)], [(1, 1, "damaged")], 2)
-    assert starts(read_whole(log)) == [(0, 0), (2, 20)]
+    assert starts(read_whole(log)) == [(0, 0), (3, 30)]
 
 
 def test_a_log_that_begins_later_is_read_from_where_it_begins() -> None:
