@@ -154,7 +154,8 @@ class LocalRemoteStorage:
 
     def _expect_room(self, size: int) -> None:
         """Rather than fill the disk to its last byte and then empty it again: others write there too."""
-        if self._disk.free_bytes(self._root) < size:
+        # A file system that knows nothing of its size says that it has none.
+        if self._disk.free_bytes(self._root) < size and self._disk.total_bytes(self._root):
             raise OSError(errno.ENOSPC, f"there is no room for {size} bytes", self._root)
 
     def _store(

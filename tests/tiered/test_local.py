@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.testing.disk import Fault, SimulatedDisk
+from kbroker.testing.disk import Fault, Operation, SimulatedDisk
 from kbroker.testing.disk_nodes import FileNode, Loss
 from kbroker.testing.remote_segments import partition_named, write_segment
 from kbroker.testing.remote_storage import RemoteStorageConformance, read_all
@@ -180,6 +180,35 @@ def test_a_full_disk_is_a_reason_to_try_again_and_leaves_nothing_behind() -> Non
     disk.heal()
     on(disk).copy_log_segment_data(segment.metadata, segment.data)
     assert is_whole(on(disk), segment)
+
+
+class DiskOfNoSize(SimulatedDisk):
+    """As some file systems in user space are."""
+
+    def free_bytes(self, path: str) -> int:
+        return 0
+
+    def total_bytes(self, path: str) -> int:
+        return 0
+
+
+def test_a_file_system_that_does_not_know_its_size_is_not_full() -> None:
+    disk = DiskOfNoSize()
+    segment = written(new_disk(disk))
+    on(disk).copy_log_segment_data(segment.metadata, segment.data)
+    assert is_whole(on(disk), segment)
+
+
+def test_a_segment_for_which_there_is_no_room_is_not_begun() -> None:
+    disk = new_disk()
+    segment = written(disk)
+    manager = on(disk)
+    disk.capacity_bytes = sum(len(data or b"") for data in disk.image().values()) + len(segment.log) - 1
+    writes: list[Operation] = []
+    disk.observer = lambda operation: writes.append(operation) if operation.name == "write" else None
+    with pytest.raises(RetriableRemoteStorageError, match="no room"):
+        manager.copy_log_segment_data(segment.metadata, segment.data)
+    assert writes == []
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EROFS])
