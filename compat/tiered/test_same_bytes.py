@@ -87,7 +87,9 @@ def test_offsets_that_are_nowhere_are_out_of_range(both: Pair, tiered: Topic, ve
 @pytest.mark.parametrize("version", ALL_VERSIONS)
 @pytest.mark.parametrize("epoch", [-1, 0, 5])
 def test_who_may_read_from_the_tier(both: Pair, tiered: Topic, version: int, epoch: int) -> None:
-    """A follower is told that the offset has moved, and whoever is none that it is no replica; a consumer gets data."""
+    """A follower is told that the offset has moved, and is never parked (KAFKA-16013); who is no replica is told so; a
+    consumer gets data.
+    """
     for replica in (-1, -2, -3, 1, 7):
         for last in (-1, 0):
             given: dict[str, Any] = {"CurrentLeaderEpoch": epoch, "LastFetchedEpoch": last}

@@ -24,7 +24,7 @@ DELETED = (*COPIED, DELETE_STARTED, DELETE_FINISHED)
 
 
 def test_offload_and_consume(sites: Sites, name: str) -> None:
-    """Segments of one batch and of two."""
+    """Segments of one batch and of two; of a topic where nothing happens any more all closed ones go (KAFKA-15272)."""
     one = sites.create(f"{name}-one", TIERED, ONLY_THE_ACTIVE_ONE)
     two = sites.create(f"{name}-two", TIERED, ONLY_THE_ACTIVE_ONE)
     sites.produce(one, Records([0, 2, 4]))
@@ -59,6 +59,7 @@ def test_records_of_the_tier_lie_in_kafkas_partition_of_the_metadata_topic(sites
 
 
 def test_enable_on_a_live_topic(sites: Sites, name: str) -> None:
+    """KAFKA-15290: what was there before is copied too."""
     sites.create(name, remote_storage_enable="false", segment_ms="3600000", local_retention_bytes="1")
     sites.produce(name, Records([0, 2, 4]))
     sites.expect_offset(name, EARLIEST_LOCAL, 0)
@@ -130,6 +131,7 @@ def test_delete_by_start_offset(sites: Sites, name: str) -> None:
 
 
 def test_delete_topic(sites: Sites, name: str) -> None:
+    """KAFKA-15130: nothing is left in the tier."""
     sites.create(name, TIERED, ONLY_THE_ACTIVE_ONE, partitions=2)
     for partition in range(2):
         sites.produce(name, Records([0, 2, 4]), partition=partition)
@@ -181,6 +183,22 @@ def test_disable_and_enable(sites: Sites, name: str) -> None:
     sites.expect_offset(name, EARLIEST, 3)
     sites.expect_offset(name, EARLIEST_LOCAL, 3)
     sites.expect_all_read(name, 3, 1)
+
+
+def test_local_retention_does_not_wait_for_copies_that_are_off(sites: Sites, name: str) -> None:
+    """KAFKA-17236: with remote.log.copy.disable segments go by retention alone, copied or not."""
+    sites.create(name, TIERED, ONLY_THE_ACTIVE_ONE)
+    batches = sites.produce(name, Records([0, 2, 4], padding=1000))
+    sites.expect_local(name, 2)
+    sites.alter(name, remote_log_copy_disable="true", local_retention_bytes="-2", local_retention_ms="-2")
+    sites.produce(name, Records([6, 8, 10], padding=1000))
+    sites.expect_local(name, 2, 3, 4, 5)
+    sites.alter(name, retention_bytes=str(2 * len(batches[0])))
+    sites.expect_states(name, DELETED, DELETED)
+    sites.expect_local(name, 4, 5)
+    sites.expect_offset(name, EARLIEST, 4)
+    sites.expect_offset(name, EARLIEST_LOCAL, 4)
+    sites.expect_all_read(name, 4, 2)
 
 
 def test_list_offsets(sites: Sites, name: str) -> None:

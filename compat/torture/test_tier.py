@@ -30,8 +30,7 @@ def test_every_record_in_the_tier_is_right_or_refused(kafka_libraries: Path, tmp
 
 def test_what_a_record_holds_follows_from_its_place() -> None:
     """The verifier tells places, and runs, apart."""
-    values = {
-        Contents(seed).value(partition, offset) for seed in (1, 2) for partition in (0, 1) for offset in range(100)
-    }
+    one, other = Contents(1), Contents(2)
+    values = {run.value(partition, offset) for run in (one, other) for partition in (0, 1) for offset in range(100)}
     assert len(values) == 400
-    assert Contents(1).value(0, 7) == Contents(1).value(0, 7)
+    assert one.value(0, 7) == Contents(1).value(0, 7)
