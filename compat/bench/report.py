@@ -81,7 +81,7 @@ def markdown(
 Both brokers ran on one machine in one run: {machine()}; Kafka on a heap of 1 GiB with the options of its own start
 script. Each was warmed with 20,000 requests; then they were measured in turn, {rounds} rounds, with the same bytes by
 the same clients in processes of their own. A figure is the median of the rounds. The rows about tiered storage are of a
-run of their own, again with both.
+run of their own, of two rounds or more, again with both.
 
 | {" | ".join(HEAD)} |
 |{"---|" * len(HEAD)}
