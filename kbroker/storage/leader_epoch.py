@@ -96,9 +96,13 @@ class LeaderEpochs:
         self.latest = epoch
 
     def complete_start(self, older: Iterable[tuple[int, int]]) -> None:
-        """Put entries before the first one, as far as they can be the history before it."""
+        """Put entries before the first one, as far as they can be the history before it; of the first epoch itself too
+        they may know the beginning.
+        """
         known = self.entries
-        whole = LeaderEpochs(older)
+        whole = LeaderEpochs(
+            entry for entry in older if not known or (entry[0] <= known[0][0] and entry[1] < known[0][1])
+        )
         for epoch, start_offset in known:
             whole.assign(epoch, start_offset)
         self._history, self._start, self.latest = whole._history, 0, whole.latest

@@ -45,12 +45,14 @@ class SealedSegment:
     Shape  the others are paths; transaction_index is None where there is none, or an empty one
     Units  size in bytes; next_offset is where the next segment begins; max_timestamp_ms is the file's age where no
            record has a timestamp
+    Shape  leader_epochs is (leader_epoch, start_offset) as the batches tell it, also of what lies below the log's start
     """
 
     base_offset: int
     next_offset: int
     size: int
     max_timestamp_ms: int
+    leader_epochs: tuple[tuple[int, int], ...]
     log: str
     offset_index: str
     time_index: str
@@ -66,7 +68,7 @@ def seal(log: Log, segment: Segment, *, next_offset: int) -> SealedSegment:
     """
     assert not segment.is_active
     with log.disk_errors():
-        _read_through(log, segment, next_offset)
+        leader_epochs = _read_through(log, segment, next_offset)
         segment.load_timestamps()
         transactions = segment.path(TXN_INDEX_SUFFIX)
         has_transactions = log.disk.exists(transactions) and log.disk.size(transactions) > 0
@@ -77,6 +79,7 @@ def seal(log: Log, segment: Segment, *, next_offset: int) -> SealedSegment:
             max_timestamp_ms=(
                 segment.max_timestamp if segment.max_timestamp >= 0 else log.disk.modified_ms(segment.log_path)
             ),
+            leader_epochs=leader_epochs,
             log=segment.log_path,
             offset_index=segment.path(INDEX_SUFFIX),
             time_index=segment.path(TIME_INDEX_SUFFIX),
@@ -85,8 +88,8 @@ def seal(log: Log, segment: Segment, *, next_offset: int) -> SealedSegment:
         )
 
 
-def _read_through(log: Log, segment: Segment, next_offset: int) -> None:
-    """Compare a segment and its indexes with each other. Errors: CORRUPT_MESSAGE."""
+def _read_through(log: Log, segment: Segment, next_offset: int) -> tuple[tuple[int, int], ...]:
+    """Compare a segment and its indexes with each other; the leader epochs of its batches. Errors: CORRUPT_MESSAGE."""
     offset_entries = _entries(log, segment.path(INDEX_SUFFIX), OFFSET_ENTRY)
     time_entries = _entries(log, segment.path(TIME_INDEX_SUFFIX), TIME_ENTRY)
     made = Segment(segment.files, segment.directory, segment.base_offset, interval_bytes=segment.interval_bytes)
@@ -95,6 +98,7 @@ def _read_through(log: Log, segment: Segment, next_offset: int) -> None:
     matched, wanted = 0, time_entries[0] if time_entries else None
     epochs = log.leader_epochs.entries
     epoch = 0
+    found: list[tuple[int, int]] = []
     for position, header in scan_valid_batches(file, segment.size, chunk_bytes=CHUNK_BYTES):
         base_offset = header.base_offset
         if base_offset < segment.base_offset or header.next_offset > next_offset:
@@ -103,6 +107,8 @@ def _read_through(log: Log, segment: Segment, next_offset: int) -> None:
             epoch += 1
         if epochs and epochs[epoch][1] <= base_offset and epochs[epoch][0] != header.partition_leader_epoch:
             break  # no CRC is over this field
+        if not found or found[-1][0] != header.partition_leader_epoch:
+            found.append((header.partition_leader_epoch, base_offset if found else segment.base_offset))
         made.note_batch(header, position)
         if wanted == (made.max_timestamp, made.max_timestamp_offset - segment.base_offset):
             matched += 1
@@ -122,6 +128,7 @@ def _read_through(log: Log, segment: Segment, next_offset: int) -> None:
         log.report(f"{segment.path(INDEX_SUFFIX)} or its time index is not what the segment says: both are built anew")
         segment.rebuild_indexes()
         segment.sync(with_indexes=True)
+    return tuple(found)
 
 
 def _entries(log: Log, path: str, entry: Struct) -> list[tuple[int, int]]:

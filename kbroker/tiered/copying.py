@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from kbroker.runtime.log import logger
-from kbroker.storage.leader_epoch import format_epochs
+from kbroker.storage.leader_epoch import LeaderEpochs, format_epochs
 from kbroker.storage.log import Log
 from kbroker.storage.sealing import SealedSegment, seal
 from kbroker.storage.segment import Segment
@@ -34,7 +34,7 @@ from kbroker.tiered.api import (
     RetriableRemoteStorageError,
 )
 from kbroker.tiered.calls import plugin_errors
-from kbroker.tiered.plan import FINISHED, STARTED, CopyCandidate, clipped_epochs
+from kbroker.tiered.plan import FINISHED, STARTED, CopyCandidate
 from kbroker.tiered.tools import Held, TierTools
 from wire.errors import KafkaError
 
@@ -58,7 +58,8 @@ async def copy_segment(tools: TierTools, held: Held, candidate: CopyCandidate[Se
     sealed = await _sealed(tools, log, candidate)
     if sealed is None:
         return
-    entries = log.leader_epochs.entries
+    epochs = LeaderEpochs(one for one in log.leader_epochs.entries if one[1] < sealed.next_offset)
+    epochs.complete_start(sealed.leader_epochs)
     metadata = RemoteLogSegmentMetadata(
         remote_log_segment_id=RemoteLogSegmentId(remote.topic_id_partition, tools.env.new_uuid()),
         start_offset=sealed.base_offset,
@@ -66,7 +67,7 @@ async def copy_segment(tools: TierTools, held: Held, candidate: CopyCandidate[Se
         max_timestamp_ms=sealed.max_timestamp_ms,
         broker_id=tools.broker_id,
         event_timestamp_ms=tools.env.timestamp_ms(),
-        segment_leader_epochs=clipped_epochs(entries, sealed.base_offset, sealed.next_offset),
+        segment_leader_epochs=sealed.leader_epochs,
         segment_size_in_bytes=sealed.size,
         txn_index_empty=sealed.transaction_index is None,
     )
@@ -76,7 +77,7 @@ async def copy_segment(tools: TierTools, held: Held, candidate: CopyCandidate[Se
         time_index=sealed.time_index,
         transaction_index=sealed.transaction_index,
         producer_snapshot_index=sealed.producer_snapshot,
-        leader_epoch_index=format_epochs(one for one in entries if one[1] < sealed.next_offset).encode(),
+        leader_epoch_index=format_epochs(epochs.entries).encode(),
     )
     held.copying.add(metadata.remote_log_segment_id)
     try:

@@ -171,9 +171,11 @@ class Lag(NamedTuple):
     segments: int
 
 
-def copy_lag(segments: Sequence[LocalSegment], *, highest_remote: int) -> Lag:
-    """What copying is behind, from what is there now; the active segment, last in `segments`, does not count."""
-    waiting = [segment for segment, following in pairwise(segments) if following.base_offset - 1 > highest_remote]
+def copy_lag(segments: Sequence[LocalSegment], *, from_offset: int) -> Lag:
+    """What copying is behind, from what is there now: the closed segments that hold anything from `from_offset` on,
+    decided or not; the active segment, last in `segments`, does not count.
+    """
+    waiting = [segment for segment, following in pairwise(segments) if following.base_offset > from_offset]
     return Lag(sum(segment.size for segment in waiting), len(waiting))
 
 

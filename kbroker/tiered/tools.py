@@ -87,8 +87,9 @@ class Held:
         if not self.remote.copies:
             self.remote.copy_lag_bytes = self.remote.copy_lag_segments = 0
             return
-        highest = self.remote.highest_offset_in_remote_storage
-        lag = copy_lag(tuple(self.partition.log.segments), highest_remote=NOTHING if highest is None else highest)
+        log, highest = self.partition.log, self.remote.highest_offset_in_remote_storage
+        from_offset = max((NOTHING if highest is None else highest) + 1, log.log_start_offset)
+        lag = copy_lag(tuple(log.segments), from_offset=from_offset)
         self.remote.copy_lag_bytes, self.remote.copy_lag_segments = lag
 
     def make_out(self, metadata: RemoteLogMetadataManager) -> bool:

@@ -150,6 +150,20 @@ async def test_kafka_17236_where_copying_is_off_the_log_start_is_written_down_be
     assert again.log_start_offset == log.log_start_offset
 
 
+async def test_records_that_were_deleted_are_written_off_before_their_segments_go(autojump_clock: MockClock) -> None:
+    """They never were in the tier, and whoever deleted them may not have come to writing that down."""
+    directory = opened(SimulatedDisk())
+    log, owner = tiered(directory, retention_ms=-1), Owner(directory)
+    fill(log, 14)
+    owner.highest = -1
+    log.raise_log_start_offset(9)
+    await retain(directory, owner, log)
+    assert bases(log) == [8, 12]
+    assert owner.written == [0], "when it was written the segments were still there"
+    await retain(directory, owner, log)
+    assert owner.written == [0], "and not for nothing"
+
+
 # --- starts and epochs ------------------------------------------------------------------------------------------------
 
 
@@ -216,11 +230,16 @@ def test_epochs_that_are_built_anew_keep_those_of_what_the_tier_alone_holds() ->
 def test_older_epochs_are_put_before_the_first_as_far_as_they_fit() -> None:
     epochs = LeaderEpochs([(5, 50), (7, 70)])
     epochs.complete_start([(1, 10), (3, 30), (5, 45), (6, 48)])
-    assert epochs.entries == [(1, 10), (3, 30), (5, 50), (7, 70)]
+    assert epochs.entries == [(1, 10), (3, 30), (5, 45), (7, 70)]
     assert epochs.latest == 7
     assert epochs.epoch_for_offset(12) == 1
     epochs.truncate_from_start(35)
     assert epochs.entries[0] == (3, 35)
+    epochs.complete_start([(3, 30), (5, 45), (7, 70), (9, 90)])
+    assert epochs.entries == [(3, 30), (5, 45), (7, 70)], "whoever tells of the beginning may know all of it"
+    epochs.clear()
+    epochs.complete_start([(3, 30), (5, 45)])
+    assert (epochs.entries, epochs.latest) == ([(3, 30), (5, 45)], 5)
 
 
 # --- sealing ----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from kbroker.testing.disk import SimulatedDisk
-from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.disk_nodes import POWER_LOSSES, Loss
 from kbroker.testing.draws import Draws
 from kbroker.tiered.api import RemoteLogSegmentState, RemoteStorageError, RetriableRemoteStorageError
 from kbroker.tiered.tools import id_of
@@ -38,6 +38,7 @@ class History:
         self.copied = 0
 
     async def run(self) -> None:
+        await self.site.have_metadata_topic()
         for life in range(LIVES):
             draws = Draws("life", self.seed, life)
             is_last = life == LIVES - 1
@@ -48,20 +49,25 @@ class History:
                     await self.come_to_rest()
                 self.copied += len(self.site.storage.copied)
             if not is_last:
-                self.restart(dies=draws.chance(0.5))
+                self.restart(draws)
 
-    def restart(self, *, dies: bool) -> None:
-        """Stop in order, or not at all."""
+    def restart(self, draws: Draws) -> None:
+        """Stop in order, die, or lose the power."""
         site = self.site
         assert isinstance(site.disk, SimulatedDisk)
-        if dies:
-            disk = site.disk.crash(Loss.PROCESS_DEATH)
-        else:
+        loss = draws.choice([None, Loss.PROCESS_DEATH, draws.choice(POWER_LOSSES)])
+        if loss is None:
             disk = site.disk
             site.close()
-        self.told.append("died" if dies else "stopped")
+        else:
+            disk = site.disk.crash(loss, seed=self.seed * 1_000 + self.number)
+        self.told.append("stopped" if loss is None else loss.value)
         self.site = site.again(disk, config=self.orders.log.config, seed=self.seed * 1_000 + self.number)
         self.orders = self.site.add()
+        written = self.site.written.get(self.orders.key, {})
+        for base in [base for base in written if base >= self.orders.log.log_end_offset]:
+            assert loss in POWER_LOSSES, f"seed {self.seed} after {self.told}: {base} is lost"
+            del written[base]
 
     async def step(self) -> None:
         self.number += 1
@@ -84,15 +90,20 @@ class History:
         site = self.site
         site.storage.copies, site.storage.deletions, site.storage.down = [], [], None
         site.topic.set_reachable(True)
-        site.reconfigure(self.orders, remote_storage_enable=True, remote_log_copy_disable=False)
+        site.reconfigure(
+            self.orders, remote_storage_enable=True, remote_log_copy_disable=False, retention_ms=-1, retention_bytes=-1
+        )
+        site.append(self.orders, 3)
+        site.close_segment(self.orders)
         await site.changed()
         await trio.sleep(60)
         await site.rounds(4)
         self.judge(orphans=True)
-        assert site.remote(self.orders).copy_lag_segments == 0, self.told
+        remote = site.remote(self.orders)
+        assert remote.last_error == "", self.told
+        assert remote.copy_lag_segments == 0, self.told
         states = {one.state for one in site.segments(self.orders)}
         assert states <= {RemoteLogSegmentState.COPY_SEGMENT_FINISHED}, self.told
-        assert site.remote(self.orders).last_error == ""
 
     # Steps
 

@@ -213,11 +213,11 @@ def test_kafka_15272_the_last_rolled_segment_of_an_idle_log_is_copied() -> None:
 
 def test_kafka_19995_the_copy_lag_is_never_negative_and_leaves_the_active_segment_out() -> None:
     segments = [Local(0, 5), Local(10, 7), Local(20, 11)]
-    assert copy_lag(segments, highest_remote=-1) == Lag(12, 2)
-    assert copy_lag(segments, highest_remote=9) == Lag(7, 1)
-    assert copy_lag(segments, highest_remote=14) == Lag(7, 1), "copied in part is not copied"
-    assert copy_lag(segments, highest_remote=25) == Lag(0, 0), "the tier may have what was the active segment"
-    assert copy_lag([Local(0, 5)], highest_remote=-1) == Lag(0, 0)
+    assert copy_lag(segments, from_offset=0) == Lag(12, 2)
+    assert copy_lag(segments, from_offset=10) == Lag(7, 1)
+    assert copy_lag(segments, from_offset=15) == Lag(7, 1), "copied in part is not copied"
+    assert copy_lag(segments, from_offset=26) == Lag(0, 0), "the tier may have what was the active segment"
+    assert copy_lag([Local(0, 5)], from_offset=0) == Lag(0, 0)
     assert local_only_bytes(segments, highest_remote=9) == 18
     assert local_only_bytes(segments, highest_remote=-1) == 23
 
