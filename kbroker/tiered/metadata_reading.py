@@ -13,7 +13,7 @@ from kbroker.runtime.ports import File
 from kbroker.storage.log import Log
 from kbroker.tiered.metadata_topic import Events, read_events
 from wire.errors import ErrorCode, KafkaError, Malformed
-from wire.record_batch import HEADER_SIZE, RecordBatch
+from wire.record_batch import HEADER_SIZE, RecordBatch, batches
 
 WINDOW_BYTES: Final = 1 << 20
 _MAGIC: Final = b"\x02"
@@ -38,7 +38,14 @@ def read_on(log: Log, offset: int, *, end_offset: int, max_bytes: int, partition
         if error.code is not ErrorCode.CORRUPT_MESSAGE:
             raise
         data = b""
-    events = read_events(data, start, end_offset=end_offset, partition=log.partition, partition_count=partition_count)
+    first = next(batches(data), None)
+    # Where a header is damaged, the log itself goes on with the next segment.
+    if first is not None and first.base_offset <= start:
+        events = read_events(
+            data, start, end_offset=end_offset, partition=log.partition, partition_count=partition_count
+        )
+    else:
+        events = Events(start)
     if events.next_offset == start:
         events = _read_behind_damage(
             log, start, end_offset=end_offset, max_bytes=max_bytes, partition_count=partition_count

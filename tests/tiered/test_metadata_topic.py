@@ -261,6 +261,14 @@ def test_m10_every_batch_that_is_whole_is_read_whatever_lies_around_it(
     assert sum(count for _, count, _ in found.skipped) == log.log_end_offset - len(found.events)
 
 
+def test_m10_a_damaged_length_costs_its_batch_alone_and_not_the_rest_of_the_segment() -> None:
+    disk, log = log_with([values(0), values(10), values(20)], segment_bytes=400)
+    assert len(log.segments) == 2
+    disk.open(log.segments.first.log_path).pwrite(b"\x01", 8)
+    found = read_whole(log)
+    assert (starts(found), found.skipped) == ([(1, 10), (2, 20)], [(0, 1, "damaged")])
+
+
 def _positions(disk: SimulatedDisk, path: str) -> list[int]:
     file, position, found = disk.open(path), 0, []
     while position < file.size():
