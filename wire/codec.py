@@ -56,7 +56,9 @@ def encode(message: object, version: int) -> bytes:
 
 
 def encode_parts(message: object, version: int) -> list[bytes | Opaque]:
-    """The encoding in pieces: bytes, and in their places the Opaques, to be sent as they are."""
+    """The encoding in pieces: bytes, and in their places the Opaques, to be sent as they are. So are records of 64 KiB
+    and more in memory.
+    """
     opaques: list[int] = []
     parts = _build(message, version, opaques)
     joined: list[bytes | Opaque] = []

@@ -13,7 +13,7 @@ import struct
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Final, cast
 from uuid import UUID
 
 from construct import Construct
@@ -265,8 +265,14 @@ class Blob(_Blob):
         super().__init__("i", compact=compact, nullable=nullable)
 
 
+ALONE_BYTES: Final = 64 * 1024
+"""Records of this size are a piece of their own."""
+
+
 class RecordsBlob(_Blob):
-    """Record batches: parsed into a memoryview over the input; an Opaque is built into itself, in its place."""
+    """Record batches: parsed into a memoryview over the input; an Opaque is built into itself, in its place, and so are
+    many bytes, which it would cost more to copy than to send by themselves.
+    """
 
     slice_code = "memoryview(data)[pos:{end}]"
     size_code = "len({data}) if {data}.__class__ in BUFFERS else {data}.size"
@@ -278,7 +284,8 @@ class RecordsBlob(_Blob):
         return memoryview(data)
 
     def _emit_append(self, code: BuildCode, data: str) -> None:
-        code.line(f"if {data}.__class__ not in BUFFERS: opaques.append(len(parts))")
+        alone = f"({data}.__class__ is bytes and len({data}) >= {ALONE_BYTES})"
+        code.line(f"if {data}.__class__ not in BUFFERS or {alone}: opaques.append(len(parts))")
         code.line(f"append({data})")
 
 

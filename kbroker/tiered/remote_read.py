@@ -29,7 +29,6 @@ from kbroker.config.tier import TierSettings
 from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.log import logger
 from kbroker.runtime.net_ports import Env
-from kbroker.runtime.ports import Buffer
 from kbroker.tiered.api import (
     RemoteLogMetadataManager,
     RemoteLogSegmentId,
@@ -65,7 +64,7 @@ class RemoteRead(NamedTuple):
            tier has nothing from the offset on, or the offset itself, if the next batch does not fit
     """
 
-    records: Buffer
+    records: bytes
     size: int
     next_offset: int
     aborted: tuple[AbortedTransaction, ...] = ()
@@ -242,8 +241,8 @@ class RemoteReader:
                 break
             # KAFKA-15388: records may be missing at the end of a segment or epoch; what follows is in the next one.
             at = max(at, end_offset)
-        records: Buffer = b"" if not pieces else pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        return RemoteRead(records, size, at)
+        # Copied, so that an answer that is slow to leave holds no chunk in memory that counts as free.
+        return RemoteRead(b"".join(pieces), size, at)
 
     async def _read_segment(
         self, key: TopicIdPartition, segment: RemoteLogSegmentMetadata, wanted: Wanted, *, may_wait: bool
