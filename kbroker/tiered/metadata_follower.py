@@ -93,7 +93,7 @@ class FollowedPartition:
         self._snapshot_position = 0
         self._writing = trio.Lock()  # of the follower and of who closes it: never both at one file
         self._targets: dict[UserPartition, int] = {}
-        self._ready: set[UserPartition] = set()
+        self._late: set[UserPartition] = set()
 
     # --- what is held -------------------------------------------------------------------------------------------------
 
@@ -102,13 +102,15 @@ class FollowedPartition:
         key = partition.topic_id, partition.partition
         if key not in self._targets:
             self._targets[key] = 0 if self._log is None else self._log.log_end_offset
-            self._note_ready()
+            self._late.add(key)
+            if self._log is not None and self.position >= self._targets[key]:
+                self._late.discard(key)
 
     def let_go(self, partition: TopicIdPartition) -> None:
         """Forget a partition: of one without segments nothing stays."""
         key = partition.topic_id, partition.partition
         self._targets.pop(key, None)
-        self._ready.discard(key)
+        self._late.discard(key)
         if key in self.caches and self.caches[key].is_empty:
             del self.caches[key]
 
@@ -117,7 +119,8 @@ class FollowedPartition:
         return not self._targets
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
-        return (partition.topic_id, partition.partition) in self._ready
+        key = partition.topic_id, partition.partition
+        return key in self._targets and key not in self._late
 
     def cache(self, partition: TopicIdPartition) -> RemoteLogMetadataCache:
         """What is known of a partition; nothing yet is an empty one."""
@@ -129,7 +132,7 @@ class FollowedPartition:
         if self._log is not None:
             # Of what lay behind the target a part may have been cut since.
             position, end_offset = self.position, self._log.log_end_offset
-            self._ready.update(key for key, target in self._targets.items() if position >= min(target, end_offset))
+            self._late = {key for key in self._late if position < min(self._targets[key], end_offset)}
 
     # --- following ----------------------------------------------------------------------------------------------------
 
@@ -156,7 +159,7 @@ class FollowedPartition:
         if self._log is not None:
             log.warning("the log of the tier's metadata was replaced or cut", partition=self.index)
         self._log = None
-        self._ready.clear()
+        self._late = set(self._targets)
         self.caches, self.position, self._last_batch = {}, 0, NO_BATCH
         snapshot = await self._env.run_blocking(self._load, found)
         if snapshot is not None:

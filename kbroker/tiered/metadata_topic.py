@@ -35,7 +35,7 @@ _INT32: Final = 0xFFFF_FFFF
 _INT64: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
-@lru_cache(1024)
+@lru_cache(1 << 14)
 def metadata_partition(partition: TopicIdPartition, partition_count: int) -> int:
     """The partition of the topic that tells of a partition; the topic's name has no part in it."""
     lsb, msb = partition.topic_id.int & _INT64, partition.topic_id.int >> 64
