@@ -150,7 +150,8 @@ async def find_log_start(tools: TierTools, held: Held, *, is_new: bool) -> None:
     lowest = lowest_remote_offset(known, lineage)
     if lowest is not None:
         start = min(lowest, log.local_log_start_offset)
-    elif is_new and held.remote.highest_offset_in_remote_storage == NOTHING:
+    elif is_new or held.remote.highest_offset_in_remote_storage != NOTHING:
+        # Nothing was there yet, or what was is known to have been deleted: with its topic's leaving the tier, say.
         start = log.local_log_start_offset
     else:
         # Expiry moves the start before anything goes, so this was not expiry. Whoever reads is told of an error.

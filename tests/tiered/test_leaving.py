@@ -172,3 +172,31 @@ async def test_another_topic_of_the_same_name_has_nothing_to_do_with_the_deleted
         assert site.objects() == {one.remote_log_segment_id.id for one in site.segments(successor)}
         assert site.manager._registry.entries == {id_of(successor)}
         assert not site.complaints(successor)
+
+
+async def test_a_topic_that_left_once_and_is_tiered_again_just_before_a_death_begins_where_it_began(
+    autojump_clock: MockClock,
+) -> None:
+    """Its metadata know of segments, and that all of them were deleted: so nothing of it is in the tier."""
+    site = Site()
+    orders = site.add()
+    site.append(orders, 20)
+    async with site.at_work():
+        await site.retain(orders)
+        site.reconfigure(orders, remote_storage_enable=False, remote_log_delete_on_disable=True)
+        await site.changed()
+        await site.rounds()
+        assert site.objects() == set()
+        began = orders.log.log_start_offset
+        assert began > 10
+    site.close()
+    plain = site.again(config=tiered_config(remote_storage_enable=False))
+    plain.add()
+    plain.close()
+    again = plain.again(config=tiered_config())
+    orders = again.add()
+    assert orders.log.log_start_offset == 0, "the names of its segments said it, and say it no more"
+    async with again.at_work():
+        assert orders.log.log_start_offset == began
+        await again.rounds()
+        assert not again.complaints(orders)
