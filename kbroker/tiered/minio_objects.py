@@ -240,49 +240,50 @@ class RangeStream(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
-        piece = self._piece(len(view))
+        piece = self.read(len(view))
         view[: len(piece)] = piece
         return len(piece)
 
     def read(self, size: int | None = -1) -> bytes:
         """`size` bytes, or fewer at the end of the range alone; all the rest for -1."""
-        wanted = self._end + 1 - self._position
-        if size is not None and 0 <= size < wanted:
-            wanted = size
-        pieces = []
-        while wanted:
-            pieces.append(self._piece(wanted))
-            wanted -= len(pieces[-1])
+        if self.closed:
+            raise ValueError("read of a closed stream")
+        end = self._end + 1
+        if size is not None and 0 <= size < end - self._position:
+            end = self._position + size
+        pieces: list[bytes] = []
+        while self._position < end:
+            self._client.attempt(self._deadline, lambda: self._read_on(end, pieces))
+        if self._position > self._end and self._response is not None:
+            self._response.release_conn()
+            self._response = None
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def readall(self) -> bytes:
         return self.read()
 
-    def _piece(self, most: int) -> bytes:
-        """What there is, at most `most` bytes; empty at the end of the range."""
-        if self.closed:
-            raise ValueError("read of a closed stream")
-        if not (most and self._position <= self._end):
-            return b""
-        piece = self._client.attempt(self._deadline, lambda: self._read_once(most))
-        self._position += len(piece)
-        if self._position > self._end:
-            self._let_go()
-        return piece
-
-    def _read_once(self, most: int) -> bytes:
+    def _read_on(self, end: int, pieces: list[bytes]) -> None:
+        """Read up to `end`, or as far as it goes: only a request that brought nothing counts as one that failed."""
         response = self._response or self._ask()
         self._response = None
+        begin = self._position
         try:
-            piece = response.read1(min(most, BLOCK_BYTES))
+            while self._position < end:
+                self._deadline.seconds_left()
+                piece = response.read1(min(end - self._position, BLOCK_BYTES))
+                if not piece:
+                    raise self._client.unsure(self._deadline, f"ended {self._end + 1 - self._position} bytes early")
+                self._position += len(piece)
+                pieces.append(piece)
+        except (Unsure, HTTPError, OSError):
+            discard(response)
+            if self._position == begin:
+                raise
+            return
         except BaseException:
             discard(response)
             raise
-        if not piece:
-            discard(response)
-            raise self._client.unsure(self._deadline, f"ended {self._end + 1 - self._position} bytes early")
         self._response = response
-        return piece
 
     def _ask(self) -> BaseHTTPResponse:
         """Ask for the rest. Errors: the package's, and those of `Client.unsure`."""
@@ -300,11 +301,6 @@ class RangeStream(io.RawIOBase):
         raise self._client.unsure(
             self._deadline, f"asked for {headers['Range']}, answered {response.status} {told!r}, {length!r} bytes"
         )
-
-    def _let_go(self) -> None:
-        if self._response is not None:
-            self._response.release_conn()
-            self._response = None
 
     def close(self) -> None:
         if not self.closed and self._response is not None:
