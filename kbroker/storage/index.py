@@ -65,9 +65,9 @@ class Index:
     def unwritten_entries(self) -> int:
         return len(self._tail) // self._entry.size
 
-    def gathered(self) -> list[Entry]:
-        """The entries that are not written to the file yet."""
-        return list(self._entry.iter_unpack(self._tail))
+    def gathered(self) -> bytes:
+        """The entries that are not written to the file yet, as they will be there."""
+        return bytes(self._tail)
 
     def append(self, key: int, value: int) -> None:
         self._tail += self._entry.pack(key, value)

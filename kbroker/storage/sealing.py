@@ -10,15 +10,13 @@ Source  KAFKA-15401; row D10 of the list of faults
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from kbroker.storage import loader
 from kbroker.storage.batches import scan_valid_batches
 from kbroker.storage.checkpoint import read_file, write_atomically
-from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY
+from kbroker.storage.index import TIME_ENTRY
 from kbroker.storage.producer_state import ProducerState, parse_snapshot
 from kbroker.storage.segment import (
     INDEX_SUFFIX,
@@ -90,12 +88,11 @@ def seal(log: Log, segment: Segment, *, next_offset: int) -> SealedSegment:
 
 def _read_through(log: Log, segment: Segment, next_offset: int) -> tuple[tuple[int, int], ...]:
     """Compare a segment and its indexes with each other; the leader epochs of its batches. Errors: CORRUPT_MESSAGE."""
-    offset_entries = _entries(log, segment.path(INDEX_SUFFIX), OFFSET_ENTRY)
-    time_entries = _entries(log, segment.path(TIME_INDEX_SUFFIX), TIME_ENTRY)
+    time_index = _read(log, segment.path(TIME_INDEX_SUFFIX))
     made = Segment(segment.files, segment.directory, segment.base_offset, interval_bytes=segment.interval_bytes)
     made.begin_indexes()
     file = segment.open().file
-    matched, wanted = 0, time_entries[0] if time_entries else None
+    matched, wanted = 0, _time_entry(time_index, 0)
     epochs = log.leader_epochs.entries
     epoch = 0
     found: list[tuple[int, int]] = []
@@ -111,8 +108,8 @@ def _read_through(log: Log, segment: Segment, next_offset: int) -> tuple[tuple[i
             found.append((header.partition_leader_epoch, base_offset if found else segment.base_offset))
         made.note_batch(header, position)
         if wanted == (made.max_timestamp, made.max_timestamp_offset - segment.base_offset):
-            matched += 1
-            wanted = time_entries[matched] if matched < len(time_entries) else None
+            matched += TIME_ENTRY.size
+            wanted = _time_entry(time_index, matched)
     if made.size != segment.size or file.size() != segment.size:
         raise KafkaError(
             ErrorCode.CORRUPT_MESSAGE,
@@ -121,9 +118,9 @@ def _read_through(log: Log, segment: Segment, next_offset: int) -> tuple[tuple[i
     made.add_time_entry()
     # A stop writes the largest timestamp so far into the time index, so that may have more entries than are due.
     if (
-        offset_entries != made.offset_index.gathered()
-        or matched != len(time_entries)
-        or not set(made.time_index.gathered()) <= set(time_entries)
+        _read(log, segment.path(INDEX_SUFFIX)) != made.offset_index.gathered()
+        or matched != len(time_index)
+        or not _has_all(time_index, made.time_index.gathered())
     ):
         log.report(f"{segment.path(INDEX_SUFFIX)} or its time index is not what the segment says: both are built anew")
         segment.rebuild_indexes()
@@ -131,12 +128,22 @@ def _read_through(log: Log, segment: Segment, next_offset: int) -> tuple[tuple[i
     return tuple(found)
 
 
-def _entries(log: Log, path: str, entry: Struct) -> list[tuple[int, int]]:
-    """What an index file holds, to its last byte; nothing where it is missing or cut within an entry."""
+def _read(log: Log, path: str) -> bytes:
+    """What an index file holds, to its last byte; nothing where it is missing."""
     try:
-        return list(entry.iter_unpack(read_file(log.disk, path)))
-    except (FileNotFoundError, struct.error):
-        return []
+        return read_file(log.disk, path)
+    except FileNotFoundError:
+        return b""
+
+
+def _time_entry(data: bytes, position: int) -> tuple[int, int] | None:
+    return TIME_ENTRY.unpack_from(data, position) if position + TIME_ENTRY.size <= len(data) else None
+
+
+def _has_all(data: bytes, due: bytes) -> bool:
+    """Whether a time index has all entries that are due, in their order. As bytes: there may be a million of them."""
+    found = TIME_ENTRY.iter_unpack(data)
+    return all(one in found for one in TIME_ENTRY.iter_unpack(due))
 
 
 def _snapshot_at(log: Log, offset: int) -> str:
