@@ -90,12 +90,13 @@ class _Parts:
                 asked.fetch_offset,
                 max_bytes=part.max_bytes,
                 at_least_one_batch=part.at_least_one_batch,
+                read_committed=fetch.reads_committed,
             )
         except KafkaError as error:
             fetch.fail_remote(part, error)
             return
         if found.size:
-            fetch.take_remote(part, found.records, found.size)
+            fetch.take_remote(part, found.records, found.size, found.aborted)
         elif found.next_offset > asked.fetch_offset:
             await self._env.run_blocking(fetch.read_on, part, found.next_offset)
 

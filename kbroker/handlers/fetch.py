@@ -12,6 +12,7 @@ from kbroker.replication.fetching import FetchRound, PartitionAnswer
 from kbroker.replication.partition import NO_EPOCH
 from wire.errors import ErrorCode
 from wire.messages.fetch import (
+    AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
     FetchRequest,
@@ -148,12 +149,17 @@ def _forgotten(request: FetchRequest, *, by_id: bool) -> list[Hashable]:
 def _found(answer: PartitionAnswer, *, reads_committed: bool) -> PartitionData:
     read = answer.read
     assert read is not None
+    aborted = None
+    if reads_committed and read.diverging is None:
+        aborted = [
+            AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset) for one in read.aborted
+        ]
     data = PartitionData(
         partition_index=answer.asked.index,
         high_watermark=read.high_watermark,
         last_stable_offset=read.last_stable_offset,
         log_start_offset=read.log_start_offset,
-        aborted_transactions=[] if reads_committed and read.diverging is None else None,
+        aborted_transactions=aborted,
         records=read.records or b"",
     )
     if read.diverging is not None:

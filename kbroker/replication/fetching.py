@@ -21,13 +21,16 @@ Source: KIP-74 (one whole batch at least), KIP-227, the delayed fetch of Apache 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.replication.fetch_session import FetchedPartition
-from kbroker.replication.partition import Fetcher, Partition, PartitionRead
+from kbroker.replication.partition import Fetcher, Partition, PartitionRead, ReadsTo
 from kbroker.runtime.ports import Buffer
 from kbroker.storage.checkpoint import TopicPartition
 from wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from kbroker.tiered.indexes import AbortedTransaction
 
 _NOT_IN_THE_METADATA = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
@@ -173,11 +176,18 @@ class FetchRound:
 
     # What was read from the tier
 
-    def take_remote(self, part: RemotePart, records: Buffer, size: int) -> None:
+    @property
+    def reads_committed(self) -> bool:
+        """Whether the fetcher leaves out what was aborted."""
+        return self._fetcher.reads_to is ReadsTo.LAST_STABLE_OFFSET
+
+    def take_remote(
+        self, part: RemotePart, records: Buffer, size: int, aborted: tuple[AbortedTransaction, ...] = ()
+    ) -> None:
         """Put what the tier gave in its place."""
         read = part.answer.read
         assert read is not None
-        read.records, read.size = records, size
+        read.records, read.size, read.aborted = records, size, aborted
         part.answer.size = size
         self.size += size
 

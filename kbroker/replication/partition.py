@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from kbroker.metadata.image import PartitionImage
@@ -25,6 +25,9 @@ from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
 from kbroker.tiered.partition import RemotePartition
 from wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from kbroker.tiered.indexes import AbortedTransaction
 
 NO_EPOCH = -1
 CONSUMER = -1
@@ -87,6 +90,8 @@ class PartitionRead:
     segment_base_offset: int = 0
     """Of the segment in which the fetch offset lies, once something was looked for there."""
     diverging: EpochEnd | None = None
+    aborted: tuple[AbortedTransaction, ...] = ()
+    """Of the records, from where they are from, by first_offset."""
     is_remote: bool = False
     """The offset lies in the tier alone: records of it have to be read from there, and are not here yet."""
 

@@ -29,6 +29,7 @@ from kbroker.config.tier import TierSettings
 from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.log import logger
 from kbroker.runtime.net_ports import Env
+from kbroker.tiered.aborted import aborted_between
 from kbroker.tiered.api import (
     RemoteLogMetadataManager,
     RemoteLogSegmentId,
@@ -131,12 +132,18 @@ class RemoteReader:
         return remote is not None and self._metadata.is_ready(remote.topic_id_partition)
 
     async def read(
-        self, partition: PartitionReader, offset: int, *, max_bytes: int, at_least_one_batch: bool
+        self,
+        partition: PartitionReader,
+        offset: int,
+        *,
+        max_bytes: int,
+        at_least_one_batch: bool,
+        read_committed: bool = False,
     ) -> RemoteRead:
         """Whole batches from the one that holds `offset`, up to where the local log begins, at most max_bytes of them.
 
-        With at_least_one_batch the first one comes even when it alone is larger. Whoever is cancelled meanwhile leaves
-        what is being read to be found in the cache.
+        With at_least_one_batch the first one comes even when it alone is larger; with read_committed what was aborted
+        of them is told. Whoever is cancelled meanwhile leaves what is being read to be found in the cache.
         """
         remote = partition.remote
         if remote is None:
@@ -145,6 +152,9 @@ class RemoteReader:
         try:
             await self.wait_until_ready(remote.topic_id_partition)
             found = await self._read(partition, remote.topic_id_partition, offset, max_bytes, at_least_one_batch)
+            if read_committed and found.size:
+                aborted = await aborted_between(self._metadata, self.indexes_of, partition, offset, found.next_offset)
+                found = found._replace(aborted=aborted)
         except RemoteStorageError as error:
             raise self.failed(partition, offset, error) from error
         if not partition.is_leader:

@@ -41,7 +41,8 @@ class WatchedStorage(FaultyStorage):
     """A tier that notes what is read of it, and lets a test change that.
 
     Shape  reads are (start offset of the segment, position, bytes); index_reads the start offsets and kinds; each of
-           `changes` is applied to the result of one read, in their order, None leaves it; errors are raised first
+           `changes` is applied to the result of one read, in their order, None leaves it; errors are raised first;
+           transactions are the transaction indexes of segments by their start offset
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -52,6 +53,7 @@ class WatchedStorage(FaultyStorage):
         self.every_change: Change | None = None
         self.errors: list[Exception | None] = []
         self.index_changes: dict[IndexType, Change] = {}
+        self.transactions: dict[int, bytes] = {}
         self.open_streams = 0
 
     def fetch_log_segment(
@@ -72,6 +74,8 @@ class WatchedStorage(FaultyStorage):
         if self.down is not None:
             raise self.down
         self.index_reads.append((metadata.start_offset, index_type))
+        if index_type is IndexType.TRANSACTION and metadata.start_offset in self.transactions:
+            return self.transactions[metadata.start_offset]
         data = super().fetch_index(metadata, index_type)
         change = self.index_changes.get(index_type)
         return data if change is None else change(data)

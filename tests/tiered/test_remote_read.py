@@ -17,6 +17,7 @@ from kbroker.tiered.api import (
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
+from kbroker.tiered.indexes import ABORTED_ENTRY
 from kbroker.tiered.partition import RemotePartition
 from kbroker.tiered.tools import id_of
 from tests.tiered.reading_site import CHUNK, Change, ReadingSite, reader_settings
@@ -131,6 +132,42 @@ async def test_only_what_the_log_itself_wrote_is_read_where_segments_overlap(aut
         await copy(site.metadata, foreign)
         assert await site.read_all(partition, 0) == site.expected(partition, 0)
         assert len({one[1] for one in partition.log.leader_epochs.entries}) == 2, "it crossed a border of epochs"
+
+
+async def test_what_was_aborted_is_told_by_the_indexes_of_the_tier(autojump_clock: MockClock) -> None:
+    """KAFKA-16780, KAFKA-17801: the markers may lie in later segments, and only those with an index are asked."""
+    site = ReadingSite()
+    async with site.reading():
+        partition = await site.tiered()
+        segments = site.segments(partition)
+        first, _, third, fourth = segments[:4]
+        # A transaction of producer 7 over the first three segments, one of producer 8 within the fourth.
+        site.watched.transactions = {
+            third.start_offset: ABORTED_ENTRY.pack(0, 7, 1, third.start_offset + 1, 1),
+            fourth.start_offset: ABORTED_ENTRY.pack(0, 8, fourth.start_offset, fourth.end_offset, fourth.start_offset),
+        }
+        for one in (third, fourth):
+            new_id = one.remote_log_segment_id._replace(id=site.env.new_uuid())
+            state = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+            new = replace(
+                one, remote_log_segment_id=new_id, txn_index_empty=False, state=state, event_timestamp_ms=1 << 50
+            )
+            site.move_objects(one, new)
+            await copy(site.metadata, new)
+
+        async def aborted(offset: int) -> list[tuple[int, int]]:
+            found = await site.read(partition, offset, 1, read_committed=True)
+            return [(one.producer_id, one.first_offset) for one in found.aborted]
+
+        assert await aborted(0) == [], "it began behind the first record"
+        assert await aborted(1) == [(7, 1)]
+        assert await aborted(first.end_offset + 1) == [(7, 1)]
+        assert await aborted(third.start_offset + 2) == [], "it was over by then"
+        assert await aborted(fourth.start_offset) == [(8, fourth.start_offset)]
+        assert await aborted(fourth.end_offset + 1) == []
+        assert (await site.read(partition, 1, 1)).aborted == (), "nobody asked"
+        asked = {start for start, kind in site.watched.index_reads if kind is IndexType.TRANSACTION}
+        assert asked == {third.start_offset, fourth.start_offset}
 
 
 # What is in the way
