@@ -66,7 +66,11 @@ _gauged(
     lambda remote: remote.delete_lag_bytes,
 )
 _gauged("remotedeletelagsegments", "Such segments.", lambda remote: remote.delete_lag_segments)
-_gauged("remotelogsizebytes", "Bytes of segments in the tier, deletions under way included.", lambda remote: remote.remote_size_bytes)
+_gauged(
+    "remotelogsizebytes",
+    "Bytes of segments in the tier, deletions under way included.",
+    lambda remote: remote.remote_size_bytes,
+)
 _gauged("remotelogmetadatacount", "Such segments.", lambda remote: remote.remote_segments)
 
 
