@@ -85,6 +85,8 @@ def _buffered_pieces(file: RealFile, buffer: bytearray) -> Iterator[Buffer]:
     view, position = memoryview(buffer), 0
     while size := file.pread_into(view, position):
         yield view[:size]
+        if size < len(view):
+            return
         position += size
 
 
