@@ -5,13 +5,15 @@ what is deleted leaves nothing.
 
 from __future__ import annotations
 
+import errno
 from random import Random
 
 import pytest
 import trio
 
-from kbroker.testing.broker import Client, MemoryBroker, killed, memory_broker
-from kbroker.testing.disk import SimulatedDisk
+from kbroker.testing.broker import Client, MemoryBroker, memory_broker
+from kbroker.testing.disk import Fault, SimulatedDisk
+from kbroker.testing.disk_nodes import Loss
 from tests.broker.test_tier import (
     EARLIEST,
     LATEST,
@@ -53,6 +55,20 @@ class Life:
         self.ends: dict[str, int] = {}
         self.starts: dict[str, int] = {}
         self.done: set[str] = set()
+        self.disk = SimulatedDisk()
+        self.lost_power = False
+
+    async def take_stock(self, client: Client) -> None:
+        """Read what a start has found. A loss of power takes the end of a log, but nothing that is in the tier."""
+        for name, end in list(self.ends.items()):
+            if self.lost_power:
+                found = (await list_offset(client, name, LATEST))[1]
+                assert found <= end
+                self.ends[name], self.starts[name] = found, min(self.starts[name], found)
+            # A log that was about to enter the tier may seem to begin at 0, until it is known what the tier has.
+            await read_between(client, name, 0, self.ends[name])
+            await read_between(client, name, self.starts[name], self.ends[name])
+        self.lost_power = False
 
     async def step(self, client: Client) -> None:
         name = self.draw.choice(TOPICS)
@@ -61,7 +77,8 @@ class Life:
             self.ends[name] = self.starts[name] = 0
             return
         do = self.draw.choices(
-            (self._produce, self._read, self._enable, self._trim, self._delete, self._wait), (8, 6, 3, 1, 1, 4)
+            (self._produce, self._read, self._enable, self._trim, self._delete, self._wait, self._retain, self._break),
+            (8, 6, 3, 1, 1, 4, 1, 2),
         )[0]
         self.done.add(do.__name__)
         await do(client, name)
@@ -91,6 +108,17 @@ class Life:
     async def _delete(self, client: Client, name: str) -> None:
         await delete_topic(client, name)
         del self.ends[name], self.starts[name]
+
+    async def _retain(self, client: Client, name: str) -> None:
+        """Let retention take some, which it may do at any time from now on."""
+        assert (await alter(client, name, {"retention.bytes": self.draw.choice((-1, 1_500, 3_000))}))[0] == 0
+
+    async def _break(self, _client: Client, _name: str) -> None:
+        """Let the store fail, or work again."""
+        self.disk.heal()
+        if self.draw.random() < 0.5:
+            fault = Fault(self.draw.choice((errno.EIO, errno.ENOSPC)), path=f"{TIER}/*", times=-1)
+            self.disk.inject(fault)
 
     async def _wait(self, _client: Client, _name: str) -> None:
         await trio.sleep(self.draw.choice((0.01, 0.1, 1, 5)))
@@ -124,21 +152,23 @@ async def read_between(client: Client, name: str, least_start: int, end: int) ->
 @pytest.mark.parametrize("seed", range(8))
 async def test_a_drawn_life_of_tiered_topics_keeps_what_is_there_and_loses_what_is_deleted(seed: int) -> None:
     draw = Random(seed)
-    life, disk = Life(draw), SimulatedDisk()
+    life = Life(draw)
     for number in range(LIVES):
-        cleanly = draw.random() < 0.5
+        end = draw.choice((None, Loss.PROCESS_DEATH, Loss.ONLY_SYNCED, Loss.SECTORS, Loss.TORN))
         latency_ms = draw.choice((0, 5, 200))
         async with memory_broker(
-            disk, settings=QUICK, seed=seed, latency_ms=latency_ms, stops_cleanly=cleanly
+            life.disk, settings=QUICK, seed=seed, latency_ms=latency_ms, stops_cleanly=end is None
         ) as broker:
             client = await broker.connect()
-            for name, end in life.ends.items():
-                await read_between(client, name, life.starts[name], end)
+            await life.take_stock(client)
             for _ in range(STEPS):
                 await life.step(client)
+            life.disk.heal()
             if number == LIVES - 1:
                 await finish(broker, client, life)
-            disk = broker.disk if cleanly else killed(broker)
+            if end is not None:
+                life.lost_power = end is not Loss.PROCESS_DEATH
+                life.disk = broker.disk.crash(end, seed=seed)
     assert {"_produce", "_read", "_enable"} <= life.done
 
 
@@ -148,4 +178,3 @@ async def finish(broker: MemoryBroker, client: Client, life: Life) -> None:
         await read_between(client, name, life.starts[name], life.ends[name])
         await delete_topic(client, name)
     await until(lambda: not objects(broker))
-    assert not broker.disk.exists(TIER) or not objects(broker)
