@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pytest
 
+from compat.brokers import KbrokerProcess
 from compat.conftest import KafkaTool
 from compat.kafka import KafkaNode
 from compat.kafka_tools.test_dump_log_equality import compare, kafka_lines
@@ -112,13 +113,19 @@ def test_records_that_no_broker_wrote_are_told_of_in_kafkas_words(kafka_lines: K
     assert text.count("Error at offset") == 2 * (len(wrong) - 4)
 
 
-@pytest.fixture(scope="module")
-def tiered_by_kafka(kafka_libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of Apache Kafka as installed, which has copied and deleted segments in its directory tier."""
+@pytest.fixture(scope="module", params=["Apache Kafka", "kbroker"])
+def tiered(request: pytest.FixtureRequest, kafka_libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a broker that has copied and deleted segments in its directory tier."""
     assert kafka_libraries.is_dir()
-    directory = tmp_path_factory.mktemp("tiered-by-kafka")
-    site = Site(KafkaNode(directory, overrides=HURRIED, tier=directory / "tier"), directory / "tier")
-    site.broker.start()
+    directory = tmp_path_factory.mktemp("tiered")
+    tier = directory / "tier"
+    broker: KafkaNode | KbrokerProcess
+    if request.param == "kbroker":
+        broker = KbrokerProcess(directory, overrides=[f"{key}={value}" for key, value in HURRIED.items()], tier=tier)
+    else:
+        broker = KafkaNode(directory, overrides=HURRIED, tier=tier)
+    site = Site(broker, tier)
+    broker.start()
     try:
         site.create("copied", {**TIERED, **ONLY_THE_ACTIVE_ONE})
         site.produce("copied", Records(range(0, 10, 2), records=3).batches())
@@ -126,9 +133,9 @@ def tiered_by_kafka(kafka_libraries: Path, tmp_path_factory: pytest.TempPathFact
         site.delete_records("copied", 6)
         await_states(site, [DELETED] * 2 + [FINISHED] * 2)
     finally:
-        site.broker.stop()
-    assert site.broker.log_directory is not None
-    return site.broker.log_directory
+        broker.stop()
+    assert broker.log_directory is not None
+    return broker.log_directory
 
 
 def await_states(site: Site, expected: Sequence[int]) -> None:
@@ -139,10 +146,10 @@ def await_states(site: Site, expected: Sequence[int]) -> None:
         time.sleep(0.1)
 
 
-def test_records_of_kafkas_are_dumped_as_kafka_does_and_tell_kbroker_the_same_story(
-    kafka_lines: KafkaTool, tiered_by_kafka: Path
+def test_the_records_of_either_broker_are_dumped_alike_and_tell_kbroker_the_same_story(
+    kafka_lines: KafkaTool, tiered: Path
 ) -> None:
-    files = [path for path in tiered_by_kafka.glob("__remote_log_metadata-*/*.log") if path.stat().st_size]
+    files = [path for path in tiered.glob("__remote_log_metadata-*/*.log") if path.stat().st_size]
     text = "\n".join(compare(kafka_lines, files, FLAG))
     for state in ("COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_STARTED", "DELETE_SEGMENT_FINISHED"):
         assert f"state={state}" in text
@@ -157,7 +164,7 @@ def test_records_of_kafkas_are_dumped_as_kafka_does_and_tell_kbroker_the_same_st
     assert cache.highest_offset_for_epoch(0) == 11
     encoded = {encode_event(event) for path in files for _, event in read_all(path)}
     stored = {value for path in files for value in values(path)}
-    assert encoded == stored, "what Kafka wrote is written again to the byte"
+    assert encoded == stored, "what either wrote is written again to the byte"
 
 
 def read_all(path: Path) -> list[tuple[int, MetadataEvent]]:
