@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +12,7 @@ from pathlib import Path
 from threading import Event
 from typing import Final
 
-from kbroker.cli import CommandFailed
+from kbroker.cli import CommandFailed, main
 from kbroker.runtime.env import RealEnv
 
 START_MS: Final = 15_000
@@ -26,13 +28,24 @@ SETTINGS: Final = (
 )
 """What a broker does every few minutes at leisure, this one does while somebody watches."""
 
+_PROGRAM: Final = f"from {__name__} import serve_while_asked; serve_while_asked()"
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def serve_while_asked() -> None:
+    """Run the command that the arguments say, and end when our parent does, even if it was killed."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:  # Linux alone has it; elsewhere only a parent that is killed leaves its broker behind
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    sys.exit(main())
+
 
 @contextmanager
 def broker(directory: Path) -> Iterator[str]:
     """Run one in a directory; gives its address. Raises CommandFailed where it does not start."""
     ready, log = directory / "ready", directory / "broker.log"
     command = [
-        sys.executable, "-m", "kbroker", "serve", "--profile", "test", "--data-dir", str(directory / "data"),
+        sys.executable, "-c", _PROGRAM, "serve", "--profile", "test", "--data-dir", str(directory / "data"),
         "--listen", "127.0.0.1:0", "--ready-file", str(ready), "--log-level", "warning",
     ]  # fmt: skip
     for setting in SETTINGS:

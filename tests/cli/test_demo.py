@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -118,6 +119,16 @@ def test_who_is_interrupted_cleans_up(tmp_path: Path, number: int, code: int) ->
         assert address is not None
         assert not is_running(address[1])
         assert list(tmp_path.iterdir()) == []
+
+
+def test_a_demo_that_is_killed_leaves_no_broker(tmp_path: Path) -> None:
+    with demo(tmp_path) as process:
+        first = read_until(process, "A broker of its own")
+    address = re.search(r"at (\S+),", first)
+    assert address is not None
+    deadline = time.monotonic() + 20
+    while is_running(address[1]):
+        assert time.monotonic() < deadline
 
 
 Harm = Callable[[Path], None]
