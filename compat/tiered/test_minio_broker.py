@@ -6,6 +6,8 @@ the backlog drains: checker K9, told from outside.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -49,6 +51,7 @@ class Tier:
     site: Site
     proxy: MinioProxy
     server: MinioServer
+    settings: list[str]
 
     def expect(self, name: str, timestamp: int, offset: int) -> None:
         """Wait until ListOffsets answers so."""
@@ -91,6 +94,21 @@ class Tier:
         ]
         return len({each.segment_id for each in found}), len(found)
 
+    def remove(self, name: str, start_offset: int, kind: str) -> None:
+        """Delete an object of a topic by hand."""
+        client = admin(self.server)
+        for stored in client.list_objects(BUCKET, prefix=f"tier/{name}-", recursive=True):
+            full_name = stored.object_name or ""
+            parsed = parse_object_name(full_name.removeprefix("tier/"))
+            if parsed is not None and (parsed.start_offset, parsed.kind) == (start_offset, kind):
+                client.remove_object(BUCKET, full_name)
+
+    def scrub(self, name: str) -> subprocess.CompletedProcess[str]:
+        """`kbroker tier scrub --deep` of a topic."""
+        command = [sys.executable, "-m", "kbroker", "tier", "scrub", "-b", self.site.address, "-t", name, "--deep"]
+        command += [argument for setting in self.settings for argument in ("--override", setting)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
     def requests(self, method: str, name: str) -> int:
         """How many requests with this method named the topic."""
         return sum(
@@ -128,10 +146,11 @@ def running(minio_server: MinioServer, tmp_path_factory: pytest.TempPathFactory)
             "kbroker.remote.chunk.bytes": "65536",
             **{f"rsm.config.{key}": value for key, value in plugin.items()},
         }
-        broker = KbrokerProcess(directory, overrides=[f"{key}={value}" for key, value in settings.items()])
+        overrides = [f"{key}={value}" for key, value in settings.items()]
+        broker = KbrokerProcess(directory, overrides=overrides)
         broker.start()
         try:
-            yield Tier(Site(broker, directory), proxy, minio_server)
+            yield Tier(Site(broker, directory), proxy, minio_server, overrides)
         finally:
             broker.kill()
         assert minio_server.secret_key not in broker._log.read_text()
@@ -263,23 +282,17 @@ def test_m3_m5_what_is_wrong_in_an_answer_of_the_store_never_reaches_a_client(
 def test_m3_an_object_that_somebody_deleted_is_an_error_and_no_gap(tier: Tier, name: str) -> None:
     """The segments around it are read; it alone answers with an error, for ever, and the log does not jump over it."""
     tier.filled(name, [0, 2, 4, 6])
-    topic_id = tier.site.topic_id(name)
-    client = admin(tier.server)
-    for stored in client.list_objects(BUCKET, prefix=f"tier/{name}-", recursive=True):
-        full_name = stored.object_name or ""
-        parsed = parse_object_name(full_name.removeprefix("tier/"))
-        if (
-            parsed is not None
-            and parsed.topic_id.bytes == topic_id
-            and (parsed.start_offset, parsed.kind) == (1, "log")
-        ):
-            client.remove_object(BUCKET, full_name)
+    assert (done := tier.scrub(name)).returncode == 0, done.stdout + done.stderr
+    tier.remove(name, 1, "log")
     for _ in range(3):
         assert tier.site.fetch(name, 1) == (STORAGE_ERROR, b"")
     error, data = tier.site.fetch(name, 0, limit=1)
     assert error == 0
     assert len(list(whole_batches(data))) == 1
     assert [each.offset for each in tier.site.consume(name, 2)] == [2, 3]
+    done = tier.scrub(name)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert tier.server.secret_key not in done.stdout + done.stderr
 
 
 def test_m4_a_read_that_takes_longer_than_a_client_waits_is_read_once_and_served_next(tier: Tier, name: str) -> None:
