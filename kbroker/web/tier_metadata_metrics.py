@@ -1,6 +1,6 @@
 """Metrics of the tier's metadata: how much of `__remote_log_metadata` was read, and what in it was of no use.
 
-They are there while our own manager keeps the metadata and something is, or was, tiered.
+They stay 0 until something is tiered, and where a plug-in keeps the metadata in another way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def _counted(name: str, help: str, read: Callable[[Any], int]) -> None:
     def samples(broker: Broker) -> Samples:
         manager = broker.tier.manager
         counters = None if manager is None else getattr(manager.tools.metadata, "counters", None)
-        return () if counters is None else one(read(counters))
+        return one(0 if counters is None else read(counters))
 
     of_broker(COUNTER, name, help)(samples)
 
