@@ -38,18 +38,14 @@ class Waiting(Protocol):
 async def read_remote(
     fetch: FetchRound, reader: RemoteReader | None, env: Env, client: Waiting, *, max_wait_ms: int, remote_wait_ms: int
 ) -> None:
-    """Read what a Fetch left to be read from the tier."""
-    if reader is None:
-        for part in fetch.remote:
-            fetch.fail_remote(part, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the tier cannot be read now"))
-    else:
-        parts = _Parts(fetch, reader, env)
-        began = trio.current_time()
-        with trio.CancelScope(deadline=began + remote_wait_ms / 1000) as scope, client.waiting(scope):
-            await parts.read(scope, enough_at=began + max_wait_ms / 1000)
-            if parts.are_out_of_reach:
-                await trio.sleep_forever()
-        parts.end()
+    """Read what a Fetch left to be read from the tier; without a reader there is none."""
+    parts = _Parts(fetch, reader, env)
+    began = trio.current_time()
+    with trio.CancelScope(deadline=began + remote_wait_ms / 1000) as scope, client.waiting(scope):
+        await parts.read(scope, enough_at=began + max_wait_ms / 1000)
+        if parts.are_out_of_reach:
+            await trio.sleep_forever()
+    parts.end()
     if not fetch.size and len(fetch.remote) < len(fetch.answers):
         await env.run_blocking(fetch.read_without_remote)
         fetch.refuse_retired()
@@ -58,7 +54,7 @@ async def read_remote(
 class _Parts:
     """The parts of one Fetch that are read from the tier."""
 
-    def __init__(self, fetch: FetchRound, reader: RemoteReader, env: Env) -> None:
+    def __init__(self, fetch: FetchRound, reader: RemoteReader | None, env: Env) -> None:
         self._fetch = fetch
         self._reader = reader
         self._env = env
@@ -84,6 +80,9 @@ class _Parts:
 
     async def _read(self, part: RemotePart) -> None:
         fetch, asked = self._fetch, part.answer.asked
+        if self._reader is None:
+            fetch.fail_remote(part, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "there is no tier now"))
+            return
         try:
             found = await self._reader.read(
                 part.partition,
@@ -110,6 +109,7 @@ class _Parts:
     def end(self) -> None:
         """Answer what has not come: nothing, or that it is not known yet what there is (KAFKA-15181)."""
         for part in self._fetch.remote:
-            if part.answer.error is None and not part.answer.size and not self._reader.is_ready(part.partition):
+            is_ready = self._reader is not None and self._reader.is_ready(part.partition)
+            if part.answer.error is None and not part.answer.size and not is_ready:
                 why = f"it is not known yet what the tier holds of {part.partition.name}"
                 self._fetch.fail_remote(part, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, why))

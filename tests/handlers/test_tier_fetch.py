@@ -272,6 +272,19 @@ async def test_a_tier_that_cannot_be_read_is_an_error_that_is_held_and_local_rea
     assert read_batches(answer[1])
 
 
+async def test_without_a_tier_what_is_there_alone_is_not_out_of_range(tiered: MemoryBroker) -> None:
+    """A consumer that was told so would leave it out; it tries again until the tier is back."""
+    local = await move(tiered, "t")
+    client = await tiered.connect()
+    assert tiered.node.broker is not None
+    tiered.node.broker.tier.reader = None
+    began = trio.current_time()
+    part = parts(await client.ask(fetching("t", wanted()), version=12))[0]
+    assert part.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert trio.current_time() - began == pytest.approx(0.5)
+    assert bases(await client.ask(fetching("t", wanted(offset=local)), version=12))[0] == local
+
+
 async def test_a_fetch_of_the_tier_that_waits_ends_when_the_broker_stops(tiered: MemoryBroker) -> None:
     await move(tiered, "t")
     tiered.slow_down(300)
