@@ -101,6 +101,7 @@ async def test_chunks_are_read_side_by_side_by_so_many_threads(autojump_clock: M
 
 
 async def test_m4_a_chunk_is_read_to_its_end_when_nobody_waits_for_it_any_more(autojump_clock: MockClock) -> None:
+    """KAFKA-15931: who is cancelled leaves the reading alone, which an interruption would have broken for others."""
     shelf = Shelf()
     shelf.env.latency_ms = 1_000
     async with shelf.open():
