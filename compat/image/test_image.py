@@ -50,7 +50,7 @@ def test_it_says_what_a_runtime_has_to_know(images: Images) -> None:
 
 def test_it_adds_little_to_its_base(images: Images) -> None:
     sizes = images.size_mb()
-    assert 0 < sizes[IMAGE] - sizes[BASE] < 80
+    assert 0 < sizes[IMAGE] - sizes[BASE] < 100
 
 
 def test_it_has_nothing_that_only_builds(container: Container) -> None:
