@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 
 import pytest
@@ -39,7 +40,7 @@ from kbroker.tiered.api import (
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
-from kbroker.tiered.layout import SEGMENT, object_name
+from kbroker.tiered.layout import MANIFEST, SEGMENT, object_name
 from kbroker.tiered.minio import MinioRemoteStorage
 
 __all__ = ["make_manager", "manager", "minio_server", "prefix", "proxy", "write"]
@@ -109,6 +110,46 @@ def test_m13_an_index_that_is_damaged_for_ever_is_an_error(
     proxy.rule(action, method="GET")
     with fails_with(RetriableRemoteStorageError):
         manager.fetch_index(copied.finished, IndexType.OFFSET)
+
+
+def test_m13_an_index_in_a_bucket_that_another_tool_copied_is_held_to_the_manifest(
+    manager: MinioRemoteStorage, minio_server: MinioServer, prefix: str, copied: WrittenSegment
+) -> None:
+    """Such a copy has the bytes, and no checksum of ours."""
+    for each in admin(minio_server).list_objects(BUCKET, prefix=f"{prefix}/", recursive=True):
+        put_as_others_do(minio_server, each.object_name or "")
+    for index_type in (each for each in IndexType if each is not IndexType.TRANSACTION):
+        assert manager.fetch_index(copied.finished, index_type) == copied.index(index_type)
+
+
+@pytest.mark.parametrize("data", [b"", b"abc"])
+def test_m13_an_index_that_somebody_put_in_the_place_of_ours_is_no_error_that_passes(
+    manager: MinioRemoteStorage, minio_server: MinioServer, prefix: str, copied: WrittenSegment, data: bytes
+) -> None:
+    """It would not be made anew from the segment otherwise, and the segment be read no more."""
+    name = f"{prefix}/{object_name(copied.metadata, IndexType.OFFSET.value)}"
+    put_as_others_do(minio_server, name, data)
+    with fails_with(RemoteStorageError, match="bytes without a checksum"):
+        manager.fetch_index(copied.finished, IndexType.OFFSET)
+
+
+def test_m13_without_checksum_and_manifest_no_index_is_believed_or_taken_for_missing(
+    manager: MinioRemoteStorage, minio_server: MinioServer, prefix: str, copied: WrittenSegment
+) -> None:
+    put_as_others_do(minio_server, f"{prefix}/{object_name(copied.metadata, IndexType.OFFSET.value)}")
+    admin(minio_server).remove_object(BUCKET, f"{prefix}/{object_name(copied.metadata, MANIFEST)}")
+    with fails_with(RemoteStorageError, match="bytes without a checksum, expected None"):
+        manager.fetch_index(copied.finished, IndexType.OFFSET)
+
+
+def put_as_others_do(server: MinioServer, name: str, data: bytes | None = None) -> None:
+    """Store an object, by default as it is, as tools do that know nothing of our checksums."""
+    client = admin(server)
+    if data is None:
+        response = client.get_object(BUCKET, name)
+        data = response.read()
+        response.release_conn()
+    client.put_object(BUCKET, name, io.BytesIO(data), len(data))
 
 
 def test_m5_a_body_that_ends_early_is_read_on_from_there(

@@ -26,6 +26,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -157,7 +158,14 @@ class MinioRemoteStorage:
         return cast(BinaryIO, self._store().read(object_name(metadata, SEGMENT), start_position, end, size))
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
-        return self._store().read_whole(object_name(metadata, index_type.value))
+        def stored(manifest: bytes) -> StoredFile | None:
+            with suppress(RemoteStorageError):
+                return Manifest.parse(manifest).files.get(index_type.value)
+            return None
+
+        return self._store().read_whole(
+            object_name(metadata, index_type.value), stored, told_by=object_name(metadata, MANIFEST)
+        )
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         objects, name = self._store(), object_name(metadata, SEGMENT)

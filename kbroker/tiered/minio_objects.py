@@ -11,12 +11,13 @@ from xml.etree import ElementTree
 
 from crc32c import crc32c
 from minio.deleteobjects import DeleteObject
-from minio.error import MinioException
+from minio.error import MinioException, S3Error
 from urllib3.exceptions import HTTPError
 from urllib3.response import BaseHTTPResponse
 
 from kbroker.runtime.ports import File
-from kbroker.tiered.api import RemoteResourceNotFound, RemoteStorageError
+from kbroker.tiered.api import RemoteResourceNotFound, RemoteStorageError, RetriableRemoteStorageError
+from kbroker.tiered.layout import StoredFile
 from kbroker.tiered.minio_client import BLOCK_BYTES, Body, Client, Deadline, StoredState, Unsure, checksum_text, discard
 from kbroker.tiered.minio_credentials import KeySource
 from kbroker.tiered.minio_settings import MinioSettings
@@ -62,20 +63,52 @@ class Objects:
         """A stream of the bytes from `start` to `end`, inclusive, of an object of `size` bytes."""
         return RangeStream(self.client, self._bucket, self._prefix + name, (start, end), size)
 
-    def read_whole(self, name: str) -> bytes:
-        """All of a small object, held to the checksum that the store tells of it."""
+    def read_whole(self, name: str, stored: Callable[[bytes], StoredFile | None], told_by: str) -> bytes:
+        """All of a small object, held to the checksum that the store tells of it.
+
+        The store has none of what another tool put there, as into a bucket that was copied: then the object `told_by`
+        counts, of which `stored` finds out what this one has to be.
+        Errors  RemoteStorageError, which does not pass, for one of which neither says that it is right
+        """
         deadline = self.client.deadline(f"reading {name}")
-        headers = {"x-amz-checksum-mode": "ENABLED"}
+        is_another = False
 
         def read() -> bytes:
-            response = self.client.store.get_object(self._bucket, self._prefix + name, request_headers=dict(headers))
-            data = _rest(response, deadline)
-            told = response.headers.get("x-amz-checksum-crc32c")
+            nonlocal is_another
+            is_another = False
+            data, told = self._whole(name, deadline)
+            if told is None:
+                known = self._known(told_by, stored, deadline)
+                if known == StoredFile(len(data), crc32c(data)):
+                    return data
+                is_another = True
+                raise self.client.unsure(deadline, f"{len(data)} bytes without a checksum, expected {known}")
             if told != checksum_text(crc32c(data)):
                 raise self.client.unsure(deadline, f"{len(data)} bytes that do not fit their checksum {told}")
             return data
 
-        return self.client.attempt(deadline, read)
+        try:
+            return self.client.attempt(deadline, read)
+        except RetriableRemoteStorageError as error:
+            if is_another:
+                raise RemoteStorageError(str(error)) from None
+            raise
+
+    def _known(self, name: str, stored: Callable[[bytes], StoredFile | None], deadline: Deadline) -> StoredFile | None:
+        """What an object says of another one, within `attempt`; None where it does not."""
+        try:
+            return stored(self._whole(name, deadline)[0])
+        except S3Error as error:
+            if error.code == "NoSuchKey":
+                return None
+            raise
+
+    def _whole(self, name: str, deadline: Deadline) -> tuple[bytes, str | None]:
+        """All of an object, and its checksum as far as the store knows it; within `attempt`. Errors: the package's."""
+        response = self.client.store.get_object(
+            self._bucket, self._prefix + name, request_headers={"x-amz-checksum-mode": "ENABLED"}
+        )
+        return _rest(response, deadline), response.headers.get("x-amz-checksum-crc32c")
 
     def abort_uploads(self, name: str, deadline: Deadline) -> None:
         """Remove the parts of what was begun under this name and not completed."""
