@@ -121,9 +121,7 @@ async def expire(tools: TierTools, held: Held) -> None:
 def _may_go(one: DoomedSegment, held: Held) -> bool:
     """Whether no reader is led to it: the log's start does not move beyond what is committed, though it should."""
     log_start_offset = held.partition.log.log_start_offset
-    return one.metadata.state is not FINISHED or (
-        one.reason is ExpiryReason.EPOCHS or one.metadata.end_offset < log_start_offset
-    )
+    return one.metadata.state is not FINISHED or one.metadata.end_offset < log_start_offset
 
 
 async def raise_log_start(tools: TierTools, held: Held, offset: int) -> None:
@@ -183,6 +181,9 @@ async def _restore_epochs(tools: TierTools, held: Held) -> None:
     async with tools.partitions.locked(log):
         if not log.is_closed:
             log.leader_epochs.complete_start(sorted(older.items()))
+            # What the tier has of the log was made out without them.
+            held.remote.highest_offset_in_remote_storage = None
+            held.make_out(tools.metadata)
             events.warning(
                 "leader epochs are restored from the tier", topic=held.partition.topic, partition=held.partition.index
             )

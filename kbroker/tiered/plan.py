@@ -3,10 +3,10 @@
 Lineage. After an unclean election the tier may hold segments of a history that did not happen, and two leaders may have
 copied overlapping ranges. The log's leader epochs are the history that did: a segment counts when its epochs, from the
 log's first one on, are epochs of the log with the same borders. Others are never counted against retention, never
-served and never in anybody's way; they go when the log's start has passed their epochs.
+served and never in anybody's way; they go when the log's start has passed them.
 
 Order. The scan goes through the epochs from the oldest on, and in each by offset. It ends at the first segment that is
-in the lineage and has to stay: what is behind it is newer.
+in the lineage and has to stay: what is behind it is newer. Only what lies below the log's start goes all the same.
 
 Source  RemoteLogManager of Apache Kafka 4.3.1 (candidateLogSegments, isRemoteSegmentWithinLeaderEpochs,
         findHighestRemoteOffset, findLogStartOffset, cleanupExpiredRemoteLogSegments)
@@ -258,15 +258,15 @@ def plan_expiry(
     # What is being deleted already is as good as gone: it neither counts nor makes up for what is too much.
     counted = sum(one.segment_size_in_bytes for one in known if one.state is FINISHED and one in lineage)
     excess = local_bytes + counted - retention_bytes if retention_bytes >= 0 else 0
+    is_over = False  # but what lies below the log's start goes whatever it overlaps with
     for one in _in_scan_order(known, lineage):
         if one.state is not FINISHED:
-            if one.remote_log_segment_id in copying:
-                break
+            is_over = is_over or one.remote_log_segment_id in copying
             continue
         is_below = one.end_offset < log_start_offset and all(
             epoch <= lineage.entries[0][0] for epoch, _ in one.segment_leader_epochs
         )
-        is_valid = one in lineage
+        is_valid = (is_below or not is_over) and one in lineage
         if is_below:
             reason = ExpiryReason.LOG_START
         elif not is_valid:
@@ -276,13 +276,14 @@ def plan_expiry(
         elif excess > 0 and one.segment_size_in_bytes <= excess:
             reason = ExpiryReason.SIZE
         else:
-            break
+            is_over = True
+            continue
         doomed.append(DoomedSegment(one, reason))
         if is_valid:
             excess -= one.segment_size_in_bytes
         if not is_below:
             new_start = max(new_start, one.end_offset + 1)
-    doomed += _before_all_epochs(known, lineage, copying)
+    doomed += _before_all_epochs(known, lineage, copying, log_start_offset=log_start_offset)
     return ExpiryPlan(
         log_start_offset=new_start if new_start > log_start_offset else None,
         doomed=tuple(doomed),
@@ -298,9 +299,17 @@ def _in_scan_order(segments: Iterable[RemoteLogSegmentMetadata], lineage: Lineag
 
 
 def _before_all_epochs(
-    segments: Iterable[RemoteLogSegmentMetadata], lineage: Lineage, copying: Container[RemoteLogSegmentId]
+    segments: Iterable[RemoteLogSegmentMetadata],
+    lineage: Lineage,
+    copying: Container[RemoteLogSegmentId],
+    *,
+    log_start_offset: int,
 ) -> list[DoomedSegment]:
-    """Segments, all of whose epochs are older than the log's first one: no read leads to them any more."""
+    """Segments below the log's start, all of whose epochs are older than the log's first one.
+
+    No read leads to those above it either. But they may be all that is left of a log whose files were lost, and which
+    began anew at 0: they stay until its start has passed them, where Kafka deletes them at once.
+    """
     if not lineage.entries:
         return []
     oldest = lineage.entries[0][0]
@@ -308,6 +317,7 @@ def _before_all_epochs(
         DoomedSegment(one, ExpiryReason.EPOCHS)
         for one in segments
         if one.state is FINISHED
+        and one.end_offset < log_start_offset
         and one.remote_log_segment_id not in copying
         and all(epoch < oldest for epoch, _ in one.segment_leader_epochs)
     ]

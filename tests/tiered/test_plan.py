@@ -291,14 +291,22 @@ def test_kafka_16511_a_segment_of_another_history_holds_up_nothing() -> None:
     assert plan.log_start_offset == 30
 
 
+def test_what_lies_below_the_log_start_goes_whatever_it_overlaps_with() -> None:
+    segments = [remote(10, 29), remote(12, 19), remote(20, 24, age_ms=900)]
+    plan = expiry(segments, start=20, epochs=[(0, 20)], retention_ms=500)
+    assert starts(plan) == [12], "one that stays is followed by newer ones alone, or by parts of it"
+
+
 def test_segments_of_epochs_before_the_logs_first_one_go_at_last() -> None:
     segments = [remote(0, 9, epochs=[(0, 0)]), remote(10, 30, epochs=[(1, 10)]), remote(20, 40, epochs=[(3, 20)])]
     plan = expiry(segments, epochs=[(3, 20)], start=20)
+    assert [(one.metadata.start_offset, one.reason) for one in plan.doomed] == [(0, ExpiryReason.EPOCHS)]
+    assert plan.log_start_offset is None
+    plan = expiry(segments, epochs=[(3, 31)], start=31)
     assert [(one.metadata.start_offset, one.reason) for one in plan.doomed] == [
         (0, ExpiryReason.EPOCHS),
         (10, ExpiryReason.EPOCHS),
     ]
-    assert plan.log_start_offset is None
 
 
 def test_kafka_15479_a_segment_of_several_epochs_counts_once() -> None:

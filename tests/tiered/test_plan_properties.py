@@ -128,6 +128,7 @@ def test_expiry_is_what_a_walk_over_single_offsets_finds(
     if retention_ms < 0 and retention_bytes < 0:
         assert new_start == start
     left = [one for one in finished if one.remote_log_segment_id not in doomed]
+    left.sort(key=lambda one: (one.start_offset, one.end_offset))
     if retention_bytes >= 0:
         # What stays is either not too much, or would be too little without its first segment.
         rest = sum(one.segment_size_in_bytes for one in left) + local_bytes
