@@ -72,6 +72,10 @@ class Chunk:
         self.error: RemoteStorageError | None = None
         self.ready = trio.Event()
 
+    @property
+    def waits_for_memory(self) -> bool:
+        return not self.has_memory and not self.ready.is_set()
+
 
 class ChunkReader:
     """The chunks of one segment that one reader has in use; see `ChunkCache.reader`."""
@@ -101,9 +105,11 @@ class ChunkReader:
     def want_all(self, numbers: range) -> None:
         """Have chunks read side by side: the first one, and as many of the others as memory allows.
 
+        Whoever has to wait for memory holds none: else two readers could have what the other one waits for.
         Errors  RetriableRemoteStorageError (too many wait already)
         """
-        self.want(numbers[0])
+        if self.want(numbers[0]).waits_for_memory:
+            return
         with suppress(RetriableRemoteStorageError):
             for number in numbers[1:]:
                 self.want(number)
@@ -245,7 +251,7 @@ class ChunkCache:
 
     def hurry(self, chunk: Chunk) -> None:
         """Read a chunk now, whether or not there is memory."""
-        if not chunk.has_memory and not chunk.ready.is_set():
+        if chunk.waits_for_memory:
             self._waiting.remove(chunk)
             self._start(chunk)
 

@@ -302,3 +302,27 @@ async def test_who_waits_when_reading_ends_is_told_so(autojump_clock: MockClock)
     with pytest.raises(RetriableRemoteStorageError):
         await shelf.get(1)
     assert await shelf.get(0) == shelf.bytes_of(0), "what is there is there"
+
+
+async def test_readers_that_wait_for_memory_hold_none_that_others_wait_for(autojump_clock: MockClock) -> None:
+    shelf = Shelf(chunks=2)
+    segments = [shelf.segment(0), shelf.segment(1)]
+    given = [trio.Event(), trio.Event()]
+
+    async def read(segment: int) -> None:
+        with shelf.cache.reader(segments[segment]) as chunks:
+            chunks.want_all(range(4, 6))
+            assert bytes(await chunks.get(4)) == shelf.bytes_of(4, segment)
+            given[segment].set()
+
+    async with shelf.open(), trio.open_nursery() as nursery:
+        with shelf.cache.reader(segments[0]) as one, shelf.cache.reader(segments[1]) as other:
+            await one.get(5)
+            await other.get(5)
+            nursery.start_soon(read, 0)
+            nursery.start_soon(read, 1)
+            await wait_all_tasks_blocked()
+            assert not any(one.is_set() for one in given)
+        with trio.fail_after(10):
+            for one_read in given:
+                await one_read.wait()
