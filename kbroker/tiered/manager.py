@@ -30,6 +30,7 @@ from kbroker.runtime.cautious_clock import CautiousClock
 from kbroker.runtime.log import logger
 from kbroker.runtime.net_ports import Env
 from kbroker.storage.checkpoint import TopicPartition
+from kbroker.storage.durable import is_fatal
 from kbroker.tiered import tasks
 from kbroker.tiered.api import (
     RemoteLogMetadataManager,
@@ -49,6 +50,8 @@ log = logger(__name__)
 
 STOP_GRACE_MS: Final = 10_000
 RETRY_MS: Final = 1_000
+ROUNDS_AT_ONCE: Final = 32
+"""So many begin before clients have their turn again: those of thousands of partitions are due at the same moment."""
 
 
 class RemoteLogManager:
@@ -90,6 +93,7 @@ class RemoteLogManager:
         self.copiers = trio.CapacityLimiter(settings.remote_log_manager_copier_thread_pool_size)
         self.expirers = trio.CapacityLimiter(settings.remote_log_manager_expiration_thread_pool_size)
         self.copy_turn = trio.Lock()
+        self.turns = trio.CapacityLimiter(ROUNDS_AT_ONCE)
         self._registry = RemotePartitions(env.disk, directory)
         self._registry_turn = trio.Lock()
         self._registering: set[TopicIdPartition] = set()
@@ -203,11 +207,19 @@ class RemoteLogManager:
     # Bringing about what should be
 
     async def _load_registry(self) -> None:
-        try:
-            await self.env.run_blocking(self._registry.load)
-        except ValueError as error:
-            self._is_registry_lost = True
-            log.error("what topics left in the tier before cannot be told", file=self._registry.path, error=error)
+        while True:
+            try:
+                return await self.env.run_blocking(self._registry.load)
+            except ValueError as error:
+                self._is_registry_lost = True
+                log.error("what topics left in the tier before cannot be told", file=self._registry.path, error=error)
+                return None
+            except OSError as error:
+                if is_fatal(error):
+                    raise
+                # Too many open files, say. What has not been read must not be replaced.
+                log.warning("what is in the tier cannot be read yet", file=self._registry.path, error=error)
+                await self.env.sleep_ms(RETRY_MS)
 
     @property
     def _is_settled(self) -> bool:
@@ -330,6 +342,7 @@ class RemoteLogManager:
             await self._store_registry(gone=frozenset({gone}))
         except OSError as error:
             log.warning("cannot write down what is in the tier", file=self._registry.path, error=error)
+            await self.env.sleep_ms(self.tools.settings.remote_log_manager_task_interval_ms)
         finally:
             self._deleting.discard(gone)
             self._changed.set()

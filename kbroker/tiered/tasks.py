@@ -92,6 +92,8 @@ class PartitionTasks:
         while True:
             interval_ms = delay_ms = self.manager.tools.settings.remote_log_manager_task_interval_ms
             wanted = self._wanted[number] = trio.Event()
+            async with self.manager.turns:
+                await trio.lowlevel.checkpoint()
             try:
                 await do_round()
             except CustomMetadataTooLarge as error:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import trio
 from trio.testing import MockClock
 
-from kbroker.tiered.api import (
-    RemoteLogSegmentState,
-)
-from kbroker.tiered.manager import STOP_GRACE_MS
+from kbroker.tiered.api import RemoteLogSegmentState, TopicIdPartition
+from kbroker.tiered.manager import ROUNDS_AT_ONCE, STOP_GRACE_MS
 from tests.tiered.tier_site import Site, settings, tiered_config
 
 HOUR_MS = 3_600_000
@@ -232,3 +232,24 @@ async def test_a_manager_that_is_cut_off_without_a_stop_ends_all_the_same(autoju
         assert site.manager._unfinished
         began = trio.current_time()
     assert trio.current_time() - began == STOP_GRACE_MS / 1000
+
+
+async def test_rounds_of_many_partitions_leave_clients_their_turn(autojump_clock: MockClock) -> None:
+    site = Site()
+    for number in range(200):
+        site.add(f"topic{number}")
+    begun: Counter[int] = Counter()
+    turn = 0
+    async with site.at_work():
+        real = site.metadata.wait_until_ready
+
+        async def wait_until_ready(partition: TopicIdPartition) -> None:
+            begun[turn] += 1
+            await real(partition)
+
+        site.metadata.wait_until_ready = wait_until_ready  # type: ignore[method-assign]
+        autojump_clock.jump(31)
+        for turn in range(1, 100):  # noqa: B007 - told to the function above
+            await trio.lowlevel.checkpoint()
+    assert sum(begun.values()) == 400
+    assert max(begun.values()) <= ROUNDS_AT_ONCE

@@ -1,0 +1,103 @@
+"""Files of the data directory that are lost, or cannot be read or written now: the tier keeps what it has."""
+
+from __future__ import annotations
+
+import errno
+
+from trio.testing import MockClock
+
+from kbroker.testing.disk import Fault, SimulatedDisk
+from kbroker.tiered.tools import id_of
+from tests.tiered.tier_site import DATA, INTERVAL_MS, Site
+
+
+def lose(site: Site, ending: str) -> None:
+    """Remove the files of the data directory whose path ends so."""
+    assert isinstance(site.disk, SimulatedDisk)
+    found = [path for path, data in site.disk.image(DATA).items() if data is not None and path.endswith(ending)]
+    assert found
+    for path in found:
+        site.disk.unlink(path)
+
+
+async def test_a_log_that_lost_its_files_takes_nothing_along_that_the_tier_has(autojump_clock: MockClock) -> None:
+    """Kafka takes what the tier has for another history, and deletes it within a round."""
+    site = Site()
+    orders = site.add()
+    site.append(orders, 40)
+    async with site.at_work():
+        await site.retain(orders)
+        before = site.finished(orders)
+        assert len(before) == 9
+    site.close()
+    lose(site, ".log")
+    again = site.again(written={})
+    orders = again.add()
+    async with again.at_work():
+        assert orders.log.log_end_offset == 0
+        again.append(orders, 6)
+        await again.rounds(3)
+        assert again.finished(orders) == [0, *before]
+        orders.log.raise_log_start_offset(4)
+        await again.rounds(2)
+        assert again.finished(orders) == before[1:], "what lies below the log's start goes as ever"
+
+
+async def test_a_log_that_lost_its_epochs_knows_again_what_the_tier_has(autojump_clock: MockClock) -> None:
+    site = Site()
+    orders = site.add()
+    for _ in range(4):
+        site.append(orders, 12)
+        site.lead(orders)
+    async with site.at_work():
+        site.close_segment(orders)
+        await site.rounds()
+        await site.retain(orders)
+        before = site.finished(orders)
+        assert orders.log.local_log_start_offset == 48
+    site.close()
+    lose(site, "/orders-0/leader-epoch-checkpoint")
+    again = site.again()
+    orders = again.add()
+    async with again.at_work():
+        again.append(orders, 1)
+        await again.rounds()
+        assert again.finished(orders) == before
+        assert again.remote(orders).highest_offset_in_remote_storage == 47
+        assert not again.complaints(orders)
+
+
+async def test_a_list_that_cannot_be_opened_now_is_read_later(autojump_clock: MockClock) -> None:
+    site = Site()
+    orders = site.add()
+    site.append(orders, 20)
+    async with site.at_work():
+        known = site.manager._registry.entries
+        assert known == {id_of(orders)}
+    site.close()
+    assert isinstance(site.disk, SimulatedDisk)
+    site.disk.inject(Fault(errno.EMFILE, name="open", path="*remote-partitions*", times=3))
+    again = site.again()
+    orders = again.add()
+    async with again.at_work():
+        assert again.manager._registry.entries == known
+        assert not again.manager._is_registry_lost
+        assert again.finished(orders) == [0, 4, 8, 12]
+
+
+async def test_d9_a_deletion_that_cannot_be_written_down_is_not_repeated_at_once(autojump_clock: MockClock) -> None:
+    site = Site()
+    orders = site.add()
+    site.append(orders, 20)
+    assert isinstance(site.disk, SimulatedDisk)
+    async with site.at_work():
+        fault = Fault(errno.ENOSPC, name="write", path="*remote-partitions*", times=1_000)
+        site.disk.inject(fault)
+        site.delete_topic(orders)
+        await site.changed()
+        await site.rounds(10)
+        assert site.objects() == set()
+        assert 0 < 1_000 - fault.times <= 12, f"once in {INTERVAL_MS} ms"
+        site.disk.heal()
+        await site.rounds(2)
+        assert site.manager._registry.entries == set()
