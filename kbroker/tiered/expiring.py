@@ -140,6 +140,7 @@ async def find_log_start(tools: TierTools, held: Held, *, is_new: bool) -> None:
     was, cannot tell that nothing of it is in the tier yet.
     """
     log = held.partition.log
+    _tell_of_loss(tools, held)
     if log.log_start_offset >= log.local_log_start_offset:
         return
     await _restore_epochs(tools, held)
@@ -163,6 +164,20 @@ async def find_log_start(tools: TierTools, held: Held, *, is_new: bool) -> None:
         )
     if start > log.log_start_offset:
         await raise_log_start(tools, held, start)
+
+
+def _tell_of_loss(tools: TierTools, held: Held) -> None:
+    """Say so where the log ends before the tier does: segments are durable here before they are copied."""
+    known = tools.metadata.list_remote_log_segments(held.remote.topic_id_partition)
+    last = max((one.end_offset for one in known if one.state is FINISHED), default=NOTHING)
+    if last >= held.partition.log.log_end_offset:
+        events.error(
+            "a log has lost records that the tier has: their offsets are given anew",
+            topic=held.partition.topic,
+            partition=held.partition.index,
+            log_end_offset=held.partition.log.log_end_offset,
+            tier_ends_at=last,
+        )
 
 
 async def _restore_epochs(tools: TierTools, held: Held) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 
+import pytest
 from trio.testing import MockClock
 
 from kbroker.testing.disk import Fault, SimulatedDisk
@@ -20,7 +21,9 @@ def lose(site: Site, ending: str) -> None:
         site.disk.unlink(path)
 
 
-async def test_a_log_that_lost_its_files_takes_nothing_along_that_the_tier_has(autojump_clock: MockClock) -> None:
+async def test_a_log_that_lost_its_files_takes_nothing_along_that_the_tier_has(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
     """Kafka takes what the tier has for another history, and deletes it within a round."""
     site = Site()
     orders = site.add()
@@ -29,12 +32,14 @@ async def test_a_log_that_lost_its_files_takes_nothing_along_that_the_tier_has(a
         await site.retain(orders)
         before = site.finished(orders)
         assert len(before) == 9
+    assert "has lost records" not in caplog.text
     site.close()
     lose(site, ".log")
     again = site.again(written={})
     orders = again.add()
     async with again.at_work():
         assert orders.log.log_end_offset == 0
+        assert "has lost records" in caplog.text
         again.append(orders, 6)
         await again.rounds(3)
         assert again.finished(orders) == [0, *before]
