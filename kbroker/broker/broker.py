@@ -130,6 +130,7 @@ class Broker:
                 if opened:
                     self.purgatory.wake_many(self.replicas.serve_reopened(opened))
                     await self.groups.follow(self.image)
+                    self.tier.on_reopened()
 
     def _take_settings(self, settings: Settings) -> None:
         self.settings = settings

@@ -37,18 +37,22 @@ class Waiting(Protocol):
 
 async def read_remote(
     fetch: FetchRound, reader: RemoteReader | None, env: Env, client: Waiting, *, max_wait_ms: int, remote_wait_ms: int
-) -> None:
-    """Read what a Fetch left to be read from the tier; without a reader there is none."""
+) -> bool:
+    """Read what a Fetch left to be read from the tier; without a reader there is none. Whether it was answered because
+    remote_wait_ms were over.
+    """
     parts = _Parts(fetch, reader, env)
     began = trio.current_time()
     with trio.CancelScope(deadline=began + remote_wait_ms / 1000) as scope, client.waiting(scope):
         await parts.read(scope, enough_at=began + max_wait_ms / 1000)
         if parts.are_out_of_reach:
             await trio.sleep_forever()
+    is_expired = scope.cancelled_caught and trio.current_time() >= began + remote_wait_ms / 1000
     parts.end()
     if not fetch.size and len(fetch.remote) < len(fetch.answers):
         await env.run_blocking(fetch.read_without_remote)
         fetch.refuse_retired()
+    return is_expired
 
 
 class _Parts:

@@ -1,23 +1,27 @@
-"""The part of a ListOffsets by timestamp that lies in the tier.
+"""The part of a ListOffsets that has to do with the tier: what lies there, by timestamp, and where it ends.
 
-Source  KIP-1075: asynchronous, with a time-out of its own (KAFKA-15859)
+Before it is known what the tier holds nothing is answered: an error that clients repeat would bring a storm of them.
+
+Source  KIP-1075: asynchronous, with a time-out of its own (KAFKA-15859); KAFKA-19599 (hold the request)
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
 from kbroker.broker.remote_fetching import Waiting
 from kbroker.replication.offset_lookup import MAX_TIMESTAMP, OffsetAsked, OffsetFound, look_up
 from kbroker.replication.partition import Partition
-from kbroker.runtime.net_ports import Env
 from kbroker.tiered.api import RemoteStorageError
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from kbroker.tiered.remote_read import RemoteReader
+    from kbroker.broker.broker import Broker
+
+LOOK_AGAIN_MS: Final = 1_000
+"""Where a topic ceases to be tiered nobody is woken."""
 
 
 class Question(NamedTuple):
@@ -28,52 +32,70 @@ class Question(NamedTuple):
 
 
 async def look_up_in_both(
-    questions: list[Question], reader: RemoteReader | None, env: Env, client: Waiting, *, timeout_ms: int
+    questions: list[Question], broker: Broker, client: Waiting, *, timeout_ms: int
 ) -> list[OffsetFound | KafkaError]:
     """Answer all questions at once; REQUEST_TIMED_OUT to those that take too long."""
-    answers: list[OffsetFound | KafkaError] = [
-        KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the tier has not answered within {timeout_ms} ms") for _ in questions
-    ]
+    answers: dict[int, OffsetFound | KafkaError] = {}
+    deadline = trio.current_time() + timeout_ms / 1000
 
     async def answer(number: int) -> None:
         try:
-            answers[number] = await _look_up(questions[number], reader, env)
+            await _wait_until_known(questions[number].partition, broker)
+            answers[number] = await _look_up(questions[number], broker)
         except KafkaError as error:
             answers[number] = error
 
-    with trio.CancelScope(deadline=trio.current_time() + timeout_ms / 1000) as scope, client.waiting(scope):
+    with trio.CancelScope(deadline=deadline) as scope, client.waiting(scope):
         async with trio.open_nursery() as nursery:
             for number in range(len(questions)):
                 nursery.start_soon(answer, number)
-    return answers
+    for number, (partition, _) in enumerate(questions):
+        if number not in answers:
+            why = "answered" if broker.tier.knows(partition) else f"said what it holds of {partition.name}"
+            answers[number] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the tier has not {why} within {timeout_ms} ms")
+            if trio.current_time() >= deadline:  # else the client has gone
+                broker.tier.note_expired_lookup(partition)
+    return [answers[number] for number in range(len(questions))]
 
 
-async def _look_up(question: Question, reader: RemoteReader | None, env: Env) -> OffsetFound:
+async def _wait_until_known(partition: Partition, broker: Broker) -> None:
+    """Wait until it is known what the tier holds of a partition. Errors: those of Partition.leading."""
+    while not broker.tier.knows(partition):
+        partition.leading()
+        # Who waits here is woken when something changes; that takes as long as it takes.
+        await broker.purgatory.wait(
+            partition.key,
+            until=lambda: broker.tier.knows(partition) or not partition.is_leader,
+            max_wait_ms=LOOK_AGAIN_MS,
+        )
+
+
+async def _look_up(question: Question, broker: Broker) -> OffsetFound:
     partition, asked = question
+    if asked.names_the_tier:
+        return look_up(partition, asked)
     while True:
         local_start = partition.log.local_log_start_offset
-        remote = await _search(partition, asked, reader, env)
-        found = await env.run_blocking(look_up, partition, asked, remote)
+        remote = await _search(partition, asked, broker)
+        found = await broker.env.run_blocking(look_up, partition, asked, remote)
         partition.leading()  # else another topic may have taken the name of the files meanwhile
         # Segments that left the local log between the two searches were looked at by neither.
         if partition.log.local_log_start_offset == local_start or found == remote:
             return found
 
 
-async def _search(
-    partition: Partition, asked: OffsetAsked, reader: RemoteReader | None, env: Env
-) -> OffsetFound | None:
+async def _search(partition: Partition, asked: OffsetAsked, broker: Broker) -> OffsetFound | None:
     """What the tier has for a timestamp; None if nothing.
 
     Errors  KafkaError: KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, OFFSET_NOT_AVAILABLE
     """
-    remote = partition.remote
+    remote, reader = partition.remote, broker.tier.reader
     if reader is None or remote is None:
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the tier cannot be read now")
     from kbroker.tiered.remote_search import RemoteSearch  # noqa: PLC0415 - not imported where nothing is tiered
 
     start_offset = partition.log.log_start_offset
-    search = RemoteSearch(reader, env, partition)
+    search = RemoteSearch(reader, broker.env, partition)
     try:
         await reader.wait_until_ready(remote.topic_id_partition)
         if asked.timestamp == MAX_TIMESTAMP:

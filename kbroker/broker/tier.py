@@ -112,17 +112,19 @@ class HeldPartitions:
 class Tier:
     """The tier of one broker; see the module's text.
 
-    Shape   manager and reader are None until something is, or was, tiered; failure says why they cannot be had
+    Shape   manager, reader and indexes are None until something is, or was, tiered; failure says why they cannot be had
+    Note    expired_fetches and expired_lookups count what the tier did not answer within the time that it may take
     """
 
     def __init__(self, broker: Broker) -> None:
         self.manager: RemoteLogManager | None = None
         self.reader: RemoteReader | None = None
+        self.indexes: RemoteIndexCache | None = None
         self.failure = ""
+        self.expired_fetches = self.expired_lookups = 0
         self._broker = broker
         self._storage: RemoteStorageManager | None = None
         self._metadata: RemoteLogMetadataManager | None = None
-        self._indexes: RemoteIndexCache | None = None
         self._nursery: trio.Nursery | None = None
         self._changed = trio.Event()
         self._is_running = False
@@ -142,6 +144,22 @@ class Tier:
             for one in self._broker.replicas.partitions.values()
         )
         return f"{late} partitions wait until it is known what the tier has of them" if late else ""
+
+    def knows(self, partition: Partition) -> bool:
+        """Whether it is known what the tier holds of a partition; of one without a tier that is nothing. Who waits on
+        the partition is woken when it is.
+        """
+        remote = partition.remote
+        if remote is not None:
+            return remote.highest_offset_in_remote_storage is not None
+        should_have = partition.log.config.remote_storage_enable and self._is_running
+        return not should_have or self._broker.image.metadata_version < LOWEST_METADATA_VERSION
+
+    def note_expired_lookup(self, partition: Partition) -> None:
+        """A ListOffsets was not answered in time for a partition."""
+        self.expired_lookups += 1
+        if partition.remote is not None:
+            partition.remote.counters.expired_lookups += 1
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -172,14 +190,18 @@ class Tier:
             self._is_running = True
             self._nursery.start_soon(self._run)
 
+    def on_reopened(self) -> None:
+        """Logs are served that could not be made or opened before: no image will tell of those that are tiered."""
+        self._changed.set()
+
     def reconfigure(self, tier: TierSettings) -> None:
         """Take over changed settings."""
-        if self.manager is not None and self.reader is not None and self._indexes is not None:
+        if self.manager is not None and self.reader is not None and self.indexes is not None:
             self.manager.reconfigure(tier)
             self.reader.reconfigure(tier)
             assert self._nursery is not None
             size = tier.remote_log_index_file_cache_total_size_bytes
-            self._nursery.start_soon(self._broker.env.run_blocking, self._indexes.resize, size)
+            self._nursery.start_soon(self._broker.env.run_blocking, self.indexes.resize, size)
 
     async def stop(self) -> None:
         """Let copies that are under way end, for a while, and write down what spares the next start its reading.
@@ -239,20 +261,21 @@ class Tier:
         while True:
             self._changed = trio.Event()
             image = self._broker.image
-            held = self._broker.replicas.partitions.values()
-            tiered = [one.key for one in held if one.log.config.remote_storage_enable]
+            held = [one for one in self._broker.replicas.partitions.values() if one.log.config.remote_storage_enable]
+            tiered, new = [one.key for one in held], [one.key for one in held if one.remote is None]
             if image.metadata_version < LOWEST_METADATA_VERSION:
                 tiered = []
             await manager.on_change(tiered, topic_ids=image.topics_by_id)
+            self._broker.purgatory.wake_many(new)
             task_status.started()
             task_status = trio.TASK_STATUS_IGNORED
             await self._changed.wait()
 
     async def _expire_indexes(self) -> None:
-        assert self._indexes is not None
+        assert self.indexes is not None
         while True:
             await self._broker.env.sleep_ms(EXPIRY_INTERVAL_MS)
-            await self._broker.env.run_blocking(self._indexes.expire)
+            await self._broker.env.run_blocking(self.indexes.expire)
 
     def _make_storage(self) -> RemoteStorageManager:
         """The plug-in, with its settings. Blocking, since it is imported. Errors: TierRefused."""
@@ -327,7 +350,7 @@ class Tier:
         )
         quota = self.manager.fetch_quota
         self.reader = RemoteReader(env, tier, storage=storage, metadata=metadata, indexes=indexes, quota=quota)
-        self._metadata, self._indexes = metadata, indexes
+        self._metadata, self.indexes = metadata, indexes
 
     def _as_made(self, tier: TierSettings) -> TierSettings:
         """The settings with the number of partitions that the topic has: which one tells of what follows from it."""

@@ -66,7 +66,7 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
         await context.wait(broker.purgatory, *keys, until=this_round.is_satisfied, max_wait_ms=request.max_wait_ms)
         await _read(this_round, broker)
     if this_round.remote:
-        await read_remote(
+        broker.tier.expired_fetches += await read_remote(
             this_round,
             broker.tier.reader,
             broker.env,

@@ -56,10 +56,11 @@ async def list_offsets(request: ListOffsetsRequest, broker: Broker, context: Con
         )
         refuse_unknown_name(question)
         partition = broker.find(name, asked.partition_index)
-        if not question.reads_the_log:
+        must_wait = question.names_the_tier and not broker.tier.knows(partition)
+        if not question.reads_the_log and not must_wait:
             return look_up(partition, question)
         partition.leading(question.current_leader_epoch)
-        if partition.is_remote(partition.log.log_start_offset):
+        if must_wait or partition.is_remote(partition.log.log_start_offset):
             asks_both.append((name, asked.partition_index, Question(partition, question)))
             return None
         # A search by timestamp reads the disk, perhaps a cold part of it.
@@ -81,8 +82,7 @@ async def list_offsets(request: ListOffsetsRequest, broker: Broker, context: Con
         default_ms = broker.settings.tier.remote_list_offsets_request_timeout_ms
         both = await look_up_in_both(
             [question for _, _, question in asks_both],
-            broker.tier.reader,
-            broker.env,
+            broker,
             context,
             timeout_ms=request.timeout_ms if request.timeout_ms > 0 else default_ms,
         )

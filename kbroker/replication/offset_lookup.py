@@ -71,6 +71,11 @@ class OffsetAsked:
         """Whether the answer needs a look into the files."""
         return self.timestamp >= 0 or self.timestamp == MAX_TIMESTAMP
 
+    @property
+    def names_the_tier(self) -> bool:
+        """Whether the answer is where the tier ends."""
+        return self.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
+
 
 def refuse_unknown_name(asked: OffsetAsked) -> None:
     """Refuse a negative timestamp that names nothing in the version of the request, whatever the partition.
@@ -100,7 +105,7 @@ def look_up(partition: Partition, asked: OffsetAsked, remote: OffsetFound | None
     if asked.timestamp == EARLIEST_LOCAL:
         return _with_epoch_of(partition, log.local_log_start_offset)
     found: OffsetFound | None
-    if asked.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+    if asked.names_the_tier:
         found = _border_of_the_tier(partition, asked.timestamp)
     elif asked.timestamp == MAX_TIMESTAMP:
         found = _later(remote, log.max_timestamp())

@@ -156,7 +156,8 @@ class ChunkCache:
     """See the module's text.
 
     Units  used_bytes are those of the chunks that are there or are being read; unread_bytes those that were read ahead
-           and not used yet. hits, misses and read_ahead count chunks, read_bytes what the store gave
+           and not used yet. hits, misses and read_ahead count chunks, read_bytes what the store gave; reading are the
+           chunks that are read now, of which max_reads have a thread
     """
 
     def __init__(self, env: Env, settings: TierSettings, *, storage: RemoteStorageManager, quota: ByteQuota) -> None:
@@ -168,7 +169,7 @@ class ChunkCache:
         self._waiting: deque[Chunk] = deque()  # for memory
         self._quota = quota
         self.used_bytes = self.unread_bytes = 0
-        self.hits = self.misses = self.read_ahead = self.read_bytes = 0
+        self.hits = self.misses = self.read_ahead = self.read_bytes = self.reading = 0
         self._take(settings)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -191,6 +192,7 @@ class ChunkCache:
     def _take(self, settings: TierSettings) -> None:
         self.chunk_bytes = settings.kbroker_remote_chunk_bytes
         self.max_bytes = settings.kbroker_remote_chunk_cache_bytes
+        self.max_reads = settings.remote_log_reader_threads
         self._max_waiting = settings.remote_log_reader_max_pending_tasks
 
     @property
@@ -331,11 +333,17 @@ class ChunkCache:
             self._nursery.start_soon(self._read, chunk)
 
     async def _read(self, chunk: Chunk) -> None:
+        now_ms = began_ms = self._env.now_ms()
         try:
-            while pause_ms := self._quota.wait_ms(self._env.now_ms()):
+            while pause_ms := self._quota.wait_ms(now_ms):
                 await self._env.sleep_ms(min(pause_ms, LONGEST_PAUSE_MS))  # the rate may be changed meanwhile
-            self._quota.take(chunk.size, now_ms=self._env.now_ms())
-            chunk.data = await self._threads.run_blocking(_read_whole, self._storage, chunk)
+                now_ms = self._env.now_ms()
+            self._quota.take(chunk.size, now_ms=now_ms, since_ms=began_ms)
+            self.reading += 1
+            try:
+                chunk.data = await self._threads.run_blocking(_read_whole, self._storage, chunk)
+            finally:
+                self.reading -= 1
         except RemoteStorageError as error:
             self._fail(chunk, error)
         except trio.Cancelled:

@@ -31,6 +31,7 @@ class TierCounters:
     fetch_errors: int = 0
     delete_requests: int = 0
     delete_errors: int = 0
+    expired_lookups: int = 0
 
     def add(self, other: TierCounters) -> None:
         """Count what `other` counted as well."""
@@ -45,7 +46,10 @@ class RemotePartition:
     Units  offsets count records; NOTHING (-1) for a highest offset where the tier holds nothing
     Note   highest_offset_in_remote_storage is None until the metadata has been read: nothing local may go before that
     Note   copies says whether segments are copied (remote.log.copy.disable is off)
-    Note   lags and sizes are those of the last look, which is taken also when copies fail
+    Note   lags and sizes are those of the last look, which is taken also when copies fail; size_computation_ms is how
+           long that took
+    Note   retention_percent is how much of retention.bytes the whole log takes, local_retention_percent how much of
+           local.retention.bytes what is here does; 0 without a limit, None before the first look
     """
 
     topic_id_partition: TopicIdPartition
@@ -57,5 +61,8 @@ class RemotePartition:
     delete_lag_segments: int = 0
     remote_size_bytes: int = 0
     remote_segments: int = 0
+    size_computation_ms: int = 0
+    retention_percent: int | None = None
+    local_retention_percent: int | None = None
     last_error: str = ""
     counters: TierCounters = field(default_factory=TierCounters)

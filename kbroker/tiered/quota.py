@@ -10,18 +10,21 @@ Source  KIP-956; RLMQuotaManager of Apache Kafka 4.3.1
 from __future__ import annotations
 
 from kbroker.config.settings import MAX_INT64
+from kbroker.runtime.metrics import Histogram
 
 
 class ByteQuota:
     """A budget of bytes, by monotonic time.
 
     Units      rate in bytes per second, MAX_INT64 for no limit; window_ms is for how long unused budget is kept
+    Note       throttled_us is for how long each of those was kept waiting that could not begin at once
     Invariant  within any t seconds at most rate * (t + window) bytes begin, and one piece more
     """
 
-    __slots__ = ("_level", "_rate", "_updated_ms", "_window_ms")
+    __slots__ = ("_level", "_rate", "_updated_ms", "_window_ms", "throttled_us")
 
     def __init__(self, rate: int, *, window_ms: int, now_ms: int) -> None:
+        self.throttled_us = Histogram()
         self._rate = rate
         self._window_ms = window_ms
         self._level = rate * window_ms / 1000
@@ -46,8 +49,10 @@ class ByteQuota:
             return 0
         return int(-self._level * 1000 // self._rate) + 1
 
-    def take(self, amount: int, *, now_ms: int) -> None:
-        """Pay for what begins now."""
+    def take(self, amount: int, *, now_ms: int, since_ms: int) -> None:
+        """Pay for what begins now, and was to begin at `since_ms`."""
+        if now_ms > since_ms:
+            self.throttled_us.record((now_ms - since_ms) * 1000)
         self._refill(now_ms)
         if not self.is_unlimited:
             self._level -= amount

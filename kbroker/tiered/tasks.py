@@ -145,6 +145,7 @@ class PartitionTasks:
             return False
         if held.make_out(tools.metadata):
             self._is_given_up = self._is_start_known = False
+            tools.partitions.wake(partition.key)
         if not partition.is_leader:
             return False
         async with self._beginning:
@@ -204,9 +205,11 @@ class PartitionTasks:
         """Stand in line until the budget of all copies allows another one, and pay for it."""
         env, quota = self.manager.env, self.manager.copy_quota
         async with self.manager.copy_turn:
-            while wait_ms := quota.wait_ms(env.now_ms()):
+            now_ms = began_ms = env.now_ms()
+            while wait_ms := quota.wait_ms(now_ms):
                 await env.sleep_ms(min(wait_ms, 1000))  # the budget may be raised meanwhile
-            quota.take(size, now_ms=env.now_ms())
+                now_ms = env.now_ms()
+            quota.take(size, now_ms=now_ms, since_ms=began_ms)
 
     # Expiring
 

@@ -135,3 +135,25 @@ async def test_d7_partitions_that_were_made_together_survive_the_loss_of_power()
             client = await broker.connect()
             for index in range(5):
                 assert await read(client, "t", partition=index) == [b"%d" % index]
+
+
+async def test_d9_a_tiered_partition_for_which_there_was_no_space_is_tiered_as_soon_as_it_is_there() -> None:
+    settings = {
+        "remote.log.manager.task.interval.ms": 100,
+        "rlmm.config.remote.log.metadata.topic.num.partitions": 1,
+    }
+    async with memory_broker(settings=settings) as broker:
+        client = await broker.connect()
+        broker.disk.inject(Fault(errno.ENOSPC, name="make_directory", path="*/t-0", times=-1))
+        await create_topic(client, "t", settings={"remote.storage.enable": "true", "segment.bytes": 400})
+        await trio.sleep(20)
+        assert failed(broker) == ["t-0"]
+        broker.disk.heal()
+        await trio.sleep(6)
+        assert failed(broker) == []
+        assert broker.node.broker is not None
+        assert broker.node.broker.replicas.partitions["t", 0].remote is not None, "no image has come meanwhile"
+        for _ in range(3):
+            assert (await produce(client, "t", batch(b"x" * 300))).error_code == 0
+        await trio.sleep(2)
+        assert (await list_offset(client, "t", -5))[:2] == (0, 1)
