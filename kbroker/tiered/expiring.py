@@ -60,6 +60,7 @@ async def plan_expiry_of(tools: TierTools, held: Held) -> ExpiryPlan:
     log, config = partition.log, partition.log.config
     highest = remote.highest_offset_in_remote_storage
     timestamp_ms = tools.clock.timestamp_ms()
+    began_ms = tools.env.now_ms()
 
     def is_abandoned(one: RemoteLogSegmentMetadata) -> bool:
         return one.broker_id == tools.broker_id or timestamp_ms - one.event_timestamp_ms > HORIZON_MS
@@ -81,7 +82,16 @@ async def plan_expiry_of(tools: TierTools, held: Held) -> ExpiryPlan:
     plan = decide() if len(known) < INLINE_SEGMENTS else await tools.env.run_blocking(decide)
     remote.remote_size_bytes, remote.remote_segments = plan.size_bytes, plan.segments
     remote.delete_lag_bytes, remote.delete_lag_segments = plan.lag
+    remote.size_computation_ms = tools.env.now_ms() - began_ms
+    remote.retention_percent = _percent(plan.retained_bytes, config.retention_bytes)
+    local_limit = config.retention_bytes if config.local_retention_bytes == -2 else config.local_retention_bytes
+    remote.local_retention_percent = _percent(log.size, local_limit)
     return plan
+
+
+def _percent(size: int, limit: int) -> int:
+    """As Kafka rounds it, and 0 also for a limit of nothing."""
+    return size * 100 // limit if limit > 0 else 0
 
 
 async def expire(tools: TierTools, held: Held) -> None:

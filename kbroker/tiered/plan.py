@@ -210,7 +210,7 @@ class ExpiryPlan:
     """What leaves the tier now, in this order, once log_start_offset is at least what is given here.
 
     Units   size_bytes is what the tier holds of the partition: copies that are finished and what is being deleted,
-            each once; offsets count records
+            each once; retained_bytes are those that count against retention; offsets count records
     Shape   log_start_offset is None where it stays
     """
 
@@ -218,6 +218,7 @@ class ExpiryPlan:
     doomed: tuple[DoomedSegment, ...] = ()
     size_bytes: int = 0
     segments: int = 0
+    retained_bytes: int = 0
 
     @property
     def lag(self) -> Lag:
@@ -257,7 +258,8 @@ def plan_expiry(
     new_start = log_start_offset
     # What is being deleted already is as good as gone: it neither counts nor makes up for what is too much.
     counted = sum(one.segment_size_in_bytes for one in known if one.state is FINISHED and one in lineage)
-    excess = local_bytes + counted - retention_bytes if retention_bytes >= 0 else 0
+    retained = local_bytes + counted
+    excess = retained - retention_bytes if retention_bytes >= 0 else 0
     is_over = False  # but what lies below the log's start goes whatever it overlaps with
     for one in _in_scan_order(known, lineage):
         if one.state is not FINISHED:
@@ -289,6 +291,7 @@ def plan_expiry(
         doomed=tuple(doomed),
         size_bytes=sum(one.segment_size_in_bytes for one in held),
         segments=len(held),
+        retained_bytes=retained,
     )
 
 

@@ -28,6 +28,7 @@ import trio
 from kbroker.config.tier import TierSettings
 from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.log import logger
+from kbroker.runtime.metrics import Histogram
 from kbroker.runtime.net_ports import Env
 from kbroker.tiered.aborted import aborted_between
 from kbroker.tiered.api import (
@@ -83,11 +84,14 @@ FindStart: TypeAlias = Callable[[RemoteIndexes], Start]
 
 
 class ReaderCounters:
-    """What the reader met since the broker started, of all partitions."""
+    """What the reader met since the broker started, of all partitions; how long each read took, also one that failed
+    or that nobody waits for any more.
+    """
 
-    __slots__ = ("damaged_batches", "missing_segments", "reread_chunks")
+    __slots__ = ("damaged_batches", "missing_segments", "read_times_us", "reread_chunks")
 
     def __init__(self) -> None:
+        self.read_times_us = Histogram()
         self.damaged_batches = self.missing_segments = self.reread_chunks = 0
 
 
@@ -149,6 +153,7 @@ class RemoteReader:
         if remote is None:
             raise self.failed(partition, offset, RemoteStorageError("the topic is not tiered any more"))
         remote.counters.fetch_requests += 1
+        began_ns = self._env.now_ns()
         try:
             await self.wait_until_ready(remote.topic_id_partition)
             found = await self._read(partition, remote.topic_id_partition, offset, max_bytes, at_least_one_batch)
@@ -157,6 +162,8 @@ class RemoteReader:
                 found = found._replace(aborted=aborted)
         except RemoteStorageError as error:
             raise self.failed(partition, offset, error) from error
+        finally:
+            self.counters.read_times_us.record((self._env.now_ns() - began_ns) // 1000)
         if not partition.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.key} was given up")
         remote.counters.fetch_bytes += found.size

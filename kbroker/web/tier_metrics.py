@@ -7,13 +7,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kbroker.broker import Broker
+from kbroker.runtime.metrics import Histogram
 from kbroker.tiered.partition import RemotePartition, TierCounters
-from kbroker.web.metrics import COUNTER, GAUGE, Samples, of_broker, one
+from kbroker.web.metrics import COUNTER, GAUGE, HISTOGRAM, Samples, of_broker, one
+
+if TYPE_CHECKING:
+    from kbroker.tiered.manager import RemoteLogManager
+    from kbroker.tiered.quota import ByteQuota
 
 _NAME: Final = "kafka_server_brokertopicmetrics_{}".format
+_MANAGER: Final = "kafka_log_remote_remotelogmanager"
 _ALL_TIME: Final = "Without a label: all topics, deleted ones as well."
 _ALL: Final = "Without a label: all topics."
 
@@ -72,6 +78,32 @@ _gauged(
     lambda remote: remote.remote_size_bytes,
 )
 _gauged("remotelogmetadatacount", "Such segments.", lambda remote: remote.remote_segments)
+_gauged(
+    "remotelogsizecomputationtime",
+    "Milliseconds that it last took to find out what is in the tier, and what of that is due to be deleted.",
+    lambda remote: remote.size_computation_ms,
+)
+
+
+def _in_percent(name: str, help: str, read: Callable[[RemotePartition], int | None]) -> None:
+    def samples(broker: Broker) -> Samples:
+        for held in tuple(broker.replicas.partitions.values()):
+            if held.remote is not None and held.is_leader and (value := read(held.remote)) is not None:
+                yield (held.topic, str(held.index)), value
+
+    of_broker(GAUGE, f"{_MANAGER}_{name}", f"{help} 0 where there is no such limit.", "topic", "partition")(samples)
+
+
+_in_percent(
+    "retentionsizeinpercent",
+    "How much of retention.bytes a partition takes, in the tier and here.",
+    lambda remote: remote.retention_percent,
+)
+_in_percent(
+    "localretentionsizeinpercent",
+    "How much of local.retention.bytes, or else of retention.bytes, a partition takes here.",
+    lambda remote: remote.local_retention_percent,
+)
 
 
 @of_broker(
@@ -93,7 +125,7 @@ def _highest_offset(broker: Broker) -> Samples:
 
 @of_broker(
     GAUGE,
-    "kafka_log_remote_remotelogmanager_remotelogmanagertasksavgidlepercent",
+    f"{_MANAGER}_remotelogmanagertasksavgidlepercent",
     "How much of what may be copied at once is not taken just now, from 0 to 1.",
 )
 def _idle(broker: Broker) -> Samples:
@@ -113,14 +145,86 @@ def _tasks(broker: Broker) -> Samples:
             yield (task, "waiting"), statistics.tasks_waiting
 
 
-@of_broker(
-    GAUGE,
-    "org_apache_kafka_storage_internals_log_remotestoragethreadpool_remotelogreadertaskqueuesize",
-    "Reads of the tier that wait for memory.",
-)
 def _reader_queue(broker: Broker) -> Samples:
     reader = broker.tier.reader
     return one(0 if reader is None else reader.cache.waiting)
+
+
+def _reader_idle(broker: Broker) -> Samples:
+    if broker.tier.reader is None:
+        return one(1)
+    cache = broker.tier.reader.cache
+    return one(max(0, 1 - cache.reading / cache.max_reads))
+
+
+for _group in ("org_apache_kafka_storage_internals_log", "kafka_log_remote"):
+    # Kafka has both, the first one as deprecated.
+    _pool = f"{_group}_remotestoragethreadpool"
+    of_broker(GAUGE, f"{_pool}_remotelogreadertaskqueuesize", "Reads of the tier that wait for memory.")(_reader_queue)
+    of_broker(
+        GAUGE,
+        f"{_pool}_remotelogreaderavgidlepercent",
+        "How much of what may be read of the tier at once is not taken just now, from 0 to 1.",
+    )(_reader_idle)
+
+
+@of_broker(
+    HISTOGRAM,
+    f"{_MANAGER}_remotelogreaderfetchrateandtimems",
+    "Milliseconds that a read of the tier for a client took, also one that failed or that nobody waits for any more.",
+)
+def _read_times(broker: Broker) -> Samples:
+    reader = broker.tier.reader
+    yield (), Histogram() if reader is None else reader.counters.read_times_us
+
+
+def _throttled(what: str, help: str, read: Callable[[RemoteLogManager], ByteQuota]) -> None:
+    def samples(broker: Broker) -> Samples:
+        manager = broker.tier.manager
+        yield (), Histogram() if manager is None else read(manager).throttled_us
+
+    of_broker(HISTOGRAM, f"kafka_server_remotelogmanager_remote_{what}_throttle_time", help)(samples)
+
+
+_throttled(
+    "copy",
+    "Milliseconds that a segment waited for the quota of copies, of those that had to.",
+    lambda manager: manager.copy_quota,
+)
+_throttled(
+    "fetch",
+    "Milliseconds that a piece of a segment waited for the quota of reads, of those that had to.",
+    lambda manager: manager.fetch_quota,
+)
+
+
+# What took too long
+
+
+@of_broker(
+    COUNTER,
+    "kafka_server_delayedremotefetchmetrics_expires_total",
+    "Fetches that were answered because remote.fetch.max.wait.ms were over.",
+)
+def _expired_fetches(broker: Broker) -> Samples:
+    return one(broker.tier.expired_fetches)
+
+
+@of_broker(
+    COUNTER,
+    "kafka_server_delayedremotelistoffsetsmetrics_expires_total",
+    "Partitions of ListOffsets that the tier did not answer in time. Without labels: all, deleted ones as well.",
+    "topic",
+    "partition",
+)
+def _expired_lookups(broker: Broker) -> Samples:
+    yield (), broker.tier.expired_lookups
+    for remote in _tiered(broker):
+        _, topic, index = remote.topic_id_partition
+        yield (topic, str(index)), remote.counters.expired_lookups
+
+
+# Caches
 
 
 @of_broker(GAUGE, "kbroker_tier_chunk_cache_bytes", "Bytes of segments in memory, or being read into it.")
@@ -141,6 +245,39 @@ def _chunks(broker: Broker) -> Samples:
         yield ("hit",), cache.hits
         yield ("miss",), cache.misses
         yield ("ahead",), cache.read_ahead
+
+
+@of_broker(COUNTER, "kbroker_tier_chunk_read_bytes_total", "Bytes that the store gave for such pieces.")
+def _chunk_read_bytes(broker: Broker) -> Samples:
+    reader = broker.tier.reader
+    return one(0 if reader is None else reader.cache.read_bytes)
+
+
+@of_broker(
+    GAUGE, "kbroker_tier_index_cache_bytes", "Bytes of the indexes of segments in the tier that are kept here, on disk."
+)
+def _index_bytes(broker: Broker) -> Samples:
+    indexes = broker.tier.indexes
+    return one(0 if indexes is None else indexes.size_bytes)
+
+
+@of_broker(
+    COUNTER,
+    "kbroker_tier_indexes_total",
+    "Indexes of a segment that were in memory (resident), on disk, or had to be fetched from the tier; those that were "
+    "evicted, found damaged here, or made anew from their segment, and writes here that failed.",
+    "sort",
+)
+def _indexes(broker: Broker) -> Samples:
+    if broker.tier.indexes is not None:
+        counters = broker.tier.indexes.counters
+        yield ("resident",), counters.resident_hits
+        yield ("disk",), counters.disk_hits
+        yield ("fetched",), counters.fetches
+        yield ("evicted",), counters.evictions
+        yield ("damaged",), counters.damaged_files
+        yield ("rebuilt",), counters.rebuilds
+        yield ("write_error",), counters.write_errors
 
 
 @of_broker(

@@ -233,7 +233,7 @@ def test_time_takes_what_is_older_up_to_the_first_that_is_not() -> None:
     assert plan.log_start_offset == 20
     assert plan.lag == Lag(200, 2)
     young_first = [remote(0, 9, age_ms=1), remote(10, 19, age_ms=900)]
-    assert expiry(young_first, retention_ms=500) == ExpiryPlan(size_bytes=200, segments=2)
+    assert expiry(young_first, retention_ms=500) == ExpiryPlan(size_bytes=200, segments=2, retained_bytes=200)
 
 
 def test_size_takes_a_segment_only_where_all_of_it_is_too_much() -> None:
@@ -247,7 +247,7 @@ def test_size_takes_a_segment_only_where_all_of_it_is_too_much() -> None:
 
 
 def test_no_limit_takes_nothing() -> None:
-    assert expiry([remote(0, 9, age_ms=10**9)]) == ExpiryPlan(size_bytes=100, segments=1)
+    assert expiry([remote(0, 9, age_ms=10**9)]) == ExpiryPlan(size_bytes=100, segments=1, retained_bytes=100)
 
 
 def test_what_lies_below_the_log_start_goes_and_moves_nothing() -> None:
