@@ -88,6 +88,7 @@ class LocalRemoteStorage:
         self._cluster_id = ""
         self._names = threading.Lock()  # held while directories are made or removed
         self._durable: set[str] = set()  # directories whose own names have been synced
+        self._was_there = False  # the root: one that nobody has seen yet may be made, and has nothing to delete
         self._guard = threading.Lock()
         self._in_use: dict[UUID, tuple[threading.Lock, int]] = {}
 
@@ -152,6 +153,11 @@ class LocalRemoteStorage:
                 self._remove_empty_directories(metadata)
             raise
 
+    def _expect_root(self, what: str) -> None:
+        """What is not mounted now comes back with all that was in it. Errors: RetriableRemoteStorageError, OSError."""
+        if not self._disk.exists(self._root):
+            raise RetriableRemoteStorageError(f"{what}: there is no {self._root}; is it mounted?")
+
     def _expect_room(self, size: int) -> None:
         """Rather than fill the disk to its last byte and then empty it again: others write there too."""
         # A file system that knows nothing of its size says that it has none.
@@ -208,6 +214,8 @@ class LocalRemoteStorage:
         once for each directory.
         """
         directory = self._directory(metadata)
+        if self._was_there:
+            self._expect_root(f"copying {_describe(metadata)}")
         for path in (self._root, posixpath.dirname(directory), directory):
             if path in self._durable:
                 continue
@@ -215,6 +223,7 @@ class LocalRemoteStorage:
                 self._disk.make_directory(path)
             self._disk.sync_directory(posixpath.dirname(path) or ".")
             self._durable.add(path)
+        self._was_there = True
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -231,6 +240,7 @@ class LocalRemoteStorage:
             file = self._disk.open(self._path(metadata, SEGMENT), writable=False)
         except OSError as error:
             raise self._not_read(error, what) from error
+        self._was_there = True
         return cast(BinaryIO, FileStream(file, start_position, end, lambda error: _classified(error, what)))
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
@@ -241,6 +251,7 @@ class LocalRemoteStorage:
             data = read_file(self._disk, self._path(metadata, kind))
         except OSError as error:
             raise self._not_read(error, what) from error
+        self._was_there = True
         told = self._told(metadata, kind)
         if told is not None and told != StoredFile(len(data), crc32c(data)):
             raise RemoteStorageError(f"{what}: it is damaged")
@@ -250,8 +261,7 @@ class LocalRemoteStorage:
         if not isinstance(error, FileNotFoundError):
             return _classified(error, what)
         with suppress(OSError):
-            if not self._disk.exists(self._root):
-                return RetriableRemoteStorageError(f"{what}: there is no {self._root}; is it mounted?")
+            self._expect_root(what)
         return RemoteResourceNotFound(f"{what}: {error.strerror}")
 
     def _told(self, metadata: RemoteLogSegmentMetadata, kind: str) -> StoredFile | None:
@@ -267,6 +277,8 @@ class LocalRemoteStorage:
         """See RemoteStorageManager."""
         try:
             with self._alone_with(metadata):
+                if self._was_there:
+                    self._expect_root(f"deleting {_describe(metadata)}")
                 paths = [self._path(metadata, kind) for kind in reversed(KINDS)]
                 self._unlink(path + suffix for path in paths for suffix in ("", TEMPORARY_SUFFIX))
                 # Also when nothing was there: somebody may have died before this line.

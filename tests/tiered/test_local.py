@@ -304,6 +304,26 @@ def test_a_directory_that_is_not_mounted_is_no_proof_that_a_segment_is_gone() ->
         on(disk).fetch_log_segment(segment.finished, 0)
 
 
+def test_what_is_in_a_directory_that_is_not_mounted_is_not_deleted_nor_copied_beside() -> None:
+    """A deletion that finds nothing there would leave it all behind for ever; a copy would be hidden later."""
+    disk = new_disk()
+    first, second = written(disk), written(disk, start_offset=900)
+    on(disk).copy_log_segment_data(first.metadata, first.data)
+    manager = on(disk)
+    assert is_whole(manager, first)
+    disk.rename(ROOT, f"{ROOT}.away")
+    with pytest.raises(RetriableRemoteStorageError, match=r"deleting .* mounted"):
+        manager.delete_log_segment_data(first.finished)
+    with pytest.raises(RetriableRemoteStorageError, match=r"copying .* mounted"):
+        manager.copy_log_segment_data(second.metadata, second.data)
+    assert not disk.exists(ROOT)
+    disk.rename(f"{ROOT}.away", ROOT)
+    manager.copy_log_segment_data(second.metadata, second.data)
+    assert is_whole(manager, second)
+    manager.delete_log_segment_data(first.finished)
+    assert not disk.exists(path_of(first, SEGMENT))
+
+
 # --- several at once, and lists -------------------------------------------------------------------------------------
 
 
