@@ -49,6 +49,7 @@ from kbroker.tiered.indexes import AbortedTransaction, RemoteIndexes
 from kbroker.tiered.ports import PartitionReader
 from kbroker.tiered.quota import ByteQuota
 from wire.errors import ErrorCode, KafkaError
+from wire.types import uuid_to_text
 
 log = logger(__name__)
 
@@ -333,7 +334,9 @@ class RemoteReader:
                     start = find_start(await self.indexes_of(segment, rebuild=True))
                     find_start = None
                 else:
-                    raise RemoteStorageError(f"{segment.remote_log_segment_id} is damaged {damage}") from damage
+                    # The id as `kbroker tier` and the names of objects have it.
+                    text = f"segment {uuid_to_text(segment.remote_log_segment_id.id)} is damaged {damage}"
+                    raise RemoteStorageError(text) from damage
 
     async def indexes_of(self, segment: RemoteLogSegmentMetadata, *, rebuild: bool = False) -> RemoteIndexes:
         """See IndexLoads.get."""

@@ -196,7 +196,7 @@ async def test_m5_a_batch_that_stays_damaged_is_a_storage_error(at: int, autojum
             await site.read(partition, 0)
         assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
         assert site.remote(partition).counters.fetch_errors == 1
-        assert "offset 0 of orders-0" in site.remote(partition).last_error
+        assert "offset 0 of orders-0 cannot be read from the tier: segment " in site.remote(partition).last_error
         site.watched.every_change = None
         assert await site.read_all(partition, 0) == site.expected(partition, 0), "the error is not kept"
 
