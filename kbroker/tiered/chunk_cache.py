@@ -319,6 +319,11 @@ class ChunkCache:
             self.unread_bytes -= chunk.size
 
     def _start_waiting(self) -> None:
+        if self._nursery is None:
+            # All at once: one after the other each would be failed by the one before, deeper and deeper.
+            waiting, self._waiting = self._waiting, deque()
+            for chunk in waiting:
+                self._fail(chunk, RetriableRemoteStorageError("the tier is not read now"))
         while self._waiting and self._make_room(self._waiting[0].size):
             self._start(self._waiting.popleft())
 

@@ -326,3 +326,27 @@ async def test_readers_that_wait_for_memory_hold_none_that_others_wait_for(autoj
         with trio.fail_after(10):
             for one_read in given:
                 await one_read.wait()
+
+
+async def test_however_many_wait_for_memory_all_hear_of_the_end(autojump_clock: MockClock) -> None:
+    shelf = Shelf(chunks=1, remote_log_reader_max_pending_tasks=1_000)
+    shelf.env.latency_ms = 1_000
+    segments = [shelf.segment(number) for number in range(60)]
+    given = refused = 0
+
+    async def read(segment: RemoteLogSegmentMetadata, number: int) -> None:
+        nonlocal given, refused
+        with shelf.cache.reader(segment) as chunks:
+            try:
+                await chunks.get(number)
+                given += 1
+            except RetriableRemoteStorageError:
+                refused += 1
+
+    async with trio.open_nursery() as readers, shelf.open():
+        for segment in segments:
+            for number in range(9):
+                readers.start_soon(read, segment, number)
+        await wait_all_tasks_blocked()
+    assert (given, refused) == (1, 539), "what is in a thread comes to its end"
+    assert shelf.cache.waiting == 0
