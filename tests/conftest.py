@@ -8,7 +8,7 @@ from tests.style.test_fault_rows import named_in_tests, rows
 
 
 def pytest_configure() -> None:
-    """Whoever started this in the background may have Ctrl-C ignored, for what tests start as well: they interrupt it."""
+    """Who started this in the background may have Ctrl-C ignored, for what tests start as well; they interrupt it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
