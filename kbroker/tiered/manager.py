@@ -75,8 +75,8 @@ class RemoteLogManager:
     ) -> None:
         """`directory` is the data directory: what may be in the tier is written down there."""
         self.env = env
-        self.copy_quota = _copy_quota(settings, env.now_ms())
-        self.fetch_quota = _fetch_quota(settings, env.now_ms())
+        self.copy_quota = _quota(_copy_limit(settings), env.now_ms())
+        self.fetch_quota = _quota(_fetch_limit(settings), env.now_ms())
         self.tools = TierTools(
             env=env,
             settings=settings,
@@ -131,22 +131,10 @@ class RemoteLogManager:
         """Take over changed settings: quotas, threads, intervals."""
         now_ms, tools = self.env.now_ms(), self.tools
         tools.settings = settings
-        self.copy_quota.change(
-            settings.remote_log_manager_copy_max_bytes_per_second,
-            window_ms=_window_ms(
-                settings.remote_log_manager_copy_quota_window_num,
-                settings.remote_log_manager_copy_quota_window_size_seconds,
-            ),
-            now_ms=now_ms,
-        )
-        self.fetch_quota.change(
-            settings.remote_log_manager_fetch_max_bytes_per_second,
-            window_ms=_window_ms(
-                settings.remote_log_manager_fetch_quota_window_num,
-                settings.remote_log_manager_fetch_quota_window_size_seconds,
-            ),
-            now_ms=now_ms,
-        )
+        rate, window_ms = _copy_limit(settings)
+        self.copy_quota.change(rate, window_ms=window_ms, now_ms=now_ms)
+        rate, window_ms = _fetch_limit(settings)
+        self.fetch_quota.change(rate, window_ms=window_ms, now_ms=now_ms)
         copiers = settings.remote_log_manager_copier_thread_pool_size
         expirers = settings.remote_log_manager_expiration_thread_pool_size
         self.copiers.total_tokens, self.expirers.total_tokens = copiers, expirers
@@ -348,27 +336,20 @@ class RemoteLogManager:
             self._changed.set()
 
 
-def _window_ms(windows: int, seconds: int) -> int:
-    return windows * seconds * 1000
+def _copy_limit(settings: TierSettings) -> tuple[int, int]:
+    """(bytes a second, milliseconds over which they are counted) of all copies together."""
+    windows = settings.remote_log_manager_copy_quota_window_num
+    seconds = settings.remote_log_manager_copy_quota_window_size_seconds
+    return settings.remote_log_manager_copy_max_bytes_per_second, windows * seconds * 1000
 
 
-def _copy_quota(settings: TierSettings, now_ms: int) -> ByteQuota:
-    return ByteQuota(
-        settings.remote_log_manager_copy_max_bytes_per_second,
-        window_ms=_window_ms(
-            settings.remote_log_manager_copy_quota_window_num,
-            settings.remote_log_manager_copy_quota_window_size_seconds,
-        ),
-        now_ms=now_ms,
-    )
+def _fetch_limit(settings: TierSettings) -> tuple[int, int]:
+    """The same of all reads."""
+    windows = settings.remote_log_manager_fetch_quota_window_num
+    seconds = settings.remote_log_manager_fetch_quota_window_size_seconds
+    return settings.remote_log_manager_fetch_max_bytes_per_second, windows * seconds * 1000
 
 
-def _fetch_quota(settings: TierSettings, now_ms: int) -> ByteQuota:
-    return ByteQuota(
-        settings.remote_log_manager_fetch_max_bytes_per_second,
-        window_ms=_window_ms(
-            settings.remote_log_manager_fetch_quota_window_num,
-            settings.remote_log_manager_fetch_quota_window_size_seconds,
-        ),
-        now_ms=now_ms,
-    )
+def _quota(limit: tuple[int, int], now_ms: int) -> ByteQuota:
+    rate, window_ms = limit
+    return ByteQuota(rate, window_ms=window_ms, now_ms=now_ms)
