@@ -8,18 +8,19 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
 from kbroker.cli import CommandFailed
-from kbroker.cli._dump_logs import BatchReader, LogOptions, dump_log
+from kbroker.cli._dump_logs import LogOptions, dump_log
 from kbroker.cli._dump_output import KafkaLines, Problems
 from kbroker.cli._payloads import plain
 from kbroker.cli._records import compile_format, record_to_json
-from kbroker.cli._tier_catalogue import Catalogue, name_of, partition_of
-from kbroker.cli._tier_files import FETCH_BYTES, RemoteFile
 from kbroker.cli._tier_ls import warn
 from kbroker.cli._tier_sources import open_source
 from kbroker.cli._tier_store import open_store
+from kbroker.storage.batch_reader import BatchReader
 from kbroker.storage.index import OFFSET_ENTRY
 from kbroker.storage.segment import LOG_SUFFIX, file_name
 from kbroker.tiered.api import IndexType, RemoteLogSegmentMetadata, RemoteResourceNotFound, RemoteStorageManager
+from kbroker.tiered.catalogue import Catalogue, name_of, partition_of
+from kbroker.tiered.segment_files import FETCH_BYTES, RemoteFile
 from wire.errors import Malformed
 from wire.record_batch import HEADER_SIZE, RecordBatch
 

@@ -8,8 +8,6 @@ from functools import partial
 from typing import Final, TypeVar
 
 from kbroker.cli import CommandFailed
-from kbroker.cli._dump_logs import BatchReader
-from kbroker.cli._tier_catalogue import METADATA_TOPIC, Catalogue, Partition
 from kbroker.cli._tier_sources import Offsets, highest_tiered
 from kbroker.cli._verify_report import ReadOnlyDisk
 from kbroker.controller import records, snapshots
@@ -20,9 +18,11 @@ from kbroker.controller.replay import LogSegment, Replay
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import Image, ImageBuilder
 from kbroker.runtime.ports import Disk
+from kbroker.storage.batch_reader import BatchReader
 from kbroker.storage.checkpoint import LOG_START_CHECKPOINT, read_file, read_offsets
 from kbroker.storage.loader import offset_of
 from kbroker.storage.segment import LOG_SUFFIX
+from kbroker.tiered.catalogue import METADATA_TOPIC, Catalogue, Partition
 from wire.errors import Malformed
 
 T = TypeVar("T")

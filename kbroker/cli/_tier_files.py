@@ -9,7 +9,6 @@ from __future__ import annotations
 from io import BytesIO
 from typing import BinaryIO, Final, NoReturn
 
-from kbroker.cli._tier_catalogue import id_text, partition_of
 from kbroker.runtime.ports import Buffer
 from kbroker.storage.loader import EPOCH_CHECKPOINT
 from kbroker.storage.segment import (
@@ -28,6 +27,7 @@ from kbroker.tiered.api import (
     RemoteStorageManager,
     RetriableRemoteStorageError,
 )
+from kbroker.tiered.catalogue import id_text, partition_of
 
 FETCH_BYTES: Final = 4 << 20
 

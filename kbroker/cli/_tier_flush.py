@@ -24,7 +24,7 @@ from kbroker.runtime.env import RealEnv
 if TYPE_CHECKING:
     from kafka.admin import KafkaAdminClient
 
-    from kbroker.cli._tier_catalogue import Partition
+    from kbroker.tiered.catalogue import Partition
 
 KEY: Final = "kbroker.remote.flush.timestamp.ms"
 COLUMNS: Final = ("TOPIC", "PARTITION", "HIGH-WATERMARK", "TIERED-TO", "DONE")

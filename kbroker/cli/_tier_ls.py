@@ -9,7 +9,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from kbroker.cli._table import print_rows
-from kbroker.cli._tier_catalogue import (
+from kbroker.cli._tier_sources import Offsets, Source, choose, open_source
+from kbroker.tiered.api import RemoteLogSegmentMetadata
+from kbroker.tiered.catalogue import (
     DELETED,
     FINISHED,
     Catalogue,
@@ -18,8 +20,6 @@ from kbroker.cli._tier_catalogue import (
     id_text,
     partition_of,
 )
-from kbroker.cli._tier_sources import Offsets, Source, choose, open_source
-from kbroker.tiered.api import RemoteLogSegmentMetadata
 
 SEGMENT_COLUMNS = ("TOPIC", "PARTITION", "START", "END", "EPOCHS", "STATE", "BYTES", "SEGMENT")
 OFFSET_COLUMNS = ("TOPIC", "PARTITION", "LOG-START", "LOCAL-START", "TIERED-TO", "END", "SEGMENTS", "TIERED-BYTES")

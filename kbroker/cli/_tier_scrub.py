@@ -24,15 +24,6 @@ from typing import Final, cast
 from uuid import UUID
 
 from kbroker.cli import CommandFailed
-from kbroker.cli._tier_catalogue import (
-    DELETED,
-    FINISHED,
-    Catalogue,
-    Partition,
-    id_text,
-    name_of,
-    partition_of,
-)
 from kbroker.cli._tier_deep import check_segment
 from kbroker.cli._tier_ls import warn
 from kbroker.cli._tier_sources import choose, open_source
@@ -46,6 +37,15 @@ from kbroker.tiered.api import (
     RemoteStorageError,
     RemoteStorageManager,
     StoredObject,
+)
+from kbroker.tiered.catalogue import (
+    DELETED,
+    FINISHED,
+    Catalogue,
+    Partition,
+    id_text,
+    name_of,
+    partition_of,
 )
 from kbroker.tiered.layout import SEGMENT, kind_of
 from wire.types import uuid_to_text

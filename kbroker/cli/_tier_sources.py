@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from kbroker.cli import CommandFailed
 from kbroker.cli._admin import admin_client, client_errors, client_settings
-from kbroker.cli._tier_catalogue import FINISHED, METADATA_TOPIC, Catalogue, Partition
+from kbroker.tiered.catalogue import FINISHED, METADATA_TOPIC, Catalogue, Partition
 
 if TYPE_CHECKING:
     from kafka import KafkaConsumer

@@ -11,11 +11,8 @@ from http.client import HTTPConnection, HTTPException
 from typing import Any, NamedTuple
 
 from kbroker.cli import CommandFailed
-from kbroker.cli._dump_indexes import index_entries
-from kbroker.cli._dump_logs import BatchReader
 from kbroker.cli._dump_output import Problems
 from kbroker.cli._table import print_rows
-from kbroker.cli._tier_catalogue import Catalogue, Partition
 from kbroker.cli._tier_directory import DirectorySource
 from kbroker.cli._tier_ls import warn
 from kbroker.cli._tier_sources import choose
@@ -24,12 +21,15 @@ from kbroker.config import Settings
 from kbroker.config.observability import http_address
 from kbroker.metadata.names import is_tierable
 from kbroker.runtime.env import RealEnv
+from kbroker.storage.batch_reader import BatchReader
 from kbroker.storage.checkpoint import read_file
 from kbroker.storage.index import TIME_ENTRY
 from kbroker.storage.leader_epoch import parse_epochs
 from kbroker.storage.loader import EPOCH_CHECKPOINT, offset_of
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.segment import LOG_SUFFIX, TIME_INDEX_SUFFIX, file_name
+from kbroker.storage.verifying import index_entries
+from kbroker.tiered.catalogue import Catalogue, Partition
 from kbroker.tiered.kept import KeptSegment, TierView, why_kept
 from kbroker.tiered.plan import Lineage
 
