@@ -20,7 +20,7 @@ from typing import NoReturn
 
 import pytest
 
-from compat.brokers import Broker, ExternalBroker, KbrokerProcess, in_ci
+from compat.brokers import WITHOUT_RETENTION, Broker, ExternalBroker, KbrokerProcess, in_ci
 from compat.kafka import KafkaNode, Unavailable, libraries, run_tool
 from compat.kafka.libraries import executable, java
 
@@ -95,17 +95,21 @@ def kafka_libraries() -> Path:
 def start_broker(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., KbrokerProcess | KafkaNode]]:
-    """A function that starts one more broker of the kind under test, with `key=value` overrides; all end at the end."""
+    """A function that starts one more broker of the kind under test, with `key=value` overrides; all end at the end.
+
+    Retention does not run, unless the overrides say so.
+    """
     started: list[KbrokerProcess | KafkaNode] = []
 
     def start(*overrides: str) -> KbrokerProcess | KafkaNode:
         directory = tmp_path_factory.mktemp("broker")
+        settings = WITHOUT_RETENTION | dict(override.split("=", 1) for override in overrides)
         broker: KbrokerProcess | KafkaNode
         if _kind() == "kafka":
             request.getfixturevalue("kafka_libraries")
-            broker = KafkaNode(directory, overrides=dict(override.split("=", 1) for override in overrides))
+            broker = KafkaNode(directory, overrides=settings)
         else:
-            broker = KbrokerProcess(directory, overrides=overrides)
+            broker = KbrokerProcess(directory, overrides=[f"{key}={value}" for key, value in settings.items()])
         started.append(broker)
         broker.start()
         return broker
@@ -129,7 +133,7 @@ def broker(start_broker: Callable[..., KbrokerProcess | KafkaNode]) -> Broker:
 def kafka(kafka_libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaNode]:
     """Apache Kafka 4.3.1, formatted and started: the oracle."""
     assert kafka_libraries.is_dir()
-    node = KafkaNode(tmp_path_factory.mktemp("kafka"))
+    node = KafkaNode(tmp_path_factory.mktemp("kafka"), overrides=WITHOUT_RETENTION)
     node.start()
     yield node
     node.discard()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from compat.brokers import KbrokerProcess
+from compat.brokers import WITHOUT_RETENTION, KbrokerProcess
 from compat.clients import confluent, kafka_python
 from compat.clients.samples import START_MS, Sample, samples
 from compat.conftest import KafkaTool
@@ -224,7 +224,7 @@ def fill(broker: AnyBroker) -> tuple[list[Sample], list[Sample]]:
 def another_kafka(kafka_libraries: Path, tmp_path: Path) -> Iterator[KafkaNode]:
     """A node of Apache Kafka for one test, which stops and starts it."""
     assert kafka_libraries.is_dir()
-    node = KafkaNode(tmp_path / "kafka")
+    node = KafkaNode(tmp_path / "kafka", overrides=WITHOUT_RETENTION)
     node.start()
     yield node
     node.discard()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from compat.brokers import KbrokerProcess
+from compat.brokers import WITHOUT_RETENTION, KbrokerProcess
 from compat.kafka import KafkaNode
 from compat.oracle.conftest import Pair, Topic
 from compat.oracle.groups import (
@@ -49,7 +49,7 @@ def tight(
 ) -> Iterator[Pair]:
     """Both brokers with tight bounds."""
     assert kafka_libraries.is_dir()
-    node = KafkaNode(tmp_path_factory.mktemp("tight"), overrides=SETTINGS)
+    node = KafkaNode(tmp_path_factory.mktemp("tight"), overrides=WITHOUT_RETENTION | SETTINGS)
     node.start()
     broker = start_broker(*(f"{key}={value}" for key, value in SETTINGS.items()))
     yield Pair(node.bootstrap_servers, broker.bootstrap_servers)
