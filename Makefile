@@ -2,18 +2,27 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# PySpark lives in an environment of its own. It is half a gigabyte: CI has it always, others where they ask for it.
+SPARK_VENV := .venv-spark
+SPARK := $(filter 1 true yes,$(CI) $(KBROKER_SPARK))
 ARGS ?=
 export ARGS
 
-.PHONY: run test check format docs bench soak lock clean
+.PHONY: run test test-spark check format docs bench soak lock clean
 
 run: $(VENV)/run.stamp
 	exec $(BIN)/kbroker serve $(ARGS)
 
-# The tests of the parts keep one core busy, those with real clients mostly wait for their tools: side by side they take half the time.
-test: $(VENV)/dev.stamp
-	.ci/side-by-side 'eval "$(BIN)/python -m pytest tests compat/tiered $$ARGS"' \
-		'eval "$(BIN)/python -m pytest compat --ignore compat/tiered $$ARGS"'
+# Two at a time, the longest first. With real clients tests mostly wait for their tools, the others keep one core busy.
+test: $(VENV)/dev.stamp $(if $(SPARK),$(SPARK_VENV)/spark.stamp)
+	$(BIN)/python .ci/side-by-side \
+		'eval "$(BIN)/python -m pytest compat --ignore compat/tiered --ignore compat/spark $$ARGS"' \
+		'eval "$(BIN)/python -m pytest tests compat/tiered $$ARGS"' \
+		$(if $(SPARK),'eval "$(SPARK_VENV)/bin/python -m pytest compat/spark $$ARGS"')
+	@$(if $(SPARK),,echo 'compat/spark was left out: KBROKER_SPARK=1 fetches PySpark (half a gigabyte) and runs it, as `make test-spark` does')
+
+test-spark: $(SPARK_VENV)/spark.stamp
+	eval "$(SPARK_VENV)/bin/python -m pytest compat/spark $$ARGS"
 
 # The style gates: lint, formatting, strict types, import layers.
 check: $(VENV)/dev.stamp
@@ -42,7 +51,7 @@ lock:
 	./requirements/update.sh
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SPARK_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # Locked requirements by hash, then the checkout itself, without a build environment of its own.
 $(VENV)/run.stamp: requirements/run.txt pyproject.toml
@@ -54,4 +63,10 @@ $(VENV)/run.stamp: requirements/run.txt pyproject.toml
 
 $(VENV)/dev.stamp: requirements/dev.txt $(VENV)/run.stamp
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	touch $@
+
+$(SPARK_VENV)/spark.stamp: requirements/spark.txt pyproject.toml
+	$(PYTHON) -m venv $(SPARK_VENV)
+	$(SPARK_VENV)/bin/python -m pip install --quiet --require-hashes -r requirements/spark.txt
+	$(SPARK_VENV)/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@

@@ -1,0 +1,43 @@
+"""One Spark session for all tests, with the stock connector's jars; and topics with records.
+
+PySpark lives in an environment of its own (`make test-spark`); elsewhere there is nothing here to be collected.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from compat.clients.conftest import new_topic
+from compat.conftest import missing
+from compat.kafka import Unavailable
+from compat.kafka.libraries import java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["new_topic"]
+
+collect_ignore_glob = [] if importlib.util.find_spec("pyspark") else ["test_*.py"]
+
+
+def pytest_report_header() -> list[str]:
+    """Say so when there is no PySpark."""
+    return ["compat/spark: no PySpark here, `make test-spark` has it"] if collect_ignore_glob else []
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session. Without Java or Maven its tests are skipped, and in CI they fail."""
+    from compat.spark.session import start_session  # noqa: PLC0415  PySpark is not everywhere
+
+    try:
+        java()
+        session = start_session(tmp_path_factory.mktemp("spark"))
+    except Unavailable as error:
+        missing(str(error))
+    yield session
+    session.stop()
