@@ -1,0 +1,148 @@
+"""A Java client's settings as those of kafka-python, which is the client here.
+
+Java's names are translated as far as this client knows the same thing; its own names are taken as they are.
+
+Source  ConsumerConfig, ProducerConfig and AdminClientConfig of Apache Kafka 4.3.1
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from ipaddress import IPv6Address
+from typing import Any, Final
+
+from kbroker.config.values import ConfigError
+
+DEFAULT_PORT: Final = 9092
+
+_SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+def _security_protocol(text: str) -> str:
+    """A protocol's name, in letters of any case as in Java. The client would take an unknown one for PLAINTEXT."""
+    if text.upper() not in _SECURITY_PROTOCOLS:
+        raise ConfigError(f"security.protocol={text} is none of {', '.join(_SECURITY_PROTOCOLS)}")
+    return text.upper()
+
+
+# Java's name: the client's name and the type of its value.
+_RENAMED: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "client.id": ("client_id", str),
+    "connections.max.idle.ms": ("connections_max_idle_ms", int),
+    "default.api.timeout.ms": ("bootstrap_timeout_ms", int),
+    "metadata.max.age.ms": ("metadata_max_age_ms", int),
+    "receive.buffer.bytes": ("receive_buffer_bytes", int),
+    "reconnect.backoff.max.ms": ("reconnect_backoff_max_ms", int),
+    "reconnect.backoff.ms": ("reconnect_backoff_ms", int),
+    "request.timeout.ms": ("request_timeout_ms", int),
+    "retry.backoff.ms": ("retry_backoff_ms", int),
+    "sasl.kerberos.service.name": ("sasl_kerberos_service_name", str),
+    "sasl.mechanism": ("sasl_mechanism", str),
+    "security.protocol": ("security_protocol", _security_protocol),
+    "send.buffer.bytes": ("send_buffer_bytes", int),
+    "ssl.key.password": ("ssl_password", str),
+}
+_OWN_NAMES: Final[Mapping[str, Callable[[str], Any]]] = {
+    "bootstrap_timeout_ms": int,
+    "sasl_plain_password": str,
+    "sasl_plain_username": str,
+    "ssl_cafile": str,
+    "ssl_certfile": str,
+    "ssl_check_hostname": lambda text: text.lower() == "true",
+    "ssl_crlfile": str,
+    "ssl_keyfile": str,
+    "ssl_password": str,
+    **dict(_RENAMED.values()),
+}
+_STORES: Final = frozenset({"ssl.truststore.location", "ssl.keystore.location"})
+_SILENT: Final = frozenset({"bootstrap.servers", "ssl.truststore.type", "ssl.keystore.type"})
+_OTHERS: Final = frozenset({"sasl.jaas.config", "ssl.endpoint.identification.algorithm"})
+_JAAS_OPTION: Final = re.compile(r'(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;]+))')
+
+KNOWN: Final = frozenset({*_RENAMED, *_OWN_NAMES, *_STORES, *_SILENT, *_OTHERS})
+"""Every name that `translate` knows without being told."""
+
+
+def translate(
+    properties: Mapping[str, str], *, known: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    """A Java client's properties as settings of this one, and the names of those that have no counterpart.
+
+    `known` has further settings by the client's names, each with its default, whose type is that of its values.
+    Errors  ConfigError
+    """
+    settings: dict[str, Any] = {}
+    ignored: list[str] = []
+    for key, value in properties.items():
+        if key == "sasl.jaas.config":
+            settings |= _jaas(value)
+        elif key in _STORES:
+            settings |= _store(key, value, properties)
+        elif key == "ssl.endpoint.identification.algorithm":
+            settings["ssl_check_hostname"] = bool(value.strip())
+        elif key in _RENAMED or key in _OWN_NAMES:
+            name, convert = _RENAMED.get(key) or (key, _OWN_NAMES[key])
+            try:
+                settings[name] = convert(value.strip())
+            except ConfigError:
+                raise
+            except ValueError as error:
+                raise ConfigError(f"{key}={value} is not a number") from error
+        elif key.replace(".", "_") in (known or {}) and key not in _SILENT:
+            settings[key.replace(".", "_")] = _convert(key, value.strip(), (known or {})[key.replace(".", "_")])
+        elif key not in _SILENT:
+            ignored.append(key)
+    return settings, ignored
+
+
+def _convert(key: str, value: str, default: Any) -> Any:
+    """A value of the type that a setting's default has."""
+    if isinstance(default, bool):
+        if value.lower() not in {"true", "false"}:
+            raise ConfigError(f"{key}={value} is neither true nor false")
+        return value.lower() == "true"
+    if isinstance(default, int | float):
+        try:
+            return int(value)
+        except ValueError as error:
+            raise ConfigError(f"{key}={value} is not a number") from error
+    if default is None or isinstance(default, str):
+        return value
+    raise ConfigError(f"{key} cannot be set here")
+
+
+def _jaas(text: str) -> dict[str, str]:
+    """User name and password of a login module's line."""
+    found = {name: quoted or bare for name, quoted, bare in _JAAS_OPTION.findall(text)}
+    if "username" not in found or "password" not in found:
+        raise ConfigError("sasl.jaas.config without username and password: only PLAIN and SCRAM can be used here")
+    return {"sasl_plain_username": found["username"], "sasl_plain_password": found["password"]}
+
+
+def _store(key: str, location: str, properties: Mapping[str, str]) -> dict[str, str]:
+    """A PEM file in the place of a Java key store."""
+    kind = properties.get(key.replace("location", "type"), "JKS").upper()
+    if kind != "PEM":
+        raise ConfigError(f"{key} is of type {kind}, which cannot be read here; give a PEM file and its type PEM")
+    return {"ssl_cafile": location} if "trust" in key else {"ssl_certfile": location, "ssl_keyfile": location}
+
+
+def parse_server(server: str) -> tuple[str, int]:
+    """Host and port of `host:port`, `host`, `[address]:port` or an IPv6 address. Errors: ConfigError."""
+    host, colon, port = server.rpartition(":")
+    if not colon or server.endswith("]") or _is_ipv6(server):
+        host, port = server, str(DEFAULT_PORT)
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not port.isascii() or not port.isdigit() or not host or set(host) & set("[]") or int(port) > 0xFFFF:
+        raise ConfigError(f"{server!r} is not of the form host:port")
+    return host, int(port)
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        IPv6Address(text)
+    except ValueError:
+        return False
+    return True
