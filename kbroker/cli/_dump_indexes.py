@@ -12,20 +12,19 @@ from __future__ import annotations
 from bisect import bisect_right
 from contextlib import suppress
 from itertools import islice
-from struct import Struct
 from typing import Final, NamedTuple
 
-from kbroker.cli._dump_logs import BatchReader
 from kbroker.cli._dump_output import OptionalLong, Printer, Problems
 from kbroker.runtime.ports import Disk, File
+from kbroker.storage.batch_reader import BatchReader
 from kbroker.storage.checkpoint import parse_offsets, read_file
 from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY
 from kbroker.storage.leader_epoch import parse_epochs
 from kbroker.storage.producer_state import parse_snapshot
+from kbroker.storage.verifying import TRANSACTION_ENTRY, index_entries
 from wire.errors import Malformed
 from wire.record_batch import NO_TIMESTAMP, RecordBatch
 
-TRANSACTION_ENTRY: Final = Struct(">hqqqq")
 LOOK_UP_BYTES: Final = 16 << 10
 
 Entry = tuple[int, int]
@@ -183,17 +182,6 @@ def dump_offset_checkpoint(disk: Disk, path: str, printer: Printer, problems: Pr
         return
     for (topic, partition), offset in offsets.items():
         printer.row("checkpoint", {"topic": topic, "partition": partition, "offset": offset})
-
-
-def index_entries(disk: Disk, path: str, entry: Struct, problems: Problems) -> list[Entry]:
-    """The entries of an index without the zeros that were only allocated; tells of a size that no index has."""
-    data = read_file(disk, path)
-    whole = len(data) - len(data) % entry.size
-    if whole != len(data):
-        problems.add(path, f"{len(data)} bytes, no multiple of the {entry.size} of an entry", position=whole)
-    used = len(data[:whole].rstrip(b"\0"))
-    used += -used % entry.size
-    return list(entry.iter_unpack(data[: min(used, whole)]))
 
 
 def _base_offset(path: str, problems: Problems) -> int:

@@ -10,10 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from kbroker.cli._dump_logs import BatchReader
 from kbroker.cli._verify_partition import Extent, PartitionCheck, log_bytes
 from kbroker.cli._verify_report import Report
-from kbroker.cli._verify_segment import Progress
 from kbroker.controller import records, snapshots
 from kbroker.controller.metadata_log import DIRECTORY as METADATA_DIRECTORY
 from kbroker.controller.quorum_state import FILE_NAME as QUORUM_STATE
@@ -30,6 +28,7 @@ from kbroker.metadata.parts import (
     TopicImage,
 )
 from kbroker.runtime.ports import Disk
+from kbroker.storage.batch_reader import BatchReader
 from kbroker.storage.checkpoint import (
     LOG_START_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
@@ -42,6 +41,7 @@ from kbroker.storage.identity import META_PROPERTIES, PARTITION_METADATA, Direct
 from kbroker.storage.loader import offset_of
 from kbroker.storage.log_directory import CLEAN_SHUTDOWN, LOCK
 from kbroker.storage.segment import LOG_SUFFIX
+from kbroker.storage.verifying import Progress
 from kbroker.tiered import local, registry
 from wire.errors import Malformed
 from wire.types import uuid_to_text

@@ -9,7 +9,6 @@ from typing import Final
 from uuid import UUID
 
 from kbroker.cli._verify_report import Report
-from kbroker.cli._verify_segment import Expected, Progress, Reach, SegmentCheck
 from kbroker.runtime.ports import Disk
 from kbroker.storage.checkpoint import read_file
 from kbroker.storage.identity import PARTITION_METADATA, parse_partition_metadata
@@ -17,6 +16,7 @@ from kbroker.storage.leader_epoch import LeaderEpochs, format_epochs, parse_epoc
 from kbroker.storage.loader import EPOCH_CHECKPOINT, offset_of
 from kbroker.storage.producer_state import parse_snapshot
 from kbroker.storage.segment import INDEX_SUFFIXES, LOG_SUFFIX, SNAPSHOT_SUFFIX, file_name
+from kbroker.storage.verifying import Expected, Progress, Reach, SegmentCheck
 from wire.types import uuid_to_text
 
 _PASSING: Final = re.compile(r".*(\.deleted|\.cleaned|\.swap|\.tmp|\.checkpoint\.part)")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kbroker.cli._dump_logs import BatchReader
 from kbroker.runtime.disk import RealDisk
+from kbroker.storage.batch_reader import BatchReader
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.producer_state import ProducerEntry, RememberedBatch, format_snapshot
 from tests.cli.conftest import Run

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from struct import Struct
+from typing import Final, NamedTuple, Protocol
 
-from kbroker.cli._dump_indexes import TRANSACTION_ENTRY, index_entries
-from kbroker.cli._dump_logs import BatchReader, read_control
-from kbroker.cli._dump_output import Problems
-from kbroker.cli._verify_report import Report
 from kbroker.runtime.ports import Disk
+from kbroker.storage.batch_reader import BatchReader
 from kbroker.storage.checkpoint import read_file
+from kbroker.storage.control_records import read_control
 from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY
 from kbroker.storage.leader_epoch import LeaderEpochs
 from kbroker.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, file_name
@@ -30,8 +29,26 @@ from wire.errors import Malformed
 from wire.record_batch import CODEC_MASK, MAX_DECOMPRESSED_BYTES, RecordBatch
 from wire.record_walk import RecordWalk, walk_pieces
 
+TRANSACTION_ENTRY: Final = Struct(">hqqqq")
 PROGRESS_BYTES: Final = 4 << 20
 Progress = Callable[[int], None]
+
+
+class Findings(Protocol):
+    """Takes what is found.
+
+    Shape  count is how many findings there were so far
+    """
+
+    count: int
+
+    def add(self, path: str, text: str, *, position: int | None = None) -> None:
+        """What is wrong with a file, at a position in bytes where there is one."""
+        ...
+
+    def hint(self, path: str, text: str) -> None:
+        """What is strange but in order."""
+        ...
 
 
 class Expected(NamedTuple):
@@ -56,15 +73,19 @@ class Reach:
     is_known: bool = True
 
 
-class _Deferred(Problems):
+class _Deferred:
     """Findings about indexes, which are told only if the next start does not build them anew."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self.count = 0
         self.told: list[tuple[str, str, int | None]] = []
 
     def add(self, path: str, text: str, *, position: int | None = None) -> None:
+        self.count += 1
         self.told.append((path, text, position))
+
+    def hint(self, path: str, text: str) -> None:
+        self.add(path, text)
 
 
 class SegmentCheck:
@@ -78,7 +99,7 @@ class SegmentCheck:
         *,
         is_last: bool,
         expected: Expected,
-        report: Report,
+        report: Findings,
         progress: Progress,
     ) -> None:
         self._disk = disk
@@ -278,3 +299,14 @@ class SegmentCheck:
             if version != 0 or not 0 <= first <= last < reach.next_offset or not 0 <= stable <= reach.next_offset:
                 text = f"entry {number} is none: version {version}, offsets {first} to {last}, last stable {stable}"
                 self._report.add(path, text, position=number * size)
+
+
+def index_entries(disk: Disk, path: str, entry: Struct, findings: Findings) -> list[tuple[int, int]]:
+    """The entries of an index without the zeros that were only allocated; tells of a size that no index has."""
+    data = read_file(disk, path)
+    whole = len(data) - len(data) % entry.size
+    if whole != len(data):
+        findings.add(path, f"{len(data)} bytes, no multiple of the {entry.size} of an entry", position=whole)
+    used = len(data[:whole].rstrip(b"\0"))
+    used += -used % entry.size
+    return list(entry.iter_unpack(data[: min(used, whole)]))

@@ -1,26 +1,24 @@
-"""What is inside of a segment in the tier: the checks of `kbroker verify`, and whether it is what was copied."""
+"""What is inside of a segment in the tier: the checks of a local segment, and whether it is what was copied."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kbroker.cli._dump_output import Problems
-from kbroker.cli._tier_files import SegmentFiles
-from kbroker.cli._verify_report import Report
-from kbroker.cli._verify_segment import Expected, Reach, SegmentCheck
 from kbroker.storage.leader_epoch import LeaderEpochs, parse_epochs
 from kbroker.storage.producer_state import parse_snapshot
+from kbroker.storage.verifying import Expected, Findings, Reach, SegmentCheck
 from kbroker.tiered.api import IndexType, RemoteLogSegmentMetadata, RemoteStorageManager
 from kbroker.tiered.plan import clipped_epochs
+from kbroker.tiered.segment_files import SegmentFiles
 
 Finding = tuple[str, str]
 
 
-class _Collected(Report):
+class _Collected:
     """Findings that somebody else tells."""
 
     def __init__(self) -> None:
-        super().__init__(as_json=False)
+        self.count = 0
         self.found: list[Finding] = []
 
     def add(self, path: str, text: str, *, position: int | None = None) -> None:
@@ -60,7 +58,7 @@ def check_segment(storage: RemoteStorageManager, segment: RemoteLogSegmentMetada
     yield from (one for one in collected.found if one[0] not in told or told[one[0]] in one[1])
 
 
-def _epochs(files: SegmentFiles, segment: RemoteLogSegmentMetadata, problems: Problems) -> LeaderEpochs:
+def _epochs(files: SegmentFiles, segment: RemoteLogSegmentMetadata, findings: Findings) -> LeaderEpochs:
     """The leader epochs by the stored checkpoint, which has to agree with the metadata; by these where it cannot be
     read.
     """
@@ -71,28 +69,28 @@ def _epochs(files: SegmentFiles, segment: RemoteLogSegmentMetadata, problems: Pr
     try:
         entries = parse_epochs(_contents(files, path).decode())
     except ValueError as error:
-        problems.add(path, f"cannot be read: {error}")
+        findings.add(path, f"cannot be read: {error}")
         return LeaderEpochs(known)
     stored = LeaderEpochs(entries)
     inside = list(clipped_epochs(entries, segment.start_offset, segment.end_offset + 1))
     if inside != known:
-        problems.add(path, f"has the epochs {inside} for this segment, the metadata say {known}")
+        findings.add(path, f"has the epochs {inside} for this segment, the metadata say {known}")
     return stored
 
 
-def _check_snapshot(files: SegmentFiles, segment: RemoteLogSegmentMetadata, problems: Problems) -> None:
+def _check_snapshot(files: SegmentFiles, segment: RemoteLogSegmentMetadata, findings: Findings) -> None:
     path = files.path_of(IndexType.PRODUCER_SNAPSHOT)
     if not files.exists(path):
         return
     try:
         entries = parse_snapshot(_contents(files, path))
     except ValueError as error:
-        problems.add(path, str(error))
+        findings.add(path, str(error))
         return
     for entry in entries:
         latest = max((batch.last_offset for batch in entry.batches), default=-1)
         if latest > segment.end_offset:
-            problems.add(path, f"producer {entry.producer_id} has a batch at {latest}, behind the segment")
+            findings.add(path, f"producer {entry.producer_id} has a batch at {latest}, behind the segment")
 
 
 def _contents(files: SegmentFiles, path: str) -> bytes:

@@ -1,0 +1,53 @@
+"""What control records say: the ends of transactions, and the quorum's own records.
+
+Source: ControlRecordType and ControlRecordUtils of Apache Kafka 4.3.1.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final, NamedTuple
+
+from wire.codec import decode
+from wire.errors import Malformed
+from wire.record_batch import Record
+from wire.schema import schema_of
+from wire.stored import control
+from wire.stored.frame import decode_value
+
+_KEY: Final = struct.Struct(">hh")
+_QUORUM_RECORDS: Final[dict[int, tuple[str, type[Any]]]] = {
+    2: ("LeaderChange", control.LeaderChangeMessage),
+    3: ("SnapshotHeader", control.SnapshotHeaderRecord),
+    4: ("SnapshotFooter", control.SnapshotFooterRecord),
+    5: ("KRaftVersion", control.KRaftVersionRecord),
+    6: ("KRaftVoters", control.VotersRecord),
+}
+
+
+class ControlRecord(NamedTuple):
+    """Kafka's name for a control record, its number, and its value; message is None for a sort that is not known."""
+
+    kind: str
+    type_number: int
+    message: Any
+    version: int
+
+
+def read_control(record: Record) -> ControlRecord:
+    """What a control record says. Raises Malformed when its key or value cannot be read."""
+    if record.key is None or len(record.key) < _KEY.size:
+        raise Malformed("a control record without a type")
+    number: int = _KEY.unpack_from(record.key)[1]
+    value = record.value or b""
+    if number in (0, 1):
+        marker = decode_value(control.EndTxnMarker, value)
+        return ControlRecord("COMMIT" if number else "ABORT", number, marker, 0)
+    if number not in _QUORUM_RECORDS:
+        return ControlRecord("UNKNOWN", number, None, 0)
+    name, cls = _QUORUM_RECORDS[number]
+    # The version is the body's first field, so it is read where it stands.
+    version = int.from_bytes(value[:2], "big", signed=True)
+    if version not in schema_of(cls).versions:
+        raise Malformed(f"{cls.__name__} version {version} is unknown")
+    return ControlRecord(name, number, decode(cls, version, value), version)
