@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import socket
 import time
@@ -128,6 +129,41 @@ def test_a_topic_that_was_deleted_just_before_a_kill_leaves_nothing(tmp_path: Pa
         broker.stop(signal.SIGKILL)
     with BrokerProcess(directory, *QUICK) as broker:
         until(broker, lambda: not remote_files(directory))
+
+
+def test_a_log_begins_where_it_did_though_all_metadata_of_the_tier_is_lost(tmp_path: Path) -> None:
+    """Not only at the next start, which says so: also with new segments in the tier, and at the start after that."""
+    directory = tmp_path / "data"
+    partition = TopicPartition("orders", 0)
+    with BrokerProcess(directory, *QUICK) as broker:
+        create_topic(broker, "orders")
+        produce(broker, "orders", 0, RECORDS)
+        until(broker, lambda: local_bytes(directory, "orders") < SEGMENT_BYTES)
+        assert broker.stop()[0] == 0
+    copied = set(remote_files(directory))
+    lost = [path for path in directory.iterdir() if path.name.startswith("__remote_log_metadata-")]
+    assert lost
+    for path in lost:
+        shutil.rmtree(path)
+    for begun in (1, 2):
+        with BrokerProcess(directory, *QUICK) as broker:
+            produce(broker, "orders", begun * RECORDS, (begun + 1) * RECORDS)
+            until(broker, lambda: local_bytes(directory, "orders") < SEGMENT_BYTES)
+            consumer = KafkaConsumer(bootstrap_servers=address(broker))
+            assert consumer.beginning_offsets([partition]) == {partition: 0}, begun
+            consumer.close()
+            assert broker.stop()[0] == 0
+    with BrokerProcess(directory, *QUICK) as broker:
+        consumer = KafkaConsumer(bootstrap_servers=address(broker), consumer_timeout_ms=WAIT_S * 1000)
+        assert consumer.beginning_offsets([partition]) == {partition: 0}
+        consumer.assign([partition])
+        for number in range(RECORDS, 3 * RECORDS):
+            if number == RECORDS:
+                consumer.seek(partition, number)
+            record = next(consumer)
+            assert (record.offset, record.value) == (number, value(number))
+        consumer.close()
+    assert copied < set(remote_files(directory)), "nothing of it is deleted"
 
 
 def test_a_stop_does_not_wait_for_a_tier_that_has_gone(tmp_path: Path) -> None:

@@ -65,7 +65,10 @@ class Log(LogView):
     Units      offsets count records; *_ms is wall time
     Invariant  recovery_point <= log_end_offset, and those of LogView
     Note       uses_reserve: it may be appended to though the disk is nearly full; of logs that help to empty it
-    Note       persisted_recovery_point is what the checkpoint file says; whoever writes the file sets it
+    Note       persisted_recovery_point and persisted_log_start_offset (None for nothing) are what the checkpoint files
+               say; whoever writes the files sets them
+    Note       is_log_start_known: of a tiered log the name of the first segment does not say where it begins; without
+               an entry in the checkpoint log_start_offset is only a lower bound until the tier has been looked at
     Errors     KafkaError KAFKA_STORAGE_ERROR from everything that touches the disk, with the OSError as its cause
     """
 
@@ -101,6 +104,8 @@ class Log(LogView):
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = min(loaded.recovery_point, loaded.log_end_offset)
         self.persisted_recovery_point = loaded.recovery_point
+        self.persisted_log_start_offset: int | None = None
+        self.is_log_start_known = self.local_log_start_offset == self.log_start_offset
         self.doomed_files = Doomed()
         self.last_flush_ms = 0
         self.generation = 0  # raised by each truncation, so that a flush planned before does not count
@@ -125,7 +130,7 @@ class Log(LogView):
         topic_id: uuid.UUID | None = None,
         clean_shutdown: bool = False,
         recovery_point: int = 0,
-        log_start_offset: int = 0,
+        log_start_offset: int | None = None,
         timestamp_ms: int = 0,
         files: FilePool | None = None,
         state: DirectoryState | None = None,
@@ -134,6 +139,7 @@ class Log(LogView):
     ) -> Log:
         """Open the log in a directory that exists, empty or not; repair it first unless the last stop was clean.
 
+        `log_start_offset` is what was written down of it, None for nothing.
         `jitter_ms(bound)` draws a number in [0, bound); `report` is told of each repair, in one sentence.
         Blocking: after an unclean stop it reads everything behind `recovery_point`.
         """
@@ -146,7 +152,7 @@ class Log(LogView):
                 config=config,
                 clean_shutdown=clean_shutdown,
                 recovery_point=recovery_point,
-                log_start_offset=log_start_offset,
+                log_start_offset=log_start_offset or 0,
                 timestamp_ms=timestamp_ms,
                 report=report,
             )
@@ -167,6 +173,7 @@ class Log(LogView):
         )
         # The file keeps its number until it is written again, also one that lies behind a log that was cut since.
         log.persisted_recovery_point = recovery_point
+        log.is_log_start_known = log.is_log_start_known or log_start_offset is not None
         return log
 
     def reconfigure(self, config: LogConfig) -> None:
@@ -321,6 +328,8 @@ class Log(LogView):
         assert offset <= self.log_end_offset
         if offset <= self.log_start_offset:
             return False
+        if offset >= self.local_log_start_offset:
+            self.is_log_start_known = True
         self.log_start_offset = offset
         self.local_log_start_offset = max(self.local_log_start_offset, offset)
         self.leader_epochs.truncate_from_start(offset)

@@ -285,13 +285,16 @@ class LogDirectory:
             topic_id=topic_id,
             clean_shutdown=self.was_clean or is_new,
             recovery_point=0 if is_new else self.recovery_points.get(key, 0),
-            log_start_offset=0 if is_new else self.log_starts.get(key, 0),
+            log_start_offset=None if is_new else self.log_starts.get(key),
             timestamp_ms=timestamp_ms,
             files=self.files,
             state=self.state,
             jitter_ms=self._jitter_ms,
             report=self._report,
         )
+        if not is_new and self.was_clean:
+            # After any other stop it may be that what was read is not durable.
+            log.persisted_log_start_offset = self.log_starts.get(key)
         if syncs_name:
             self.sync_partition_names()
         self.logs[key] = log
@@ -368,14 +371,14 @@ class LogDirectory:
     def write_log_starts(self) -> None:
         """Write down the log_start_offsets that the names of the segments do not say.
 
-        Those of a tiered log never say it: without an entry its start is 0.
+        Those of a tiered log never say it. What is not known of one for certain is not written: the next start would
+        take it for certain.
         """
-        starts = {
-            key: log.log_start_offset
-            for key, log in tuple(self.logs.items())
-            if log.log_start_offset != (0 if log.config.remote_storage_enable else log.segments.first.base_offset)
-        }
+        logs = tuple(self.logs.items())
+        starts = {key: log.log_start_offset for key, log in logs if _is_start_to_be_written(log)}
         self._write_offsets(LOG_START_CHECKPOINT, {**self._absent(self.log_starts), **starts})
+        for key, log in logs:
+            log.persisted_log_start_offset = starts.get(key)
 
     def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Write down how far each partition is committed."""
@@ -466,3 +469,9 @@ class LogDirectory:
     def open_logs(self) -> Iterable[Log]:
         """The open logs, safe against changes while one waits between two of them."""
         return tuple(self.logs.values())
+
+
+def _is_start_to_be_written(log: Log) -> bool:
+    if log.config.remote_storage_enable:
+        return log.is_log_start_known
+    return log.log_start_offset != log.segments.first.base_offset

@@ -20,7 +20,6 @@ from kbroker.runtime.ports import Clock
 from kbroker.storage.log import Log
 from kbroker.storage.log_directory import LogDirectory
 from kbroker.storage.plans import FlushPlan
-from kbroker.storage.retention import Reason
 from wire.errors import KafkaError
 
 Result = TypeVar("Result")
@@ -161,12 +160,13 @@ async def apply_retention_once(env: TaskEnv, partitions: TieredPartitions, log: 
                 highest_offset_in_remote_storage=remote,
             )
         )
-        if plan.doomed and log.config.remote_storage_enable and (not tiered or Reason.LOG_START in plan.reasons):
+        if plan.doomed and log.config.remote_storage_enable:
             # Of such a log the names of its segments do not say where it begins: a restart would look in the tier for
-            # what goes now without having been there.
+            # what goes now without having been there, or would not know of what is there.
             if not tiered:
                 log.raise_log_start_offset(log.end_of_doomed(plan))
-            await partitions.write_log_starts()
+            if log.persisted_log_start_offset != log.log_start_offset:
+                await partitions.write_log_starts()
         if plan:
             now_ms, timestamp_ms = env.now_ms(), env.timestamp_ms()
             await env.run_blocking(

@@ -135,44 +135,52 @@ def _may_go(one: DoomedSegment, held: Held) -> bool:
 
 
 async def raise_log_start(tools: TierTools, held: Held, offset: int) -> None:
-    """Let the log begin at `offset`, durably. Errors: KAFKA_STORAGE_ERROR."""
+    """Let the log begin at `offset`, or where it does if that is higher: for certain, and durably.
+
+    Errors  KAFKA_STORAGE_ERROR
+    """
     log = held.partition.log
     async with tools.partitions.locked(log):
         if not log.is_closed:
             log.raise_log_start_offset(min(offset, held.partition.known_high_watermark))
+            log.is_log_start_known = True
     await tools.partitions.write_log_starts()
     tools.partitions.wake(held.partition.key)
 
 
 async def find_log_start(tools: TierTools, held: Held, *, is_new: bool) -> None:
-    """Let the log begin where the tier's part of it does, if that lies higher than is known here: where the checkpoint
-    of the starts was lost, or where the log `is_new` in the tier. One that was loaded as a tiered log, after its topic
-    was, cannot tell that nothing of it is in the tier yet.
+    """Know where the log begins, and have it written down.
+
+    Where that was not written before, because the checkpoint of the starts was lost, it begins where the tier's part of
+    it does. One that `is_new` in the tier begins in its local part: loaded as a tiered log, after its topic was, it
+    cannot tell that nothing of it is in the tier yet. What was written of any other stays true whatever the tier's
+    metadata say: expiry moves the start before anything goes, so what they lack was not expiry.
+    Errors  KAFKA_STORAGE_ERROR
     """
     log = held.partition.log
     _tell_of_loss(tools, held)
-    if log.log_start_offset >= log.local_log_start_offset:
-        return
-    await _restore_epochs(tools, held)
-    lineage = Lineage(log.leader_epochs.entries, log_end_offset=log.log_end_offset)
-    known = tools.metadata.list_remote_log_segments(held.remote.topic_id_partition)
-    lowest = lowest_remote_offset(known, lineage)
-    if lowest is not None:
-        start = min(lowest, log.local_log_start_offset)
-    elif is_new or held.remote.highest_offset_in_remote_storage != NOTHING:
-        # Nothing was there yet, or what was is known to have been deleted: with its topic's leaving the tier, say.
-        start = log.local_log_start_offset
-    else:
-        # Expiry moves the start before anything goes, so this was not expiry. Whoever reads is told of an error.
-        start = log.log_start_offset
-        events.error(
-            "the tier knows nothing of what it should have of a partition",
-            topic=held.partition.topic,
-            partition=held.partition.index,
-            log_start_offset=log.log_start_offset,
-            local_log_start_offset=log.local_log_start_offset,
-        )
-    if start > log.log_start_offset:
+    start = log.log_start_offset
+    if start < log.local_log_start_offset:
+        await _restore_epochs(tools, held)
+        lineage = Lineage(log.leader_epochs.entries, log_end_offset=log.log_end_offset)
+        known = tools.metadata.list_remote_log_segments(held.remote.topic_id_partition)
+        lowest = lowest_remote_offset(known, lineage)
+        highest = held.remote.highest_offset_in_remote_storage
+        if lowest is None and (is_new or (highest != NOTHING and not log.is_log_start_known)):
+            # Nothing was there yet, or what was is known to have been deleted: with its topic's leaving the tier, say.
+            start = log.local_log_start_offset
+        elif lowest is not None and not log.is_log_start_known:
+            start = max(start, min(lowest, log.local_log_start_offset))
+        elif lowest is None or lowest > start:
+            # Whoever reads what is missing is told of an error.
+            events.error(
+                "the tier knows nothing of what it should have of a partition",
+                topic=held.partition.topic,
+                partition=held.partition.index,
+                log_start_offset=start,
+                known_from=log.local_log_start_offset if lowest is None else lowest,
+            )
+    if start > log.log_start_offset or log.persisted_log_start_offset != log.log_start_offset:
         await raise_log_start(tools, held, start)
 
 

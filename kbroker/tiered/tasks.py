@@ -153,11 +153,8 @@ class PartitionTasks:
                 find_unfinished(tools, held)
                 named = held.remote.topic_id_partition
                 is_new = not self.manager.may_have_remote_part(named)
+                # The names of its segments may have said where it begins, and say it no more.
                 await expiring.find_log_start(tools, held, is_new=is_new)
-                if is_new and partition.log.log_start_offset:
-                    # The names of its segments said where it begins, and say it no more: a crash must not take it for
-                    # a log that begins at 0, in the tier.
-                    await tools.partitions.write_log_starts()
                 await self.manager.register(named)
                 self._is_start_known = True
         return True
