@@ -7,6 +7,7 @@ to call, in an order that is always the same.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from uuid import NAMESPACE_OID, UUID, uuid5
 
@@ -75,27 +76,67 @@ def write_segment(
             RemoteLogSegmentMetadata, one epoch 0 without; transaction_index is written as it is
     Units   records are a second apart from `start_ms` on
     """
-    disk = RealDisk() if disk is None else disk
     number = next(_numbers)
-    home = f"{directory}/{number}"
-    disk.make_directory(home)
-    files = FilePool(disk)
     epochs = leader_epochs or ((0, start_offset),)
-    segment = Segment.create(files, home, start_offset, interval_bytes=interval_bytes, created_ms=start_ms)
-    log = bytearray()
+    made: list[bytes] = []
     offset = start_offset
     for batch_number in range(batches):
         epoch = max(epoch for epoch, start in epochs if start <= offset)
         timestamp = start_ms + 1000 * (offset - start_offset)
         values = [b"%d/%d" % (number, batch_number), None, _filling(value_bytes, number + batch_number)]
-        batch = build_batch(
-            [Record(offset + at, timestamp + 1000 * at, None, value) for at, value in enumerate(values)],
-            base_offset=offset,
-            partition_leader_epoch=epoch,
+        made.append(
+            build_batch(
+                [Record(offset + at, timestamp + 1000 * at, None, value) for at, value in enumerate(values)],
+                base_offset=offset,
+                partition_leader_epoch=epoch,
+            )
         )
+        offset += len(values)
+    return write_batches(
+        directory,
+        made,
+        start_offset=start_offset,
+        end_offset=offset - 1,
+        disk=disk,
+        partition=partition,
+        leader_epochs=epochs,
+        transaction_index=transaction_index,
+        segment_id=segment_id,
+        start_ms=start_ms,
+        interval_bytes=interval_bytes,
+    )
+
+
+def write_batches(
+    directory: str,
+    batches: Sequence[bytes],
+    *,
+    start_offset: int,
+    end_offset: int,
+    leader_epochs: tuple[tuple[int, int], ...],
+    history: tuple[tuple[int, int], ...] | None = None,
+    disk: Disk | None = None,
+    partition: TopicIdPartition | None = None,
+    broker_id: int = 1,
+    transaction_index: bytes | None = None,
+    segment_id: UUID | None = None,
+    start_ms: int = START_MS,
+    interval_bytes: int = INTERVAL_BYTES,
+) -> WrittenSegment:
+    """The same of batches that exist, as the broker `broker_id` would copy them; `history` are the epochs of its whole
+    log up to the segment's end, where they are not the segment's own.
+    """
+    disk = RealDisk() if disk is None else disk
+    number = next(_numbers)
+    home = f"{directory}/{number}"
+    disk.make_directory(home)
+    files = FilePool(disk)
+    segment = Segment.create(files, home, start_offset, interval_bytes=interval_bytes, created_ms=start_ms)
+    log = bytearray()
+    for batch in batches:
         segment.note_batch(header_at(batch), len(log))
         log += batch
-        offset += len(values)
+    offset = end_offset + 1
     segment.open().file.pwrite(log, 0)
     segment.add_time_entry()
     segment.write_indexes()
@@ -104,6 +145,7 @@ def write_segment(
     if transaction_index is not None:
         transactions = segment.path(TXN_INDEX_SUFFIX)
         _write(disk, transactions, transaction_index)
+    epochs = history or leader_epochs
     entries = "".join(f"{epoch} {start}\n" for epoch, start in epochs)
     data = LogSegmentData(
         log_segment=segment.log_path,
@@ -116,11 +158,11 @@ def write_segment(
     metadata = RemoteLogSegmentMetadata(
         RemoteLogSegmentId(partition or partition_named(), segment_id or uuid5(NAMESPACE_OID, f"segment {number}")),
         start_offset=start_offset,
-        end_offset=offset - 1,
+        end_offset=end_offset,
         max_timestamp_ms=segment.max_timestamp,
-        broker_id=1,
+        broker_id=broker_id,
         event_timestamp_ms=start_ms,
-        segment_leader_epochs=epochs,
+        segment_leader_epochs=leader_epochs,
         segment_size_in_bytes=len(log),
         txn_index_empty=transaction_index is None,
     )

@@ -14,7 +14,7 @@ Source  RemoteLogManager of Apache Kafka 4.3.1 (candidateLogSegments, isRemoteSe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -25,6 +25,7 @@ from kbroker.tiered.api import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
+from kbroker.tiered.lifecycle import ranges
 from kbroker.tiered.partition import NOTHING
 
 Epochs: TypeAlias = Sequence[tuple[int, int]]
@@ -88,6 +89,19 @@ class Lineage:
         behind = places[known[-1][0]] + 1
         return behind == len(entries) or segment.end_offset < entries[behind][1]
 
+    def shared_starts(self, segment: RemoteLogSegmentMetadata) -> Iterator[int]:
+        """Where those pieces of a segment begin that are part of this history: what an epoch wrote at an offset, it
+        wrote once.
+        """
+        for epoch, start, end in ranges(segment):
+            place = self._places.get(epoch)
+            if place is not None:
+                is_last = place + 1 == len(self.entries)
+                epoch_end = self.log_end_offset if is_last else self.entries[place + 1][1]
+                first = max(start, self.entries[place][1])
+                if first <= end and first < epoch_end:
+                    yield first
+
     def place_of(self, segment: RemoteLogSegmentMetadata) -> int | None:
         """Where the scan meets a segment first: the number of the oldest of its epochs that the log knows."""
         return min(
@@ -124,8 +138,14 @@ def highest_remote_offset(
 
 
 def lowest_remote_offset(segments: Iterable[RemoteLogSegmentMetadata], lineage: Lineage) -> int | None:
-    """Where the tier's part of this history begins; None where it has none."""
-    return min((one.start_offset for one in segments if one.state is FINISHED and one in lineage), default=None)
+    """The first offset of this history that can be read from the tier, be it from a segment that goes on with another
+    one, or begins with it; None where there is none.
+    """
+    found: list[int] = []
+    for one in segments:
+        if one.state is FINISHED:
+            found += lineage.shared_starts(one)
+    return min(found, default=None)
 
 
 def covered_end(segments: Iterable[RemoteLogSegmentMetadata], lineage: Lineage, *, start: int) -> int:

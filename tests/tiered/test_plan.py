@@ -177,6 +177,25 @@ def test_the_tier_begins_with_its_lowest_finished_segment_of_this_history() -> N
     assert lowest_remote_offset(segments[:3], lineage) is None
 
 
+@pytest.mark.parametrize(
+    ("segment", "expected"),
+    [
+        (remote(15, 29, epochs=[(0, 15)]), 15),
+        (remote(20, 29, epochs=[(0, 20)]), None),
+        (remote(10, 29, epochs=[(0, 10), (1, 15)]), 10),
+        (remote(10, 29, epochs=[(1, 10), (2, 15)]), 20),
+        (remote(10, 29, epochs=[(1, 10), (2, 25)]), 25),
+        (remote(100, 109, epochs=[(2, 100)]), None),
+    ],
+)
+def test_kafka_15241_what_a_segment_shares_with_this_history_is_part_of_the_tier(
+    segment: RemoteLogSegmentMetadata, expected: int | None
+) -> None:
+    """Of a fenced leader's segment the head is the same; it may be all that is left of these offsets."""
+    lineage = Lineage([(0, 0), (2, 20)], log_end_offset=100)
+    assert lowest_remote_offset([segment], lineage) == expected
+
+
 # --- copying ----------------------------------------------------------------------------------------------------------
 
 LOCAL = [Local(0), Local(10), Local(20), Local(30)]
