@@ -206,6 +206,17 @@ class ListingRemoteStorageManager(RemoteStorageManager, Protocol):
         ...
 
 
+class DescribedRemoteStorageManager(ListingRemoteStorageManager, Protocol):
+    """One whose store says itself what it holds, for who has no metadata topic at hand."""
+
+    def read_manifest(self, name: str) -> bytes:
+        """An auxiliary object by the name that the list gave: JSON as in `kbroker.tiered.layout.Manifest`.
+
+        Errors  RemoteResourceNotFound for one that has gone meanwhile
+        """
+        ...
+
+
 class RemoteLogMetadataManager(Protocol):
     """Who knows what is in the tier. The questions are answered from memory; a change returns once it is durable and
     seen by the questions.

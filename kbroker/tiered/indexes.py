@@ -73,6 +73,11 @@ class RemoteIndexes:
         at = _count_upto(OFFSET_ENTRY, self.offsets, self._offset_count, 0, offset - self.start_offset)
         return self._offset_entry(at - 1) if at else None
 
+    def ceiling_offset(self, offset: int) -> OffsetPosition | None:
+        """The first indexed batch that ends at or behind `offset`; None if none does."""
+        at = _count_upto(OFFSET_ENTRY, self.offsets, self._offset_count, 0, offset - self.start_offset - 1)
+        return self._offset_entry(at) if at < self._offset_count else None
+
     def position_for(self, offset: int) -> int:
         """Where to begin looking for the batch that holds `offset`: it lies there or not far behind."""
         found = self.floor_offset(offset)

@@ -57,10 +57,14 @@ KINDS: Final = (SEGMENT, *_INDEX_TYPES, MANIFEST)
 """Everything that a copy may leave, in the order in which it is stored."""
 
 
+def topic_in_names(topic: str) -> str:
+    """A topic's name as those of its objects begin: quoted, and cut where it is too long."""
+    return quote(topic, safe="", errors="surrogatepass")[:MAX_TOPIC_BYTES]
+
+
 def partition_prefix(partition: TopicIdPartition) -> str:
     """What the names of all objects of a partition begin with, up to and without the last slash."""
-    topic = quote(partition.topic, safe="", errors="surrogatepass")[:MAX_TOPIC_BYTES]
-    return f"{topic}-{uuid_to_text(partition.topic_id)}/{partition.partition}"
+    return f"{topic_in_names(partition.topic)}-{uuid_to_text(partition.topic_id)}/{partition.partition}"
 
 
 def object_name(metadata: RemoteLogSegmentMetadata, kind: str) -> str:

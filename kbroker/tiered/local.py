@@ -332,6 +332,13 @@ class LocalRemoteStorage:
         except OSError as error:
             raise _classified(error, f"listing {self._root}") from error
 
+    def read_manifest(self, name: str) -> bytes:
+        """See DescribedRemoteStorageManager."""
+        try:
+            return read_file(self._disk, f"{self._root}/{name}")
+        except OSError as error:
+            raise self._not_read(error, f"reading {name}") from error
+
     def _walk(self, prefix: str) -> Iterator[str]:
         """The names of all files below the root, each directory sorted."""
         try:

@@ -187,6 +187,9 @@ class MinioRemoteStorage:
                 is_auxiliary=said is not None and said.kind == MANIFEST,
             )
 
+    def read_manifest(self, name: str) -> bytes:
+        return self._store().read_alone(name)
+
     def close(self) -> None:
         with self._lock:
             self._closed = True

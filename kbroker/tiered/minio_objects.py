@@ -94,6 +94,18 @@ class Objects:
                 raise RemoteStorageError(str(error)) from None
             raise
 
+    def read_alone(self, name: str) -> bytes:
+        """All of a small object of which no other one tells, held to the store's checksum where it has one."""
+        deadline = self.client.deadline(f"reading {name}")
+
+        def read() -> bytes:
+            data, told = self._whole(name, deadline)
+            if told is not None and told != checksum_text(crc32c(data)):
+                raise self.client.unsure(deadline, f"{len(data)} bytes that do not fit their checksum {told}")
+            return data
+
+        return self.client.attempt(deadline, read)
+
     def _known(self, name: str, stored: Callable[[bytes], StoredFile | None], deadline: Deadline) -> StoredFile | None:
         """What an object says of another one, within `attempt`; None where it does not."""
         try:

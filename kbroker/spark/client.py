@@ -1,0 +1,425 @@
+"""What is asked of a broker, and waited for: topics, offsets, epochs, what the tier holds, and batches as they lie.
+
+The client is kafka-python, so it reaches every broker that others reach, with TLS and SASL. Its requests are sent as
+they are and what comes of a Fetch is left as bytes: the same code decodes a batch wherever it was read.
+
+Errors that pass by themselves (another leader, a broker that is being started) are waited out for a while; then it is
+BrokerUnavailable.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Event
+from typing import Any, Final, NamedTuple, TypeVar
+from uuid import UUID
+
+from kbroker.spark.errors import BrokerUnavailable, InvalidOption, KbrokerSourceError, UnknownTopic
+from kbroker.spark.positions import Partition
+from kbroker.tiered.catalogue import METADATA_TOPIC, Catalogue
+from wire.record_batch import batches
+from wire.types import ZERO_UUID
+
+logging.getLogger("kafka").addHandler(logging.NullHandler())
+logging.getLogger("kafka").propagate = False  # it tells of each attempt; what matters of them comes as one error
+
+from kafka.admin import KafkaAdminClient  # noqa: E402  (it logs while it is imported)
+from kafka.errors import KafkaError, for_code  # noqa: E402
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest  # noqa: E402
+from kafka.protocol.metadata import MetadataRequest  # noqa: E402
+from kafka.util import Timer  # noqa: E402
+
+T = TypeVar("T")
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+WAIT_MS: Final = 15_000
+PAUSE_S: Final = 0.1
+FETCH_WAIT_MS: Final = 500
+FETCH_BYTES: Final = 8 << 20
+
+OFFSET_OUT_OF_RANGE: Final = 1
+UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+UNKNOWN_TOPIC_ID: Final = 100
+INCONSISTENT_TOPIC_ID: Final = 103
+KAFKA_STORAGE_ERROR: Final = 56
+# Of these one knows what to do; all that pass by themselves are asked again.
+GONE: Final = frozenset({UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID})
+
+
+class Topic(NamedTuple):
+    """A topic. Shape: leaders maps its partitions to node ids, -1 where there is none; id is zero of an old broker."""
+
+    name: str
+    id: UUID
+    is_internal: bool
+    leaders: Mapping[int, int]
+
+
+class OffsetAt(NamedTuple):
+    """An answer of ListOffsets; offset -1 where there is none."""
+
+    offset: int
+    timestamp_ms: int
+
+
+class EpochEnd(NamedTuple):
+    """The newest epoch that is not newer than the one asked for, and where it ends; -1 and -1 where there is none."""
+
+    leader_epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What a Fetch brought for one partition. Shape: error_code is 0, OFFSET_OUT_OF_RANGE or one of GONE."""
+
+    records: bytes
+    error_code: int
+    high_watermark: int
+    log_start_offset: int
+
+
+class BrokerClient:
+    """A connected client. Errors: BrokerUnavailable, InvalidOption when made."""
+
+    def __init__(self, settings: Mapping[str, Any], *, wait_ms: int = WAIT_MS) -> None:
+        self._servers = ",".join(settings["bootstrap_servers"])
+        self._wait_ms = wait_ms
+        self._leaders: dict[Partition, int] = {}
+        try:
+            self._client = KafkaAdminClient(**settings)
+        except (KafkaError, OSError) as error:
+            raise self._unavailable(error) from error
+        except ValueError as error:
+            raise InvalidOption(f"kafka.*: {error}", remedy="correct the option") from error
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._client.close()
+
+    def __enter__(self) -> BrokerClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- questions ----------------------------------------------------------------------------------------------------
+
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, Topic]:
+        """The topics of these names that there are, or all."""
+        wanted = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+        if wanted == []:
+            return {}
+
+        def look() -> dict[str, Topic] | int:
+            answer = self._ask(MetadataRequest(topics=wanted, allow_auto_topic_creation=False), None)
+            found: dict[str, Topic] = {}
+            for topic in answer.topics:
+                if topic.error_code in GONE:
+                    continue
+                if topic.error_code:
+                    return int(topic.error_code)
+                leaders = {int(each.partition_index): int(each.leader_id) for each in topic.partitions}
+                found[topic.name] = Topic(topic.name, topic.topic_id or ZERO_UUID, bool(topic.is_internal), leaders)
+            return found
+
+        found = self._until(look, "the topics")
+        for topic in found.values():
+            self._leaders.update({(topic.name, index): leader for index, leader in topic.leaders.items()})
+        return found
+
+    def offsets(self, timestamps: Mapping[Partition, int]) -> dict[Partition, OffsetAt]:
+        """ListOffsets: for each partition the offset of a time, or of one of the ends above.
+
+        Errors  UnknownTopic
+        """
+        kind = ListOffsetsRequest.ListOffsetsTopic
+
+        def request(wanted: Sequence[Partition]) -> Any:
+            topics = [
+                kind(
+                    name=topic,
+                    partitions=[
+                        kind.ListOffsetsPartition(partition_index=index, timestamp=timestamps[topic, index])
+                        for index in indexes
+                    ],
+                )
+                for topic, indexes in _by_topic(wanted)
+            ]
+            return ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=topics, timeout_ms=self._wait_ms)
+
+        def read(answer: Any) -> Iterator[tuple[Partition, int, OffsetAt]]:
+            for topic in answer.topics:
+                for each in topic.partitions:
+                    found = OffsetAt(each.offset, each.timestamp)
+                    yield (topic.name, each.partition_index), each.error_code, found
+
+        return self._of_leaders(timestamps, request, read, "where the partitions begin and end")
+
+    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, EpochEnd]:
+        """OffsetForLeaderEpoch. Errors: UnknownTopic."""
+        kind = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+
+        def request(wanted: Sequence[Partition]) -> Any:
+            topics = [
+                kind(
+                    topic=topic,
+                    partitions=[
+                        kind.OffsetForLeaderPartition(
+                            partition=index, current_leader_epoch=-1, leader_epoch=epochs[topic, index]
+                        )
+                        for index in indexes
+                    ],
+                )
+                for topic, indexes in _by_topic(wanted)
+            ]
+            return OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
+
+        def read(answer: Any) -> Iterator[tuple[Partition, int, EpochEnd]]:
+            for topic in answer.topics:
+                for each in topic.partitions:
+                    yield (topic.topic, each.partition), each.error_code, EpochEnd(each.leader_epoch, each.end_offset)
+
+        return self._of_leaders(epochs, request, read, "the leader epochs")
+
+    def epochs(self, partitions: Iterable[Partition]) -> dict[Partition, list[tuple[int, int]]]:
+        """The leader epochs of partitions, (leader_epoch, start_offset) ascending; the oldest begins at 0.
+
+        A broker tells one epoch's end at a time: so the history is followed from the newest one on downwards.
+        """
+        found: dict[Partition, list[tuple[int, int]]] = {partition: [] for partition in partitions}
+        asked = dict.fromkeys(found, (1 << 31) - 1)
+        while asked:
+            ends = self.epoch_ends(asked)
+            asked = {}
+            for partition, (epoch, end) in ends.items():
+                history = found[partition]
+                if history:  # where this epoch ends, the one that was found before it begins
+                    history[-1] = (history[-1][0], max(0, end))
+                if epoch >= 0:
+                    history.append((epoch, 0))
+                    if epoch > 0 and end > 0:
+                        asked[partition] = epoch - 1
+        return {partition: history[::-1] for partition, history in found.items()}
+
+    # --- records ------------------------------------------------------------------------------------------------------
+
+    def fetch(self, topic_id: UUID, partition: Partition, offset: int, *, max_bytes: int = FETCH_BYTES) -> Fetched:
+        """The batches from the one that holds `offset` on, the last of them perhaps cut off; b"" if there is nothing
+        yet. Storage errors, of a tier that is slow, are asked again like all that pass.
+        """
+        topic, index = partition
+        kind = FetchRequest.FetchTopic
+        wanted = kind.FetchPartition(
+            partition=index, current_leader_epoch=-1, fetch_offset=offset, last_fetched_epoch=-1, log_start_offset=-1,
+            partition_max_bytes=max_bytes,
+        )  # fmt: skip
+
+        def look() -> Fetched | int:
+            request = FetchRequest(
+                replica_id=-1, max_wait_ms=FETCH_WAIT_MS, min_bytes=1, max_bytes=max_bytes, isolation_level=0,
+                session_id=0, session_epoch=-1, forgotten_topics_data=[], rack_id="",
+                topics=[kind(topic=topic, topic_id=topic_id, partitions=[wanted])],
+            )  # fmt: skip
+            answer = self._ask(request, self._leader(partition))
+            if answer.error_code:
+                return int(answer.error_code)
+            (each,) = answer.responses[0].partitions
+            code = int(each.error_code)
+            if code and code != OFFSET_OUT_OF_RANGE and code not in GONE:
+                return code
+            return Fetched(bytes(each.records or b""), code, each.high_watermark, each.log_start_offset)
+
+        return self._until(look, f"the records of {topic}-{index} at offset {offset}", partition)
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    def _leader(self, partition: Partition) -> int:
+        """The node that leads a partition as far as is known; -1 where it has to be asked for first."""
+        return self._leaders.get(partition, -1)
+
+    def _ask(self, request: Any, node_id: int | None) -> Any:
+        if node_id == -1:
+            raise _NoLeader
+        # The client's own way for requests that its methods do not make.
+        manager = self._client._manager
+        return manager.run(manager.send, request, node_id)
+
+    def _of_leaders(
+        self,
+        partitions: Iterable[Partition],
+        request: Callable[[Sequence[Partition]], Any],
+        read: Callable[[Any], Iterable[tuple[Partition, int, T]]],
+        what: str,
+    ) -> dict[Partition, T]:
+        """Ask the leader of each partition, all of one leader at once."""
+        found: dict[Partition, T] = {}
+        missing = list(partitions)
+
+        def look() -> dict[Partition, T] | int:
+            nonlocal missing
+            by_leader: dict[int, list[Partition]] = {}
+            for partition in missing:
+                by_leader.setdefault(self._leader(partition), []).append(partition)
+            failed = 0
+            for leader, wanted in by_leader.items():
+                for partition, code, answer in read(self._ask(request(wanted), leader)):
+                    if code:
+                        failed = code
+                        self._leaders.pop(partition, None)
+                    else:
+                        found[partition] = answer
+            missing = [partition for partition in missing if partition not in found]
+            return failed or found
+
+        return self._until(look, what, *missing) if missing else found
+
+    def _until(self, look: Callable[[], T | int], what: str, *partitions: Partition) -> T:
+        """What `look` finds, as soon as it is not an error's code that passes by itself."""
+        timer, pause_s = Timer(self._wait_ms), 0.0
+        while True:
+            try:
+                found = look()
+            except _NoLeader:
+                said = "no leader of the partition is known"
+            except KafkaError as error:
+                said = str(error) or type(error).__name__
+                if not getattr(error, "retriable", False):
+                    raise self._unavailable(error) from error
+            else:
+                if not isinstance(found, int):
+                    return found
+                said = explain(found)
+                if found not in GONE and not getattr(for_code(found), "retriable", False) and found != -1:
+                    raise BrokerUnavailable(
+                        f"the broker at {self._servers} refuses {what}: {said}", remedy="see the broker's log"
+                    )
+            if timer.expired:
+                raise BrokerUnavailable(
+                    f"the broker at {self._servers} does not tell {what}: {said}",
+                    remedy="see that the broker runs, and start the job again",
+                )
+            # A leader that was only never asked for is known at once.
+            Event().wait(pause_s)
+            pause_s = PAUSE_S
+            self._refresh(partitions)
+
+    def _refresh(self, partitions: Sequence[Partition]) -> None:
+        """Learn the leaders anew. Errors: UnknownTopic for a partition that there is not."""
+        if not partitions:
+            return
+        names = sorted({topic for topic, _ in partitions})
+        try:
+            answer = self._ask(
+                MetadataRequest(
+                    topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names],
+                    allow_auto_topic_creation=False,
+                ),
+                None,
+            )
+        except KafkaError:
+            return
+        for topic in answer.topics:
+            if topic.error_code in GONE:
+                raise unknown_topic(topic.name)
+            for each in topic.partitions:
+                self._leaders[topic.name, each.partition_index] = each.leader_id
+        for topic_name, index in partitions:
+            if (topic_name, index) not in self._leaders:
+                raise unknown_topic(topic_name, index)
+
+    def _unavailable(self, error: Exception) -> KbrokerSourceError:
+        said = str(error) or type(error).__name__
+        return BrokerUnavailable(
+            f"no broker answers at {self._servers}: {said}",
+            remedy="see that the broker runs and that kafka.bootstrap.servers names it",
+        )
+
+
+class CatalogueFollower:
+    """What `__remote_log_metadata` tells; each `read` reads on from where the last one stopped."""
+
+    def __init__(self, client: BrokerClient) -> None:
+        self._client = client
+        self._topic: Topic | None = None
+        self._next: dict[Partition, int] = {}
+        self._found = Catalogue()
+
+    def read(self) -> Catalogue:
+        """All that the topic tells up to where it ends now; empty without that topic. Errors: KbrokerSourceError."""
+        topic = self._client.topics([METADATA_TOPIC]).get(METADATA_TOPIC)
+        if topic is None or self._topic is None or topic.id != self._topic.id:
+            self._next, self._found = {}, Catalogue()
+        self._topic = topic
+        if topic is None:
+            return self._found
+        partitions = [(METADATA_TOPIC, index) for index in topic.leaders]
+        ends = self._client.offsets(dict.fromkeys(partitions, LATEST))
+        if behind := [each for each in partitions if self._next.get(each, 0) < ends[each].offset]:
+            starts = self._client.offsets(dict.fromkeys(behind, EARLIEST))
+            for partition in behind:
+                start = starts[partition].offset
+                if start > self._next.get(partition, 0):
+                    self._found.is_whole = False
+                self._read(topic, partition, max(start, self._next.get(partition, 0)), ends[partition].offset)
+        return self._found
+
+    def _read(self, topic: Topic, partition: Partition, offset: int, end: int) -> None:
+        while offset < end:
+            fetched = self._client.fetch(topic.id, partition, offset)
+            if fetched.error_code:
+                raise BrokerUnavailable(
+                    f"what is in the tier cannot be read: {explain(fetched.error_code)}",
+                    remedy="start the job again", topic=partition[0], partition=partition[1], offset=offset,
+                )  # fmt: skip
+            for batch in batches(fetched.records):
+                for record in () if batch.is_control else batch.records():
+                    if record.offset >= offset:
+                        self._found.replay(record.value)
+                offset = batch.next_offset
+        self._next[partition] = offset
+
+
+class _NoLeader(Exception):
+    """Nobody leads the partition, as far as is known."""
+
+
+def unknown_topic(topic: str, partition: int | None = None) -> UnknownTopic:
+    """What to say of a topic that is not there."""
+    what = "there is no such topic" if partition is None else "the topic has no such partition"
+    return UnknownTopic(what, remedy="name one that exists, see kbroker topic list", topic=topic, partition=partition)
+
+
+def explain(code: int) -> str:
+    """What Kafka says of an error's code."""
+    error = for_code(code)
+    return f"{error.__name__} ({code})"
+
+
+def _by_topic(partitions: Iterable[Partition]) -> list[tuple[str, list[int]]]:
+    found: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        found.setdefault(topic, []).append(index)
+    return list(found.items())
+
+
+_OPEN: dict[tuple[object, ...], BrokerClient] = {}
+
+
+@contextmanager
+def kept_client(settings: Mapping[str, Any]) -> Iterator[BrokerClient]:
+    """A client that stays connected as long as the process lives, unless something goes wrong with it."""
+    key = tuple(sorted((name, repr(value)) for name, value in settings.items()))
+    client = _OPEN.pop(key, None) or BrokerClient(settings)
+    try:
+        yield client
+    except BaseException:
+        client.close()
+        raise
+    _OPEN[key] = client

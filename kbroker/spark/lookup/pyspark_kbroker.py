@@ -1,0 +1,5 @@
+"""Where PySpark looks for kbroker's data source: it goes through all modules called `pyspark_…` for a DefaultSource."""
+
+from kbroker.spark.source import KbrokerDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

@@ -1,0 +1,321 @@
+"""The options of `format("kbroker")`: the Kafka source's names where they mean the same, and the tier's.
+
+Spark hands them over as text, under names in letters of any case. All are checked before anything is asked of a broker
+or a store, and a name that means nothing here is an error that names the nearest one: an option that was misspelt and
+passed over would read something else than what was wanted.
+
+Source  KafkaSourceProvider of spark-sql-kafka-0-10 4.0.0
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from typing import Any, Final, NoReturn, TypeVar
+
+from kbroker.config import client_properties
+from kbroker.config.values import ConfigError
+from kbroker.spark.errors import InvalidOption
+from kbroker.spark.positions import (
+    AtOffsets,
+    AtTimestamp,
+    AtTimestamps,
+    Edge,
+    MalformedPositions,
+    Partition,
+    Position,
+    parse_assignment,
+    parse_positions,
+)
+from kbroker.spark.stores import StoreOptions
+
+T = TypeVar("T")
+
+KAFKA_PREFIX: Final = "kafka."
+STORE_PREFIX: Final = "rsm.config."
+STORE_CLASS: Final = "remote.log.storage.manager.class.name"
+BOOTSTRAP_TIMEOUT_MS: Final = 10_000
+DEFAULT_CHUNK_BYTES: Final = 8 << 20
+LEAST_CHUNK_BYTES: Final = 64 << 10
+
+KNOWN: Final = (
+    "subscribe", "subscribePattern", "assign",
+    "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
+    "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp",
+    "minPartitions", "maxRecordsPerPartition",
+    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
+    "failOnDataLoss", "includeHeaders",
+    STORE_CLASS, "kbroker.config", "kbroker.chunk.bytes",
+)  # fmt: skip
+"""Every option that has one name; `kafka.*` and `rsm.config.*` come on top."""
+
+_NAMES: Final = {name.lower(): name for name in KNOWN}
+_UNITS_MS: Final = {
+    "ms": 1, "msec": 1, "millisecond": 1, "milliseconds": 1,
+    "s": 1000, "sec": 1000, "second": 1000, "seconds": 1000,
+    "m": 60_000, "min": 60_000, "minute": 60_000, "minutes": 60_000,
+    "h": 3_600_000, "hour": 3_600_000, "hours": 3_600_000,
+    "d": 86_400_000, "day": 86_400_000, "days": 86_400_000,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Which partitions are read: all of some topics, of those whose name a pattern matches, or some.
+
+    Shape  exactly one of the three is not empty
+    """
+
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    partitions: tuple[Partition, ...] = ()
+
+    def matches(self, topic: str) -> bool:
+        """Whether a topic is meant, by its name."""
+        if self.pattern:
+            return re.fullmatch(self.pattern, topic) is not None
+        return topic in self.topics or any(topic == name for name, _ in self.partitions)
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The topics that must exist; None for a pattern, which may match any."""
+        if self.pattern:
+            return None
+        return self.topics or tuple(dict.fromkeys(topic for topic, _ in self.partitions))
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a job asked for.
+
+    Shape  client are settings of kafka-python, None where no broker is named: then the store alone tells what there is;
+           store is None where no store is named: then everything comes from the broker
+    Shape  starting and ending are None where nothing was said
+    """
+
+    subscription: Subscription
+    client: Mapping[str, Any] | None = field(repr=False)
+    store: StoreOptions | None
+    starting: Position | None = None
+    ending: Position | None = None
+    latest_without_match: bool = False
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 15 * 60_000
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    chunk_bytes: int = DEFAULT_CHUNK_BYTES
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
+        """Errors: InvalidOption."""
+        given = _Given(options)
+        client, store = given.client(), given.store()
+        if client is None and store is None:
+            _refuse(
+                "neither a broker nor a store is named",
+                "set kafka.bootstrap.servers, or the store's rsm.config.* as in the broker's settings, or both",
+            )
+        least, most = given.number("minOffsetsPerTrigger"), given.number("maxOffsetsPerTrigger")
+        if least is not None and most is not None and least > most:
+            _refuse(f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}", "lower the first")
+        strategy = given.take("startingOffsetsByTimestampStrategy", "error").lower()
+        if strategy not in {"error", "latest"}:
+            _refuse(f"startingOffsetsByTimestampStrategy={strategy}", "set it to error or to latest")
+        delay = given.take("maxTriggerDelay", None)
+        return cls(
+            subscription=given.subscription(),
+            client=client,
+            store=store,
+            starting=given.position("starting", Edge.EARLIEST, Edge.LATEST),
+            ending=given.position("ending", Edge.LATEST),
+            latest_without_match=strategy == "latest",
+            min_partitions=given.number("minPartitions"),
+            max_records_per_partition=given.number("maxRecordsPerPartition"),
+            max_offsets_per_trigger=most,
+            min_offsets_per_trigger=least,
+            max_trigger_delay_ms=15 * 60_000 if delay is None else _duration_ms("maxTriggerDelay", delay),
+            fail_on_data_loss=given.boolean("failOnDataLoss", default=True),
+            include_headers=given.boolean("includeHeaders", default=False),
+            chunk_bytes=given.number("kbroker.chunk.bytes", at_least=LEAST_CHUNK_BYTES) or DEFAULT_CHUNK_BYTES,
+        )
+
+    def for_batch(self) -> SourceOptions:
+        """With the defaults of a batch query. Errors: InvalidOption for what makes no sense in one."""
+        starting = Edge.EARLIEST if self.starting is None else self.starting
+        ending = Edge.LATEST if self.ending is None else self.ending
+        if starting is Edge.LATEST or (isinstance(starting, AtOffsets) and Edge.LATEST in starting.offsets.values()):
+            _refuse("startingOffsets says latest in a batch query, which would read nothing", "name where it begins")
+        if isinstance(ending, AtOffsets) and Edge.EARLIEST in ending.offsets.values():
+            _refuse("endingOffsets says earliest (-2), which would read nothing", "name where it ends")
+        return replace(self, starting=starting, ending=ending)
+
+    def for_streaming(self) -> SourceOptions:
+        """With the defaults of a streaming query. Errors: InvalidOption for what makes no sense in one."""
+        if self.ending is not None:
+            _refuse(
+                "endingOffsets, endingTimestamp and endingOffsetsByTimestamp have no meaning in a streaming query",
+                "leave them out, or use spark.read",
+            )
+        return replace(self, starting=Edge.LATEST if self.starting is None else self.starting)
+
+
+class _Given:
+    """The options as text, under their own names."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._texts: dict[str, str] = {}
+        self._kafka: dict[str, str] = {}
+        self._store: dict[str, str] = {}
+        for name, text in options.items():
+            lowered = name.lower()
+            if lowered.startswith(KAFKA_PREFIX):
+                self._kafka[lowered.removeprefix(KAFKA_PREFIX)] = text
+            elif lowered.startswith(STORE_PREFIX):
+                self._store[lowered.removeprefix(STORE_PREFIX)] = text
+            elif lowered in _NAMES:
+                self._texts[_NAMES[lowered]] = text
+            else:
+                _unknown(name)
+
+    def take(self, name: str, default: T) -> str | T:
+        return self._texts.get(name, default)
+
+    def number(self, name: str, *, at_least: int = 1) -> int | None:
+        text = self._texts.get(name)
+        if text is None:
+            return None
+        if not text.strip().isascii() or not text.strip().isdigit() or int(text) < at_least:
+            _refuse(f"{name}={text} is no whole number of at least {at_least}", "correct it")
+        return int(text)
+
+    def boolean(self, name: str, *, default: bool) -> bool:
+        text = self._texts.get(name)
+        if text is None:
+            return default
+        if text.strip().lower() not in {"true", "false"}:
+            _refuse(f"{name}={text} is neither true nor false", "correct it")
+        return text.strip().lower() == "true"
+
+    def subscription(self) -> Subscription:
+        given = [name for name in ("subscribe", "subscribePattern", "assign") if name in self._texts]
+        if len(given) != 1:
+            said = f"{' and '.join(given)} are given together" if given else "nothing says which topics to read"
+            _refuse(said, "set exactly one of subscribe, subscribePattern and assign")
+        name, text = given[0], self._texts[given[0]]
+        if name == "assign":
+            return Subscription(partitions=_read(name, text, parse_assignment))
+        if name == "subscribePattern":
+            try:
+                re.compile(text)
+            except re.error as error:
+                _refuse(f"subscribePattern={text} is no regular expression: {error}", "correct it")
+            if not text:
+                _refuse("subscribePattern is empty", "give a regular expression, as .* for all topics")
+            return Subscription(pattern=text)
+        topics = tuple(dict.fromkeys(one.strip() for one in text.split(",") if one.strip()))
+        if not topics:
+            _refuse("subscribe names no topic", "give the topics' names with commas between them")
+        return Subscription(topics=topics)
+
+    def position(self, edge: str, *edges: Edge) -> Position | None:
+        """Where reading begins or ends; as in the Kafka source one time outweighs many, and times outweigh offsets."""
+        text = self._texts.get(f"{edge}Timestamp")
+        if text is not None:
+            if not re.fullmatch(r"\s*[+-]?\d{1,19}\s*", text, re.ASCII):
+                _refuse(f"{edge}Timestamp={text} is no number", "give the milliseconds since 1970-01-01 UTC")
+            return AtTimestamp(int(text))
+        name = f"{edge}OffsetsByTimestamp"
+        if name in self._texts:
+            return AtTimestamps(_read(name, self._texts[name], parse_positions))
+        name = f"{edge}Offsets"
+        text = self._texts.get(name)
+        if text is None:
+            return None
+        for one in edges:
+            if text.strip().lower() == one.value:
+                return one
+        if not text.lstrip().startswith("{"):
+            _refuse(f"{name}={text}", f"set it to {' or '.join(one.value for one in edges)}, or to offsets as JSON")
+        offsets: dict[Partition, int | Edge] = {}
+        for partition, offset in _read(name, text, parse_positions).items():
+            if offset < -2:
+                _refuse(f"{name} has offset {offset}", "offsets begin at 0; -2 means earliest and -1 latest")
+            offsets[partition] = {-2: Edge.EARLIEST, -1: Edge.LATEST}.get(offset, offset)
+        return AtOffsets(offsets)
+
+    def client(self) -> dict[str, Any] | None:
+        if "bootstrap.servers" not in self._kafka:
+            if self._kafka:
+                _refuse(f"kafka.{next(iter(self._kafka))} is set, but no broker", "set kafka.bootstrap.servers")
+            return None
+        servers = [one.strip() for one in self._kafka["bootstrap.servers"].split(",") if one.strip()]
+        try:
+            settings, others = client_properties.translate(self._kafka)
+            for server in servers:
+                client_properties.parse_server(server)
+        except ConfigError as error:
+            _refuse(f"an option that begins with kafka.: {error}", "correct it")
+        if others:
+            _unknown(KAFKA_PREFIX + others[0])
+        if not servers:
+            _refuse("kafka.bootstrap.servers names no broker", "give host:port, with commas between several")
+        return {"bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS, **settings, "bootstrap_servers": servers}
+
+    def store(self) -> StoreOptions | None:
+        class_name, file = self._texts.get(STORE_CLASS), self._texts.get("kbroker.config")
+        if file is not None:
+            found = _from_broker_settings(file)
+            if class_name is not None and class_name != found.class_name:
+                return StoreOptions(class_name, dict(self._store))
+            return StoreOptions(found.class_name, {**found.configs, **self._store})
+        if class_name is None and not self._store:
+            return None
+        return StoreOptions(class_name, dict(self._store))
+
+
+def _from_broker_settings(path: str) -> StoreOptions:
+    """The store of a broker whose properties file this is."""
+    from kbroker.config import Settings  # noqa: PLC0415  (all of a broker's settings, for who has such a file)
+
+    try:
+        with open(path, "rb") as file:
+            settings = Settings.load(file.read(), file_name=path)
+    except OSError as error:
+        _refuse(f"kbroker.config={path}: {error.strerror or error}", "name a file that the driver can read")
+    except ConfigError as error:
+        _refuse(f"kbroker.config={path}: {error}", "name a file that a broker starts with")
+    configs = dict(settings.tier.rsm_configs)
+    if settings.tier.is_directory:
+        configs = {"log.dir": settings.data_directory, **configs}
+    return StoreOptions(settings.tier.remote_log_storage_manager_class_name, configs)
+
+
+def _duration_ms(name: str, text: str) -> int:
+    found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text.lower(), re.ASCII)
+    if found is None or (found[2] or "ms") not in _UNITS_MS:
+        _refuse(f"{name}={text} is no duration", "write it like 30s, 15m or 500ms")
+    return int(found[1]) * _UNITS_MS[found[2] or "ms"]
+
+
+def _read(name: str, text: str, parse: Callable[[str], T]) -> T:
+    try:
+        return parse(text)
+    except MalformedPositions as error:
+        _refuse(f"{name}={text}: {error}", 'write it like {"topic": {"0": 23, "1": -2}}; assign like {"topic": [0, 1]}')
+
+
+def _unknown(name: str) -> NoReturn:
+    names = {one.lower(): one for one in (*KNOWN, *(KAFKA_PREFIX + one for one in client_properties.KNOWN))}
+    near = get_close_matches(name.lower(), names, n=1, cutoff=0.6)
+    _refuse(
+        f"there is no option {name}", f"did you mean {names[near[0]]}?" if near else "leave it out, see docs/spark.md"
+    )
+
+
+def _refuse(what: str, remedy: str) -> NoReturn:
+    raise InvalidOption(what, remedy=remedy)

@@ -1,0 +1,217 @@
+"""Which piece of which segment holds which offsets: the plan of a read, from what is known and nothing else.
+
+A range of offsets is tiled: it begins where it was said to, each offset is in exactly one piece, and what lies between
+two segments of the tier, or behind the last one, is fetched from the broker. So a plan stays right whatever moves
+between the tiers while it is carried out: pieces say which offsets are read, and only prefer where.
+
+A segment counts when it is finished and part of the log's history, as in `kbroker.tiered.plan`; and a piece of it only
+as far as its leader epochs are those of the log at these very offsets, which a segment whose head lies below the log's
+first epoch need not satisfy by the first rule alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final, NamedTuple, TypeAlias
+
+from kbroker.spark.pieces import Piece, SegmentPiece, TailPiece
+from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
+from kbroker.tiered.indexes import RemoteIndexes
+from kbroker.tiered.plan import Lineage, clipped_epochs, without_empty_epochs
+
+SPLIT_BYTES: Final = 64 << 20
+"""Segments are read in pieces of about this size, so that a few large ones keep more than a few cores busy."""
+
+Epochs: TypeAlias = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """What is known of a partition when a read is planned.
+
+    Units  end_offset is exclusive: the high watermark, or what lies behind the tier where no broker was asked
+    Shape  segments are all that are known, of whatever state and history; leader_epochs is (leader_epoch, start_offset)
+           ascending, the history of the log; has_broker says that what the tier has not got can be fetched
+    """
+
+    id: TopicIdPartition
+    log_start_offset: int
+    end_offset: int
+    leader_epochs: tuple[tuple[int, int], ...]
+    segments: tuple[RemoteLogSegmentMetadata, ...]
+    has_broker: bool
+
+
+class Hole(NamedTuple):
+    """Offsets that nobody has. Units: end_offset is exclusive."""
+
+    start_offset: int
+    end_offset: int
+
+
+def usable_segments(state: PartitionState) -> list[RemoteLogSegmentMetadata]:
+    """The finished segments of the log's history, by their first offsets."""
+    lineage = Lineage(state.leader_epochs, log_end_offset=state.end_offset)
+    found = [
+        one for one in state.segments if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED and one in lineage
+    ]
+    return sorted(found, key=lambda one: (one.start_offset, one.end_offset, one.event_timestamp_ms))
+
+
+def tile(state: PartitionState, start_offset: int, end_offset: int) -> list[Piece | Hole]:
+    """The pieces that tile [start_offset, end_offset), in order.
+
+    Shape  holes are there only without a broker; with one they are pieces to be fetched
+    """
+    usable = usable_segments(state)
+    history = without_empty_epochs(state.leader_epochs)
+    found: list[Piece | Hole] = []
+    at, first = start_offset, 0
+    while at < end_offset:
+        while first < len(usable) and usable[first].end_offset < at:
+            first += 1  # no offset from here on lies in it
+        best, best_end, following = None, at, end_offset
+        for one in usable[first:]:
+            if one.start_offset > at:
+                following = min(following, one.start_offset)
+                break
+            end = _agreed_end(one.segment_leader_epochs, history, at, min(one.end_offset + 1, end_offset))
+            if end > best_end:
+                best, best_end = one, end
+        if best is not None:
+            found.append(SegmentPiece(best, at, best_end))
+            at = best_end
+            continue
+        # Ranges side by side that the tier has not got are one.
+        previous = found[-1] if found else None
+        if isinstance(previous, TailPiece | Hole) and previous.end_offset == at:
+            found.pop()
+            at = previous.start_offset
+        found.append(
+            TailPiece(state.id.topic, state.id.topic_id, state.id.partition, at, following)
+            if state.has_broker
+            else Hole(at, following)
+        )
+        at = following
+    return found
+
+
+def _agreed_end(segment_epochs: Epochs, history: Epochs, start: int, end: int) -> int:
+    """Up to where, from `start` on, a segment has the epochs that the log has; `start` if not even there."""
+    here, there = clipped_epochs(segment_epochs, start, end), clipped_epochs(history, start, end)
+    if not here or not there or here[0] != there[0]:
+        return start
+    for (epoch, at), (other_epoch, other_at) in zip(here[1:], there[1:], strict=False):
+        if (epoch, at) != (other_epoch, other_at):
+            return min(at, other_at)
+    shorter = min(len(here), len(there))
+    longer = here if len(here) > len(there) else there
+    return longer[shorter][1] if len(here) != len(there) else end
+
+
+# --- where in a segment -----------------------------------------------------------------------------------------------
+
+
+def placed(piece: SegmentPiece, indexes: RemoteIndexes) -> SegmentPiece:
+    """A piece with its positions by the segment's offset index."""
+    return replace(
+        piece,
+        start_position=indexes.position_for(piece.start_offset),
+        end_position=_end_position(piece, indexes),
+    )
+
+
+def _end_position(piece: SegmentPiece, indexes: RemoteIndexes) -> int | None:
+    """Where all of the piece lies before; None for the segment's end."""
+    if piece.end_offset > piece.segment.end_offset:
+        return None
+    # The batch at an entry ends with the entry's offset, so the first entry behind one that reaches the end will do.
+    inside = indexes.ceiling_offset(piece.end_offset - 1)
+    behind = None if inside is None else indexes.ceiling_offset(inside.last_offset + 1)
+    return None if behind is None else behind.position
+
+
+def needs_index(piece: SegmentPiece, *, parts: int, split_bytes: int = SPLIT_BYTES) -> bool:
+    """Whether the offset index of its segment is of any use for the piece."""
+    segment = piece.segment
+    is_whole = piece.start_offset <= segment.start_offset and piece.end_offset > segment.end_offset
+    return not is_whole or parts > 1 or segment.segment_size_in_bytes > split_bytes
+
+
+# --- splitting --------------------------------------------------------------------------------------------------------
+
+
+def parts_of(pieces: Sequence[Piece], *, at_least: int | None, most_records: int | None) -> list[int]:
+    """Into how many parts of equally many offsets each piece is to be cut, as the Kafka source counts them."""
+    counts = [piece.end_offset - piece.start_offset for piece in pieces]
+    parts = [1] * len(pieces)
+    if most_records is not None:
+        parts = [max(1, -(-count // most_records)) for count in counts]
+    if at_least is not None and sum(parts) < at_least:
+        total = sum(counts)
+        wanted = [max(1, round(at_least * count / total)) for count in counts]
+        parts = [max(one, other) for one, other in zip(parts, wanted, strict=True)]
+        # Rounding may leave some missing: the largest parts are cut again.
+        while sum(parts) < at_least and any(count > part for count, part in zip(counts, parts, strict=True)):
+            largest = max(range(len(parts)), key=lambda at: counts[at] / parts[at])
+            parts[largest] += 1
+    return [min(part, count) for part, count in zip(parts, counts, strict=True)]
+
+
+def cut(piece: Piece, parts: int) -> list[Piece]:
+    """A piece in parts of equally many offsets."""
+    count = piece.end_offset - piece.start_offset
+    borders = [piece.start_offset + count * number // parts for number in range(parts + 1)]
+    return [_between(piece, start, end) for start, end in pairwise(borders) if start < end]
+
+
+def cut_by_bytes(piece: SegmentPiece, indexes: RemoteIndexes, split_bytes: int = SPLIT_BYTES) -> list[SegmentPiece]:
+    """A piece in parts of about equally many bytes, none much larger than `split_bytes`; borders are batches' ends."""
+    whole = placed(piece, indexes)
+    end = piece.segment.segment_size_in_bytes if whole.end_position is None else whole.end_position
+    size = end - whole.start_position
+    count = -(-size // split_bytes)
+    borders = {piece.start_offset, piece.end_offset}
+    for number in range(1, count):
+        entry = indexes.floor_position(whole.start_position + size * number // count)
+        if entry is not None and piece.start_offset < entry.last_offset + 1 < piece.end_offset:
+            borders.add(entry.last_offset + 1)
+    ordered = sorted(borders)
+    return [replace(piece, start_offset=one, end_offset=two) for one, two in pairwise(ordered)]
+
+
+def _between(piece: Piece, start: int, end: int) -> Piece:
+    return replace(piece, start_offset=start, end_offset=end)
+
+
+def divided(
+    pieces: Iterable[Piece],
+    indexes_of: Callable[[RemoteLogSegmentMetadata], RemoteIndexes | None],
+    *,
+    at_least: int | None = None,
+    most_records: int | None = None,
+    split_bytes: int = SPLIT_BYTES,
+) -> list[Piece]:
+    """Pieces cut for many cores, each with its positions; together they tile what the given ones did.
+
+    `indexes_of` gives a segment's indexes, or None where they cannot be had: then what is cut off is read in vain.
+    """
+    wanted = list(pieces)
+    found: list[Piece] = []
+    known: dict[object, RemoteIndexes | None] = {}
+    for piece, parts in zip(wanted, parts_of(wanted, at_least=at_least, most_records=most_records), strict=True):
+        if isinstance(piece, TailPiece) or not needs_index(piece, parts=parts, split_bytes=split_bytes):
+            found += cut(piece, parts)
+            continue
+        segment_id = piece.segment.remote_log_segment_id
+        if segment_id not in known:
+            known = {segment_id: indexes_of(piece.segment)}  # pieces of a segment lie side by side
+        indexes = known[segment_id]
+        if indexes is None:
+            found += [piece] if most_records is None else cut(piece, parts)
+            continue
+        smaller = cut(piece, parts) if parts > 1 else cut_by_bytes(piece, indexes, split_bytes)
+        found += [placed(one, indexes) for one in smaller if isinstance(one, SegmentPiece)]
+    return found

@@ -1,0 +1,233 @@
+"""The driver's part of a read: from options to offsets, and from offsets to pieces.
+
+Batch queries ask for both once. Streaming queries ask for offsets again and again, and for pieces between offsets that
+a checkpoint may have kept over a restart.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import NamedTuple
+from uuid import UUID
+
+from kbroker.spark.errors import InvalidOption, OffsetsOutOfRange
+from kbroker.spark.inventory import Bounds, Inventory, open_inventory
+from kbroker.spark.options import SourceOptions
+from kbroker.spark.pieces import Piece
+from kbroker.spark.plan import Hole, PartitionState, divided, tile
+from kbroker.spark.positions import AtOffsets, AtTimestamp, AtTimestamps, Edge, Offsets, Partition, Position
+from kbroker.spark.reading import Reading, not_covered
+from kbroker.spark.remote_times import load_indexes
+from kbroker.spark.stores import open_store
+from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageError
+from kbroker.tiered.indexes import RemoteIndexes
+
+logger = logging.getLogger("kbroker.spark")
+
+
+class Extent(NamedTuple):
+    """What is there at a moment. Shape: ids by topic; bounds by partition."""
+
+    ids: dict[str, UUID]
+    bounds: dict[Partition, Bounds]
+
+
+class Range(NamedTuple):
+    """What a batch query reads, of what is there. Units: end offsets are exclusive."""
+
+    extent: Extent
+    start: Offsets
+    end: Offsets
+
+
+class Planner:
+    """A context manager. Errors: KbrokerSourceError from everything."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self._stack = ExitStack()
+        self._inventory: Inventory | None = None
+
+    def __enter__(self) -> Planner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of connections; what is asked next opens them again."""
+        self._inventory = None
+        self._stack.close()
+
+    @property
+    def reading(self) -> Reading:
+        """What the executors need."""
+        options = self.options
+        return Reading(options.store, options.client, options.chunk_bytes, options.fail_on_data_loss)
+
+    @property
+    def inventory(self) -> Inventory:
+        """Opened by the first question."""
+        if self._inventory is None:
+            self._inventory = open_inventory(self.options.client, self.options.store, self._stack)
+        return self._inventory
+
+    # --- offsets ------------------------------------------------------------------------------------------------------
+
+    def extent(self) -> Extent:
+        """Which partitions there are that are meant, and where they begin and end now."""
+        topics = self.inventory.topics(self.options.subscription)
+        partitions = [(topic, index) for topic, (_, indexes) in sorted(topics.items()) for index in indexes]
+        ids = {topic: topic_id for topic, (topic_id, _) in topics.items()}
+        return Extent(ids, self.inventory.bounds(partitions))
+
+    def batch_range(self) -> Range:
+        """Where a batch query begins and ends."""
+        extent = self.extent()
+        start, end = self.starting(extent), self._ending(extent)
+        is_by_offsets = isinstance(self.options.starting, AtOffsets) and isinstance(self.options.ending, AtOffsets)
+        for partition in start:
+            if start[partition] > end[partition]:
+                if is_by_offsets:
+                    raise InvalidOption(
+                        f"startingOffsets begins at {start[partition]}, and endingOffsets ends at {end[partition]}",
+                        remedy="correct one of them",
+                        topic=partition[0],
+                        partition=partition[1],
+                    )
+                start[partition] = end[partition]
+        return Range(extent, start, end)
+
+    def starting(self, extent: Extent) -> Offsets:
+        """Where the options say that reading begins."""
+        assert self.options.starting is not None
+        found = self._resolved(self.options.starting, extent, "starting")
+        start: Offsets = {}
+        for partition, offset in found.items():
+            if offset is None and not self.options.latest_without_match:
+                raise OffsetsOutOfRange(
+                    "no record is as late as the starting timestamp",
+                    remedy="give an earlier one, or set startingOffsetsByTimestampStrategy=latest",
+                    topic=partition[0],
+                    partition=partition[1],
+                )
+            start[partition] = extent.bounds[partition].end_offset if offset is None else offset
+        return start
+
+    def _ending(self, extent: Extent) -> Offsets:
+        assert self.options.ending is not None
+        found = self._resolved(self.options.ending, extent, "ending")
+        return {
+            partition: extent.bounds[partition].end_offset if offset is None else offset
+            for partition, offset in found.items()
+        }
+
+    def _resolved(self, position: Position, extent: Extent, edge: str) -> dict[Partition, int | None]:
+        """An offset for each partition; None where no record is as late as a timestamp."""
+        bounds = extent.bounds
+        if isinstance(position, Edge):
+            return {partition: _edge(position, found) for partition, found in bounds.items()}
+        if isinstance(position, AtTimestamp):
+            return self._at(dict.fromkeys(bounds, position.timestamp_ms), bounds)
+        if isinstance(position, AtTimestamps):
+            _check_all(position.timestamps_ms, bounds, f"{edge}OffsetsByTimestamp")
+            return self._at({partition: position.timestamps_ms[partition] for partition in bounds}, bounds)
+        _check_all(position.offsets, bounds, f"{edge}Offsets")
+        found: dict[Partition, int | None] = {}
+        for partition, there in bounds.items():
+            offset = position.offsets[partition]
+            found[partition] = _edge(offset, there) if isinstance(offset, Edge) else self._within(
+                partition, offset, there, f"{edge}Offsets"
+            )  # fmt: skip
+        return found
+
+    def _at(
+        self, timestamps_ms: Mapping[Partition, int], bounds: Mapping[Partition, Bounds]
+    ) -> dict[Partition, int | None]:
+        found = self.inventory.offsets_at(timestamps_ms)
+        # Records that came since the ends were looked up are not part of this read.
+        return {
+            partition: None if offset is None or offset >= bounds[partition].end_offset else offset
+            for partition, offset in found.items()
+        }
+
+    def _within(self, partition: Partition, offset: int, there: Bounds, what: str) -> int:
+        """An offset that there is. Errors: OffsetsOutOfRange, unless failOnDataLoss=false."""
+        if there.log_start_offset <= offset <= there.end_offset:
+            return offset
+        nearest = min(max(offset, there.log_start_offset), there.end_offset)
+        said = f"{what} has {offset}; there are the offsets {there.log_start_offset} to {there.end_offset - 1}"
+        if self.options.fail_on_data_loss:
+            raise OffsetsOutOfRange(
+                said,
+                remedy="name offsets that there are (-2 earliest, -1 latest); failOnDataLoss=false takes the nearest",
+                topic=partition[0],
+                partition=partition[1],
+                offset=offset,
+            )
+        logger.warning("%s-%d: %s; %d is taken (failOnDataLoss=false)", *partition, said, nearest)
+        return nearest
+
+    # --- pieces -------------------------------------------------------------------------------------------------------
+
+    def pieces(self, start: Mapping[Partition, int], end: Mapping[Partition, int], extent: Extent) -> list[Piece]:
+        """The pieces that tile the ranges of offsets from start to end, for the executors."""
+        wanted = [partition for partition in end if start[partition] < end[partition]]
+        states = self.inventory.states(wanted, extent.bounds)
+        tiled: list[Piece] = []
+        for partition, state in zip(wanted, states, strict=True):
+            tiled += self._covered(state, start[partition], end[partition])
+        options = self.options
+        return divided(
+            tiled, self._indexes, at_least=options.min_partitions, most_records=options.max_records_per_partition
+        )
+
+    def _covered(self, state: PartitionState, start: int, end: int) -> list[Piece]:
+        """The pieces of a partition. Errors: OffsetsNotCovered, unless failOnDataLoss=false."""
+        found: list[Piece] = []
+        for piece in tile(state, start, end):
+            if not isinstance(piece, Hole):
+                found.append(piece)
+                continue
+            error = not_covered(state, *piece)
+            if self.options.fail_on_data_loss:
+                raise error
+            logger.warning("%s (failOnDataLoss=false)", error)
+        return found
+
+    def _indexes(self, segment: RemoteLogSegmentMetadata) -> RemoteIndexes | None:
+        assert self.options.store is not None
+        try:
+            found = load_indexes(open_store(self.options.store), segment)
+        except RemoteStorageError as error:
+            logger.warning("the indexes of a segment cannot be read, it will be read from its beginning: %s", error)
+            return None
+        if found is None:
+            logger.warning("the indexes of %s are damaged, it will be read from its beginning", segment)
+        return found
+
+
+def batch_pieces(options: SourceOptions) -> list[Piece]:
+    """All that a batch query reads."""
+    with Planner(options.for_batch()) as planner:
+        wanted = planner.batch_range()
+        return planner.pieces(wanted.start, wanted.end, wanted.extent)
+
+
+def _edge(edge: Edge, there: Bounds) -> int:
+    return there.log_start_offset if edge is Edge.EARLIEST else there.end_offset
+
+
+def _check_all(given: Mapping[Partition, object], there: Mapping[Partition, Bounds], option: str) -> None:
+    """Each partition is named, and no other. Errors: InvalidOption."""
+    for partitions, said in (
+        (there.keys() - given.keys(), "does not name"),
+        (given.keys() - there.keys(), "names what is not read,"),
+    ):
+        if partitions:
+            names = ", ".join(f"{topic}-{index}" for topic, index in sorted(partitions))
+            raise InvalidOption(
+                f"{option} {said} {names}", remedy="name each partition that is read, -2 for earliest and -1 for latest"
+            )

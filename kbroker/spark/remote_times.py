@@ -1,0 +1,97 @@
+"""Finding an offset by its time in the tier, with the time indexes of the segments and nothing else.
+
+Timestamps need not ascend. The answer is the first record, by offset, that is at least as late as what was asked for:
+the same as a broker's, since both go by the largest timestamps that are kept for segments, index entries and batches.
+
+Source  RemoteLogManager.findOffsetByTimestamp of Apache Kafka 4.3.1
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import BinaryIO
+
+from kbroker.spark.plan import PartitionState, usable_segments
+from kbroker.storage.index import CorruptIndex
+from kbroker.tiered.api import (
+    IndexType,
+    RemoteLogSegmentMetadata,
+    RemoteResourceNotFound,
+    RemoteStorageError,
+    RemoteStorageManager,
+)
+from kbroker.tiered.indexes import RemoteIndexes, checked_offsets, checked_times
+from wire.record_batch import HEADER_SIZE, RecordBatch
+
+PIECE_BYTES = 1 << 20
+
+
+def load_indexes(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> RemoteIndexes | None:
+    """Offset and time index of a segment, checked; None where they are missing or damaged: they only save reading.
+
+    Errors  RemoteStorageError where the store cannot be asked
+    """
+    try:
+        offsets = checked_offsets(storage.fetch_index(segment, IndexType.OFFSET), segment)
+        times = checked_times(storage.fetch_index(segment, IndexType.TIMESTAMP), segment)
+    except (CorruptIndex, RemoteResourceNotFound):
+        return None
+    except RemoteStorageError as error:
+        if type(error) is RemoteStorageError:
+            return None  # the store says that it is not what was stored
+        raise
+    return RemoteIndexes(segment.start_offset, offsets, times, b"")
+
+
+def first_at_or_after(storage: RemoteStorageManager, state: PartitionState, timestamp_ms: int) -> int | None:
+    """The first offset, from the log's start on, whose record is at least that late; None if there is none.
+
+    Errors  RemoteStorageError
+    """
+    for segment in usable_segments(state):
+        if segment.max_timestamp_ms < timestamp_ms or segment.end_offset < state.log_start_offset:
+            continue
+        found = _in_segment(storage, segment, timestamp_ms, max(segment.start_offset, state.log_start_offset))
+        if found is not None:
+            return found
+    return None
+
+
+def _in_segment(
+    storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, timestamp_ms: int, start_offset: int
+) -> int | None:
+    indexes = load_indexes(storage, segment)
+    position = 0 if indexes is None else indexes.position_for_timestamp(timestamp_ms, start_offset)
+    with closing(storage.fetch_log_segment(segment, position)) as stream:
+        while position < segment.segment_size_in_bytes:
+            batch = _next_batch(stream, segment, position)
+            position += batch.size
+            if batch.last_offset < start_offset or batch.max_timestamp < timestamp_ms or batch.is_control:
+                continue
+            for record in batch.records():
+                if record.timestamp >= timestamp_ms and record.offset >= start_offset:
+                    return record.offset
+    return None
+
+
+def _next_batch(stream: BinaryIO, segment: RemoteLogSegmentMetadata, position: int) -> RecordBatch:
+    """The batch at which a stream stands, checked."""
+    head = _exactly(stream, HEADER_SIZE)
+    size = int.from_bytes(head[8:12], "big", signed=True) + 12
+    if len(head) < HEADER_SIZE or not HEADER_SIZE <= size <= segment.segment_size_in_bytes - position:
+        raise RemoteStorageError(f"there is no whole batch at byte {position} of {segment.remote_log_segment_id.id}")
+    batch = RecordBatch(memoryview(head + _exactly(stream, size - HEADER_SIZE)), 0)
+    if len(batch.data) < size or not batch.crc_is_valid():
+        raise RemoteStorageError(f"the batch at byte {position} of {segment.remote_log_segment_id.id} is damaged")
+    return batch
+
+
+def _exactly(stream: BinaryIO, size: int) -> bytes:
+    pieces = []
+    while size > 0:
+        piece = stream.read(min(size, PIECE_BYTES))
+        if not piece:
+            break
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
