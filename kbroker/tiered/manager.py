@@ -40,6 +40,7 @@ from kbroker.tiered.api import (
     TopicIdPartition,
 )
 from kbroker.tiered.calls import plugin_errors
+from kbroker.tiered.outage import Outage
 from kbroker.tiered.partition import TierCounters
 from kbroker.tiered.ports import PartitionReader, PartitionWriter
 from kbroker.tiered.quota import ByteQuota
@@ -92,6 +93,7 @@ class RemoteLogManager:
         )
         self.copiers = trio.CapacityLimiter(settings.remote_log_manager_copier_thread_pool_size)
         self.expirers = trio.CapacityLimiter(settings.remote_log_manager_expiration_thread_pool_size)
+        self.outage = Outage(env.now_ms)
         self.copy_turn = trio.Lock()
         self.turns = trio.CapacityLimiter(ROUNDS_AT_ONCE)
         self._registry = RemotePartitions(env.disk, directory)
@@ -319,6 +321,8 @@ class RemoteLogManager:
             await running.run()
         finally:
             partition.remote = None
+            for number in (0, 1):
+                self.outage.ended((partition.key, number))
             self.retired.add(running.held.remote.counters)
             del self._held[partition.key]
             running.ended.set()

@@ -9,6 +9,8 @@ Source  RLMCopyTask, RLMExpirationTask, RLMFollowerTask of Apache Kafka 4.3.1
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +27,7 @@ from kbroker.tiered.api import (
 )
 from kbroker.tiered.calls import plugin_errors
 from kbroker.tiered.copying import CustomMetadataTooLarge, copy_segment, find_unfinished, tidy
-from kbroker.tiered.partition import NOTHING, TierCounters
+from kbroker.tiered.partition import NOTHING
 from kbroker.tiered.plan import CopyCandidate, plan_copies
 from kbroker.tiered.ports import PartitionReader
 from kbroker.tiered.tools import Held, TierTools, new_remote
@@ -108,6 +110,7 @@ class PartitionTasks:
                 self._tell(number, error)
             else:
                 back_off.reset()
+                self.manager.outage.ended((self.held.partition.key, number))
                 if not self._is_given_up:
                     self._note_error(number, "")
             if number == 0:
@@ -117,11 +120,15 @@ class PartitionTasks:
 
     def _tell(self, number: int, error: RemoteStorageError | KafkaError) -> None:
         """Note what went wrong, and log it unless that was the last thing that was said of the partition."""
-        told = str(error)
+        told, partition, outage = str(error), self.held.partition, self.manager.outage
+        who = partition.key, number
+        if isinstance(error, RetriableRemoteStorageError):
+            outage.failed(who, topic=partition.topic, partition=partition.index, error=told)
+        else:
+            outage.ended(who)
         if told == self._errors[number]:
             return
         self._note_error(number, told)
-        partition = self.held.partition
         tell = events.info if isinstance(error, RetriableRemoteStorageError) else events.warning
         tell("the tier does not do what it should", topic=partition.topic, partition=partition.index, error=told)
 
@@ -230,11 +237,14 @@ async def delete_partition(manager: RemoteLogManager, gone: TopicIdPartition) ->
             partition = tools.partitions.find_partition((gone.topic, gone.partition))
             if partition is not None and partition.topic_id == gone.topic_id:
                 await _give_up_remote_part(tools, partition)
-            async with manager.expirers:
-                await _delete_all(tools, manager.retired, gone, stuck)
-                with plugin_errors("on_stop_partitions"):
-                    await tools.metadata.on_stop_partitions([gone])
+            await _delete_all(manager, gone, stuck)
+            with plugin_errors("on_stop_partitions"):
+                await tools.metadata.on_stop_partitions([gone])
         except (RemoteStorageError, KafkaError) as error:
+            if isinstance(error, RetriableRemoteStorageError):
+                manager.outage.failed(gone, topic=gone.topic, partition=gone.partition, error=error)
+            else:
+                manager.outage.ended(gone)
             if str(error) != told:
                 told = str(error)
                 events.info(
@@ -245,6 +255,7 @@ async def delete_partition(manager: RemoteLogManager, gone: TopicIdPartition) ->
                 )
             await tools.env.sleep_ms(back_off.next_ms(tools.settings.remote_log_manager_task_interval_ms))
         else:
+            manager.outage.ended(gone)
             events.info("nothing of a partition is left in the tier", topic=gone.topic, partition=gone.partition)
             return
 
@@ -258,10 +269,27 @@ async def _give_up_remote_part(tools: TierTools, partition: PartitionReader) -> 
     tools.partitions.wake(partition.key)
 
 
-async def _delete_all(
-    tools: TierTools, counters: TierCounters, gone: TopicIdPartition, stuck: set[RemoteLogSegmentId]
-) -> None:
+async def _delete_all(manager: RemoteLogManager, gone: TopicIdPartition, stuck: set[RemoteLogSegmentId]) -> None:
+    """Delete the segments of a partition, as many at once as may be of all, and what expires of others in between."""
+    tools = manager.tools
     with plugin_errors("following the metadata"):
         await tools.metadata.on_partition_leadership_changes([gone], [])
         await tools.metadata.wait_until_ready(gone)
-    await expiring.delete_segments(tools, counters, tools.metadata.list_remote_log_segments(gone), stuck=stuck)
+    known = tools.metadata.list_remote_log_segments(gone)
+    left = deque(sorted(known, key=lambda one: (one.remote_log_segment_id in stuck, one.start_offset)))
+    failures: list[RemoteStorageError] = []
+
+    async def delete_some() -> None:
+        while left and not any(isinstance(one, RetriableRemoteStorageError) for one in failures):
+            async with manager.expirers:
+                try:
+                    if left:
+                        await expiring.delete_segments(tools, manager.retired, [left.popleft()], stuck=stuck)
+                except RemoteStorageError as error:
+                    failures.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(min(len(left), math.ceil(manager.expirers.total_tokens))):
+            nursery.start_soon(delete_some)
+    if failures:
+        raise failures[-1]

@@ -258,6 +258,37 @@ async def test_kafka_19981_m1_while_the_store_is_down_attempts_are_quiet_and_do_
     assert len(said) == 1
 
 
+async def test_m1_an_outage_of_the_store_is_a_warning_once_however_many_partitions_wait_and_so_is_its_end(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = Site()
+    for index in range(5):
+        site.append(site.add(index=index), 9)
+    gone = site.add("gone")
+    site.append(gone, 9)
+    async with site.at_work():
+        site.delete_topic(gone)
+        await site.changed()
+        site.storage.down = RetriableRemoteStorageError("connection refused")
+        for partition in tuple(site.partitions.values()):
+            site.append(partition, 9)
+        for _ in range(2):
+            caplog.clear()
+            await site.rounds(5)
+            assert site.manager.outage.is_on
+            if site.storage.down.args == ("connection refused",):
+                assert [one.levelname for one in caplog.records] == ["WARNING"]
+            else:
+                assert not caplog.records, "another error is the same outage"
+            site.storage.down = RetriableRemoteStorageError("no route")
+        site.storage.down = None
+        await site.rounds(40)
+        assert not site.manager.outage.is_on
+        assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
+            ("WARNING", "the tier answers again")
+        ], "and its end"
+
+
 async def test_a_plug_in_that_raises_anything_fails_and_harms_nobody_else(autojump_clock: MockClock) -> None:
     site = Site()
     orders, others = site.add(), site.add("others")

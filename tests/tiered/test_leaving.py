@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import trio
 from trio.testing import MockClock
 
 from kbroker.storage.checkpoint import read_file
@@ -12,7 +13,7 @@ from kbroker.tiered.api import (
     RetriableRemoteStorageError,
 )
 from kbroker.tiered.tools import id_of
-from tests.tiered.tier_site import Site, tiered_config
+from tests.tiered.tier_site import Site, settings, tiered_config
 
 HOUR_MS = 3_600_000
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
@@ -139,6 +140,41 @@ async def test_kafka_15130_the_deletion_of_a_topic_is_a_job_that_survives_restar
             ours = {one.remote_log_segment_id.id for one in site.segments(others)}
             assert len(ours) == 1
             assert (site.objects() == ours) is is_up
+
+
+async def test_the_segments_of_a_deleted_topic_go_as_many_at_once_as_there_are_threads(
+    autojump_clock: MockClock,
+) -> None:
+    """Deletions that take a minute each: nine of them, three threads, and another partition has its turn between."""
+    running = most = 0
+
+    class SlowThreads:
+        async def run_blocking(self, function, *arguments):  # type: ignore[no-untyped-def]
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await trio.sleep(60)
+            running -= 1
+            return function(*arguments)
+
+        def resize(self, limit: int) -> None:
+            raise AssertionError(limit)
+
+    site = Site(tier=settings(remote_log_manager_expiration_thread_pool_size=3))
+    orders, others = site.add(), site.add("others")
+    site.append(orders, 38)
+    site.append(others, 9)
+    async with site.at_work():
+        assert len(site.segments(orders)) == 9
+        site.manager.tools.delete_threads = SlowThreads()
+        site.delete_topic(orders)
+        await site.changed()
+        site.reconfigure(others, retention_bytes=800)
+        site.manager.request_copy(others.key)
+        await trio.sleep(4 * 60 + 30)
+        assert len(site.finished(others)) == 1
+        assert site.objects() == {one.remote_log_segment_id.id for one in site.segments(others)}
+        assert most == 3
 
 
 async def test_m8_a_topic_deleted_just_before_the_broker_died_leaves_nothing(autojump_clock: MockClock) -> None:
