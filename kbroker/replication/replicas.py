@@ -48,6 +48,7 @@ class Replicas:
         self._static_settings = settings
         self._image = image
         self._default_config: LogConfig | None = None
+        self._kept_from_compaction: set[str] = set()
         self._take_dynamic_settings(image)
 
     # Start and end
@@ -252,9 +253,7 @@ class Replicas:
         self._default_config = None
 
     def _is_tiered(self, topic: str, config: LogConfig) -> bool:
-        """Whether a topic that has the setting is tiered: some may have it in vain, and a compacted one whose policy is
-        the broker's, which was changed afterwards, is not.
-        """
+        """Whether a topic that has the setting is tiered: some may have it in vain."""
         has_system = self.settings.tier.remote_log_storage_system_enable
         return has_system and is_tierable(topic) and not config.is_compacting
 
@@ -262,6 +261,13 @@ class Replicas:
         overrides = image.topic_configs(topic)
         if overrides:
             config = self.settings.log_config(overrides, LogConfig)
+            if config.remote_storage_enable and config.is_compacting and "cleanup.policy" not in overrides:
+                # The broker's policy was changed afterwards. Were the topic loaded as one without a tier, its log would
+                # begin with what is here.
+                if topic not in self._kept_from_compaction:
+                    self._kept_from_compaction.add(topic)
+                    log.warning("a tiered topic is not compacted, whatever log.cleanup.policy says", topic=topic)
+                config = replace(config, cleanup_policy=frozenset({"delete"}))
             if config.remote_storage_enable and not self._is_tiered(topic, config):
                 return replace(config, remote_storage_enable=False)
             return config

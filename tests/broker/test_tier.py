@@ -262,6 +262,26 @@ async def test_new_partitions_of_a_tiered_topic_are_tiered() -> None:
             await read_all(client, "t", 3, partition=partition)
 
 
+async def test_a_policy_that_the_broker_is_given_later_takes_no_topic_out_of_the_tier(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Loaded as one without a tier, its log would begin with what is here."""
+    disk = SimulatedDisk()
+    async with memory_broker(disk, settings=QUICK) as broker:
+        client = await broker.connect()
+        await create_topic(client, "t", settings=TIERED)
+        await fill(client, "t", 6)
+        await until(lambda: local_start(broker, "t") == 5)
+    async with memory_broker(disk, settings={**QUICK, "log.cleanup.policy": "compact"}, seed=1) as broker:
+        client = await broker.connect()
+        await fill(client, "t", 6, start=6)
+        await until(lambda: local_start(broker, "t") == 11)
+        assert (await list_offset(client, "t", EARLIEST))[1] == 0
+        await read_all(client, "t", 12)
+    said = [one for one in caplog.records if "is not compacted" in one.getMessage()]
+    assert [one.levelname for one in said] == ["WARNING"]
+
+
 async def test_a_broker_does_not_start_without_the_tier_that_its_topics_are_in() -> None:
     """KAFKA-15267."""
     disk = SimulatedDisk()
