@@ -167,7 +167,7 @@ class _Explained:
         remote = live.get("remote")
         if remote is not None:
             highest = remote["highest_offset_in_remote_storage"]
-            return TierView(True, remote["copies"], highest, remote["last_error"] or "")
+            return TierView(True, remote["copies"], highest, remote["last_error"] or "", remote["waits_for_quota"])
         try:
             epochs = parse_epochs(read_file(self._source.disk, f"{directory}/{EPOCH_CHECKPOINT}").decode())
         except (FileNotFoundError, ValueError):

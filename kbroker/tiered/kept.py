@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from kbroker.storage.log_config import LogConfig
 
 AS_A_WHOLE: Final = -2
+QUOTA: Final = "remote.log.manager.copy.max.bytes.per.second"
 
 
 class LocalSegment(Protocol):
@@ -74,6 +75,7 @@ class TierView:
     copies: bool = True
     highest_offset_in_remote_storage: int | None = None
     last_error: str = ""
+    waits_for_quota: bool = False
 
 
 def why_kept(
@@ -116,7 +118,7 @@ def why_kept(
         elif is_copying and highest is None:
             why, text = Kept.UNKNOWN, "nothing local goes before it is known what the tier holds"
         elif is_copying and not is_copied:
-            why, text = Kept.COPY_PENDING, _pending_text(end, highest, tier.last_error)
+            why, text = Kept.COPY_PENDING, _pending_text(end, highest, tier)
         elif not (by_size or is_late):
             why, text = retention.explain(segment.size, excess)
             if tier.is_tiered and not tier.copies and not is_copied:
@@ -170,7 +172,9 @@ def _active_text(config: LogConfig, is_copying: bool, *, is_due: bool) -> str:
     return f"it is being written to, and only closed segments are copied; {closed}, or by `kbroker tier flush`"
 
 
-def _pending_text(end: int, highest: int | None, last_error: str) -> str:
+def _pending_text(end: int, highest: int | None, tier: TierView) -> str:
     behind = end - 1 - (highest if highest is not None else -1)
-    failure = f"; the last copy failed: {last_error}" if last_error else ""
+    failure = f"; the last copy failed: {tier.last_error}" if tier.last_error else ""
+    if tier.waits_for_quota:
+        failure += f"; copies are held by the quota {QUOTA}"
     return f"it waits to be copied: the tier ends {behind} offsets before its end{failure}"

@@ -46,6 +46,7 @@ class RemotePartition:
     Units  offsets count records; NOTHING (-1) for a highest offset where the tier holds nothing
     Note   highest_offset_in_remote_storage is None until the metadata has been read: nothing local may go before that
     Note   copies says whether segments are copied (remote.log.copy.disable is off)
+    Note   waits_for_quota: what is next to be copied is held by remote.log.manager.copy.max.bytes.per.second
     Note   lags and sizes are those of the last look, which is taken also when copies fail; size_computation_ms is how
            long that took
     Note   retention_percent is how much of retention.bytes the whole log takes, local_retention_percent how much of
@@ -65,4 +66,5 @@ class RemotePartition:
     retention_percent: int | None = None
     local_retention_percent: int | None = None
     last_error: str = ""
+    waits_for_quota: bool = False
     counters: TierCounters = field(default_factory=TierCounters)

@@ -207,13 +207,17 @@ class PartitionTasks:
 
     async def _wait_for_quota(self, size: int) -> None:
         """Stand in line until the budget of all copies allows another one, and pay for it."""
-        env, quota = self.manager.env, self.manager.copy_quota
-        async with self.manager.copy_turn:
-            now_ms = began_ms = env.now_ms()
-            while wait_ms := quota.wait_ms(now_ms):
-                await env.sleep_ms(min(wait_ms, 1000))  # the budget may be raised meanwhile
-                now_ms = env.now_ms()
-            quota.take(size, now_ms=now_ms, since_ms=began_ms)
+        env, quota, remote = self.manager.env, self.manager.copy_quota, self.held.remote
+        remote.waits_for_quota = not quota.is_unlimited
+        try:
+            async with self.manager.copy_turn:
+                now_ms = began_ms = env.now_ms()
+                while wait_ms := quota.wait_ms(now_ms):
+                    await env.sleep_ms(min(wait_ms, 1000))  # the budget may be raised meanwhile
+                    now_ms = env.now_ms()
+                quota.take(size, now_ms=now_ms, since_ms=began_ms)
+        finally:
+            remote.waits_for_quota = False
 
     # Expiring
 

@@ -123,6 +123,7 @@ def _remote(remote: RemotePartition) -> dict[str, Any]:
         "delete_lag_bytes": remote.delete_lag_bytes,
         "delete_lag_segments": remote.delete_lag_segments,
         "last_error": remote.last_error or None,
+        "waits_for_quota": remote.waits_for_quota,
         "counters": asdict(remote.counters),
     }
 
@@ -138,7 +139,13 @@ def _kept(
         segments,
         largest_timestamp=lambda at: segments[at].max_timestamp if segments[at].max_timestamp >= 0 else timestamp_ms,
         config=log.config,
-        tier=TierView(True, remote.copies, remote.highest_offset_in_remote_storage, remote.last_error),
+        tier=TierView(
+            True,
+            remote.copies,
+            remote.highest_offset_in_remote_storage,
+            remote.last_error,
+            remote.waits_for_quota,
+        ),
         log_start_offset=log.log_start_offset,
         log_end_offset=log.log_end_offset,
         high_watermark=high_watermark,

@@ -68,6 +68,12 @@ def test_a_failing_copy_is_named_with_its_error() -> None:
     assert second.text.endswith("the last copy failed: the bucket is gone")
 
 
+def test_a_copy_that_the_quota_holds_is_told_by_its_setting() -> None:
+    (_, second, *_) = explain(TIERED, TierView(True, True, 9, waits_for_quota=True))
+    assert second.why is Kept.COPY_PENDING
+    assert second.text.endswith("copies are held by the quota remote.log.manager.copy.max.bytes.per.second")
+
+
 def test_nothing_is_due_before_it_is_known_what_the_tier_holds() -> None:
     assert whys(explain(TIERED, TierView(True, True, None)))[:3] == [Kept.UNKNOWN] * 3
 

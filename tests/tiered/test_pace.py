@@ -82,10 +82,12 @@ async def test_the_copy_quota_holds_over_all_partitions_and_can_be_changed(autoj
         spent = trio.current_time() - began
         assert copied <= 100 * (spent + 1) + size
         assert copied >= 100 * spent - size
+        assert all(site.remote(one).waits_for_quota for one in site.partitions.values())
         site.manager.reconfigure(settings(**{**limits, "remote_log_manager_copy_max_bytes_per_second": 10_000}))
         await trio.sleep(5)
         assert all(site.remote(one).copy_lag_segments == 0 for one in site.partitions.values())
         assert sum(site.remote(one).copy_lag_bytes for one in site.partitions.values()) == 0
+        assert not any(site.remote(one).waits_for_quota for one in site.partitions.values())
 
 
 async def test_kafka_15265_a_quota_counts_from_the_first_copy_after_a_restart(autojump_clock: MockClock) -> None:
