@@ -1,0 +1,235 @@
+"""The values of records as columns: JSON, CSV or Avro by a schema.
+
+A record whose value does not fit is not lost and stops nothing: it comes back with a reason, for a table of its own.
+The reason is the parser's message, or which field has which wrong value. A value of null, a tombstone, is a row whose
+fields are null, unless the schema does not allow that.
+
+Source  RFC 8259, RFC 4180, the specification of Avro 1.12; Confluent's wire format (a zero byte, four of a schema's id)
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final, NamedTuple, NoReturn
+
+import pyarrow as pa
+
+from kbroker.spark.errors import InvalidOption
+from kbroker.spark.jobs.field_types import Converter, Schema, WrongValue, arrow_type, converter, struct_converter
+
+FORMATS: Final = ("json", "csv", "avro")
+CONFLUENT_HEADER_SIZE: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """What values are, and what they become.
+
+    Shape  schema is that of the columns (see field_types), avro_schema the writer's where the format is avro
+    Note   unknown fields of JSON are left out, unless `allows_unknown_fields` is False; schema_id, where it is given,
+           is the only one that a Confluent header may have
+    """
+
+    format: str
+    schema: Schema
+    avro_schema: Any = None
+    has_confluent_header: bool = False
+    schema_id: int | None = None
+    allows_unknown_fields: bool = True
+    csv_delimiter: str = ","
+    csv_null: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """What a later run has to agree with."""
+        return {name: getattr(self, name) for name in self.__slots__ if getattr(self, name) is not None}
+
+
+class Decoded(NamedTuple):
+    """A column for each field, and for each row why it could not be decoded, or None."""
+
+    columns: list[pa.Array]
+    reasons: list[str | None]
+
+
+class Decoder:
+    """Decodes values, many at once. Errors: InvalidOption when made with a schema that cannot be decoded."""
+
+    def __init__(self, decoding: Decoding) -> None:
+        fields = decoding.schema["fields"]
+        if not fields:
+            raise InvalidOption("the schema has no field", remedy="name at least one")
+        self.names: list[str] = [each["name"] for each in fields]
+        self._types = [arrow_type(each["type"]) for each in fields]
+        self._parse = _PARSERS[decoding.format](decoding)
+        required = [each["name"] for each in fields if not each.get("nullable", True)]
+        self._tombstone = f"the value is null, but the schema requires {', '.join(required)}" if required else None
+
+    def decode(self, values: Sequence[bytes | None]) -> Decoded:
+        """The fields of each value."""
+        rows: list[tuple[Any, ...]] = []
+        reasons: list[str | None] = []
+        nothing = (None,) * len(self.names)
+        for value in values:
+            row, reason = nothing, None
+            if value is None:
+                reason = self._tombstone
+            else:
+                try:
+                    row = tuple(self._parse(value).values())
+                except WrongValue as error:
+                    reason = str(error)
+            rows.append(row)
+            reasons.append(reason)
+        columns = list(zip(*rows, strict=True)) if rows else [()] * len(self.names)
+        return Decoded([pa.array(column, kind) for column, kind in zip(columns, self._types, strict=True)], reasons)
+
+
+Parse = Callable[[bytes], dict[str, Any]]
+
+
+def _json(decoding: Decoding) -> Parse:
+    convert = struct_converter(decoding.schema, allows_unknown=decoding.allows_unknown_fields)
+    names = {each["name"] for each in decoding.schema["fields"]}
+    # A decimal must not have been a float in between.
+    parse_float = Decimal if "decimal" in json.dumps(decoding.schema) else float
+    decoder = json.JSONDecoder(parse_float=parse_float, parse_constant=_no_constant)
+
+    def parse(value: bytes) -> dict[str, Any]:
+        try:
+            found = decoder.decode(value.decode())
+        except UnicodeDecodeError as error:
+            raise WrongValue(f"the value is no UTF-8 at byte {error.start}") from None
+        except json.JSONDecodeError as error:
+            raise WrongValue(f"the value is no JSON: {error.msg} at character {error.pos}") from None
+        except RecursionError:
+            raise WrongValue("the value is nested too deep") from None
+        except WrongValue:
+            raise
+        except ValueError as error:  # a number of thousands of digits
+            raise WrongValue(f"the value cannot be read: {error}") from None
+        converted: dict[str, Any] = convert(found, "")
+        if not names.intersection(found):
+            raise WrongValue(f"the value has none of the schema's fields, but {_some(found)}")
+        return converted
+
+    return parse
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise WrongValue(f"the value is no JSON: {text} is no number")
+
+
+def _some(found: Mapping[str, Any]) -> str:
+    names = [str(name) for name in found]
+    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "") if names else "no field at all"
+
+
+def _csv(decoding: Decoding) -> Parse:
+    fields = decoding.schema["fields"]
+    converters = [_from_text(each["name"], each["type"]) for each in fields]
+    if len(decoding.csv_delimiter) != 1:
+        raise InvalidOption("the delimiter of CSV is not one character", remedy="give one, for example ';'")
+
+    def parse(value: bytes) -> dict[str, Any]:
+        try:
+            text = io.StringIO(value.decode(), newline="")
+            rows = list(csv.reader(text, delimiter=decoding.csv_delimiter, strict=True))
+        except UnicodeDecodeError as error:
+            raise WrongValue(f"the value is no UTF-8 at byte {error.start}") from None
+        except csv.Error as error:
+            raise WrongValue(f"the value is no CSV: {error}") from None
+        if len(rows) != 1:
+            raise WrongValue(f"the value has {len(rows)} lines of CSV instead of one")
+        (cells,) = rows
+        if len(cells) != len(fields):
+            raise WrongValue(f"the value has {len(cells)} fields of CSV, the schema {len(fields)}")
+        found: dict[str, Any] = {}
+        for each, convert, cell in zip(fields, converters, cells, strict=True):
+            name = each["name"]
+            if cell != decoding.csv_null:
+                found[name] = convert(cell, name)
+            elif each.get("nullable", True):
+                found[name] = None
+            else:
+                raise WrongValue(f"field {name} is empty, which the schema does not allow")
+        return found
+
+    return parse
+
+
+def _from_text(name: str, kind: Any) -> Converter:
+    """Converts a cell, which is text whatever it holds."""
+    if not isinstance(kind, str):
+        raise InvalidOption(f"field {name} is a {kind['type']}, which CSV has not got", remedy="use a simple type")
+    convert = converter(kind, allows_unknown=True)
+    read = _READ.get(kind)
+    if read is None:
+        return convert
+
+    def convert_text(cell: Any, path: str) -> Any:
+        try:
+            value = read(cell)
+        except ValueError:
+            return convert(cell, path)  # which says what the text is instead
+        return convert(value, path)
+
+    return convert_text
+
+
+def _read_boolean(cell: str) -> bool:
+    return {"true": True, "false": False}[cell.lower()] if cell.lower() in {"true", "false"} else _refuse(cell)
+
+
+_READ: Final[Mapping[str, Callable[[str], Any]]] = {
+    "boolean": _read_boolean,
+    "float": float,
+    "double": float,
+    **dict.fromkeys(("byte", "short", "integer", "long"), int),
+}
+
+
+def _refuse(cell: str) -> NoReturn:
+    raise ValueError(cell)
+
+
+def _avro(decoding: Decoding) -> Parse:
+    import fastavro  # noqa: PLC0415  (only who decodes Avro needs it)
+
+    writer = fastavro.parse_schema(decoding.avro_schema)
+    convert = struct_converter(decoding.schema, allows_unknown=True)
+
+    def parse(value: bytes) -> dict[str, Any]:
+        start = _behind_header(value, decoding) if decoding.has_confluent_header else 0
+        stream = io.BytesIO(value)
+        stream.seek(start)
+        try:
+            found = fastavro.schemaless_reader(stream, writer, None)
+        except UnicodeDecodeError:
+            raise WrongValue("the value is no Avro of this schema: a string is no UTF-8") from None
+        except (EOFError, StopIteration):
+            raise WrongValue(f"the value is no Avro of this schema: it ends after {len(value)} bytes") from None
+        except (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError, ArithmeticError) as error:
+            raise WrongValue(f"the value is no Avro of this schema: {error or type(error).__name__}") from None
+        if left := len(value) - stream.tell():
+            raise WrongValue(f"the value is no Avro of this schema: {left} bytes are left behind it")
+        converted: dict[str, Any] = convert(found, "")
+        return converted
+
+    return parse
+
+
+def _behind_header(value: bytes, decoding: Decoding) -> int:
+    if len(value) < CONFLUENT_HEADER_SIZE or value[0] != 0:
+        raise WrongValue("the value does not begin with Confluent's header of a zero byte and a schema's id")
+    schema_id = int.from_bytes(value[1:CONFLUENT_HEADER_SIZE], "big")
+    if decoding.schema_id is not None and schema_id != decoding.schema_id:
+        raise WrongValue(f"the value was written with the schema {schema_id}, not with {decoding.schema_id}")
+    return CONFLUENT_HEADER_SIZE
+
+
+_PARSERS: Final[Mapping[str, Callable[[Decoding], Parse]]] = {"json": _json, "csv": _csv, "avro": _avro}

@@ -1,0 +1,400 @@
+"""`kbroker spark export`: a topic as Parquet files, each record exactly once, whatever is killed when.
+
+How a batch is committed is said in `export_log`; here it is done. An Export is a generator of its steps: whoever runs
+it may stop behind any of them, as a kill does, and a new one goes on from what the directory says. The offsets of a
+batch are fixed before it is read, so that a batch that is written again has the same records.
+
+Two exports at the same time do no harm: only one of them can commit a number, the other is told so, and nobody deletes
+what another is writing before that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Event
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from kbroker.runtime.env import RealEnv
+from kbroker.spark.errors import InvalidOption
+from kbroker.spark.jobs import export_log
+from kbroker.spark.jobs.bounds import Bounds, find_bounds
+from kbroker.spark.jobs.decoding import Decoding
+from kbroker.spark.jobs.errors import ExportConflict, JobError
+from kbroker.spark.jobs.export_log import BAD_RECORDS, COMMITS, STAGING, SUCCESS, Commit, ExportedFile, Identity, Range
+from kbroker.spark.jobs.export_rows import bad_rows, good_rows, identity_schema, rows_of
+from kbroker.spark.jobs.files import HadoopDirectory
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DEFAULT_POLL_SECONDS: Final = 10.0
+STARTING: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+OUTSIDE: Final = "give another --output, or empty the directory"
+
+
+class Step(NamedTuple):
+    """Something that was just done. Shape: name is one of a few words, text a sentence's part for people."""
+
+    name: str
+    text: str
+
+
+@dataclass(slots=True)
+class ExportSummary:
+    """What a run did.
+
+    Shape  ranges maps partitions to what this run exported of them; commits are the batches' numbers; is_complete says
+           that everything is there that was there when the run began, or up to the ending offsets
+    """
+
+    topic: str
+    output: str
+    ranges: dict[int, Range] = field(default_factory=dict)
+    commits: list[int] = field(default_factory=list)
+    rows: int = 0
+    bad_rows: int = 0
+    files: int = 0
+    bytes: int = 0
+    finished: int | None = None
+    is_complete: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines."""
+        ranges = {str(partition): list(each) for partition, each in sorted(self.ranges.items())}
+        return {name: getattr(self, name) for name in self.__slots__} | {"ranges": ranges}
+
+
+def export(
+    spark: SparkSession,
+    *,
+    topic: str,
+    output: str,
+    options: Mapping[str, str],
+    decoding: Decoding | None = None,
+    into: str | None = None,
+    max_records_per_batch: int | None = None,
+    follow: bool = False,
+    poll_seconds: float = DEFAULT_POLL_SECONDS,
+    progress: Any = None,
+) -> ExportSummary:
+    """Export what a topic has now, or with `follow` also what it gets until somebody interrupts.
+
+    `options` are those of `format("kbroker")` without the subscription; `decoding` makes columns of values, in one
+    struct named `into` if that is given. `progress` is called with each Step.
+    Errors  ExportConflict, KbrokerSourceError, OSError from the file system
+    """
+    job = Export(
+        spark, topic=topic, output=output, options=options, decoding=decoding, into=into,
+        max_records_per_batch=max_records_per_batch,
+    )  # fmt: skip
+    while True:
+        for step in job.steps():
+            if progress is not None:
+                progress(step)
+        if not follow:
+            return job.summary
+        Event().wait(poll_seconds)
+
+
+class Export:
+    """One export; `steps` brings the directory up to where the topic ends, and may be run again."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        *,
+        topic: str,
+        output: str,
+        options: Mapping[str, str],
+        decoding: Decoding | None,
+        into: str | None,
+        max_records_per_batch: int | None,
+    ) -> None:
+        self._spark = spark
+        self._topic = topic
+        self._options = {name: str(value) for name, value in options.items()}
+        self._decoding = decoding
+        self._into = into
+        self._max_records = max_records_per_batch
+        self._env = RealEnv()
+        self.directory = HadoopDirectory(spark, output)
+        self.summary = ExportSummary(topic, self.directory.path)
+        if subscribed := [name for name in options if name.lower() in {"subscribe", "subscribepattern", "assign"}]:
+            raise InvalidOption(f"{subscribed[0]} is given beside the topic", remedy="leave it out")
+
+    def steps(self) -> Iterator[Step]:
+        """Do it; each step has been done when it is yielded."""
+        # The columns first: a schema that does not fit is told before anything is looked for.
+        schema = identity_schema(self._decoding, self._into)
+        # Where a topic that was exported before begins counts no more; its start may have expired since.
+        bounds = self._bounds(from_earliest=bool(self.directory.names(COMMITS)))
+        identity = Identity(self._topic, bounds.topic_id, schema, self._identity_options())
+        last = self._last_commit(identity)
+        if last is not None:
+            yield from self._finish(last)
+        begins = self._begins(bounds, last)
+        while True:
+            batch = export_log.next_batch(begins, bounds.ends, max_records=self._max_records)
+            if not any(each.end > each.start for each in batch.values()):
+                break
+            number = 0 if last is None else last.number + 1
+            yield Step("planned", f"batch {number}: {sum(each.end - each.start for each in batch.values())} offsets")
+            staging = f"{STAGING}/{number:020d}-{self._env.new_uuid().hex}"
+            commit = yield from self._write(identity, number, batch, staging)
+            self._same_topic(identity)
+            self.directory.delete(SUCCESS)
+            yield Step("opened", f"the directory is not complete until batch {number} is in place")
+            self._commit(commit, staging)
+            yield Step("committed", f"batch {number} is committed")
+            yield from self._finish(commit)
+            self._count(commit, batch)
+            last, begins = commit, commit.ends
+        self.directory.touch(SUCCESS)
+        self.summary.is_complete = True
+        yield Step("complete", "everything is there")
+
+    # --- what there is ---
+
+    def _bounds(self, *, from_earliest: bool = False) -> Bounds:
+        return find_bounds(self._options, self._topic, from_earliest=from_earliest)
+
+    def _same_topic(self, identity: Identity) -> None:
+        """The source has checked while it read; this is about what happened since."""
+        now = self._bounds(from_earliest=True).topic_id
+        export_log.refuse_another(
+            identity, Identity(identity.topic, now, identity.schema, identity.options), output=self.directory.path
+        )
+
+    def _identity_options(self) -> dict[str, Any]:
+        lowered = {name.lower(): text for name, text in self._options.items()}
+        told: dict[str, Any] = {name: lowered[name.lower()] for name in STARTING if name.lower() in lowered}
+        if self._decoding is not None:
+            told |= {name: value for name, value in self._decoding.as_json().items() if name != "schema"}
+            told["into"] = self._into
+        return told
+
+    def _begins(self, bounds: Bounds, last: Commit | None) -> dict[int, int]:
+        """Where the next batch begins: behind the last one; for a partition that is new, where it begins itself."""
+        if last is None:
+            return dict(bounds.starts)
+        if gone := sorted(last.ranges.keys() - bounds.starts.keys()):
+            raise ExportConflict(
+                f"the topic has no partition {gone[0]}, which was exported before",
+                remedy="see whether the right cluster is asked",
+                topic=self._topic,
+                partition=gone[0],
+            )
+        begins = {partition: last.ends.get(partition, start) for partition, start in bounds.starts.items()}
+        for partition, begin in begins.items():
+            if begin < bounds.log_starts[partition]:
+                raise ExportConflict(
+                    f"the records from here to offset {bounds.log_starts[partition] - 1} expired before they were "
+                    "exported",
+                    remedy="export into another directory from where the topic begins now, and keep what is there; "
+                    "export more often, or raise the topic's retention",
+                    topic=self._topic,
+                    partition=partition,
+                    offset=begin,
+                )
+            if begin > bounds.ends[partition] and bounds.is_up_to_latest:
+                raise ExportConflict(
+                    f"the partition ends at offset {bounds.ends[partition]}, but was exported up to here",
+                    remedy="see whether records were lost or another cluster is asked; export into another directory",
+                    topic=self._topic,
+                    partition=partition,
+                    offset=begin,
+                )
+        return begins
+
+    def _last_commit(self, identity: Identity) -> Commit | None:
+        """The newest commit, which has to be one of this export. Errors: ExportConflict."""
+        names = self.directory.names(COMMITS)
+        numbers = sorted(number for name in names if (number := export_log.commit_number(name)) is not None)
+        if not numbers:
+            strange = [name for name in self.directory.names("") if name not in {COMMITS, STAGING, SUCCESS}]
+            if strange:
+                raise ExportConflict(
+                    f"the directory is not empty and has no export in it: there is {strange[0]}", remedy=OUTSIDE,
+                    topic=self._topic, object_name=self.directory.path,
+                )  # fmt: skip
+            return None
+        if missing := sorted(set(range(numbers[-1] + 1)) - set(numbers)):
+            raise ExportConflict(
+                "this commit is missing between others", remedy="restore the file, or export into another directory",
+                topic=self._topic, object_name=f"{self.directory.path}/{COMMITS}/{export_log.commit_name(missing[0])}",
+            )  # fmt: skip
+        path = f"{COMMITS}/{export_log.commit_name(numbers[-1])}"
+        last = export_log.parse_commit(self.directory.read(path), path=f"{self.directory.path}/{path}")
+        export_log.refuse_another(last.identity, identity, output=self.directory.path)
+        return last
+
+    # --- writing ---
+
+    def _write(
+        self, identity: Identity, number: int, batch: Mapping[int, Range], staging: str
+    ) -> Generator[Step, None, Commit]:
+        rows = rows_of(self._read(batch), self._decoding, self._into)
+        self._save(good_rows(rows, self._decoding), f"{staging}/data")
+        yield Step("written", f"the rows of batch {number} are written")
+        counted = self._verify(f"{staging}/data", batch)
+        bad: dict[int, int] = {}
+        expected = sum(each.end - each.start for each in batch.values())
+        if self._decoding is not None and sum(counted.values()) < expected:
+            # Control records and compaction leave out offsets as well: what is bad is found by reading again.
+            self._save(bad_rows(rows), f"{staging}/bad")
+            bad = self._verify(f"{staging}/bad", batch)
+            yield Step("bad-written", f"{sum(bad.values())} records of batch {number} could not be decoded")
+        files = [*self._staged(staging, "data", "", number), *self._staged(staging, "bad", f"{BAD_RECORDS}/", number)]
+        return Commit(
+            number=number,
+            identity=identity,
+            ranges=dict(batch),
+            files=files,
+            rows=counted,
+            bad_rows=bad,
+            timestamp_ms=self._env.timestamp_ms(),
+        )
+
+    def _read(self, batch: Mapping[int, Range]) -> DataFrame:
+        """The records of a batch, and none but these."""
+        wanted = {partition: each for partition, each in batch.items() if each.end > each.start}
+        kept = {
+            name: text for name, text in self._options.items()
+            if not name.lower().startswith(("starting", "ending"))
+        }  # fmt: skip
+        return (
+            self._spark.read.format("kbroker")
+            .options(
+                **{
+                    **kept,
+                    "assign": json.dumps({self._topic: sorted(wanted)}),
+                    "startingOffsets": json.dumps({self._topic: {str(at): each.start for at, each in wanted.items()}}),
+                    "endingOffsets": json.dumps({self._topic: {str(at): each.end for at, each in wanted.items()}}),
+                    "includeHeaders": "true",
+                }
+            )
+            .load()
+        )
+
+    def _save(self, frame: DataFrame, path: str) -> None:
+        target = f"{self.directory.path}/{path}"
+        with _settings(self._spark, {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}):
+            (
+                frame.sortWithinPartitions("date", "partition", "offset")
+                .write.mode("overwrite")
+                .option("compression", "zstd")
+                .partitionBy("date", "partition")
+                .parquet(target)
+            )
+
+    def _verify(self, path: str, batch: Mapping[int, Range]) -> dict[int, int]:
+        """Count what was written by reading it; a batch with a wrong number of rows is never committed."""
+        frame = self._spark.read.schema("offset bigint, partition int").parquet(f"{self.directory.path}/{path}")
+        found = frame.groupBy("partition").agg({"offset": "min", "*": "count"}).collect()
+        most = {row["partition"]: row for row in frame.groupBy("partition").agg({"offset": "max"}).collect()}
+        counted: dict[int, int] = {}
+        for row in found:
+            partition, count = row["partition"], row["count(1)"]
+            wanted = batch[partition]
+            first, latest = row["min(offset)"], most[partition]["max(offset)"]
+            if first < wanted.start or latest >= wanted.end or count > wanted.end - wanted.start:
+                raise JobError(
+                    f"{count} rows with the offsets {first} to {latest} were written for the offsets {wanted.start} to "
+                    f"{wanted.end - 1}",
+                    remedy="nothing was committed; this is a defect of the job, please report it",
+                    topic=self._topic,
+                    partition=partition,
+                )
+            counted[partition] = count
+        return counted
+
+    def _staged(self, staging: str, part: str, prefix: str, number: int) -> list[ExportedFile]:
+        found = []
+        for path, size in self.directory.files(f"{staging}/{part}"):
+            parent, _, name = path.rpartition("/")
+            if name.startswith(("_", ".")):
+                continue
+            target = f"{prefix}{parent}/batch-{number:08d}-{name}"
+            found.append(ExportedFile(f"{staging}/{part}/{path}", target, size))
+        return found
+
+    # --- committing ---
+
+    def _commit(self, commit: Commit, staging: str) -> None:
+        path = f"{COMMITS}/{commit.name}"
+        try:
+            self.directory.create(path, commit.to_json(), staged=f"{staging}/{commit.name}")
+        except FileExistsError:
+            raise ExportConflict(
+                "another export committed this batch meanwhile", remedy="let one of them run at a time",
+                topic=self._topic, object_name=f"{self.directory.path}/{path}",
+            ) from None  # fmt: skip
+
+    def _finish(self, commit: Commit) -> Iterator[Step]:
+        """Have all files of a committed batch in their places. May be done again, and by several."""
+        moved = 0
+        for file in commit.files:
+            moved += self._place(file, commit)
+            if moved == 1:
+                yield Step("renaming", f"the first of {len(commit.files)} files of batch {commit.number} is in place")
+                moved += 1
+        if moved:
+            yield Step("renamed", f"the files of batch {commit.number} are in place")
+        for name in self.directory.names(STAGING):
+            number = name.partition("-")[0]
+            if number.isdigit() and int(number) <= commit.number:
+                # This number is taken: whatever else was written for it will never be committed.
+                self.directory.delete(f"{STAGING}/{name}")
+        if not self.directory.names(STAGING):
+            self.directory.delete(STAGING)
+        if moved and commit.number not in self.summary.commits:
+            self.summary.finished = commit.number
+        yield Step("swept", f"nothing is left of writing batch {commit.number}")
+
+    def _place(self, file: ExportedFile, commit: Commit) -> bool:
+        """Whether it had to be renamed. Errors: ExportConflict where it is nowhere, or is another one."""
+        there = self.directory.size(file.path)
+        if there == file.size:
+            return False
+        staged = self.directory.size(file.staged) if there is None else None
+        if staged != file.size:
+            what = "is nowhere" if there is None else f"has {there} bytes instead of {file.size}"
+            raise ExportConflict(
+                f"a file of batch {commit.number} {what}", remedy="restore it, or export into another directory",
+                topic=self._topic, object_name=f"{self.directory.path}/{file.path}",
+            )  # fmt: skip
+        self.directory.make_parent(file.path)
+        self.directory.rename(file.staged, file.path)
+        return True
+
+    def _count(self, commit: Commit, batch: Mapping[int, Range]) -> None:
+        summary = self.summary
+        summary.commits.append(commit.number)
+        if summary.finished == commit.number:
+            summary.finished = None
+        summary.rows += sum(commit.rows.values())
+        summary.bad_rows += sum(commit.bad_rows.values())
+        summary.files += len(commit.files)
+        summary.bytes += sum(each.size for each in commit.files)
+        for partition, each in batch.items():
+            known = summary.ranges.get(partition, each)
+            summary.ranges[partition] = Range(known.start, each.end)
+
+
+@contextmanager
+def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """The session's settings, put back afterwards."""
+    before: Sequence[tuple[str, str | None]] = [(name, spark.conf.get(name, None)) for name in settings]
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before:
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)

@@ -1,0 +1,202 @@
+"""What an export's directory says of itself: a numbered record for each batch that was committed.
+
+    OUT/date=2026-01-31/partition=0/*.parquet   the records
+    OUT/_bad_records/date=…/partition=…/        those whose values could not be decoded, with the reason
+    OUT/_kbroker_export/00000000000000000000.json, …
+    OUT/_kbroker_staging/…                      a batch that is being written
+    OUT/_SUCCESS                                only while all that was asked for is there
+
+A batch is written to the staging directory. Its record appears at once and whole, and with it the batch is committed,
+offsets and files alike. Then its files are renamed into place. So whoever comes after a crash finds either no record,
+and throws the staging directory away, or a record, and finishes the renames it tells of: nothing is exported twice and
+nothing is left out. The next batch begins at the offsets at which the last record ends.
+
+Here are the records alone, and the decisions; `files` knows the file system.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, NamedTuple
+
+from kbroker.spark.jobs.errors import ExportConflict
+
+COMMITS: Final = "_kbroker_export"
+STAGING: Final = "_kbroker_staging"
+BAD_RECORDS: Final = "_bad_records"
+SUCCESS: Final = "_SUCCESS"
+VERSION: Final = 1
+
+_COMMIT: Final = re.compile(r"(\d{20})\.json")
+
+
+class Range(NamedTuple):
+    """Offsets of a partition. Units: end is exclusive."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedFile:
+    """A file of a batch. Shape: staged and path are relative to the output directory. Units: size in bytes."""
+
+    staged: str
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What every batch of one directory has in common.
+
+    Shape  schema is that of the files, as JSON of Spark's; options are those that make rows what they are
+    """
+
+    topic: str
+    topic_id: str | None
+    schema: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A batch that counts.
+
+    Shape  ranges has every partition that was ever exported, with where this batch begins and ends in it; rows and
+           bad_rows count by partition
+    """
+
+    number: int
+    identity: Identity
+    ranges: Mapping[int, Range]
+    files: Sequence[ExportedFile]
+    rows: Mapping[int, int]
+    bad_rows: Mapping[int, int] = field(default_factory=dict)
+    timestamp_ms: int = -1
+
+    @property
+    def name(self) -> str:
+        return commit_name(self.number)
+
+    @property
+    def ends(self) -> dict[int, int]:
+        """Where the next batch begins."""
+        return {partition: each.end for partition, each in self.ranges.items()}
+
+    def to_json(self) -> str:
+        """Indented: people read it when something is wrong."""
+        identity = asdict(self.identity)
+        partitions = {
+            str(partition): {
+                "from": each.start,
+                "to": each.end,
+                "rows": self.rows.get(partition, 0),
+                "bad_rows": self.bad_rows.get(partition, 0),
+            }
+            for partition, each in sorted(self.ranges.items())
+        }
+        files = [asdict(each) for each in self.files]
+        told = {"version": VERSION, "number": self.number, "timestamp_ms": self.timestamp_ms, **identity}
+        return json.dumps({**told, "partitions": partitions, "files": files}, indent=1) + "\n"
+
+
+def commit_name(number: int) -> str:
+    return f"{number:020d}.json"
+
+
+def commit_number(name: str) -> int | None:
+    """The number in a commit's name; None for another name."""
+    found = _COMMIT.fullmatch(name)
+    return None if found is None else int(found[1])
+
+
+def parse_commit(text: str, *, path: str) -> Commit:
+    """The commit in a file. Errors: ExportConflict for one that this version did not write."""
+    try:
+        told = json.loads(text)
+        if told["version"] != VERSION:
+            raise ValueError(f"its version is {told['version']}")
+        partitions = {int(partition): each for partition, each in told["partitions"].items()}
+        return Commit(
+            number=int(told["number"]),
+            identity=Identity(told["topic"], told["topic_id"], told["schema"], told["options"]),
+            ranges={partition: Range(int(each["from"]), int(each["to"])) for partition, each in partitions.items()},
+            files=[ExportedFile(each["staged"], each["path"], int(each["size"])) for each in told["files"]],
+            rows={partition: int(each["rows"]) for partition, each in partitions.items()},
+            bad_rows={partition: int(each["bad_rows"]) for partition, each in partitions.items()},
+            timestamp_ms=int(told["timestamp_ms"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ExportConflict(
+            f"this commit cannot be read: {type(error).__name__}: {error}",
+            remedy="restore the file, or export into an empty directory",
+            object_name=path,
+        ) from None
+
+
+def refuse_another(known: Identity, wanted: Identity, *, output: str) -> None:
+    """See that a batch belongs behind those that are there. Errors: ExportConflict says what differs."""
+
+    def conflict(what: str, remedy: str) -> ExportConflict:
+        return ExportConflict(what, remedy=remedy, topic=wanted.topic, object_name=output)
+
+    elsewhere = "export into another directory"
+    if known.topic != wanted.topic:
+        raise conflict(f"the directory has an export of the topic {known.topic!r}", elsewhere)
+    if None not in (known.topic_id, wanted.topic_id) and known.topic_id != wanted.topic_id:
+        what = (
+            f"the topic was created again since the last export: its id is {wanted.topic_id}, it was {known.topic_id}"
+        )
+        raise conflict(what, f"{elsewhere}; what is there stays the export of the topic that was deleted")
+    for name in sorted({*known.options, *wanted.options}):
+        before, now = known.options.get(name), wanted.options.get(name)
+        if before != now:
+            raise conflict(
+                f"the earlier batches were made with {name} = {_shown(before)}, this one would be with {_shown(now)}",
+                f"give the same options as before, or {elsewhere}",
+            )
+    if known.schema != wanted.schema:
+        raise conflict(f"the schema is another one than before: {differences(known.schema, wanted.schema)}", elsewhere)
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 100 else f"{text[:100]}…"
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """In what two structs differ, field by field."""
+    old = {each["name"]: (each["type"], each["nullable"]) for each in before["fields"]}
+    new = {each["name"]: (each["type"], each["nullable"]) for each in now["fields"]}
+    told = [f"{name} is gone" for name in old if name not in new]
+    told += [f"{name} is new" for name in new if name not in old]
+    told += [
+        f"{name} was {_kind(*old[name])} and is {_kind(*new[name])}"
+        for name in old
+        if name in new and old[name] != new[name]
+    ]
+    return "; ".join(told) or "its fields have another order"
+
+
+def _kind(kind: Any, is_nullable: bool) -> str:
+    return (kind if isinstance(kind, str) else json.dumps(kind)) + ("" if is_nullable else " not null")
+
+
+def next_batch(
+    begins: Mapping[int, int], ends: Mapping[int, int], *, max_records: int | None
+) -> dict[int, Range]:  # fmt: skip
+    """The offsets of the next batch: all there are, or about `max_records` of them, the same part of each partition.
+
+    A partition with nothing new is in it as an empty range.
+    """
+    left = {partition: max(0, ends[partition] - start) for partition, start in begins.items()}
+    total = sum(left.values())
+    if max_records is None or total <= max_records:
+        return {partition: Range(start, start + left[partition]) for partition, start in begins.items()}
+    # At least one record of each partition that has any, so that none waits for ever.
+    share = {partition: min(each, max(1, each * max_records // total)) for partition, each in left.items()}
+    return {partition: Range(start, start + share[partition]) for partition, start in begins.items()}

@@ -1,0 +1,139 @@
+"""The rows of an export: what a record becomes, with or without its value decoded.
+
+    key, value, topic, offset, timestamp, timestampType, headers       as they are stored
+    date, partition                                                    the directories; the date is the timestamp's, UTC
+
+Decoded, the fields of a value stand behind these in the place of `value`, or in one struct. The rows that could not be
+decoded have their value and the reason instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from kbroker.spark.errors import InvalidOption
+from kbroker.spark.jobs.decoding import Decoder, Decoding
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+BASE: Final = ("key", "topic", "offset", "timestamp", "timestampType", "headers", "date", "partition")
+RAW: Final = "_kbroker_value"
+REASON: Final = "_kbroker_reason"
+DAY_MICROS: Final = 86_400_000_000
+# Without the session's time zone: a day is one of UTC.
+DATE: Final = (
+    f"CAST(date_add(DATE'1970-01-01', CAST((unix_micros(timestamp) - pmod(unix_micros(timestamp), {DAY_MICROS})) "
+    f"DIV {DAY_MICROS} AS INT)) AS STRING)"
+)
+
+_HEADERS: Final = {
+    "type": "array",
+    "elementType": {
+        "type": "struct",
+        "fields": [
+            {"name": "key", "type": "string", "nullable": True, "metadata": {}},
+            {"name": "value", "type": "binary", "nullable": True, "metadata": {}},
+        ],
+    },
+    "containsNull": True,
+}
+_COLUMNS: Final[tuple[tuple[str, Any], ...]] = (
+    ("key", "binary"), ("value", "binary"), ("topic", "string"), ("offset", "long"), ("timestamp", "timestamp"),
+    ("timestampType", "integer"), ("headers", _HEADERS),
+)  # fmt: skip
+
+
+def _field(name: str, kind: Any, *, nullable: bool = True) -> dict[str, Any]:
+    return {"name": name, "type": kind, "nullable": nullable, "metadata": {}}
+
+
+def identity_schema(decoding: Decoding | None, into: str | None) -> dict[str, Any]:
+    """The schema of the files, without their directories.
+
+    Errors  InvalidOption where a field would have the name of another column, or a type that no value is decoded to
+    """
+    columns = [_field(name, kind) for name, kind in _COLUMNS if decoding is None or name != "value"]
+    if decoding is not None:
+        Decoder(decoding)
+        added = _added(decoding, into)
+        taken = {name.lower() for name in (*BASE, RAW, REASON)}
+        for each in added:
+            if each["name"].lower() in taken:
+                raise InvalidOption(
+                    f"the schema's field {each['name']!r} has the name of another column",
+                    remedy="put the fields into one struct with --into NAME, or rename it in the schema",
+                )
+            taken.add(each["name"].lower())
+        columns += added
+    return {"type": "struct", "fields": columns}
+
+
+def _added(decoding: Decoding, into: str | None) -> list[dict[str, Any]]:
+    if into is not None:
+        return [_field(into, dict(decoding.schema))]
+    return [dict(each) for each in decoding.schema["fields"]]
+
+
+def rows_of(records: DataFrame, decoding: Decoding | None, into: str | None) -> DataFrame:
+    """A row for each record. Decoded, it has its raw value and why it could not be decoded besides."""
+    from pyspark.sql.functions import expr  # noqa: PLC0415
+    from pyspark.sql.types import StructType  # noqa: PLC0415
+
+    dated = records.withColumn("date", expr(DATE))
+    if decoding is None:
+        return dated.select(*BASE[:1], "value", *BASE[1:])
+    given = dated.select(*BASE, dated["value"].alias(RAW))
+    added = StructType.fromJson(
+        {"type": "struct", "fields": [_nullable(each) for each in _added(decoding, into)] + [_field(REASON, "string")]}
+    )
+    schema = StructType([*given.schema.fields, *added.fields])
+    held = decoding  # what is sent to the workers
+
+    def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return decoded_batches(batches, held, into)
+
+    return given.mapInArrow(decode, schema)
+
+
+def _nullable(column: dict[str, Any]) -> dict[str, Any]:
+    """A row that could not be decoded has none of the fields."""
+    return {**column, "nullable": True}
+
+
+def good_rows(rows: DataFrame, decoding: Decoding | None) -> DataFrame:
+    """Those that could be decoded, or all."""
+    return rows if decoding is None else rows.where(f"{REASON} IS NULL").drop(RAW, REASON)
+
+
+def bad_rows(rows: DataFrame) -> DataFrame:
+    """The others, with their values as they are and the reason."""
+    from pyspark.sql.functions import col  # noqa: PLC0415
+
+    chosen = rows.where(f"{REASON} IS NOT NULL")
+    return chosen.select(*BASE, col(RAW).alias("value"), col(REASON).alias("reason"))
+
+
+def decoded_batches(
+    batches: Iterator[pa.RecordBatch], decoding: Decoding, into: str | None
+) -> Iterator[pa.RecordBatch]:
+    """Batches with the fields of their values, the raw value and the reason behind them."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    decoder = Decoder(decoding)
+    for batch in batches:
+        columns, reasons = decoder.decode(batch.column(RAW).to_pylist())
+        names = decoder.names
+        if into is not None:
+            # A record without any field that is not null still is a struct; a tombstone and a bad record are none.
+            is_none = pa.array([reason is not None or value is None for value, reason in _pairs(batch, reasons)])
+            columns, names = [pa.StructArray.from_arrays(columns, names, mask=is_none)], [into]
+        yield pa.RecordBatch.from_arrays(
+            [*batch.columns, *columns, pa.array(reasons, pa.string())], [*batch.schema.names, *names, REASON]
+        )
+
+
+def _pairs(batch: pa.RecordBatch, reasons: list[str | None]) -> Iterator[tuple[object, str | None]]:
+    return ((value.as_py(), reason) for value, reason in zip(batch.column(RAW), reasons, strict=True))

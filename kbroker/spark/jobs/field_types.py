@@ -1,0 +1,283 @@
+"""Values out of a text format as the values of a Spark schema, or why they are none.
+
+A schema is what `StructType.jsonValue()` gives, so that nothing here needs PySpark. A converter takes a value as its
+parser gave it and returns what Arrow takes for the field's type; what does not fit is a WrongValue that names the field
+and says what is there instead. Nothing is converted silently: a number is no string, "12" is no number.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+import pyarrow as pa
+
+from kbroker.spark.errors import InvalidOption
+
+Schema: TypeAlias = Mapping[str, Any]
+"""A struct as `StructType.jsonValue()` gives it: {"type": "struct", "fields": [{"name", "type", "nullable"}, ...]}."""
+Converter: TypeAlias = Callable[[Any, str], Any]
+
+_DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+_INTEGERS: Final = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+_SIMPLE: Final[Mapping[str, pa.DataType]] = {
+    "string": pa.string(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_SHOWN: Final = 40
+
+
+class WrongValue(ValueError):
+    """A value that a schema does not allow; the message names the field."""
+
+
+def arrow_type(kind: Any) -> pa.DataType:
+    """The Arrow type of a Spark type. Errors: InvalidOption for a type that cannot be decoded."""
+    if isinstance(kind, str):
+        if kind in _SIMPLE:
+            return _SIMPLE[kind]
+        if found := _DECIMAL.fullmatch(kind):
+            return pa.decimal128(int(found[1]), int(found[2]))
+    elif kind["type"] == "struct":
+        return pa.struct([pa.field(each["name"], arrow_type(each["type"])) for each in kind["fields"]])
+    elif kind["type"] == "array":
+        return pa.list_(arrow_type(kind["elementType"]))
+    elif kind["type"] == "map":
+        return pa.map_(arrow_type(kind["keyType"]), arrow_type(kind["valueType"]))
+    raise InvalidOption(
+        f"the schema has the type {kind if isinstance(kind, str) else kind['type']}, which values are not decoded to",
+        remedy=f"use one of {', '.join(_SIMPLE)}, decimal, array, map, struct",
+    )
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it: cut, and with the sort that it is."""
+    text = repr(value) if not isinstance(value, str) else f'"{value}"'
+    text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return f"the boolean {str(value).lower()}"
+        case int() | float() | Decimal():
+            return f"the number {value}"
+        case str():
+            return f"the string {text}"
+        case list():
+            return "an array"
+        case dict():
+            return "an object"
+    return f"{type(value).__name__} {text}"
+
+
+def struct_converter(schema: Schema, *, allows_unknown: bool) -> Converter:
+    """Makes a dict of a dict, with every field of the schema in it."""
+    fields = [
+        (each["name"], converter(each["type"], allows_unknown=allows_unknown), each.get("nullable", True))
+        for each in schema["fields"]
+    ]
+    names = {name for name, _, _ in fields}
+
+    def convert(value: Any, path: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise wrong(path, value, "an object")
+        found: dict[str, Any] = {}
+        for name, convert_field, is_nullable in fields:
+            held = value.get(name)
+            if held is not None:
+                found[name] = convert_field(held, _below(path, name))
+            elif is_nullable:
+                found[name] = None
+            else:
+                what = "is null" if name in value else "is missing"
+                raise WrongValue(f"field {_below(path, name)} {what}, which the schema does not allow")
+        if not allows_unknown and not names.issuperset(value):
+            unknown = ", ".join(sorted(_below(path, str(name)) for name in value.keys() - names))
+            raise WrongValue(f"the schema has no field {unknown}")
+        return found
+
+    return convert
+
+
+def converter(kind: Any, *, allows_unknown: bool) -> Converter:
+    """How values of a type are made; nulls are not given to it. Errors: InvalidOption for a type that is not known."""
+    if isinstance(kind, str):
+        if kind in _INTEGERS:
+            return _integer(_INTEGERS[kind])
+        if kind in _CONVERTERS:
+            return _CONVERTERS[kind]
+        if found := _DECIMAL.fullmatch(kind):
+            return _decimal(int(found[1]), int(found[2]))
+    elif kind["type"] == "struct":
+        return struct_converter(kind, allows_unknown=allows_unknown)
+    elif kind["type"] == "array":
+        return _array(converter(kind["elementType"], allows_unknown=allows_unknown), kind.get("containsNull", True))
+    elif kind["type"] == "map" and kind["keyType"] == "string":
+        return _map(converter(kind["valueType"], allows_unknown=allows_unknown), kind.get("valueContainsNull", True))
+    elif kind["type"] == "map":
+        raise InvalidOption("the schema has a map whose keys are no strings", remedy="make its keys strings")
+    arrow_type(kind)
+    raise AssertionError(kind)
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def wrong(path: str, value: Any, expected: str) -> WrongValue:
+    """The usual message."""
+    return WrongValue(f"{f'field {path}' if path else 'the value'} is {shown(value)} instead of {expected}")
+
+
+def _string(value: Any, path: str) -> str:
+    if isinstance(value, UUID):  # of Avro's logical type
+        return str(value)
+    if not isinstance(value, str):
+        raise wrong(path, value, "a string")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise WrongValue(f"field {path} has half of a surrogate pair, which is no character") from None
+    return value
+
+
+def _integer(bits: int) -> Converter:
+    limit = 1 << (bits - 1)
+
+    def convert(value: Any, path: str) -> int:
+        if type(value) is not int:
+            raise wrong(path, value, f"an integer of {bits} bits")
+        if not -limit <= value < limit:
+            raise wrong(path, value, f"an integer of {bits} bits")
+        return value
+
+    return convert
+
+
+def _double(value: Any, path: str) -> float:
+    if type(value) is float:
+        return value
+    if type(value) not in (int, Decimal):
+        raise wrong(path, value, "a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise wrong(path, value, "a number of 64 bits") from None
+
+
+def _boolean(value: Any, path: str) -> bool:
+    if not isinstance(value, bool):
+        raise wrong(path, value, "a boolean")
+    return value
+
+
+def _binary(value: Any, path: str) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    try:
+        return base64.b64decode(value, validate=True)
+    except (TypeError, ValueError, binascii.Error):
+        raise wrong(path, value, "bytes in base64") from None
+
+
+def _date(value: Any, path: str) -> date:
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return value
+    try:
+        return date.fromisoformat(value)
+    except (TypeError, ValueError):
+        raise wrong(path, value, "a date like 2026-01-31") from None
+
+
+def _timestamp(value: Any, path: str) -> datetime:
+    """A time without a zone is one of UTC."""
+    try:
+        found = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (TypeError, ValueError, OverflowError):
+        raise wrong(path, value, "a time like 2026-01-31T12:00:00Z") from None
+
+
+def _timestamp_ntz(value: Any, path: str) -> datetime:
+    try:
+        found = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        raise wrong(path, value, "a time like 2026-01-31T12:00:00") from None
+    if found.tzinfo is not None:
+        raise wrong(path, value, "a time without a zone")
+    return found
+
+
+def _decimal(precision: int, scale: int) -> Converter:
+    unit, limit = Decimal(1).scaleb(-scale), Decimal(10) ** (precision - scale)
+    expected = f"a decimal of {precision} digits, {scale} of them behind the point"
+
+    def convert(value: Any, path: str) -> Decimal:
+        if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
+            raise wrong(path, value, expected)
+        try:
+            found = Decimal(str(value) if isinstance(value, float) else value)
+            if not found.is_finite() or abs(found) >= limit or found != found.quantize(unit):
+                raise wrong(path, value, expected)
+            return found.quantize(unit)
+        except InvalidOperation:
+            raise wrong(path, value, expected) from None
+
+    return convert
+
+
+def _array(convert_one: Converter, allows_null: bool) -> Converter:
+    def convert(value: Any, path: str) -> list[Any]:
+        if not isinstance(value, list):
+            raise wrong(path, value, "an array")
+        return [_held(convert_one, one, f"{path}[{at}]", allows_null) for at, one in enumerate(value)]
+
+    return convert
+
+
+def _map(convert_one: Converter, allows_null: bool) -> Converter:
+    def convert(value: Any, path: str) -> list[tuple[str, Any]]:
+        if not isinstance(value, dict):
+            raise wrong(path, value, "an object")
+        return [
+            (_string(key, path), _held(convert_one, one, f"{path}.{key}", allows_null)) for key, one in value.items()
+        ]
+
+    return convert
+
+
+def _held(convert: Converter, value: Any, path: str, allows_null: bool) -> Any:
+    if value is not None:
+        return convert(value, path)
+    if not allows_null:
+        raise WrongValue(f"field {path} is null, which the schema does not allow")
+    return None
+
+
+_CONVERTERS: Final[Mapping[str, Converter]] = {
+    "string": _string,
+    "float": _double,
+    "double": _double,
+    "boolean": _boolean,
+    "binary": _binary,
+    "date": _date,
+    "timestamp": _timestamp,
+    "timestamp_ntz": _timestamp_ntz,
+}

@@ -1,0 +1,135 @@
+"""Files of any Hadoop file system, through the JVM that PySpark has anyway.
+
+Paths are relative to one directory. What is written appears at once and whole under its name, as far as the file system
+renames atomically: local directories, HDFS and ABFS do. Errors of Java's become OSError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Listed(NamedTuple):
+    """A file below a directory. Units: size in bytes."""
+
+    path: str
+    size: int
+
+
+class HadoopDirectory:
+    """The files below one directory, which need not exist yet."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._jvm: Any = spark._jvm
+        with _java_errors(path):
+            configuration = spark._jsc.hadoopConfiguration()
+            root = self._jvm.org.apache.hadoop.fs.Path(path)
+            self._fs = root.getFileSystem(configuration)
+            self._root = self._fs.makeQualified(root)
+            self._context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(self._root.toUri(), configuration)
+        self.path: str = self._root.toString()
+
+    def _at(self, path: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self._root, path) if path else self._root
+
+    def exists(self, path: str) -> bool:
+        with _java_errors(f"{self.path}/{path}"):
+            return bool(self._fs.exists(self._at(path)))
+
+    def names(self, path: str) -> list[str]:
+        """What a directory holds, sorted; nothing where there is none."""
+        with _java_errors(f"{self.path}/{path}"):
+            if not self._fs.exists(self._at(path)):
+                return []
+            return sorted(each.getPath().getName() for each in self._fs.listStatus(self._at(path)))
+
+    def files(self, path: str) -> list[Listed]:
+        """All files below a directory, at any depth, with paths relative to that directory."""
+        with _java_errors(f"{self.path}/{path}"):
+            if not self._fs.exists(self._at(path)):
+                return []
+            prefix = self._fs.makeQualified(self._at(path)).toUri().getPath().rstrip("/") + "/"
+            found = []
+            remaining = self._fs.listFiles(self._at(path), True)
+            while remaining.hasNext():
+                each = remaining.next()
+                found.append(Listed(each.getPath().toUri().getPath().removeprefix(prefix), int(each.getLen())))
+            return sorted(found)
+
+    def size(self, path: str) -> int | None:
+        """Of a file; None where there is none."""
+        with _java_errors(f"{self.path}/{path}"):
+            return int(self._fs.getFileStatus(self._at(path)).getLen()) if self._fs.exists(self._at(path)) else None
+
+    def read(self, path: str) -> str:
+        """All of a small file."""
+        with _java_errors(f"{self.path}/{path}"):
+            stream = self._fs.open(self._at(path))
+            try:
+                return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            finally:
+                stream.close()
+
+    def create(self, path: str, text: str, *, staged: str) -> None:
+        """Write a small file that must not be there yet: as `staged` first, then renamed.
+
+        Errors  FileExistsError
+        """
+        with _java_errors(f"{self.path}/{path}"):
+            self._write(staged, text)
+            self.make_parent(path)
+            none = self._jvm.java.lang.reflect.Array.newInstance
+            options = none(self._jvm.java.lang.Class.forName("org.apache.hadoop.fs.Options$Rename"), 0)
+            self._context.rename(self._at(staged), self._at(path), options)
+
+    def touch(self, path: str) -> None:
+        """Make an empty file, or empty it."""
+        with _java_errors(f"{self.path}/{path}"):
+            self._fs.create(self._at(path), True).close()
+
+    def _write(self, path: str, text: str) -> None:
+        stream = self._fs.create(self._at(path), True)
+        try:
+            stream.write(text.encode())
+            if hasattr(stream, "hsync"):
+                stream.hsync()
+        finally:
+            stream.close()
+
+    def make_parent(self, path: str) -> None:
+        with _java_errors(f"{self.path}/{path}"):
+            self._fs.mkdirs(self._at(path).getParent())
+
+    def rename(self, old: str, new: str) -> None:
+        """Errors: OSError where the file system refuses it, which it may do without a reason."""
+        with _java_errors(f"{self.path}/{new}"):
+            if not self._fs.rename(self._at(old), self._at(new)):
+                raise OSError(f"{self.path}/{old} could not be renamed to {new}")
+
+    def delete(self, path: str) -> None:
+        """A file or a whole directory; nothing where there is none."""
+        with _java_errors(f"{self.path}/{path}"):
+            self._fs.delete(self._at(path), True)
+
+
+@contextmanager
+def _java_errors(path: str) -> Iterator[None]:
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415  (comes with PySpark)
+
+    try:
+        yield
+    except Py4JJavaError as error:
+        java = error.java_exception
+        name = str(java.getClass().getSimpleName())
+        said = f"{path}: {java.getMessage() or name}"
+        kinds: dict[str, type[OSError]] = {
+            "FileAlreadyExistsException": FileExistsError,
+            "FileNotFoundException": FileNotFoundError,
+            "AccessControlException": PermissionError,
+        }
+        raise kinds.get(name, OSError)(said) from None

@@ -1,0 +1,165 @@
+"""What one Spark task of a replay does: write the rows of one partition of the target, in their order.
+
+The rows come sorted, all of them, also those that an earlier attempt wrote already. How many these are is what the log
+has grown by since the plan was made. They are passed over, and the last of them has to be the very record with which
+the log ends: else somebody else wrote there, or the source is not what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from threading import Event
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID
+
+from kbroker.spark.client import LATEST
+from kbroker.spark.jobs.errors import ReplayConflict
+from kbroker.spark.jobs.target import PartitionWriter, TargetClient, foreign_writer
+from kbroker.spark.positions import Partition
+from wire.compression import Codec
+from wire.record_batch import Record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SETTLED_SECONDS: Final = 1.0
+"""What a killed attempt had sent may still arrive: the end of a log counts when it has stayed for so long."""
+RESULT: Final = "partition int, before bigint, written bigint"
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a task needs beside its rows. Shape: bases by partitions of the target; column has the target's partition"""
+
+    client: Mapping[str, Any] = field(repr=False)
+    target: str
+    target_id: UUID
+    bases: Mapping[int, int]
+    column: str
+    codec: Codec
+    batch_bytes: int
+
+
+class Row(NamedTuple):
+    """A record with where it comes from."""
+
+    target: int
+    partition: int
+    offset: int
+    record: Record
+
+
+def replay_rows(batches: Iterator[pa.RecordBatch], assignment: Assignment) -> Iterator[pa.RecordBatch]:
+    """Write the rows of a task; for each partition how many were there before and how many were written."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    done: list[tuple[int, int, int]] = []
+    progress: _Partition | None = None
+    client: TargetClient | None = None
+    try:
+        for row in _rows(batches, assignment.column):
+            if progress is None or progress.index != row.target:
+                if progress is not None:
+                    done.append(progress.finish())
+                client = client or TargetClient(assignment.client)
+                progress = _Partition(client, assignment, row.target)
+            progress.take(row)
+        if progress is not None:
+            done.append(progress.finish())
+    finally:
+        if client is not None:
+            client.close()
+    names = ("partition", "before", "written")
+    columns = list(zip(*done, strict=True)) or [(), (), ()]
+    kinds = (pa.int32(), pa.int64(), pa.int64())
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+    yield pa.RecordBatch.from_arrays(arrays, names=list(names))
+
+
+def _rows(batches: Iterator[pa.RecordBatch], column: str) -> Iterator[Row]:
+    for batch in batches:
+        columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+        for target, partition, offset, timestamp_ms, key, value, headers in zip(
+            *(columns[name] for name in (column, "partition", "offset", "_kbroker_ms", "key", "value", "headers")),
+            strict=True,
+        ):
+            pairs = tuple((each["key"], each["value"]) for each in headers or ())
+            yield Row(target, partition, offset, Record(offset, timestamp_ms, key, value, pairs))
+
+
+class _Partition:
+    def __init__(self, client: TargetClient, assignment: Assignment, index: int) -> None:
+        self.index = index
+        self._client = client
+        self._assignment = assignment
+        self._partition: Partition = (assignment.target, index)
+        self._base = assignment.bases[index]
+        end = self._settled_end()
+        self._before = end - self._base
+        if self._before < 0:
+            raise ReplayConflict(
+                f"the log ends at offset {end}, before it ended when the replay began",
+                remedy="records were lost: replay into an empty topic with another --job-id",
+                topic=assignment.target,
+                partition=index,
+                offset=self._base,
+            )
+        self._seen = 0
+        self._writer: PartitionWriter | None = None
+
+    def _settled_end(self) -> int:
+        end = self._end()
+        while end > self._base:
+            Event().wait(SETTLED_SECONDS)
+            again = self._end()
+            if again == end:
+                break
+            end = again
+        return end
+
+    def _end(self) -> int:
+        return self._client.offsets({self._partition: LATEST})[self._partition].offset
+
+    def take(self, row: Row) -> None:
+        """Write the next row, unless it was written before."""
+        self._seen += 1
+        if self._seen < self._before:
+            return
+        if self._seen == self._before:
+            self._compare(row)
+            return
+        if self._writer is None:
+            self._writer = PartitionWriter(
+                self._client,
+                self._partition,
+                next_offset=self._base + self._before,
+                codec=self._assignment.codec,
+                batch_bytes=self._assignment.batch_bytes,
+            )
+        self._writer.write(row.record, source_offset=row.offset)
+
+    def _compare(self, row: Row) -> None:
+        at = self._base + self._before - 1
+        found = self._client.record_at(self._assignment.target_id, self._partition, at)
+        if found is None:
+            raise ReplayConflict(
+                "the record that was written last cannot be read back: it was compacted away or has expired",
+                remedy="give the target retention.ms=-1 and cleanup.policy=delete until the replay is done, and replay "
+                "into an empty topic with another --job-id",
+                topic=self._assignment.target,
+                partition=self.index,
+                offset=at,
+            )
+        if found._replace(offset=-1) != row.record._replace(offset=-1):
+            what = f"its record is not that of the source's partition {row.partition} at offset {row.offset}"
+            raise foreign_writer(self._partition, at, what)
+
+    def finish(self) -> tuple[int, int, int]:
+        """Everything is written. Errors: ReplayConflict where the log has more than the source."""
+        if self._seen < self._before:
+            what = f"the log has {self._before} records since the replay began, the source has only {self._seen}"
+            raise foreign_writer(self._partition, self._base + self._seen, what)
+        if self._writer is not None:
+            self._writer.flush()
+        return self.index, self._before, self._writer.written if self._writer is not None else 0
