@@ -1,7 +1,7 @@
 """A large topic in the tier, read at random by a verifier that knows every record, while things go wrong.
 
     python -m compat.torture.tier                                  1 GB, kills, damaged and deleted files of the tier
-    python -m compat.torture.tier --megabytes 10000 --damages 0
+    python -m compat.torture.tier --megabytes 10000 --kills 0 --damages 0     how much memory it takes
     python -m compat.torture.tier --broker kafka --damages 0       Apache Kafka 4.3.1: the proof that the judge is fair
 
 What a record holds follows from its partition and offset, so nothing has to be remembered. The broker is killed with
@@ -301,16 +301,23 @@ def main() -> int:
             soak = Soak(Site(broker, directory / "tier"), seed=options.seed)
             rival = Rival(broker)
             idle = rival.resident_mib()
-            with highest_resident(rival) as seen:
-                soak.produce(options.megabytes, kills=options.kills)
-                soak.read_at_random(options.reads, kills=options.kills)
-                soak.damage(options.damages)
-                soak.read_all()
+            phases: dict[str, Callable[[], None]] = {
+                "filling and copying": lambda: soak.produce(options.megabytes, kills=options.kills),
+                "reading at random": lambda: soak.read_at_random(options.reads, kills=options.kills),
+                "reading what is damaged": lambda: soak.damage(options.damages),
+                "starting anew and reading all": soak.read_all,
+            }
+            over = 0.0
+            for name, phase in phases.items():
+                began = time.monotonic()
+                with highest_resident(rival) as seen:
+                    phase()
+                print(f"{name}: {time.monotonic() - began:.0f} s, {max(seen) - idle:.0f} MiB over idle", flush=True)
+                over = max(over, max(seen) - idle)
         finally:
             if broker.process is not None:
                 broker.kill()
             log = broker.log_tail()
-    over = max(seen) - idle
     if options.broker == "kbroker" and over > HIGHEST_OVER_IDLE_MIB:
         soak.findings.append(f"{over:.0f} MiB over idle")
     if options.damages >= 10 and not soak.refused:
