@@ -11,7 +11,10 @@ import pytest
 from compat.brokers import KbrokerProcess
 from compat.conftest import missing
 from compat.kafka import KafkaNode
+from compat.tiered.minio_fixtures import make_manager, manager, minio_server, prefix, proxy, write
 from compat.tiered.site import HURRIED, Site, Sites
+
+__all__ = ["make_manager", "manager", "minio_server", "prefix", "proxy", "write"]
 
 
 @pytest.fixture(scope="package")

@@ -19,7 +19,7 @@ import pytest
 from compat.brokers import KbrokerProcess
 from compat.minio import BUCKET, MinioServer
 from compat.minio_proxy import Action, MinioProxy, answer, cut_short, damage, late, lose_reply, shift_range, silence
-from compat.tiered.minio_fixtures import HASTY, admin, minio_server
+from compat.tiered.minio_fixtures import HASTY, admin
 from compat.tiered.records import records, whole_batches
 from compat.tiered.site import (
     EARLIEST,
@@ -35,8 +35,6 @@ from compat.tiered.site import (
     Sites,
 )
 from kbroker.tiered.layout import parse_object_name
-
-__all__ = ["minio_server"]
 
 STORAGE_ERROR = 56
 FILES_OF_A_SEGMENT = 6  # the log, four indexes, the manifest

@@ -13,11 +13,9 @@ import pytest
 
 from compat.brokers import KbrokerProcess
 from compat.minio import BUCKET, MinioServer
-from compat.tiered.minio_fixtures import HASTY, admin, minio_server
+from compat.tiered.minio_fixtures import HASTY, admin
 from compat.tiered.site import HURRIED, LATEST_TIERED, ONLY_THE_ACTIVE_ONE, TIERED, Records, Site, Sites
 from compat.tiered.test_commands import tier
-
-__all__ = ["minio_server"]
 
 NAME = "bucket"
 WRITTEN = Records([0, 2, 4, 6], records=3, padding=2_000)

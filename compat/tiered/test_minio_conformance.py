@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from compat.minio import MinioServer
-from compat.tiered.minio_fixtures import minio_server, prefix_of
+from compat.tiered.minio_fixtures import prefix_of
 from kbroker.testing.remote_storage import RemoteStorageConformance
 from kbroker.tiered.minio import MinioRemoteStorage
-
-__all__ = ["minio_server"]
 
 
 class TestConformance(RemoteStorageConformance):

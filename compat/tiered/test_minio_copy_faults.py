@@ -22,24 +22,11 @@ from compat.minio_proxy import (
     lose_reply,
     silence,
 )
-from compat.tiered.minio_fixtures import (
-    THREADS,
-    admin,
-    fails_with,
-    is_whole,
-    make_manager,
-    manager,
-    minio_server,
-    prefix,
-    proxy,
-    write,
-)
+from compat.tiered.minio_fixtures import THREADS, admin, fails_with, is_whole
 from kbroker.testing.remote_segments import WrittenSegment
 from kbroker.tiered.api import RemoteStorageError, RetriableRemoteStorageError
 from kbroker.tiered.layout import MANIFEST, SEGMENT, Manifest, object_name
 from kbroker.tiered.minio import MinioRemoteStorage
-
-__all__ = ["make_manager", "manager", "minio_server", "prefix", "proxy", "write"]
 
 Write = Callable[..., WrittenSegment]
 MakeManager = Callable[..., MinioRemoteStorage]

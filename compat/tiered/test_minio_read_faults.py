@@ -21,18 +21,7 @@ from compat.minio_proxy import (
     silence,
     trickle,
 )
-from compat.tiered.minio_fixtures import (
-    admin,
-    fails_with,
-    is_whole,
-    make_manager,
-    manager,
-    minio_server,
-    prefix,
-    proxy,
-    read,
-    write,
-)
+from compat.tiered.minio_fixtures import admin, fails_with, is_whole, read
 from kbroker.testing.remote_segments import WrittenSegment
 from kbroker.tiered.api import (
     IndexType,
@@ -42,8 +31,6 @@ from kbroker.tiered.api import (
 )
 from kbroker.tiered.layout import MANIFEST, SEGMENT, object_name
 from kbroker.tiered.minio import MinioRemoteStorage
-
-__all__ = ["make_manager", "manager", "minio_server", "prefix", "proxy", "write"]
 
 Write = Callable[..., WrittenSegment]
 MakeManager = Callable[..., MinioRemoteStorage]

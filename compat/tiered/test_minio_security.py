@@ -18,24 +18,10 @@ from compat.kafka import Unavailable
 from compat.kafka.libraries import executable
 from compat.minio import BUCKET, MinioServer
 from compat.minio_proxy import Exchange, MinioProxy, answer, silence
-from compat.tiered.minio_fixtures import (
-    HASTY,
-    admin,
-    fails_with,
-    is_whole,
-    make_manager,
-    manager,
-    minio_server,
-    prefix,
-    proxy,
-    read,
-    write,
-)
+from compat.tiered.minio_fixtures import HASTY, admin, fails_with, is_whole, read
 from kbroker.testing.remote_segments import WrittenSegment
 from kbroker.tiered.api import IndexType, RemoteStorageError, RetriableRemoteStorageError
 from kbroker.tiered.minio import MinioRemoteStorage
-
-__all__ = ["make_manager", "manager", "minio_server", "prefix", "proxy", "write"]
 
 Write = Callable[..., WrittenSegment]
 MakeManager = Callable[..., MinioRemoteStorage]
