@@ -18,7 +18,7 @@ from kbroker.spark.options import SourceOptions
 from kbroker.spark.pieces import Piece
 from kbroker.spark.plan import Hole, PartitionState, divided, tile
 from kbroker.spark.positions import AtOffsets, AtTimestamp, AtTimestamps, Edge, Offsets, Partition, Position
-from kbroker.spark.reading import Reading, not_covered
+from kbroker.spark.reading import not_covered
 from kbroker.spark.remote_times import load_indexes
 from kbroker.spark.stores import open_store
 from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageError
@@ -60,12 +60,6 @@ class Planner:
         """Let go of connections; what is asked next opens them again."""
         self._inventory = None
         self._stack.close()
-
-    @property
-    def reading(self) -> Reading:
-        """What the executors need."""
-        options = self.options
-        return Reading(options.store, options.client, options.chunk_bytes, options.fail_on_data_loss)
 
     @property
     def inventory(self) -> Inventory:

@@ -22,6 +22,7 @@ from kbroker.spark.stores import StoreOptions, open_store
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from kbroker.spark.options import SourceOptions
     from kbroker.spark.plan import PartitionState
 
 logger = logging.getLogger("kbroker.spark")
@@ -38,6 +39,11 @@ class Reading:
     client: Mapping[str, Any] | None = field(repr=False)
     chunk_bytes: int
     fail_on_data_loss: bool
+
+
+def reading_of(options: SourceOptions) -> Reading:
+    """What executors need of a job's options."""
+    return Reading(options.store, options.client, options.chunk_bytes, options.fail_on_data_loss)
 
 
 def read_piece(reading: Reading, piece: Piece, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch]:

@@ -7,45 +7,21 @@ that read them. What goes from one to another is pickled, so it is options as te
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
-from kbroker.spark.errors import InvalidOption
 from kbroker.spark.options import SourceOptions
-from kbroker.spark.reading import Reading, read_piece
+from kbroker.spark.reading import read_piece, reading_of
+from kbroker.spark.schema import ALL_COLUMNS, columns_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-NAME: Final = "kbroker"
+    from kbroker.spark.streaming import KbrokerStreamReader
 
-ALL_COLUMNS: Final = StructType(
-    [
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("timestamp", TimestampType()),
-        StructField("timestampType", IntegerType()),
-        StructField(
-            "headers", ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
-        ),
-    ]
-)
-"""The Kafka source's columns; headers are there with includeHeaders=true, or where a schema names them."""
+NAME: Final = "kbroker"
 
 
 class KbrokerDataSource(DataSource):
@@ -62,6 +38,11 @@ class KbrokerDataSource(DataSource):
 
     def reader(self, schema: StructType) -> KbrokerReader:
         return KbrokerReader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> KbrokerStreamReader:  # noqa: N802  (PySpark's name)
+        from kbroker.spark.streaming import KbrokerStreamReader  # noqa: PLC0415  (batch queries need none of it)
+
+        return KbrokerStreamReader(self.options, schema)
 
 
 class KbrokerReader(DataSourceReader):
@@ -83,27 +64,3 @@ class KbrokerReader(DataSourceReader):
         if partition is None:
             return iter(())
         return read_piece(self._reading, partition.value, self._columns)
-
-
-def reading_of(options: SourceOptions) -> Reading:
-    """What executors need of the options."""
-    return Reading(options.store, options.client, options.chunk_bytes, options.fail_on_data_loss)
-
-
-def columns_of(schema: StructType) -> tuple[str, ...]:
-    """The names of the columns that a schema asks for, in its order. Errors: InvalidOption."""
-    known = {field.name: field.dataType for field in ALL_COLUMNS.fields}
-    for field in schema.fields:
-        wanted = known.get(field.name)
-        if wanted is None:
-            near = get_close_matches(field.name, known, n=1, cutoff=0.6)
-            raise InvalidOption(
-                f"the schema has a column {field.name}, which there is not",
-                remedy=f"did you mean {near[0]}?" if near else f"name some of {', '.join(known)}",
-            )
-        if field.dataType.simpleString() != wanted.simpleString():
-            raise InvalidOption(
-                f"the schema has the column {field.name} as {field.dataType.simpleString()}",
-                remedy=f"take {wanted.simpleString()}, and cast it afterwards",
-            )
-    return tuple(field.name for field in schema.fields)

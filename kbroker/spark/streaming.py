@@ -1,0 +1,240 @@
+"""The streaming half of `format("kbroker")`: where a stream is, how far its next batch goes, and what is in it.
+
+Spark 4.0 tells a Python source where it is only in passing. It asks for the latest offset without saying what the last
+one was; but each batch that it carries out is planned here first, and after a restart it plans an empty batch at the
+last offset of the checkpoint before it asks for anything. So what `partitions` was asked for last is where the stream
+is, and admission counts from there.
+
+The first offset of a stream is in no checkpoint until its first batch is done. Whoever restarts before that asks again
+where the stream began; then the end of that first batch, which is known, stands for what was the latest offset then:
+both had been looked up at once.
+
+Source  PythonMicroBatchStream, MicroBatchExecution of Spark 4.0.0; KafkaMicroBatchStream of spark-sql-kafka-0-10 4.0.0
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from kbroker.spark.admission import Pace, admitted
+from kbroker.spark.errors import InvalidOption, KbrokerSourceError, OffsetsOutOfRange, RecordsExpired, UnknownTopic
+from kbroker.spark.options import SourceOptions
+from kbroker.spark.positions import MalformedPositions, Offsets, Partition, from_document, to_document
+from kbroker.spark.reading import read_piece, reading_of
+from kbroker.spark.schema import columns_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from kbroker.spark.planning import Extent, Planner
+
+logger = logging.getLogger("kbroker.spark")
+
+
+class KbrokerStreamReader(DataSourceStreamReader):
+    """See the module's text. One lives as long as the query, in a process of the driver; workers get copies to read."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._options = SourceOptions.parse(options).for_streaming()
+        self._columns = columns_of(schema)
+        self._reading = reading_of(self._options)
+        self._pace = Pace(least=self._options.min_offsets_per_trigger, max_delay_ms=self._options.max_trigger_delay_ms)
+        self._planner: Planner | None = None
+        self._position: Offsets | None = None  # where the next batch begins, as far as Spark has told
+        self._began: Offsets | None = None  # where the stream begins, once it was looked up
+        self._has_begun = False  # whether Spark asked for that: it does of a new stream alone
+        self._ids: dict[str, UUID] = {}
+
+    # --- what Spark asks ----------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  (PySpark's names)
+        """Where the stream begins."""
+        if self._began is None:
+            self._began = self._beginning(self._extent(), self._position)
+        self._has_begun = True
+        return to_document(self._began, self._ids)
+
+    def latestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where the next batch ends; where it begins if there is nothing, or not enough, to be read."""
+        extent = self._extent()
+        if self._position is None and self._began is None:
+            self._began = self._beginning(extent, None)
+        known = self._position if self._position is not None else self._began
+        assert known is not None
+        start = self._start_of(known, extent)
+        end = {partition: max(extent.bounds[partition].end_offset, start[partition]) for partition in start}
+        waiting = sum(end.values()) - sum(start.values())
+        if self._pace.holds(waiting, now_ms=_now_ms()):
+            return to_document(known, self._ids)
+        return to_document(admitted(start, end, most=self._options.max_offsets_per_trigger), self._ids)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """One for each piece of a batch. With start == end Spark only tells where the stream is."""
+        if start == end:
+            if self._position is None and self._began is not None and not self._has_begun:
+                self._check_order()
+            self._take(end)
+            return []
+        begin, _ = _read(start)
+        wanted = self._take(end)
+        extent = self._extent()
+        begin = self._start_of(begin, extent, only=wanted)
+        return [InputPartition(piece) for piece in self._plans().pieces(begin, self._end_of(wanted, extent), extent)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one piece."""
+        return read_piece(self._reading, partition.value, self._columns)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """The checkpoint knows, and nobody else need."""
+
+    def stop(self) -> None:
+        """Let go of connections."""
+        if self._planner is not None:
+            self._planner.close()
+
+    # --- how it is answered -------------------------------------------------------------------------------------------
+
+    def _plans(self) -> Planner:
+        if self._planner is None:
+            from kbroker.spark.planning import Planner  # noqa: PLC0415  (workers do not plan)
+
+            self._planner = Planner(self._options)
+        return self._planner
+
+    def _extent(self) -> Extent:
+        """What is there now. Errors: TopicRecreated."""
+        from kbroker.spark.inventory import same_topics  # noqa: PLC0415
+
+        extent = self._plans().extent()
+        same_topics(self._ids, extent.ids.items())
+        self._ids |= extent.ids
+        return extent
+
+    def _take(self, document: dict[str, Any]) -> Offsets:
+        """Note where the stream is, as Spark tells it. Errors: TopicRecreated, InvalidOption."""
+        offsets, ids = _read(document)
+        if self._position is None:
+            from kbroker.spark.inventory import same_topics  # noqa: PLC0415
+
+            same_topics(ids, self._ids.items())
+            self._ids = ids | self._ids
+        self._position = offsets
+        return offsets
+
+    def _check_order(self) -> None:
+        """Spark asked how far to go, and now says where a stream is that was begun before: with Trigger.AvailableNow
+        and the wrapper that Spark has for it. What was answered counted from where the stream once began.
+        """
+        if self._options.max_offsets_per_trigger is not None:
+            raise InvalidOption(
+                "maxOffsetsPerTrigger cannot be kept with Trigger.AvailableNow and"
+                " spark.sql.streaming.triggerAvailableNowWrapper.enabled: Spark 4.0 does not say where the stream is",
+                remedy="leave maxOffsetsPerTrigger out, or leave the wrapper disabled",
+            )
+
+    def _beginning(self, extent: Extent, first_end: Offsets | None) -> Offsets:
+        """Where the options say that the stream begins; `first_end` is where its first batch ended, if there was one
+        that was not done before a restart.
+        """
+        if first_end is not None:
+            bounds = {
+                partition: found._replace(end_offset=max(first_end[partition], found.log_start_offset))
+                for partition, found in extent.bounds.items()
+                if partition in first_end
+            }
+            extent = extent._replace(bounds=bounds)
+        return self._plans().starting(extent)
+
+    def _start_of(self, known: Offsets, extent: Extent, *, only: Offsets | None = None) -> Offsets:
+        """Where each partition begins that is there now: new ones at their start.
+
+        Errors  RecordsExpired, OffsetsOutOfRange, UnknownTopic; with failOnDataLoss=false what is gone is left out
+        """
+        start: Offsets = {}
+        for partition in sorted({*known, *extent.bounds} if only is None else only):
+            there = extent.bounds.get(partition)
+            if there is None:
+                self._lost(_gone(partition))
+                continue
+            offset = known.get(partition)
+            if offset is None:
+                offset = there.log_start_offset
+                if offset > 0:
+                    self._lost(_expired(partition, 0, offset, "the partition is new, and"))
+            elif offset < there.log_start_offset:
+                self._lost(_expired(partition, offset, there.log_start_offset, ""))
+                offset = there.log_start_offset
+            elif offset > there.end_offset:
+                self._lost(_cut_off(partition, offset, there.end_offset))
+                offset = there.end_offset
+            start[partition] = offset
+        return start
+
+    def _end_of(self, wanted: Offsets, extent: Extent) -> Offsets:
+        """Where a batch ends, of the partitions that are there."""
+        end: Offsets = {}
+        for partition, offset in wanted.items():
+            there = extent.bounds.get(partition)
+            if there is None:
+                continue
+            if offset > there.end_offset:
+                self._lost(_cut_off(partition, offset, there.end_offset))
+            end[partition] = min(offset, there.end_offset)
+        return end
+
+    def _lost(self, error: KbrokerSourceError) -> None:
+        if self._options.fail_on_data_loss:
+            raise error
+        logger.warning("%s (failOnDataLoss=false)", error)
+
+
+def _read(document: dict[str, Any]) -> tuple[Offsets, dict[str, UUID]]:
+    try:
+        return from_document(document)
+    except MalformedPositions as error:
+        raise InvalidOption(
+            f"the offsets of the checkpoint are none of this source: {error}", remedy="use another checkpoint"
+        ) from error
+
+
+def _now_ms() -> int:
+    from kbroker.runtime.env import RealEnv  # noqa: PLC0415  (workers need no clock)
+
+    return RealEnv.now_ns() // 1_000_000
+
+
+def _gone(partition: Partition) -> UnknownTopic:
+    return UnknownTopic(
+        "the stream read this partition, and it is not there any more",
+        remedy="start with another checkpoint; failOnDataLoss=false goes on without it",
+        topic=partition[0],
+        partition=partition[1],
+    )
+
+
+def _expired(partition: Partition, offset: int, log_start_offset: int, why: str) -> RecordsExpired:
+    return RecordsExpired(
+        f"{why} the records up to offset {log_start_offset - 1} were deleted before the stream came to them".strip(),
+        remedy="keep records longer (retention.ms, retention.bytes); failOnDataLoss=false goes on with what is left",
+        topic=partition[0],
+        partition=partition[1],
+        offset=offset,
+    )
+
+
+def _cut_off(partition: Partition, offset: int, end_offset: int) -> OffsetsOutOfRange:
+    return OffsetsOutOfRange(
+        f"the log ends at offset {end_offset} now, and the stream has read up to {offset}: records were lost by the"
+        " broker, or the topic is another one",
+        remedy="start with another checkpoint; failOnDataLoss=false goes on from the end",
+        topic=partition[0],
+        partition=partition[1],
+        offset=offset,
+    )
