@@ -24,7 +24,6 @@ from kbroker.spark.errors import (
 )
 from kbroker.spark.pieces import TailPiece
 from kbroker.spark.segment_reading import is_visible
-from wire.errors import Malformed
 from wire.record_batch import Batches, RecordBatch, batches
 from wire.types import ZERO_UUID, uuid_to_text
 
@@ -46,13 +45,18 @@ def read_tail(
     partition = piece.topic, piece.partition
     _check_topic(client, piece)
     rows = RowsBuilder(
-        *partition, columns, start_offset=piece.start_offset, end_offset=piece.end_offset, rows_bytes=chunk_bytes
+        *partition,
+        columns,
+        start_offset=piece.start_offset,
+        end_offset=piece.end_offset,
+        error_at=lambda kind, what, offset: _damaged(piece, offset, what, kind),
+        rows_bytes=chunk_bytes,
     )
     offset, empty = piece.start_offset, 0
     while offset < piece.end_offset:
         fetched = client.fetch(piece.topic_id, partition, offset, max_bytes=chunk_bytes)
         if fetched.error_code:
-            yield from _rest(rows)
+            yield from rows.take()
             raise _why_not(client, piece, offset, fetched.error_code)
         before = offset
         found = batches(fetched.records)
@@ -62,32 +66,23 @@ def read_tail(
                 break
             if batch.next_offset <= offset:
                 continue
-            try:
-                if not batch.crc_is_valid():
-                    raise Malformed("its CRC is wrong")
-                if visible(batch):
-                    rows.add(batch)
-            except Malformed as error:
-                yield from _rest(rows)
-                raise _damaged(piece, batch.base_offset, error) from error
+            if not batch.crc_is_valid():
+                yield from rows.take()
+                raise _damaged(piece, batch.base_offset, "its CRC is wrong")
+            if visible(batch):
+                rows.add(batch)
             offset = batch.next_offset
             if rows.is_full:
-                yield from _rest(rows)
+                yield from rows.take()
         if offset > before:
             empty = 0
             continue
         _check_answer(piece, found, offset)
         empty += 1
         if fetched.high_watermark < piece.end_offset or empty >= EMPTY_ANSWERS:
-            yield from _rest(rows)
+            yield from rows.take()
             raise _no_records(piece, offset, fetched.high_watermark)
-    yield from _rest(rows)
-
-
-def _rest(rows: RowsBuilder) -> Iterator[pa.RecordBatch]:
-    made = rows.take()
-    if made is not None:
-        yield made
+    yield from rows.take()
 
 
 def _check_topic(client: BrokerClient, piece: TailPiece) -> None:
@@ -158,12 +153,14 @@ def _no_records(piece: TailPiece, offset: int, high_watermark: int) -> KbrokerSo
 def _check_answer(piece: TailPiece, found: Batches, offset: int) -> None:
     """Errors: DamagedObject for bytes that are no batch; a batch that is only cut off is none."""
     if found.error is not None and len(found.buffer) - found.position >= 61:
-        raise _damaged(piece, offset, found.error)
+        raise _damaged(piece, offset, str(found.error))
 
 
-def _damaged(piece: TailPiece, offset: int, error: Malformed) -> DamagedObject:
-    return DamagedObject(
-        f"the broker sent a batch that is damaged: {error}",
+def _damaged(
+    piece: TailPiece, offset: int, what: str, kind: type[KbrokerSourceError] = DamagedObject
+) -> KbrokerSourceError:
+    return kind(
+        f"the broker sent a batch that cannot be read: {what}",
         remedy="run kbroker verify on its data directory, and kbroker tier scrub",
         topic=piece.topic,
         partition=piece.partition,

@@ -134,6 +134,10 @@ class RemoteResourceNotFound(RemoteStorageError):
     """There is no such segment or index in the tier."""
 
 
+class RemoteObjectDamaged(RemoteStorageError):
+    """What the tier has of a segment is not what was copied there: its size tells."""
+
+
 class RemoteStorageManager(Protocol):
     """Where the bytes go. Blocking, and called in several threads at once, for different segments and the same one.
 

@@ -16,7 +16,12 @@ from urllib3.exceptions import HTTPError
 from urllib3.response import BaseHTTPResponse
 
 from kbroker.runtime.ports import File
-from kbroker.tiered.api import RemoteResourceNotFound, RemoteStorageError, RetriableRemoteStorageError
+from kbroker.tiered.api import (
+    RemoteObjectDamaged,
+    RemoteResourceNotFound,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
 from kbroker.tiered.layout import StoredFile
 from kbroker.tiered.minio_client import BLOCK_BYTES, Body, Client, Deadline, StoredState, Unsure, checksum_text, discard
 from kbroker.tiered.minio_credentials import KeySource
@@ -342,7 +347,7 @@ class RangeStream(io.RawIOBase):
         discard(response)
         whole = told.rpartition("/")[2]
         if whole.isdecimal() and int(whole) != self._size:
-            raise RemoteStorageError(f"{self._deadline.what}: the object has {whole} bytes and not {self._size}")
+            raise RemoteObjectDamaged(f"{self._deadline.what}: the object has {whole} bytes and not {self._size}")
         raise self._client.unsure(
             self._deadline, f"asked for {headers['Range']}, answered {response.status} {told!r}, {length!r} bytes"
         )

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 from kbroker.runtime.ports import File
-from kbroker.tiered.api import RemoteStorageError
+from kbroker.tiered.api import RemoteObjectDamaged, RemoteStorageError
 
 
 class FileStream(io.RawIOBase):
     """The bytes from `start` up to `end`, exclusive; the file is its own.
 
     Promise  a read gives as many bytes as were asked for while there are any
-    Errors   RemoteStorageError when the file ends before `end`; a disk's errors as `classified` makes them
+    Errors   RemoteObjectDamaged when the file ends before `end`; a disk's errors as `classified` makes them
     """
 
     def __init__(self, file: File, start: int, end: int, classified: Callable[[OSError], RemoteStorageError]) -> None:
@@ -40,7 +40,7 @@ class FileStream(io.RawIOBase):
         except OSError as error:
             raise self._classified(error) from error
         if len(data) < wanted:
-            raise RemoteStorageError(f"{self._file.path} ends at {self._position + len(data)}, not at {self._end}")
+            raise RemoteObjectDamaged(f"{self._file.path} ends at {self._position + len(data)}, not at {self._end}")
         self._position += wanted
         return data
 

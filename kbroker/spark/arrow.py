@@ -1,0 +1,77 @@
+"""Arrow arrays over bytes that lie in a buffer, and over numpy's arrays: the latter without a copy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kbroker.spark.walk import Headers, Ints
+from wire.compression import Bytes
+
+
+def binary_column(data: Bytes, positions: Ints, sizes: Ints, kind: pa.DataType | None = None) -> pa.Array:
+    """The bytes of `data` at these positions, which rise; a size of -1 is null.
+
+    Bound  data has less than 2 GiB, as an array of this type has
+    """
+    kind = pa.binary() if kind is None else kind
+    total = len(positions)
+    if total == 0:
+        return pa.array([], kind)
+    is_null = sizes < 0
+    if is_null.all():
+        return pa.nulls(total, kind)
+    # A gap, a value, a gap, a value, ...: every byte up to the last value is in one or the other.
+    cuts = np.empty(2 * total + 1, np.int32)
+    cuts[0] = 0
+    cuts[1::2] = positions
+    cuts[2::2] = positions + np.maximum(sizes, 0)
+    pieces = pa.Array.from_buffers(kind, 2 * total, [None, pa.py_buffer(cuts), pa.py_buffer(data)])
+    values = pieces.take(pa.array(np.arange(1, 2 * total, 2, dtype=np.int32)))
+    return _with_nulls(values, is_null)
+
+
+def _with_nulls(values: pa.Array, is_null: npt.NDArray[np.bool_]) -> pa.Array:
+    if not is_null.any():
+        return values
+    return pa.Array.from_buffers(values.type, len(values), [_validity(~is_null), *values.buffers()[1:]])
+
+
+def _validity(is_there: npt.NDArray[np.bool_]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(is_there, bitorder="little"))
+
+
+def number_column(kind: pa.DataType, numbers: npt.NDArray[Any]) -> pa.Array:
+    """The numbers of an array, as they are, with the width that `kind` has."""
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
+
+
+def constant_column(text: bytes, total: int) -> pa.Array:
+    """The same string, `total` times."""
+    ends = np.arange(0, (total + 1) * len(text), len(text), dtype=np.int32) if text else np.zeros(total + 1, np.int32)
+    return pa.Array.from_buffers(pa.string(), total, [None, pa.py_buffer(ends), pa.py_buffer(text * total)])
+
+
+def header_column(kind: pa.DataType, data: Bytes, headers: Headers) -> pa.Array:
+    """The headers of each record; null where there are none, as in the Kafka source."""
+    names = binary_column(data, headers.name_positions, headers.name_sizes)
+    structs = pa.StructArray.from_arrays(
+        [_text(names), binary_column(data, headers.value_positions, headers.value_sizes)],
+        fields=list(kind.value_type),
+    )
+    ends = np.zeros(len(headers.counts) + 1, np.int32)
+    np.cumsum(headers.counts, out=ends[1:])
+    return pa.Array.from_buffers(
+        kind, len(headers.counts), [_validity(headers.counts > 0), pa.py_buffer(ends)], children=[structs]
+    )
+
+
+def _text(names: pa.Array) -> pa.Array:
+    """Names that are not UTF-8 are decoded as Java does it: what is wrong becomes U+FFFD."""
+    try:
+        return names.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([name.decode("utf-8", "replace") for name in names.to_pylist()], pa.string())

@@ -1,0 +1,194 @@
+"""The walk over the records of batches: where each begins, and where its key, its value and its headers lie.
+
+A record begins where the one before ends, so the first step is a loop that hops from length to length. All else is done
+for many records at once: with numpy a varint of every record is decoded in a few steps, whatever their widths are, and
+nothing is a Python object. So there is nothing to compile, and nothing that could read behind the end of a buffer:
+numpy refuses an index that is outside.
+
+What a batch says of itself is not believed. A walk is bounded by the bytes that are there, and what does not fit
+together exactly (lengths, offsets, the end of the last record) is Malformed.
+
+Source  DefaultRecord.readFrom of Apache Kafka 4.3.1; figures in docs/spark.md, from tests/bench/spark_walk.py
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from wire.compression import Bytes
+from wire.errors import Malformed
+
+Bytes8: TypeAlias = npt.NDArray[np.uint8]
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+LEAST_RECORD_BYTES: Final = 7  # length, attributes, two deltas, two lengths, the number of headers: a byte each
+
+
+def find_records(data: Bytes, position: int, end: int, count: int, starts: list[int]) -> None:
+    """Append the position of each of the `count` records in data[position:end] to `starts`.
+
+    Errors  Malformed, unless the last one ends exactly at `end`; `starts` is as it was before then
+    Bound   (end - position) / LEAST_RECORD_BYTES records, whatever `count` says
+    """
+    before = len(starts)
+    if not 0 <= count * LEAST_RECORD_BYTES <= end - position:
+        raise Malformed(f"{count} records in {end - position} bytes")
+    append = starts.append
+    try:
+        for _ in range(count):
+            append(position)
+            first = data[position]
+            if first < 128:
+                position += 1 + (first >> 1)
+                continue
+            second = data[position + 1]
+            if second < 128:
+                position += 2 + ((first & 127 | second << 7) >> 1)
+                continue
+            size, position = _long_length(data, position)
+            position += size
+    except IndexError:
+        position = -1
+    if position != end:
+        del starts[before:]
+        raise Malformed(f"{count} records do not end where their batch does")
+
+
+def _long_length(data: Bytes, position: int) -> tuple[int, int]:
+    """A length of three bytes and more, and the position behind it; one that is negative is found out later."""
+    value = 0
+    for shift in (0, 7, 14, 21, 28):
+        byte = data[position]
+        position += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value >> 1, position
+    raise IndexError
+
+
+class Fields(NamedTuple):
+    """The fields of records, one array each: positions in the buffer, sizes in bytes (-1 is null), deltas."""
+
+    timestamp_deltas: Ints
+    offset_deltas: Ints
+    key_positions: Ints
+    key_sizes: Ints
+    value_positions: Ints
+    value_sizes: Ints
+    header_counts: Ints
+    header_positions: Ints
+    ends: Ints
+
+
+def read_fields(data: Bytes8, starts: Ints) -> Fields:
+    """The fields of the records that begin at `starts`, as `find_records` found them.
+
+    Errors  Malformed if one is not framed rightly; headers are judged by `read_headers`
+    """
+    try:
+        lengths, at = varints(data, starts)
+        ends = at + lengths
+        timestamp_deltas, at = varints(data, at + 1, bits=64)  # a byte of attributes, which mean nothing
+        offset_deltas, at = varints(data, at)
+        key_sizes, key_positions = varints(data, at)
+        at = key_positions + np.maximum(key_sizes, 0)
+        value_sizes, value_positions = varints(data, at)
+        at = value_positions + np.maximum(value_sizes, 0)
+        header_counts, at = varints(data, at)
+    except IndexError:
+        raise Malformed("a record's fields are larger than the record") from None
+    if lengths.min(initial=0) < 0 or min(key_sizes.min(initial=0), value_sizes.min(initial=0)) < -1:
+        raise Malformed("a record with a negative length")
+    # Nothing above steps back, so who arrives at the end has never been behind it.
+    if header_counts.any():
+        if header_counts.min() < 0 or (header_counts * 2 > ends - at).any():
+            raise Malformed("a record with more headers than it has bytes for")
+        at = np.where(header_counts > 0, ends, at)
+    if not np.array_equal(at, ends):
+        raise Malformed("a record's fields are not as long as the record")
+    return Fields(
+        timestamp_deltas, offset_deltas, key_positions, key_sizes, value_positions, value_sizes, header_counts,
+        _behind(header_counts, value_positions + np.maximum(value_sizes, 0), data), ends,
+    )  # fmt: skip
+
+
+def _behind(header_counts: Ints, positions: Ints, data: Bytes8) -> Ints:
+    """Where the first header begins, of records that have any."""
+    return varints(data, positions)[1] if header_counts.any() else positions
+
+
+class Headers(NamedTuple):
+    """All headers of some records, one record's behind the other's; counts has one for each record."""
+
+    counts: Ints
+    name_positions: Ints
+    name_sizes: Ints
+    value_positions: Ints
+    value_sizes: Ints
+
+
+def read_headers(data: Bytes8, fields: Fields) -> Headers:
+    """The headers of all records. Errors: Malformed."""
+    counts, ends = fields.header_counts, fields.ends
+    at = fields.header_positions.copy()
+    total = int(counts.sum())
+    first = np.cumsum(counts) - counts  # the place of each record's first header among all
+    found = np.empty((4, total), np.int64)
+    remaining = np.flatnonzero(counts)
+    number = 0
+    try:
+        while len(remaining):
+            places = first[remaining] + number
+            name_sizes, name_positions = varints(data, at[remaining])
+            value_sizes, value_positions = varints(data, name_positions + np.maximum(name_sizes, 0))
+            if name_sizes.min() < 0 or value_sizes.min() < -1:
+                raise Malformed("a header with a negative length, or without a name")
+            found[:, places] = name_positions, name_sizes, value_positions, value_sizes
+            at[remaining] = value_positions + np.maximum(value_sizes, 0)
+            number += 1
+            is_last = counts[remaining] == number
+            done = remaining[is_last]
+            if (at[done] != ends[done]).any():
+                raise Malformed("a record's headers are not as long as the record")
+            remaining = remaining[~is_last]
+    except IndexError:
+        raise Malformed("a record's headers are larger than the record") from None
+    return Headers(counts, found[0], found[1], found[2], found[3])
+
+
+def varints(data: Bytes8, positions: Ints, *, bits: int = 32) -> tuple[Ints, Ints]:
+    """The zigzag varint at each position, and the positions behind them.
+
+    Errors  Malformed for one of more than `bits` bits (32 or 64); IndexError behind the end of `data`
+    """
+    byte = data[positions]
+    at = positions + 1
+    if not (byte > 127).any():
+        return _ZIGZAG[byte], at
+    value = (byte & 127).astype(np.uint64)
+    shift = 7
+    if (byte > 127).all():  # as the lengths of records mostly are: without picking out some of them
+        byte = data[at]
+        value |= (byte & 127).astype(np.uint64) << np.uint64(7)
+        at += 1
+        shift = 14
+    more = np.flatnonzero(byte > 127)
+    while len(more):
+        if shift >= bits:
+            raise Malformed(f"a varint of more than {bits} bits")
+        byte = data[at[more]]
+        if shift + 7 > bits and (byte >> (bits - shift)).any():
+            raise Malformed(f"a varint of more than {bits} bits")
+        value[more] |= (byte & 127).astype(np.uint64) << np.uint64(shift)
+        at[more] += 1
+        more = more[byte > 127]
+        shift += 7
+    signed = (value >> np.uint64(1)).view(np.int64)
+    signed ^= -(value & np.uint64(1)).view(np.int64)
+    return signed, at
+
+
+_ZIGZAG: Final = np.array([(byte >> 1) ^ -(byte & 1) for byte in range(128)], np.int64)

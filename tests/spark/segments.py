@@ -1,0 +1,116 @@
+"""Segments in a directory tier, from batches that a test makes, and the rows that they should give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+
+from kbroker.spark.pieces import SegmentPiece
+from kbroker.spark.segment_reading import read_segment
+from kbroker.tiered.api import (
+    LogSegmentData,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    TopicIdPartition,
+)
+from kbroker.tiered.layout import SEGMENT, object_name
+from kbroker.tiered.local import LocalRemoteStorage
+from wire.record_batch import RecordBatch, batches
+
+PARTITION = TopicIdPartition(UUID(int=7), "orders", 3)
+ALL = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+
+Row = tuple[Any, ...]
+
+
+class Tier:
+    """A directory tier of a test's own. Shape: root is its directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.storage = LocalRemoteStorage()
+        self.storage.configure({"dir": str(root / "tier")})
+        self._copies = 0
+
+    def add(self, log: bytes, *, end_offset: int | None = None) -> RemoteLogSegmentMetadata:
+        """Store a segment of these bytes."""
+        found = list(batches(log))
+        start = found[0].base_offset
+        end = found[-1].last_offset if end_offset is None else end_offset
+        self._copies += 1
+        segment = RemoteLogSegmentMetadata(
+            RemoteLogSegmentId(PARTITION, UUID(int=self._copies)),
+            start_offset=start,
+            end_offset=end,
+            max_timestamp_ms=0,
+            broker_id=1,
+            event_timestamp_ms=0,
+            segment_leader_epochs=((0, start),),
+            segment_size_in_bytes=len(log),
+            state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+        )
+        paths = []
+        for name, data in (("log", log), ("index", b""), ("time", b""), ("snapshot", b"")):
+            path = self.root / name
+            path.write_bytes(data)
+            paths.append(str(path))
+        log_path, index_path, time_path, snapshot_path = paths
+        self.storage.copy_log_segment_data(
+            segment, LogSegmentData(log_path, index_path, time_path, None, snapshot_path, b"0\n0\n")
+        )
+        return segment
+
+    def path(self, segment: RemoteLogSegmentMetadata) -> Path:
+        """The file of the segment itself."""
+        return self.root / "tier" / object_name(segment, SEGMENT)
+
+    def piece(
+        self, log: bytes, start: int | None = None, end: int | None = None, position: int = 0, **more: Any
+    ) -> SegmentPiece:
+        """A piece of a new segment of these bytes; all of it unless offsets are given."""
+        segment = self.add(log, **more)
+        return SegmentPiece(
+            segment,
+            segment.start_offset if start is None else start,
+            segment.end_offset + 1 if end is None else end,
+            position,
+        )
+
+    def rows(self, piece: SegmentPiece, columns: Sequence[str] = ALL, **options: Any) -> list[Row]:
+        """The rows of a piece."""
+        return rows_of(read_segment(self.storage, piece, columns, **options))
+
+
+def rows_of(made: Iterable[pa.RecordBatch]) -> list[Row]:
+    """Rows as tuples, timestamps in microseconds."""
+    rows: list[Row] = []
+    for batch in made:
+        batch.validate(full=True)
+        plain = [column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in batch.columns]
+        rows += zip(*(column.to_pylist() for column in plain), strict=True)
+    return rows
+
+
+def expected_rows(found: Iterable[RecordBatch], start: int, end: int) -> list[Row]:
+    """What the batches' records are as rows, told by wire's own decoder."""
+    return [
+        (
+            record.key,
+            record.value,
+            PARTITION.topic,
+            PARTITION.partition,
+            record.offset,
+            record.timestamp * 1000,
+            int(batch.is_log_append_time),
+            [{"key": name, "value": value} for name, value in record.headers] or None,
+        )
+        for batch in found
+        if not batch.is_control
+        for record in batch.records()
+        if start <= record.offset < end
+    ]
