@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kbroker.spark.pieces import Piece, SegmentPiece, TailPiece
+from kbroker.spark.plan import (
+    Hole,
+    PartitionState,
+    cut_by_bytes,
+    divided,
+    needs_index,
+    parts_of,
+    placed,
+    tile,
+    usable_segments,
+)
+from kbroker.testing.remote_segments import WrittenSegment, write_segment
+from kbroker.tiered.api import (
+    IndexType,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    TopicIdPartition,
+)
+from kbroker.tiered.indexes import RemoteIndexes
+from kbroker.tiered.plan import clipped_epochs
+from wire.record_batch import batches
+
+PARTITION = TopicIdPartition(UUID(int=7), "orders", 0)
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+Epochs = tuple[tuple[int, int], ...]
+
+
+def segment(
+    start: int, end: int, epochs: Epochs = ((0, 0),), *, number: int = 0, state: RemoteLogSegmentState = FINISHED
+) -> RemoteLogSegmentMetadata:
+    """A segment of [start, end), with as many of these epochs as have records in it."""
+    return RemoteLogSegmentMetadata(
+        RemoteLogSegmentId(PARTITION, UUID(int=number or start + 1)),
+        start_offset=start,
+        end_offset=end - 1,
+        max_timestamp_ms=0,
+        broker_id=1,
+        event_timestamp_ms=0,
+        segment_leader_epochs=clipped_epochs(epochs, start, end),
+        segment_size_in_bytes=100 * (end - start),
+        state=state,
+    )
+
+
+def state(
+    *segments: RemoteLogSegmentMetadata,
+    epochs: Epochs = ((0, 0),),
+    end: int = 100,
+    start: int = 0,
+    has_broker: bool = True,
+) -> PartitionState:
+    return PartitionState(PARTITION, start, end, epochs, segments, has_broker)
+
+
+def ranges(pieces: list[Piece | Hole]) -> list[tuple[str, int, int]]:
+    names = {SegmentPiece: "segment", TailPiece: "tail", Hole: "hole"}
+    return [(names[type(piece)], piece.start_offset, piece.end_offset) for piece in pieces]
+
+
+# --- tiling -----------------------------------------------------------------------------------------------------------
+
+
+def test_segments_are_read_up_to_where_the_tier_ends_and_the_rest_is_fetched() -> None:
+    found = tile(state(segment(0, 40), segment(40, 70)), 10, 90)
+    assert ranges(found) == [("segment", 10, 40), ("segment", 40, 70), ("tail", 70, 90)]
+
+
+def test_a_range_inside_of_one_segment_is_one_piece() -> None:
+    assert ranges(tile(state(segment(0, 40)), 10, 20)) == [("segment", 10, 20)]
+
+
+def test_a_range_without_offsets_has_no_pieces() -> None:
+    assert tile(state(segment(0, 40)), 10, 10) == []
+
+
+def test_what_lies_between_two_segments_is_fetched() -> None:
+    found = tile(state(segment(0, 40), segment(60, 80)), 0, 80)
+    assert ranges(found) == [("segment", 0, 40), ("tail", 40, 60), ("segment", 60, 80)]
+
+
+def test_without_a_broker_what_nobody_has_is_a_hole() -> None:
+    found = tile(state(segment(0, 40), segment(60, 80), has_broker=False), 0, 90)
+    assert ranges(found) == [("segment", 0, 40), ("hole", 40, 60), ("segment", 60, 80), ("hole", 80, 90)]
+
+
+def test_of_two_segments_that_hold_an_offset_the_one_that_reaches_further_is_read() -> None:
+    found = tile(state(segment(0, 40, number=1), segment(0, 70, number=2), segment(30, 60, number=3)), 0, 70)
+    assert [piece.segment.remote_log_segment_id.id.int for piece in found if isinstance(piece, SegmentPiece)] == [2]
+
+
+@pytest.mark.parametrize("unfinished", [each for each in RemoteLogSegmentState if each is not FINISHED])
+def test_a_segment_that_is_not_finished_is_not_read(unfinished: RemoteLogSegmentState) -> None:
+    assert ranges(tile(state(segment(0, 40, state=unfinished)), 0, 40)) == [("tail", 0, 40)]
+
+
+def test_a_segment_of_a_leader_that_was_not_followed_is_not_read() -> None:
+    diverging = segment(40, 70, ((0, 0), (1, 50)), number=9)
+    found = tile(state(segment(0, 40), diverging, epochs=((0, 0), (2, 50))), 0, 100)
+    assert ranges(found) == [("segment", 0, 40), ("tail", 40, 100)]
+
+
+def test_a_segment_whose_head_is_older_than_the_logs_first_epoch_is_read_behind_its_head_alone() -> None:
+    # The log's history begins with epoch 5 at offset 50; the segment has offsets from there on in epoch 3.
+    odd = segment(20, 100, ((3, 0), (5, 60)))
+    found = tile(state(odd, epochs=((5, 50), (6, 100)), start=50, end=120), 50, 100)
+    assert odd in usable_segments(state(odd, epochs=((5, 50), (6, 100)), start=50, end=120))
+    assert ranges(found) == [("tail", 50, 100)]
+
+
+def test_ranges_side_by_side_that_are_to_be_fetched_are_one_piece() -> None:
+    older = ((3, 0), (5, 60))  # the log has epoch 5 from 50 on, so neither segment can be read where it begins
+    known = state(segment(20, 65, older), segment(55, 100, older), epochs=((5, 50), (6, 100)), start=50, end=120)
+    assert ranges(tile(known, 50, 100)) == [("tail", 50, 100)]
+
+
+@dataclass(frozen=True)
+class World:
+    """A log with its epochs, and segments of it and of another history that has its beginning."""
+
+    epochs: Epochs
+    end: int
+    segments: tuple[RemoteLogSegmentMetadata, ...]
+
+    def epoch_of(self, offset: int) -> int:
+        return [epoch for epoch, start in self.epochs if start <= offset][-1]
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    end = draw(st.integers(1, 60))
+    starts = sorted({0, *draw(st.lists(st.integers(0, end), max_size=4))})
+    numbers = sorted(draw(st.sets(st.integers(0, 20), min_size=len(starts), max_size=len(starts))))
+    true = tuple(zip(numbers, starts, strict=True))
+    # The other history parts from the log's somewhere, in epochs that the log may know under another start, or not.
+    at = draw(st.integers(0, end))
+    common = tuple(entry for entry in true if entry[1] < at)
+    highest = max((epoch for epoch, _ in common), default=-1)
+    other = (*common, (draw(st.integers(highest + 1, highest + 4)), at))
+    segments = []
+    for number in range(draw(st.integers(0, 10))):
+        start = draw(st.integers(0, end))
+        stop = draw(st.integers(start + 1, end + 10))
+        history = draw(st.sampled_from((true, true, other)))
+        which = draw(st.sampled_from((FINISHED, FINISHED, FINISHED, *RemoteLogSegmentState)))
+        epochs = clipped_epochs(history, start, stop)
+        if epochs:
+            segments.append(segment(start, stop, history, number=number + 1, state=which))
+    return World(true, end, tuple(segments))
+
+
+def epoch_in(one: RemoteLogSegmentMetadata, offset: int) -> int:
+    return [epoch for epoch, start in one.segment_leader_epochs if start <= offset][-1]
+
+
+@settings(max_examples=400, deadline=None)
+@given(world=worlds(), has_broker=st.booleans(), data=st.data())
+def test_pieces_tile_the_range_and_no_segment_of_another_history_is_read(
+    world: World, has_broker: bool, data: st.DataObject
+) -> None:
+    start = data.draw(st.integers(0, world.end))
+    end = data.draw(st.integers(start, world.end))
+    known = PartitionState(PARTITION, 0, world.end, world.epochs, world.segments, has_broker)
+    found = tile(known, start, end)
+    assert [offset for piece in found for offset in range(piece.start_offset, piece.end_offset)] == [*range(start, end)]
+    for piece in found:
+        assert piece.start_offset < piece.end_offset
+        if isinstance(piece, SegmentPiece):
+            assert piece.segment.state is FINISHED
+            assert piece.segment.start_offset <= piece.start_offset
+            assert piece.end_offset <= piece.segment.end_offset + 1
+            for offset in range(piece.start_offset, piece.end_offset):
+                assert epoch_in(piece.segment, offset) == world.epoch_of(offset)
+        else:
+            assert isinstance(piece, TailPiece if has_broker else Hole)
+            # Nothing is fetched, or missed, that a segment of the log's own history has.
+            for one in usable_segments(known):
+                for offset in range(max(piece.start_offset, one.start_offset), piece.end_offset):
+                    assert offset > one.end_offset or epoch_in(one, offset) != world.epoch_of(offset)
+    assert not any(type(one) is type(two) and not isinstance(one, SegmentPiece) for one, two in pairwise(found))
+
+
+# --- positions and splits ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> WrittenSegment:
+    directory = str(tmp_path_factory.mktemp("log"))
+    return write_segment(directory, batches=60, start_offset=1000, value_bytes=700, partition=PARTITION)
+
+
+def indexes_of(written: WrittenSegment) -> RemoteIndexes:
+    return RemoteIndexes(1000, written.index(IndexType.OFFSET), written.index(IndexType.TIMESTAMP), b"")
+
+
+def whole(written: WrittenSegment) -> SegmentPiece:
+    return SegmentPiece(written.finished, written.finished.start_offset, written.finished.end_offset + 1)
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_piece_lies_between_its_positions_with_little_else(written: WrittenSegment, data: st.DataObject) -> None:
+    last = written.finished.end_offset
+    start = data.draw(st.integers(1000, last))
+    end = data.draw(st.integers(start + 1, last + 1))
+    piece = placed(SegmentPiece(written.finished, start, end), indexes_of(written))
+    stop = piece.end_position or len(written.log)
+    found = list(batches(written.log[piece.start_position : stop]))
+    assert found[0].base_offset <= start
+    assert found[-1].last_offset >= end - 1
+    wanted = [one for one in batches(written.log) if one.last_offset >= start and one.base_offset < end]
+    # Three intervals of the index, each at most one batch longer than it says.
+    assert stop - piece.start_position <= sum(one.size for one in wanted) + 3 * (4096 + wanted[0].size)
+
+
+@given(
+    data=st.data(),
+    at_least=st.none() | st.integers(1, 50),
+    most=st.none() | st.integers(1, 40),
+    split_bytes=st.sampled_from((1, 5000, 20_000, 1 << 20)),
+)
+@settings(max_examples=150, deadline=None)
+def test_divided_pieces_tile_what_they_were_cut_from(
+    written: WrittenSegment, data: st.DataObject, at_least: int | None, most: int | None, split_bytes: int
+) -> None:
+    last = written.finished.end_offset
+    start = data.draw(st.integers(1000, last))
+    tail_end = data.draw(st.integers(last + 2, last + 80))
+    pieces: list[Piece] = [
+        SegmentPiece(written.finished, start, last + 1),
+        TailPiece("orders", PARTITION.topic_id, 0, last + 1, tail_end),
+    ]
+    has_indexes = data.draw(st.booleans())
+    found = divided(
+        pieces,
+        lambda _: indexes_of(written) if has_indexes else None,
+        at_least=at_least,
+        most_records=most,
+        split_bytes=split_bytes,
+    )
+    assert [offset for one in found for offset in range(one.start_offset, one.end_offset)] == [*range(start, tail_end)]
+    assert all(one.start_offset < one.end_offset for one in found)
+    assert [type(one) for one in found] == sorted((type(one) for one in found), key=[SegmentPiece, TailPiece].index)
+    if most is not None:
+        assert all(one.end_offset - one.start_offset <= most for one in found)
+    if at_least is not None and has_indexes:
+        assert len(found) >= min(at_least, tail_end - start)
+
+
+def test_a_large_segment_is_cut_at_the_ends_of_batches_into_parts_of_equal_size(written: WrittenSegment) -> None:
+    found = cut_by_bytes(whole(written), indexes_of(written), split_bytes=len(written.log) // 4)
+    borders = {one.next_offset for one in batches(written.log)}
+    assert len(found) in (4, 5)
+    assert all(one.end_offset in borders for one in found)
+    sizes = [
+        sum(batch.size for batch in batches(written.log) if one.start_offset <= batch.base_offset < one.end_offset)
+        for one in found
+    ]
+    assert max(sizes) < 1.5 * len(written.log) / len(found)
+
+
+def test_the_index_of_a_whole_small_segment_is_not_asked_for(written: WrittenSegment) -> None:
+    assert not needs_index(whole(written), parts=1)
+    assert needs_index(whole(written), parts=2)
+    assert needs_index(whole(written), parts=1, split_bytes=1000)
+    assert needs_index(SegmentPiece(written.finished, 1001, 1100), parts=1)
+
+
+def test_parts_are_as_many_as_was_asked_for_in_proportion_to_the_records() -> None:
+    pieces: list[Piece] = [
+        TailPiece("orders", PARTITION.topic_id, 0, 0, 900),
+        TailPiece("orders", PARTITION.topic_id, 1, 0, 100),
+    ]
+    assert parts_of(pieces, at_least=10, most_records=None) == [9, 1]
+    assert parts_of(pieces, at_least=None, most_records=300) == [3, 1]
+    assert parts_of(pieces, at_least=2, most_records=None) == [1, 1]
+    assert sum(parts_of(pieces, at_least=7, most_records=400)) >= 7
