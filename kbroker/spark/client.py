@@ -92,6 +92,7 @@ class BrokerClient:
         self._servers = ",".join(settings["bootstrap_servers"])
         self._wait_ms = wait_ms
         self._leaders: dict[Partition, int] = {}
+        self._leader_epochs: dict[Partition, int] = {}
         try:
             self._client = KafkaAdminClient(**settings)
         except (KafkaError, OSError) as error:
@@ -126,6 +127,8 @@ class BrokerClient:
                 if topic.error_code:
                     return int(topic.error_code)
                 leaders = {int(each.partition_index): int(each.leader_id) for each in topic.partitions}
+                for each in topic.partitions:
+                    self._leader_epochs[topic.name, int(each.partition_index)] = int(each.leader_epoch)
                 found[topic.name] = Topic(topic.name, topic.topic_id or ZERO_UUID, bool(topic.is_internal), leaders)
             return found
 
@@ -191,14 +194,21 @@ class BrokerClient:
     def epochs(self, partitions: Iterable[Partition]) -> dict[Partition, list[tuple[int, int]]]:
         """The leader epochs of partitions, (leader_epoch, start_offset) ascending; the oldest begins at 0.
 
-        A broker tells one epoch's end at a time: so the history is followed from the newest one on downwards.
+        A broker tells one epoch's end at a time: so the history is followed from the leader's own on downwards. Of an
+        epoch in which nothing was written it may know nothing, as of one that is newer than all: then the one before
+        is asked for.
         """
         found: dict[Partition, list[tuple[int, int]]] = {partition: [] for partition in partitions}
-        asked = dict.fromkeys(found, (1 << 31) - 1)
+        if unknown := {topic for topic, index in found if (topic, index) not in self._leader_epochs}:
+            self.topics(unknown)
+        asked = {partition: max(0, self._leader_epochs.get(partition, 0)) for partition in found}
         while asked:
             ends = self.epoch_ends(asked)
-            asked = {}
+            before, asked = asked, {}
             for partition, (epoch, end) in ends.items():
+                if epoch < 0 and not found[partition] and before[partition] > 0:
+                    asked[partition] = before[partition] - 1
+                    continue
                 history = found[partition]
                 if history:  # where this epoch ends, the one that was found before it begins
                     history[-1] = (history[-1][0], max(0, end))
