@@ -24,7 +24,7 @@ class FetchSettings:
         default=DAY,
         at_least=1,
         dynamic=CLUSTER_WIDE,
-        doc="A partition forgets an idempotent producer that was silent for so long.",
+        doc="A partition forgets an idempotent producer that was silent for so long, whatever times its records have.",
     )
 
 

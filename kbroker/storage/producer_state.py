@@ -68,12 +68,17 @@ class TransactionMarker(NamedTuple):
 
 
 class ProducerEntry:
-    """One producer of one partition; `batches` are the last five, oldest first."""
+    """One producer of one partition; `batches` are the last five, oldest first.
+
+    Units  heard_ms is when `ProducerState.expire` first found its last batch at heard_offset
+    """
 
     __slots__ = (
         "batches",
         "coordinator_epoch",
         "current_txn_first_offset",
+        "heard_ms",
+        "heard_offset",
         "last_timestamp_ms",
         "producer_epoch",
         "producer_id",
@@ -95,6 +100,8 @@ class ProducerEntry:
         self.last_timestamp_ms = last_timestamp_ms
         self.current_txn_first_offset = current_txn_first_offset
         self.batches = list(batches)
+        self.heard_ms = -1
+        self.heard_offset: int | None = None
 
     @property
     def last_sequence(self) -> int:
@@ -262,12 +269,21 @@ class ProducerState:
             }
 
     def expire(self, timestamp_ms: int, expiration_ms: int) -> int:
-        """Forget producers without a batch for that long and without an open transaction; how many went."""
-        gone = [
-            producer_id
-            for producer_id, entry in self.producers.items()
-            if entry.current_txn_first_offset < 0 and timestamp_ms - entry.last_timestamp_ms >= expiration_ms
-        ]
+        """Forget producers without a batch for that long and without an open transaction; how many went.
+
+        Who has sent a batch since the last look is not silent, whatever times its records have: where the times of
+        events from days ago were taken for silence, a batch that is sent again after a crash would be appended again.
+        (Kafka looks at the records' times alone, and drops by them on a start what a snapshot holds.)
+        """
+        gone = []
+        for producer_id, entry in self.producers.items():
+            if entry.last_offset != entry.heard_offset:
+                entry.heard_offset, entry.heard_ms = entry.last_offset, timestamp_ms
+            if (
+                entry.current_txn_first_offset < 0
+                and timestamp_ms - max(entry.heard_ms, entry.last_timestamp_ms) >= expiration_ms
+            ):
+                gone.append(producer_id)
         for producer_id in gone:
             del self.producers[producer_id]
         return len(gone)
@@ -280,9 +296,10 @@ class ProducerState:
             del self.producers[entry.producer_id]
 
     def restore(self, offset: int, entries: Iterable[ProducerEntry]) -> None:
-        """Start from a snapshot that was taken at that offset."""
+        """Start from a snapshot that was taken at that offset; when its producers were heard is not known."""
         self.clear(offset)
         for entry in entries:
+            entry.heard_offset = entry.last_offset
             self.producers[entry.producer_id] = entry
             if entry.current_txn_first_offset >= 0:
                 self.open_transactions[entry.current_txn_first_offset] = entry.producer_id

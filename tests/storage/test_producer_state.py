@@ -24,13 +24,20 @@ PRODUCER = 7
 
 
 def header(
-    sequence: int, *, count: int = 1, offset: int = 0, epoch: int = 0, timestamp: int = 1_000, **given: Any
+    sequence: int,
+    *,
+    count: int = 1,
+    offset: int = 0,
+    epoch: int = 0,
+    timestamp: int = 1_000,
+    producer_id: int = PRODUCER,
+    **given: Any,
 ) -> BatchHeader:
     data = batch(
         count,
         base_offset=offset,
         timestamp=timestamp,
-        producer_id=PRODUCER,
+        producer_id=producer_id,
         producer_epoch=epoch,
         base_sequence=sequence,
         **given,
@@ -126,10 +133,32 @@ def test_a_batch_without_producer_is_not_looked_at() -> None:
 
 def test_silent_producers_are_forgotten_but_not_in_a_transaction() -> None:
     state = state_after(header(0, timestamp=1_000))
+    assert state.expire(1_000, 100) == 0
     assert state.expire(1_000 + 99, 100) == 0
     assert state.expire(1_000 + 100, 100) == 1
     state = state_after(header(0, timestamp=1_000, is_transactional=True))
+    assert state.expire(1_000, 100) == 0
     assert state.expire(999_999, 100) == 0
+
+
+def test_a_producer_of_events_long_past_is_not_silent() -> None:
+    """A batch of theirs that is sent again after a crash would be taken for a new one."""
+    state = state_after(header(0, timestamp=1))
+    assert state.expire(1_000, 100) == 0, "it has just been heard"
+    state.note(header(1, offset=1, timestamp=2))
+    assert state.expire(1_099, 100) == 0, "and again"
+    assert state.expire(1_198, 100) == 0
+    assert state.expire(1_199, 100) == 1
+
+
+def test_a_producer_out_of_a_snapshot_is_as_silent_as_its_records_say_until_it_is_heard() -> None:
+    before = state_after(header(0, timestamp=1), header(0, producer_id=8, offset=1, timestamp=1))
+    snapshot = parse_snapshot(before.format_snapshot())
+    state = ProducerState()
+    state.restore(2, snapshot)
+    state.note(header(1, offset=2, timestamp=2))
+    assert state.expire(1_000, 100) == 1
+    assert list(state.producers) == [7]
 
 
 def test_a_transaction_is_unstable_until_the_high_watermark_passes_its_marker() -> None:
