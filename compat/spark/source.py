@@ -1,0 +1,102 @@
+"""`format("kbroker")` on a broker with a tier: what is read of it, and segments whose borders a test knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from compat.brokers import KbrokerProcess
+from compat.tiered.site import HURRIED, ONLY_THE_ACTIVE_ONE, TIERED, WAIT_S, Records, Site, Sites
+
+HASTY = {"kafka.default.api.timeout.ms": "1500"}
+"""So soon a job gives a broker up that does not answer."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A broker with its tier, and how a job names both. Shape: store are options."""
+
+    site: Site
+    store: Mapping[str, str]
+
+    @property
+    def broker(self) -> dict[str, str]:
+        """The options that name the broker."""
+        return {"kafka.bootstrap.servers": self.site.address, **HASTY}
+
+    def rows(self, spark: SparkSession, topic: str, **options: object) -> DataFrame:
+        """A batch read by broker and store."""
+        return read(spark, {**self.broker, **self.store, "subscribe": topic}, options)
+
+    def stored_rows(self, spark: SparkSession, topic: str, **options: object) -> DataFrame:
+        """A batch read by the store alone."""
+        return read(spark, {**self.store, "subscribe": topic}, options)
+
+    def stream(self, spark: SparkSession, topic: str, **options: object) -> DataFrame:
+        """A stream by broker and store."""
+        wanted = {**self.broker, **self.store, "subscribe": topic, "includeHeaders": "true"}
+        wanted |= {name.replace("__", "."): str(value) for name, value in options.items()}
+        return spark.readStream.format("kbroker").options(**wanted).load()
+
+    def filled(self, topic: str, hours: list[int], *, records: int = 10, partitions: int = 1) -> str:
+        """A topic whose batches of an hour are a segment, in each partition the same; all in the tier and none here but
+        for those of the last hour. Its name.
+        """
+        self.site.create(topic, {**TIERED, **ONLY_THE_ACTIVE_ONE}, partitions=partitions)
+        batches = Records(hours, records=records).batches()
+        for partition in range(partitions):
+            self.site.produce(topic, batches, partition=partition)
+        active = (len(hours) - hours.count(hours[-1])) * records
+        for partition in range(partitions):
+            Sites([self.site]).expect(lambda site, at=partition: site.local_segments(topic, at), [active])
+        return topic
+
+    def objects(self, topic: str, kind: str = "log") -> list[Path]:
+        """The files of this kind in a directory tier, by their first offsets."""
+        found = self.site.tier_directory.glob(f"{topic}-*/*/*.{kind}")
+        return sorted(found, key=lambda path: (path.parent.name, path.name))
+
+
+def read(spark: SparkSession, named: Mapping[str, str], options: Mapping[str, object]) -> DataFrame:
+    """A batch read; in the names of options two underlines stand for a dot, and None takes one away."""
+    wanted = {"includeHeaders": "true", **named}
+    wanted |= {name.replace("__", "."): str(value) for name, value in options.items()}
+    return spark.read.format("kbroker").options(**wanted).load()
+
+
+@contextmanager
+def started(directory: Path) -> Iterator[Source]:
+    """A broker of a test's own, with its tier on a directory."""
+    tier = directory / "tier"
+    broker = KbrokerProcess(directory, overrides=[f"{key}={text}" for key, text in HURRIED.items()], tier=tier)
+    broker.start()
+    try:
+        yield Source(Site(broker, tier), {"rsm.config.dir": str(tier)})
+    finally:
+        broker.kill()
+
+
+def offsets_of(frame: DataFrame) -> list[int]:
+    """The offsets of all rows, sorted; partitions are not told apart."""
+    return sorted(row.offset for row in frame.select("offset").collect())
+
+
+@contextmanager
+def fails(*said: str) -> Iterator[None]:
+    """A query fails, and what Spark shows has all of these words, and what to do."""
+    try:
+        yield
+    except PySparkException as error:
+        text = str(error)
+        for word in (*said, "To mend it: "):
+            assert word in text, f"{word!r} is not in\n{text}"
+    else:
+        raise AssertionError("the query came to its end")
+
+
+__all__ = ["HASTY", "WAIT_S", "Source", "fails", "offsets_of", "read", "started"]

@@ -1,0 +1,190 @@
+"""`format("kbroker")` reads what stock clients read: each record once, wherever it lies, by every option."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from compat.clients.samples import CODECS, START_MS
+from compat.spark.rows import Records, by_partition, consumed, kafka_rows, numbered, written
+from compat.spark.source import Source, fails, read, started
+from compat.tiered.site import EARLIEST_LOCAL, ONLY_THE_ACTIVE_ONE, Sites
+
+COUNT = 2_000
+PARTITIONS = len(CODECS)
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A topic with a partition for each codec, of which the broker itself has the last segments alone."""
+
+    source: Source
+    topic: str
+    records: Records
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory, kafka_libraries: Path) -> Iterator[Source]:
+    assert kafka_libraries.is_dir()  # the schemas of what is asked lie there
+    with started(tmp_path_factory.mktemp("source")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def filled(source: Source, new_topic_name: Callable[[str], str]) -> Filled:
+    topic = new_topic_name("source")
+    settings = {"remote.storage.enable": "true", "segment.bytes": "130000", "retention.ms": "-1"}
+    source.site.create(topic, {**settings, **ONLY_THE_ACTIVE_ONE}, partitions=PARTITIONS)
+    written(source.site.address, topic, partitions=PARTITIONS, count=COUNT)
+    for partition in range(PARTITIONS):
+        Sites([source.site]).expect(lambda site, at=partition: len(site.local_segments(topic, at)), 1)
+        assert source.site.offset(topic, EARLIEST_LOCAL, partition=partition)[1] > 0, "some of it is in the tier alone"
+    return Filled(source, topic, consumed(source.site.address, topic, PARTITIONS))
+
+
+def test_all_rows_are_what_kafka_python_reads(spark: SparkSession, filled: Filled) -> None:
+    assert by_partition(filled.source.rows(spark, filled.topic)) == numbered(filled.records)
+
+
+def test_columns_and_values_are_those_of_the_stock_connector(spark: SparkSession, filled: Filled) -> None:
+    ours, theirs = (
+        filled.source.rows(spark, filled.topic),
+        kafka_rows(spark, filled.source.site.address, filled.topic),
+    )
+    assert [(field.name, field.dataType) for field in ours.schema] == [
+        (field.name, field.dataType) for field in theirs.schema
+    ]
+    assert ours.exceptAll(theirs).count() == theirs.exceptAll(ours).count() == 0
+
+
+def test_without_a_store_the_broker_is_asked_for_all(spark: SparkSession, filled: Filled) -> None:
+    frame = read(spark, {**filled.source.broker, "subscribe": filled.topic}, {})
+    assert by_partition(frame) == numbered(filled.records)
+
+
+def test_the_store_alone_has_all_up_to_the_active_segments(spark: SparkSession, filled: Filled) -> None:
+    expected = {}
+    for partition, records in numbered(filled.records).items():
+        (active,) = filled.source.site.local_segments(filled.topic, partition)
+        expected[partition] = {offset: record for offset, record in records.items() if offset < active}
+    assert by_partition(filled.source.stored_rows(spark, filled.topic)) == expected
+
+
+def offsets(number: int) -> str:
+    return json.dumps({"TOPIC": {str(partition): number for partition in range(PARTITIONS)}})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"startingOffsets": offsets(300), "endingOffsets": offsets(1_000)},
+        {"startingOffsets": '{"TOPIC": {"0": -2, "1": 0, "2": 2000, "3": 17, "4": -2}}', "endingOffsets": offsets(-1)},
+        {"startingTimestamp": START_MS + 3_005, "endingTimestamp": START_MS + 9_000},
+        {
+            "startingOffsetsByTimestamp": offsets(START_MS + 5_000),
+            "endingOffsetsByTimestamp": offsets(START_MS + 10_000),
+        },
+        {"startingTimestamp": START_MS + 99_999_999, "startingOffsetsByTimestampStrategy": "latest"},
+    ],
+    ids=["offsets", "ends", "time", "times", "no-match"],
+)
+def test_ranges_are_those_of_the_stock_connector(
+    spark: SparkSession, filled: Filled, options: dict[str, object]
+) -> None:
+    wanted = {name: str(value).replace("TOPIC", filled.topic) for name, value in options.items()}
+    found = by_partition(filled.source.rows(spark, filled.topic, **wanted))
+    assert found == by_partition(kafka_rows(spark, filled.source.site.address, filled.topic, **wanted))
+    assert bool(found) == ("startingOffsetsByTimestampStrategy" not in wanted)
+
+
+def test_a_range_of_time_is_found_by_the_store_alone(spark: SparkSession, filled: Filled) -> None:
+    times = {"startingTimestamp": START_MS + 3_005, "endingTimestamp": START_MS + 4_000}
+    found = by_partition(filled.source.stored_rows(spark, filled.topic, **times))
+    assert found == by_partition(filled.source.rows(spark, filled.topic, **times))
+    assert sum(map(len, found.values())) > 100
+
+
+def test_partitions_are_chosen_by_pattern_and_by_assignment(spark: SparkSession, filled: Filled) -> None:
+    by_pattern = {**filled.source.broker, **filled.source.store, "subscribePattern": f"{filled.topic[:-1]}.|none.*"}
+    assert read(spark, by_pattern, {}).count() == COUNT * PARTITIONS
+    assigned = json.dumps({filled.topic: [1, 3]})
+    frame = read(spark, {**filled.source.broker, **filled.source.store, "assign": assigned}, {})
+    assert by_partition(frame) == {partition: dict(enumerate(filled.records[partition])) for partition in (1, 3)}
+
+
+@pytest.mark.parametrize(
+    ("options", "least"), [({"minPartitions": 23}, 23), ({"maxRecordsPerPartition": 500}, COUNT * PARTITIONS // 500)]
+)
+def test_a_read_is_cut_for_many_cores_and_stays_the_same(
+    spark: SparkSession, filled: Filled, options: dict[str, object], least: int
+) -> None:
+    frame = filled.source.rows(spark, filled.topic, **options)
+    assert frame.rdd.getNumPartitions() >= least
+    assert by_partition(frame) == numbered(filled.records)
+
+
+def test_a_schema_of_the_users_chooses_columns(spark: SparkSession, filled: Filled) -> None:
+    reader = spark.read.format("kbroker").options(**filled.source.broker, **filled.source.store)
+    frame = reader.option("subscribe", filled.topic).schema("offset BIGINT, value BINARY").load()
+    assert frame.columns == ["offset", "value"]
+    every = [each for part in filled.records.values() for each in part]
+    (row,) = frame.selectExpr("sum(offset) AS offsets", "sum(length(value)) AS bytes").collect()
+    assert (row.offsets, row.bytes) == (
+        PARTITIONS * sum(range(COUNT)),
+        sum(len(each.value) for each in every if each.value is not None),
+    )
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ("offest BIGINT", ("column offest", "did you mean offset?")),
+        ("value STRING", ("value as string", "take binary")),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_refused(
+    spark: SparkSession, filled: Filled, schema: str, said: tuple[str, ...]
+) -> None:
+    reader = spark.read.format("kbroker").options(**filled.source.broker, **filled.source.store)
+    with fails(*said):
+        reader.option("subscribe", filled.topic).schema(schema).load().count()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"startingOffset": "earliest"}, ("no option", "did you mean startingOffsets?")),
+        ({"startingOffsets": "latest"}, ("would read nothing",)),
+        ({"startingOffsets": '{"TOPIC": {"0": 0}}'}, ("does not name TOPIC-1, TOPIC-2",)),
+        ({"startingOffsets": offsets(2_001)}, ("TOPIC-0 at offset 2001", "there are the offsets 0 to 1999")),
+        ({"endingOffsets": offsets(9_999)}, ("TOPIC-0 at offset 9999", "there are the offsets 0 to 1999")),
+        ({"startingTimestamp": START_MS + 99_999_999}, ("TOPIC-0", "no record is as late", "Strategy=latest")),
+        ({"startingOffsets": offsets(9), "endingOffsets": offsets(8)}, ("begins at 9", "ends at 8")),
+        ({"kafka__bootstrap__servers": "127.0.0.1:1"}, ("no broker answers at 127.0.0.1:1",)),
+        ({"rsm__config__no": "1"}, ("rsm.config.no is no setting",)),
+    ],
+)
+def test_what_cannot_be_read_is_told_before_a_row_is_read(
+    spark: SparkSession, filled: Filled, options: dict[str, object], said: tuple[str, ...]
+) -> None:
+    wanted = {name: str(value).replace("TOPIC", filled.topic) for name, value in options.items()}
+    with fails(*(word.replace("TOPIC", filled.topic) for word in said)):
+        filled.source.rows(spark, filled.topic, **wanted).count()
+
+
+def test_offsets_that_there_are_not_are_left_out_where_loss_is_no_failure(spark: SparkSession, filled: Filled) -> None:
+    wanted = offsets(9_999).replace("TOPIC", filled.topic)
+    frame = filled.source.rows(spark, filled.topic, endingOffsets=wanted, failOnDataLoss="false")
+    assert by_partition(frame) == numbered(filled.records)
+
+
+@pytest.mark.parametrize("by", ["broker", "store"])
+def test_a_topic_that_there_is_not_is_told(spark: SparkSession, source: Source, by: str) -> None:
+    named = source.broker if by == "broker" else source.store
+    with fails("no-such-topic: there is no such topic"):
+        read(spark, {**named, "subscribe": "no-such-topic"}, {}).count()
