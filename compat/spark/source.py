@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from compat.brokers import KbrokerProcess
-from compat.tiered.site import HURRIED, ONLY_THE_ACTIVE_ONE, TIERED, WAIT_S, Records, Site, Sites
+from compat.tiered.site import HURRIED, ONLY_THE_ACTIVE_ONE, TIERED, Records, Site, Sites
 
 HASTY = {"kafka.default.api.timeout.ms": "1500"}
 """So soon a job gives a broker up that does not answer."""
@@ -56,6 +57,10 @@ class Source:
             Sites([self.site]).expect(lambda site, at=partition: site.local_segments(topic, at), [active])
         return topic
 
+    def object_count(self, topic: str) -> int:
+        """How many segments a directory tier has of a topic."""
+        return len(self.objects(topic))
+
     def objects(self, topic: str, kind: str = "log") -> list[Path]:
         """The files of this kind in a directory tier, by their first offsets."""
         found = self.site.tier_directory.glob(f"{topic}-*/*/*.{kind}")
@@ -91,12 +96,9 @@ def fails(*said: str) -> Iterator[None]:
     """A query fails, and what Spark shows has all of these words, and what to do."""
     try:
         yield
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         text = str(error)
         for word in (*said, "To mend it: "):
             assert word in text, f"{word!r} is not in\n{text}"
     else:
         raise AssertionError("the query came to its end")
-
-
-__all__ = ["HASTY", "WAIT_S", "Source", "fails", "offsets_of", "read", "started"]

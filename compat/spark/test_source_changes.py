@@ -1,0 +1,179 @@
+"""What happens to a topic, its tier or its broker while a job reads it: the same rows, or a clear end; never fewer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from compat.spark.source import Source, fails, offsets_of, started
+from compat.tiered.site import EARLIEST, Records, Sites
+from kbroker.tiered.layout import KINDS
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory, kafka_libraries: Path) -> Iterator[Source]:
+    assert kafka_libraries.is_dir()  # the schemas of what is asked lie there
+    with started(tmp_path_factory.mktemp("changes")) as made:
+        yield made
+
+
+@pytest.fixture
+def topic(source: Source, new_topic_name: Callable[[str], str], request: pytest.FixtureRequest) -> str:
+    """Three segments of ten records in the tier alone, and an active one of ten that only the broker has."""
+    return source.filled(new_topic_name(request.node.originalname.removeprefix("test_")[:40]), [0, 2, 4, 6])
+
+
+def one_by_one(frame: DataFrame) -> Iterator[Row]:
+    """The rows of a frame that is planned now, and whose parts are read one after the other as they are asked for."""
+    return frame.select("offset").toLocalIterator(prefetchPartitions=False)
+
+
+def begun(frame: DataFrame) -> Iterator[Row]:
+    """The same, after its first part has been read."""
+    rows = one_by_one(frame)
+    assert [next(rows).offset for _ in range(10)] == list(range(10))
+    return rows
+
+
+def await_objects(source: Source, topic: str, count: int) -> None:
+    """Wait until the tier has so many segments of a topic."""
+    Sites([source.site]).expect(lambda _: source.object_count(topic), count)
+
+
+def without(segment: Path) -> None:
+    """Take a segment of a directory tier away, with all that belongs to it."""
+    for kind in KINDS:
+        segment.with_suffix(f".{kind}").unlink(missing_ok=True)
+
+
+def test_a_broker_that_stops_in_the_middle_leaves_the_tier_readable_and_the_tail_is_told(
+    spark: SparkSession, tmp_path: Path, new_topic_name: Callable[[str], str]
+) -> None:
+    with started(tmp_path) as source:
+        name = source.filled(new_topic_name("stopped"), [0, 2, 4, 6])
+        rows = begun(source.rows(spark, name))
+        source.site.broker.kill()
+        assert [next(rows).offset for _ in range(20)] == list(range(10, 30))
+        with fails("no broker answers at"):
+            next(rows)
+        assert offsets_of(source.stored_rows(spark, name)) == list(range(30))
+
+
+def test_a_range_that_the_tier_has_needs_no_broker_once_it_is_planned(
+    spark: SparkSession, tmp_path: Path, new_topic_name: Callable[[str], str]
+) -> None:
+    with started(tmp_path) as source:
+        name = source.filled(new_topic_name("planned"), [0, 2, 4, 6])
+        rows = begun(source.rows(spark, name, endingOffsets=f'{{"{name}": {{"0": 30}}}}'))
+        source.site.broker.kill()
+        assert [row.offset for row in rows] == list(range(10, 30))
+
+
+def test_what_moves_into_the_tier_during_a_job_is_read_once(spark: SparkSession, source: Source, topic: str) -> None:
+    rows = begun(source.rows(spark, topic))
+    # What was the tail when the job was planned is now in the tier alone.
+    source.site.produce(topic, Records([8, 10], records=10).batches())
+    Sites([source.site]).expect(lambda site: site.local_segments(topic), [50])
+    assert [row.offset for row in rows] == list(range(10, 40))
+
+
+def test_a_topic_made_again_under_its_name_is_told(spark: SparkSession, source: Source, topic: str) -> None:
+    rows = begun(source.rows(spark, topic))
+    source.site.delete_topic(topic)
+    source.filled(topic, [0, 2, 4, 6])
+    with fails(f"{topic}", "deleted and created again"):
+        list(rows)
+
+
+def test_a_topic_that_is_deleted_is_told(spark: SparkSession, source: Source, topic: str) -> None:
+    rows = begun(source.rows(spark, topic))
+    source.site.delete_topic(topic)
+    await_objects(source, topic, 0)
+    with fails(f"{topic}: there is no such topic"):
+        list(rows)
+
+
+def test_what_expires_under_a_job_is_told(spark: SparkSession, source: Source, topic: str) -> None:
+    rows = begun(source.rows(spark, topic))
+    source.site.delete_records(topic, 25)
+    await_objects(source, topic, 1)
+    with fails(f"{topic}-0 at offset 10", "the records up to offset 24 were deleted while the job ran"):
+        list(rows)
+
+
+def test_what_expires_under_a_job_is_left_out_where_loss_is_no_failure(
+    spark: SparkSession, source: Source, topic: str
+) -> None:
+    rows = begun(source.rows(spark, topic, failOnDataLoss="false"))
+    source.site.delete_records(topic, 35)
+    await_objects(source, topic, 0)
+    assert [row.offset for row in rows] == list(range(35, 40))
+
+
+def test_records_below_the_start_of_the_log_are_not_read_though_the_tier_has_them(
+    spark: SparkSession, source: Source, topic: str
+) -> None:
+    source.site.delete_records(topic, 13)
+    assert source.site.offset(topic, EARLIEST)[1] == 13
+    assert offsets_of(source.rows(spark, topic)) == list(range(13, 40))
+
+
+def test_a_damaged_object_is_named(spark: SparkSession, source: Source, topic: str) -> None:
+    damaged = source.objects(topic)[1]
+    data = bytearray(damaged.read_bytes())
+    data[len(data) // 2] ^= 1
+    damaged.write_bytes(data)
+    with fails(f"{topic}-0 at offset 10", damaged.name, "kbroker tier scrub"):
+        source.rows(spark, topic).count()
+
+
+def test_an_object_that_is_missing_is_named(spark: SparkSession, source: Source, topic: str) -> None:
+    missing = source.objects(topic)[1]
+    missing.unlink()
+    with fails(f"{topic}-0 at offset 10", missing.name, "failOnDataLoss=false"):
+        source.rows(spark, topic).count()
+    with fails(f"{topic}-0 at offset 10", missing.name):
+        source.stored_rows(spark, topic).count()
+    kept = [*range(10), *range(20, 40)]
+    assert offsets_of(source.rows(spark, topic, failOnDataLoss="false")) == kept
+
+
+def test_a_hole_in_the_store_is_told_where_no_broker_can_fill_it(
+    spark: SparkSession, source: Source, topic: str
+) -> None:
+    without(source.objects(topic)[1])
+    with fails(f"{topic}-0 at offset 10", "no finished segment in the store has the offsets 10 to 19"):
+        source.stored_rows(spark, topic).count()
+    assert offsets_of(source.stored_rows(spark, topic, failOnDataLoss="false")) == [*range(10), *range(20, 30)]
+
+
+def test_an_index_that_is_missing_or_damaged_costs_time_and_no_row(
+    spark: SparkSession, source: Source, topic: str
+) -> None:
+    first, second, _ = source.objects(topic, "index")
+    first.unlink()
+    second.write_bytes(b"\x00\x00\x00\xff\x00\x00\x00\x01")
+    offsets = f'{{"{topic}": {{"0": 3}}}}'
+    assert offsets_of(source.rows(spark, topic, startingOffsets=offsets, maxRecordsPerPartition=4)) == list(
+        range(3, 40)
+    )
+
+
+def test_a_manifest_that_is_damaged_is_named_and_with_a_broker_not_needed(
+    spark: SparkSession, source: Source, topic: str
+) -> None:
+    damaged = source.objects(topic, "manifest.json")[0]
+    damaged.write_bytes(b"{")
+    with fails(damaged.name, "a manifest cannot be read"):
+        source.stored_rows(spark, topic).count()
+    assert offsets_of(source.rows(spark, topic)) == list(range(40))
+
+
+def test_a_store_that_is_gone_is_told(spark: SparkSession, source: Source, topic: str, tmp_path: Path) -> None:
+    with fails("there is no such topic"):
+        source.stored_rows(spark, topic, rsm__config__dir=str(tmp_path / "nothing")).count()
+    with fails(f"{topic}-0 at offset 0"):
+        source.rows(spark, topic, rsm__config__dir=str(tmp_path / "nothing")).count()
