@@ -44,7 +44,7 @@ bench: $(VENV)/dev.stamp
 	$(BIN)/python -m compat.bench $(ARGS)
 
 # The long runs, for an hour or ARGS="--minutes 10": every crash point of many workloads, kill -9 under load many times.
-soak: $(VENV)/dev.stamp
+soak: $(VENV)/dev.stamp $(SPARK_VENV)/spark.stamp
 	$(BIN)/python -m compat.torture.soak $(ARGS)
 
 lock:

@@ -14,6 +14,7 @@ from compat.bench.report import markdown, measured, medians, plain, table
 from compat.bench.rivals import rivals
 from compat.bench.rows import ROUND, many_partitions, start_and_memory, warm_up
 from compat.bench.sizes import FULL, QUICK, Figures
+from compat.bench.spark_rows import SPARK_MEASURES
 from compat.bench.tier_rows import remote_segments, tier
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
@@ -25,6 +26,7 @@ OUTSIDE_ROUNDS = {
     "tier": tier,
     "remote-segments": remote_segments,
     "minio": minio,
+    **SPARK_MEASURES,
 }
 
 

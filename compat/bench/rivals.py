@@ -111,8 +111,16 @@ def _create(topic: dict[str, object]) -> bytes:
     return encode_request("CreateTopics", 5, {"Topics": [topic], "timeoutMs": 120_000})
 
 
-def rivals(directory: Path, *, which: set[str], tier: Mapping[str, str] | None = None) -> list[Rival]:
-    """Those of {"kafka", "kbroker"} that are wanted; not started. With `tier`, its settings, each has a tier."""
+def rivals(
+    directory: Path,
+    *,
+    which: set[str],
+    tier: Mapping[str, str] | None = None,
+    kbroker: Mapping[str, str] | None = None,
+) -> list[Rival]:
+    """Those of {"kafka", "kbroker"} that are wanted; not started. With `tier`, its settings, each has a tier;
+    `kbroker` are settings of kbroker alone.
+    """
     result = []
     if "kafka" in which:
         place = None if tier is None else directory / "kafka-tier"
@@ -121,6 +129,6 @@ def rivals(directory: Path, *, which: set[str], tier: Mapping[str, str] | None =
         )
     if "kbroker" in which:
         place = None if tier is None else directory / "kbroker-tier"
-        overrides = [f"{key}={value}" for key, value in (tier or {}).items()]
+        overrides = [f"{key}={value}" for key, value in {**(tier or {}), **(kbroker or {})}.items()]
         result.append(Rival(KbrokerProcess(directory / "kbroker", overrides=overrides, tier=place)))
     return result

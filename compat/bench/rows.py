@@ -11,6 +11,7 @@ from compat.bench.group_rows import GROUP_ROWS, groups
 from compat.bench.minio_rows import MINIO_ROWS
 from compat.bench.rivals import Rival, rivals
 from compat.bench.sizes import FULL, Figures, Row, Size, at_least_times, at_most, at_most_times
+from compat.bench.spark_rows import SPARK_ROWS
 from compat.bench.tier_rows import TIER_ROWS
 from compat.oracle.raw import connected
 
@@ -42,6 +43,7 @@ ROWS = [
     *GROUP_ROWS,
     *TIER_ROWS,
     *MINIO_ROWS,
+    *SPARK_ROWS,
 ]
 
 

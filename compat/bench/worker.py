@@ -30,6 +30,7 @@ from compat.bench.frames import (
 )
 from compat.bench.group_worker import commits, fill_groups, rebalance
 from compat.bench.minio_worker import put_files, read_objects, read_partitions
+from compat.bench.spark_filling import fill_day
 from compat.bench.tier_worker import cold_read, first_bytes, latency_while_copied
 from compat.oracle.batches import Item
 from compat.oracle.raw import RawConnection
@@ -164,7 +165,7 @@ MEASURES: dict[str, Callable[..., dict[str, float]]] = {
     for each in (
         *(latency, throughput, fill, fetch, end_to_end, rebalance, commits, fill_groups),
         *(cold_read, first_bytes, latency_while_copied),
-        *(put_files, read_objects, read_partitions),
+        *(put_files, read_objects, read_partitions, fill_day),
     )
 }
 

@@ -6,15 +6,19 @@ PySpark lives in an environment of its own (`make test-spark`); elsewhere there 
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from compat.brokers import KbrokerProcess
 from compat.clients.conftest import new_topic
 from compat.conftest import missing
-from compat.kafka import Unavailable
+from compat.kafka import KafkaNode, Unavailable
 from compat.kafka.libraries import java
+from compat.tiered.site import HURRIED, Site
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,3 +45,19 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         missing(str(error))
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def tiered_site(kafka_libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """The broker under test with a tier on a directory, which it looks after five times a second."""
+    assert kafka_libraries.is_dir()  # the schemas of what is asked lie there
+    directory = tmp_path_factory.mktemp("tiered")
+    tier = directory / "tier"
+    broker: KafkaNode | KbrokerProcess
+    if os.environ.get("KBROKER_COMPAT_BROKER") == "kafka":
+        broker = KafkaNode(directory, overrides=HURRIED, tier=tier)
+    else:
+        broker = KbrokerProcess(directory, overrides=[f"{key}={text}" for key, text in HURRIED.items()], tier=tier)
+    broker.start()
+    yield Site(broker, tier)
+    broker.kill()

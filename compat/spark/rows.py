@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from kafka import KafkaConsumer, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 
 from compat.clients import kafka_python
 from compat.clients.samples import CODECS, Sample, samples
+from compat.oracle.raw import connected
+
+Records = dict[int, list[Sample]]
 
 
-def written(servers: str, topic: str, *, partitions: int, count: int, seed: int = 0) -> dict[int, list[Sample]]:
+def written(servers: str, topic: str, *, partitions: int, count: int, seed: int = 0) -> Records:
     """Write `count` odd and ordinary records to each partition, each with another codec; what was written."""
-    found = {}
+    found: Records = {}
     for partition in range(partitions):
         found[partition] = samples(count, seed=seed + partition, null_headers=False)
         codec = CODECS[partition % len(CODECS)]
@@ -23,8 +28,17 @@ def written(servers: str, topic: str, *, partitions: int, count: int, seed: int 
 
 def kafka_rows(spark: SparkSession, servers: str, topic: str, **options: object) -> DataFrame:
     """A batch read of a topic by the stock connector, with headers."""
-    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
-    return reader.options(**{"includeHeaders": "true", **{key: str(value) for key, value in options.items()}}).load()
+    return spark.read.format("kafka").options(**_options(servers, topic, options)).load()
+
+
+def kafka_stream(spark: SparkSession, servers: str, topic: str, **options: object) -> DataFrame:
+    """The same as a stream."""
+    return spark.readStream.format("kafka").options(**_options(servers, topic, options)).load()
+
+
+def _options(servers: str, topic: str, more: dict[str, object]) -> dict[str, str]:
+    base = {"kafka.bootstrap.servers": servers, "subscribe": topic, "includeHeaders": "true"}
+    return base | {key: str(value) for key, value in more.items()}
 
 
 def by_partition(frame: DataFrame) -> dict[int, dict[int, Sample]]:
@@ -38,9 +52,7 @@ def by_partition(frame: DataFrame) -> dict[int, dict[int, Sample]]:
     return found
 
 
-def numbered(
-    records: dict[int, list[Sample]], *, start: int = 0, end: int | None = None
-) -> dict[int, dict[int, Sample]]:
+def numbered(records: Records, *, start: int = 0, end: int | None = None) -> dict[int, dict[int, Sample]]:
     """What was written from an offset up to another, in the shape of `by_partition`."""
     return {partition: dict(list(enumerate(each))[start:end]) for partition, each in records.items()}
 
@@ -51,3 +63,25 @@ def _bytes(value: bytearray | None) -> bytes | None:
 
 def _headers(headers: Iterable[Any] | None) -> tuple[tuple[str, bytes | None], ...]:
     return tuple((header.key, _bytes(header.value)) for header in headers or ())
+
+
+def consumed(servers: str, topic: str, partitions: int) -> Records:
+    """All of a topic, by kafka-python."""
+    consumer = KafkaConsumer(bootstrap_servers=servers, group_id=None)
+    ends = consumer.end_offsets([TopicPartition(topic, partition) for partition in range(partitions)])
+    consumer.close()
+    return kafka_python.consume(servers, topic, {place.partition: end for place, end in ends.items()})
+
+
+def contents(records: Records) -> Counter[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]]:
+    """How often each key, value and headers are there, wherever and whenever."""
+    return Counter((each.key, each.value, each.headers) for part in records.values() for each in part)
+
+
+def delete_before(servers: str, topic: str, offset: int) -> None:
+    """Delete the records of partition 0 before an offset."""
+    with connected(servers) as connection:
+        parts = [{"PartitionIndex": 0, "Offset": offset}]
+        wanted = {"Topics": [{"Name": topic, "Partitions": parts}], "TimeoutMs": 10_000}
+        answer = connection.call("DeleteRecords", 1, wanted)
+    assert answer["Topics"][0]["Partitions"][0]["LowWatermark"] == offset, answer

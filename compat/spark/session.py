@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 
 from compat.spark.jars import connector_jars
 
-ROOT = Path(__file__).parents[2]
+# A JVM of some seconds has no use for code that is compiled well.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def start_session(directory: Path, settings: Mapping[str, str] | None = None) -> SparkSession:
@@ -30,6 +31,7 @@ def start_session(directory: Path, settings: Mapping[str, str] | None = None) ->
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": SHORT_LIVED,
         "spark.local.dir": str(directory / "scratch"),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.sql.session.timeZone": "UTC",

@@ -1,37 +1,134 @@
-"""Batch reads and writes by Spark's stock connector: every record, key, header and timestamp."""
+"""Batch reads and writes by Spark's stock connector: every record, key, header and timestamp, wherever one begins."""
 
 from __future__ import annotations
 
-from collections import Counter
+import json
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from kafka import KafkaConsumer, TopicPartition
+import pytest
 from pyspark.sql import SparkSession
 
 from compat.brokers import Broker
-from compat.clients import kafka_python
-from compat.spark.rows import by_partition, kafka_rows, numbered, written
+from compat.clients.samples import START_MS, Sample
+from compat.spark.rows import (
+    Records,
+    by_partition,
+    consumed,
+    contents,
+    delete_before,
+    kafka_rows,
+    numbered,
+    written,
+)
 
 NewTopic = Callable[..., str]
+PARTITIONS, COUNT = 5, 300
+
+
+@dataclass(frozen=True)
+class Source:
+    """A topic with records, which no test changes."""
+
+    servers: str
+    topic: str
+    records: dict[int, list[Sample]]
+
+    def per_partition(self, numbers: dict[int, int]) -> str:
+        """An option of the connector: for each partition an offset or a time."""
+        return json.dumps({self.topic: {str(partition): number for partition, number in numbers.items()}})
+
+    def first_at(self, partition: int, time_ms: int) -> int:
+        """The first offset of a record that is not older."""
+        return next(offset for offset, record in enumerate(self.records[partition]) if record.timestamp_ms >= time_ms)
+
+
+@pytest.fixture(scope="module")
+def source(broker: Broker, new_topic: NewTopic) -> Source:
+    topic = new_topic("spark", partitions=PARTITIONS, retention_ms="-1")
+    records = written(broker.bootstrap_servers, topic, partitions=PARTITIONS, count=COUNT)
+    return Source(broker.bootstrap_servers, topic, records)
 
 
 def test_a_batch_read_finds_every_record_and_a_batch_write_copies_them(
+    spark: SparkSession, source: Source, new_topic: NewTopic
+) -> None:
+    target = new_topic("spark", partitions=PARTITIONS)
+    read = kafka_rows(spark, source.servers, source.topic)
+    assert by_partition(read) == numbered(source.records)
+    kinds = read.select("topic", "timestampType").distinct().collect()
+    assert [(row.topic, row.timestampType) for row in kinds] == [(source.topic, 0)]
+    writer = read.select("key", "value", "headers").write.format("kafka")
+    writer.options(**{"kafka.bootstrap.servers": source.servers, "topic": target, "includeHeaders": "true"}).save()
+    assert contents(consumed(source.servers, target, PARTITIONS)) == contents(source.records)
+
+
+def test_a_batch_read_begins_and_ends_at_the_offsets_of_each_partition(spark: SparkSession, source: Source) -> None:
+    starts = {0: -2, 1: 17, 2: 250, 3: COUNT, 4: 0}
+    ends = {0: -1, 1: 18, 2: COUNT, 3: -1, 4: 123}
+    read = kafka_rows(
+        spark,
+        source.servers,
+        source.topic,
+        startingOffsets=source.per_partition(starts),
+        endingOffsets=source.per_partition(ends),
+    )
+    wanted = {
+        0: numbered(source.records)[0],
+        1: numbered(source.records, start=17, end=18)[1],
+        2: numbered(source.records, start=250)[2],
+        4: numbered(source.records, end=123)[4],
+    }
+    assert by_partition(read) == wanted
+
+
+def test_a_batch_read_begins_and_ends_at_times(spark: SparkSession, source: Source) -> None:
+    begin, end = START_MS + 1_005, START_MS + 2_500
+    everywhere = kafka_rows(spark, source.servers, source.topic, startingTimestamp=begin, endingTimestamp=end)
+    wanted = {
+        partition: dict(list(enumerate(records))[source.first_at(partition, begin) : source.first_at(partition, end)])
+        for partition, records in source.records.items()
+    }
+    assert by_partition(everywhere) == wanted
+    each = kafka_rows(
+        spark,
+        source.servers,
+        source.topic,
+        startingOffsetsByTimestamp=source.per_partition(dict.fromkeys(range(PARTITIONS), begin) | {3: 0}),
+        endingOffsetsByTimestamp=source.per_partition(dict.fromkeys(range(PARTITIONS), end) | {2: begin}),
+    )
+    del wanted[2]
+    wanted[3] = numbered(source.records, end=source.first_at(3, end))[3]
+    assert by_partition(each) == wanted
+
+
+def test_a_start_later_than_all_records_is_refused_unless_the_end_is_asked_for(
+    spark: SparkSession, source: Source
+) -> None:
+    late = {"startingTimestamp": START_MS + 10_000_000}
+    with pytest.raises(Exception, match="No offset matched from request"):
+        kafka_rows(spark, source.servers, source.topic, **late).count()
+    strategy = {"startingOffsetsByTimestampStrategy": "latest"}
+    assert kafka_rows(spark, source.servers, source.topic, **late, **strategy).count() == 0
+
+
+def test_a_read_is_cut_into_as_many_tasks_as_are_asked_for_and_finds_the_same(
+    spark: SparkSession, source: Source
+) -> None:
+    cut = kafka_rows(spark, source.servers, source.topic, minPartitions=13)
+    assert cut.rdd.getNumPartitions() >= 13
+    assert by_partition(cut) == numbered(source.records)
+
+
+def test_records_that_are_gone_are_an_error_or_left_out_as_is_asked_for(
     spark: SparkSession, broker: Broker, new_topic: NewTopic
 ) -> None:
-    servers, partitions = broker.bootstrap_servers, 5
-    source = new_topic("spark", partitions=partitions, retention_ms="-1")
-    target = new_topic("spark", partitions=partitions)
-    records = written(servers, source, partitions=partitions, count=300)
-    read = kafka_rows(spark, servers, source)
-    assert by_partition(read) == numbered(records)
-    assert {(row.topic, row.timestampType) for row in read.select("topic", "timestampType").distinct().collect()} == {
-        (source, 0)
-    }
-    writer = read.select("key", "value", "headers").write.format("kafka").option("kafka.bootstrap.servers", servers)
-    writer.option("topic", target).option("includeHeaders", "true").save()
-    consumer = KafkaConsumer(bootstrap_servers=servers, group_id=None)
-    places = consumer.end_offsets([TopicPartition(target, partition) for partition in range(partitions)])
-    consumer.close()
-    copied = kafka_python.consume(servers, target, {place.partition: end for place, end in places.items()})
-    sent = Counter((each.key, each.value, each.headers) for part in records.values() for each in part)
-    assert Counter((each.key, each.value, each.headers) for part in copied.values() for each in part) == sent
+    servers = broker.bootstrap_servers
+    topic = new_topic("spark-loss", retention_ms="-1")
+    records: Records = written(servers, topic, partitions=1, count=100)
+    delete_before(servers, topic, 40)
+    start = json.dumps({topic: {"0": 10}})
+    with pytest.raises(Exception, match="Some data may have been lost"):
+        kafka_rows(spark, servers, topic, startingOffsets=start).count()
+    loose = kafka_rows(spark, servers, topic, startingOffsets=start, failOnDataLoss="false")
+    assert by_partition(loose) == numbered(records, start=40)

@@ -5,8 +5,9 @@
 
 Crash sweeps over generated workloads take most of the time, `kill -9` of real brokers under load the rest. Each step
 is a short command that is repeated with other seeds until its share of the time is over, at least once, so a run ends
-about when it should. The report at the end (or at Ctrl-C) sums up what was done, and names every command that failed,
-which repeats the failure by itself. The exit status is 1 when any of them failed.
+about when it should. Spark's step is run in PySpark's environment. The report at the end (or at Ctrl-C) sums up what
+was done, and names every command that failed, which repeats the failure by itself. The exit status is 1 when any of
+them failed.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 STEP_SECONDS = 1_800
+# PySpark is in an environment of its own, which `make soak` sees to.
+SPARK_PYTHON = str(Path(__file__).parents[2] / ".venv-spark" / "bin" / "python")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
@@ -31,6 +35,7 @@ class Step:
     arguments: tuple[str, ...]
     weight: float
     seeds_a_run: int = 1
+    python: str = sys.executable
 
 
 STEPS = (
@@ -39,6 +44,7 @@ STEPS = (
     Step("kill-9", "compat.torture.kill9", ("--kills", "5", "--segment-bytes", "200000"), 0.2),
     Step("tier", "compat.torture.tier", ("--megabytes", "1000", "--kills", "2", "--damages", "30"), 0.1),
     Step("tier-clients", "compat.torture.tier_clients", ("--megabytes", "1000"), 0.1),
+    Step("spark", "compat.torture.spark", ("--kills", "20"), 0.1, python=SPARK_PYTHON),
 )
 
 
@@ -80,7 +86,7 @@ def run_step(step: Step, outcome: Outcome, *, seconds: float, first_seed: int) -
         print("$ python", *command, flush=True)
         try:
             done = subprocess.run(
-                [sys.executable, *command],
+                [step.python, *command],
                 check=False,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -88,6 +94,8 @@ def run_step(step: Step, outcome: Outcome, *, seconds: float, first_seed: int) -
                 timeout=STEP_SECONDS,
             )
             passed, said = done.returncode == 0, done.stdout.strip().splitlines() or ["(it said nothing)"]
+        except FileNotFoundError:
+            passed, said = False, [f"(there is no {step.python})"]
         except subprocess.TimeoutExpired:
             passed, said = False, [f"(it took more than {STEP_SECONDS} s)"]
         outcome.runs += 1

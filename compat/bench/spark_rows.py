@@ -1,0 +1,242 @@
+"""The rows about Spark: its stock connector on Apache Kafka, and `format("kbroker")` on the tier of kbroker.
+
+The same bytes are produced to both. Kafka keeps them in its log; kbroker's topic is flushed, so that all of them are in
+a directory as the tier, and the broker is up but is not asked for them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from compat.bench.counting_storage import counted
+from compat.bench.rivals import Rival, rivals
+from compat.bench.sizes import Figures, Row, at_most, at_most_times
+from compat.bench.spark_filling import DAY_MS, HOUR_MS, Day
+from compat.bench.tier_rows import HURRIED, LATEST, LATEST_TIERED, offset, until
+from compat.brokers import free_port
+from compat.kafka import Unavailable
+from compat.oracle.batches import ZSTD
+from compat.spark.environment import ROOT, spark_python
+
+PARTITIONS = 4
+COUNTING = "compat.bench.counting_storage:CountingStorage"
+TIERED = {"remote.storage.enable": "true", "segment.bytes": str(64 << 20), "retention.ms": "-1"}
+PLAIN = {"segment.bytes": str(64 << 20), "retention.ms": "-1"}
+CHUNK_MIB = 8
+
+SPARK_ROWS = [
+    Row(
+        "spark-1k",
+        "Spark, local[2]: count and sum of value lengths, 819,000 records of 1 KiB; stock connector beside"
+        ' format("kbroker") on the tier',
+        "s",
+        "<= 0.5 x",
+        at_most_times(0.5),
+    ),
+    Row("spark-1k-through", "the same: bytes through the broker", "bytes", "0", at_most(0)),
+    Row("spark-1k-stock", "the same by the stock connector on both brokers", "s", "told", lambda *_: True),
+    Row("spark-zstd", "the same with batches of zstd", "s", "< 1 x", lambda ours, theirs, _: ours < theirs),
+    Row("spark-small", "the same, 2,048,000 records of 100 B", "s", "< 1 x", lambda ours, theirs, _: ours < theirs),
+    Row("spark-hour", "one hour out of the day of 819,000 records, by timestamp", "s", "told", lambda *_: True),
+    Row("spark-hour-read", "the same: bytes read from the store", "x the hour's", "<= 1.2", at_most(1.2)),
+    Row(
+        "spark-memory",
+        "reading the 819,000: the most that a Python worker has resident, over one that reads 16 records",
+        "MiB",
+        f"<= {8 * CHUNK_MIB} (chunks of {CHUNK_MIB})",
+        at_most(8 * CHUNK_MIB),
+    ),
+    Row("spark-memory-all", "the same: all of it", "MiB", "told", lambda *_: True),
+]
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A topic on each broker with the same records."""
+
+    day: Day
+    topics: dict[str, str]
+    bytes: int
+
+
+class Bench:
+    """Brokers that are up, and Spark beside them."""
+
+    def __init__(self, directory: Path, started: list[Rival], http: int) -> None:
+        self.directory, self.started, self._http = directory, started, http
+        self.python = spark_python()
+
+    def fill(self, record_bytes: int, records: int, *, codec: int = 0) -> Filled:
+        """A day of records that has ended an hour ago, on each broker; in kbroker's tier, all of it."""
+        start_ms = int(time.time() * 1000) - DAY_MS - HOUR_MS
+        day = Day(record_bytes, records // PARTITIONS, PARTITIONS, codec, start_ms)
+        topics, written = {}, 0.0
+        for rival in self.started:
+            topics[rival.name] = topic = rival.topic("spark", partitions=PARTITIONS, configs=_configs(rival))
+            written = rival.measure("fill_day", topic, day=asdict(day))["bytes"]
+            if rival.name == "kbroker":
+                _flush(rival, topic)
+        return Filled(day, topics, int(written))
+
+    def query(self, rival: Rival, filled: Filled, *, stock: bool = False, **more: object) -> dict[str, float]:
+        """One session with one query, whose result must be right unless it is bounded; its figures."""
+        options = {"kafka.bootstrap.servers": rival.servers, "subscribe": filled.topics[rival.name]}
+        is_stock = stock or rival.name != "kbroker"
+        if not is_stock:
+            options["rsm.config.dir"] = str(self.directory / "kbroker-tier")
+        given = {key: value for key, value in more.items() if key != "small"}
+        options |= {key: str(value) for key, value in given.items()}
+        job: dict[str, object] = {"format": "kafka" if is_stock else "kbroker", "options": options}
+        job |= {"small": more["small"]} if "small" in more else {}
+        figures = run_spark(self.python, job)
+        if not given.keys() & {"startingTimestamp"}:
+            wanted = (filled.day.count, filled.day.count * filled.day.record_bytes)
+            assert (figures["records"], figures["bytes"]) == wanted, figures
+        return figures
+
+    def through(self, rival: Rival, filled: Filled) -> float:
+        """How many bytes of the topic clients have fetched, by the broker's metrics."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._http}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        name = f'kafka_server_brokertopicmetrics_bytesout_total{{topic="{filled.topics[rival.name]}"}}'
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+
+def run_spark(python: str, job: dict[str, object]) -> dict[str, float]:
+    """Run `spark_worker`. Errors: RuntimeError with what it said."""
+    done = subprocess.run(
+        [python, "-m", "compat.bench.spark_worker", json.dumps(job)],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    for line in done.stdout.splitlines():
+        if line.startswith("FIGURES "):
+            found: dict[str, float] = json.loads(line.removeprefix("FIGURES "))
+            return found
+    raise RuntimeError(f"Spark has failed:\n{done.stdout[-1000:]}\n{done.stderr[-4000:]}")
+
+
+def _configs(rival: Rival) -> dict[str, str]:
+    return TIERED if rival.name == "kbroker" else PLAIN
+
+
+def _flush(rival: Rival, topic: str) -> None:
+    """Have all of it in the tier."""
+    command = [sys.executable, "-m", "kbroker", "tier", "flush", "-b", rival.servers, "-t", topic]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for partition in range(PARTITIONS):
+        end = offset(rival, topic, LATEST, partition=partition)
+        until(lambda partition=partition, end=end: offset(rival, topic, LATEST_TIERED, partition=partition) == end - 1)
+
+
+Rounds = dict[str, list[Figures]]
+
+
+def _whole(bench: Bench, rounds: int, found: Rounds) -> None:
+    """The whole topic: time, bytes through the broker, and what the stock connector makes of kbroker."""
+    filled = bench.fill(1024, 819_000)
+    for number in range(rounds):
+        for rival in bench.started if number % 2 == 0 else reversed(bench.started):
+            before = bench.through(rival, filled) if rival.name == "kbroker" else 0
+            figures = {"spark-1k": bench.query(rival, filled)["seconds"]}
+            if rival.name == "kbroker":
+                figures["spark-1k-through"] = bench.through(rival, filled) - before
+                figures["spark-1k-stock"] = bench.query(rival, filled, stock=True)["seconds"]
+            else:
+                figures["spark-1k-stock"] = figures["spark-1k"]
+            found.setdefault(rival.name, []).append(figures)
+
+
+def _one(key: str, record_bytes: int, records: int, codec: int) -> Callable[[Bench, int, Rounds], None]:
+    def measure(bench: Bench, rounds: int, found: Rounds) -> None:
+        filled = bench.fill(record_bytes, records, codec=codec)
+        for number in range(rounds):
+            for rival in bench.started if number % 2 == 0 else reversed(bench.started):
+                found.setdefault(rival.name, []).append({key: bench.query(rival, filled)["seconds"]})
+
+    return measure
+
+
+def _hour(bench: Bench, rounds: int, found: Rounds) -> None:
+    """The thirteenth hour."""
+    filled = bench.fill(1024, 819_000)
+    begin = filled.day.start_ms + 12 * HOUR_MS
+    between = {"startingTimestamp": begin, "endingTimestamp": begin + HOUR_MS}
+    wanted = filled.day.bytes_between(begin, begin + HOUR_MS)
+    for number in range(rounds):
+        for rival in bench.started if number % 2 == 0 else reversed(bench.started):
+            figures = bench.query(rival, filled, **between)
+            told = {"spark-hour": figures["seconds"]}
+            if rival.name == "kbroker":
+                counts = bench.directory / f"counts-{number}"
+                plugin = {"remote.log.storage.manager.class.name": COUNTING, "rsm.config.counts": counts}
+                again = bench.query(rival, filled, **between, **plugin)
+                assert again["records"] == figures["records"] > 0
+                told["spark-hour-read"] = sum(counted(counts).values()) / wanted
+            found.setdefault(rival.name, []).append(told)
+
+
+def _memory(bench: Bench, rounds: int, found: Rounds) -> None:
+    """What the workers need for all of it, over what they need for sixteen records."""
+    filled = bench.fill(1024, 819_000)
+    for rival in bench.started:
+        if rival.name == "kbroker":
+            ends = {filled.topics[rival.name]: {str(partition): 16 for partition in range(PARTITIONS)}}
+            for _ in range(rounds):
+                figures = bench.query(rival, filled, small={"endingOffsets": json.dumps(ends)})
+                over = figures["peak_mib"] - figures["small_mib"]
+                found.setdefault(rival.name, []).append({"spark-memory": over, "spark-memory-all": figures["peak_mib"]})
+
+
+def spark(
+    measure: Callable[[Bench, int, Rounds], None],
+) -> Callable[..., dict[str, list[Figures]]]:
+    """A measure outside the rounds of the others."""
+
+    def run(directory: Path, which: set[str], *, rounds: int) -> dict[str, list[Figures]]:
+        found: Rounds = {}
+        try:
+            with _bench(directory, which) as bench:
+                measure(bench, rounds, found)
+        except Unavailable as error:
+            print(f"  no rows about Spark: {error}", file=sys.stderr)
+        return found
+
+    return run
+
+
+@contextmanager
+def _bench(directory: Path, which: set[str]) -> Iterator[Bench]:
+    spark_python()
+    http = free_port()
+    started = rivals(directory, which=which, tier=HURRIED, kbroker={"kbroker.http.listener": f"127.0.0.1:{http}"})
+    try:
+        for rival in started:
+            rival.timed_start()
+        yield Bench(directory, started, http)
+    finally:
+        for rival in started:
+            rival.broker.kill() if rival.broker.process else None
+
+
+SPARK_MEASURES = {
+    "spark": spark(_whole),
+    "spark-zstd": spark(_one("spark-zstd", 1024, 819_000, ZSTD)),
+    "spark-small": spark(_one("spark-small", 100, 2_048_000, 0)),
+    "spark-hour": spark(_hour),
+    "spark-memory": spark(_memory),
+}

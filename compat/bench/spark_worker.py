@@ -1,0 +1,69 @@
+"""One query of Spark, run by PySpark's interpreter: `python -m compat.bench.spark_worker '{"format": "kafka", ...}'`.
+
+The clock runs from the call of `load` to the result, in a session that has done nothing before. The session has the
+settings that Spark comes with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from compat.spark.session import start_session
+
+WORKER = b"pyspark.daemon"
+
+
+def main() -> None:
+    """Run the query, and a small one before it where memory is asked for; print the figures as JSON."""
+    job: dict[str, Any] = json.loads(sys.argv[1])
+    with tempfile.TemporaryDirectory(prefix="kbroker-spark-") as directory:
+        spark = start_session(Path(directory), {"spark.driver.extraJavaOptions": ""})
+        found: dict[str, float] = {}
+        if "small" in job:
+            query(spark, job["format"], {**job["options"], **job["small"]})
+            found["small_mib"] = peak_mib()
+        began = time.perf_counter()
+        found |= query(spark, job["format"], job["options"])
+        found["seconds"] = time.perf_counter() - began
+        found["peak_mib"] = peak_mib()
+        print("FIGURES " + json.dumps(found))
+        spark.stop()
+
+
+def query(spark: SparkSession, name: str, options: dict[str, str]) -> dict[str, float]:
+    """How many records there are, and how many bytes their values have."""
+    read: DataFrame = spark.read.format(name).options(**options).load()
+    (row,) = read.selectExpr("count(*) AS records", "sum(length(value)) AS bytes").collect()
+    return {"records": row.records, "bytes": row.bytes or 0}
+
+
+def peak_mib() -> float:
+    """The most that one of the Python workers has had resident; 0 where there are none."""
+    found = [0.0]
+    for process in descendants(os.getpid()):
+        home = Path("/proc") / str(process)
+        if WORKER in (home / "cmdline").read_bytes():
+            text = (home / "status").read_text()
+            found.append(int(re.findall(r"VmHWM:\s+(\d+) kB", text)[0]) / 1024)
+    return max(found)
+
+
+def descendants(process: int) -> list[int]:
+    """All processes that this one and its children have started."""
+    children = [
+        int(each) for tasks in Path(f"/proc/{process}/task").glob("*/children") for each in tasks.read_text().split()
+    ]
+    return children + [each for child in children for each in descendants(child)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""The main job on real input: a year of flights goes into a tiered topic, moves to MinIO, and becomes Parquet."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from compat.brokers import KbrokerProcess, free_port
+from compat.conftest import missing
+from compat.kafka import Unavailable
+from compat.minio import BUCKET, MinioServer, binary
+from compat.spark.flights import ORIGINS, ROWS, SCHEMA, flights
+from compat.tiered.minio_fixtures import admin
+from compat.tiered.site import HURRIED, LATEST, LATEST_TIERED, ONLY_THE_ACTIVE_ONE, Site, Sites
+from kbroker.spark.jobs.decoding import Decoding
+from kbroker.spark.jobs.export import ExportSummary, export
+
+EARLY = ROWS * 4 // 5
+AT_ONCE = 500
+TOPIC = "flights"
+
+
+class Pipeline:
+    """MinIO, a broker with its tier there, and the topic."""
+
+    def __init__(self, directory: Path) -> None:
+        self.minio = MinioServer(directory / "minio")
+        self.minio.directory.mkdir()
+        self.minio.start()
+        admin(self.minio).make_bucket(BUCKET)
+        self.http = free_port()
+        store = {f"rsm.config.{name}": text for name, text in self.minio.settings().items()}
+        self.store = {"remote.log.storage.manager.class.name": "minio", **store}
+        settings = {**HURRIED, **self.store, "kbroker.http.listener": f"127.0.0.1:{self.http}"}
+        overrides = [f"{key}={text}" for key, text in settings.items()]
+        self.broker = KbrokerProcess(directory / "broker", overrides=overrides)
+        self.broker.start()
+        self.site = Site(self.broker, directory)
+        configs = {"remote.storage.enable": "true", "segment.bytes": "1000000", "retention.ms": "-1"}
+        self.site.create(TOPIC, {**configs, **ONLY_THE_ACTIVE_ONE}, partitions=len(ORIGINS))
+
+    def produce(self, table: pa.Table, *, pause: Callable[[], object] = lambda: None) -> None:
+        """Each row as JSON, with the hour that it was due as its time, to the partition of its airport."""
+        producer = Producer({"bootstrap.servers": self.site.address, "compression.type": "zstd", "linger.ms": 5})
+        for batch in table.to_batches(AT_ONCE):
+            for row in batch.to_pylist():
+                value, time_ms = json.dumps(row).encode(), event_time_ms(row["time_hour"])
+                partition = ORIGINS.index(row["origin"])
+                producer.produce(TOPIC, value, row["tailnum"], partition, timestamp=time_ms)
+            assert producer.flush(60) == 0
+            pause()
+
+    def ends(self) -> list[int]:
+        """Where each partition ends."""
+        return [self.site.offset(TOPIC, LATEST, partition=partition)[1] for partition in range(len(ORIGINS))]
+
+    def await_tier(self) -> None:
+        """Until at least four fifths of each partition are in the tier."""
+        for partition, end in enumerate(self.ends()):
+            Sites([self.site]).expect(
+                lambda site, partition=partition, end=end: (
+                    site.offset(TOPIC, LATEST_TIERED, partition=partition)[1] > end * 4 // 5
+                ),
+                True,
+            )
+
+    def metric(self, name: str) -> float:
+        """Of the topic, from /metrics; 0 where nothing was counted."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        wanted = f'kafka_server_brokertopicmetrics_{name}_total{{topic="{TOPIC}"}}'
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(wanted))
+
+    def export(self, spark: SparkSession, output: Path) -> ExportSummary:
+        """All that is there, from the tier and the tail, into columns."""
+        schema = StructType.fromDDL(SCHEMA).jsonValue()
+        options = {"kafka.bootstrap.servers": self.site.address, **self.store}
+        decoding = Decoding("json", schema)
+        return export(
+            spark, topic=TOPIC, output=str(output), options=options, decoding=decoding, max_records_per_batch=150_000
+        )
+
+    def close(self) -> None:
+        """End both."""
+        self.broker.kill()
+        self.minio.kill()
+
+
+@pytest.fixture
+def pipeline(kafka_libraries: Path, tmp_path: Path) -> Iterator[Pipeline]:
+    assert kafka_libraries.is_dir()  # the schemas of what is asked lie there
+    try:
+        binary()
+    except Unavailable as error:
+        missing(str(error))
+    started = Pipeline(tmp_path)
+    yield started
+    started.close()
+
+
+def test_the_parquet_is_the_data_set_row_for_row(spark: SparkSession, pipeline: Pipeline, tmp_path: Path) -> None:
+    table, output = flights(), tmp_path / "parquet"
+    pipeline.produce(table.slice(0, EARLY))
+    pipeline.await_tier()
+    done = threading.Event()
+    # Rows come as they would of themselves: all the while, until the first export is over.
+    late = threading.Thread(
+        target=pipeline.produce, args=(table.slice(EARLY),), kwargs={"pause": lambda: done.wait(0.1)}
+    )
+    late.start()
+    try:
+        first = pipeline.export(spark, output)
+        arrived_meanwhile = sum(pipeline.ends()) - first.rows
+    finally:
+        done.set()
+        late.join()
+    assert first.is_complete
+    assert EARLY <= first.rows < ROWS
+    assert arrived_meanwhile > 0
+    pipeline.await_tier()
+    second = pipeline.export(spark, output)
+    assert (second.rows, second.bad_rows) == (ROWS - first.rows, 0)
+    assert pipeline.metric("remotefetchbytes") == 0, "what is in the tier did not come through the broker"
+    for partition, origin in enumerate(ORIGINS):
+        expected = table.filter(pa.compute.equal(table.column("origin"), origin))
+        assert_same(read(output, partition), expected)
+
+
+def read(output: Path, partition: int) -> pa.Table:
+    """What was exported of a partition, in the order of its offsets, by Arrow alone."""
+    files = sorted(str(path) for path in output.glob(f"date=*/partition={partition}/*.parquet"))
+    return pa.dataset.dataset(files, partitioning="hive", partition_base_dir=str(output)).to_table().sort_by("offset")
+
+
+def assert_same(found: pa.Table, expected: pa.Table) -> None:
+    """Every row at its place with its time, key and columns, below the day of its time."""
+    assert found.column("offset").to_pylist() == list(range(expected.num_rows))
+    assert found.select(expected.column_names).cast(expected.schema).equals(expected)
+    times = [event_time_ms(text) for text in expected.column("time_hour").to_pylist()]
+    assert found.column("timestamp").cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_pylist() == times
+    keys = [None if text is None else text.encode() for text in expected.column("tailnum").to_pylist()]
+    assert found.column("key").to_pylist() == keys
+    days = [text[:10] for text in expected.column("time_hour").to_pylist()]
+    assert [str(day) for day in found.column("date").to_pylist()] == days
+
+
+def event_time_ms(text: str) -> int:
+    """Of `2013-01-01T10:00:00Z`."""
+    return int(datetime.fromisoformat(text).timestamp() * 1000)
