@@ -1,0 +1,177 @@
+"""`readStream.format("kbroker")`: each record once over restarts, in batches that are never larger than they may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from compat.spark.source import Source, fails, started
+from compat.tiered.site import Records
+
+AVAILABLE_NOW_WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory, kafka_libraries: Path) -> Iterator[Source]:
+    assert kafka_libraries.is_dir()  # the schemas of what is asked lie there
+    with started(tmp_path_factory.mktemp("streaming")) as made:
+        yield made
+
+
+@pytest.fixture
+def topic(source: Source, new_topic_name: Callable[[str], str], request: pytest.FixtureRequest) -> str:
+    """Two partitions, each with three segments of ten records in the tier alone and ten records that are not there."""
+    stem = request.node.originalname.removeprefix("test_")[:40]
+    return source.filled(new_topic_name(stem), [0, 2, 4, 6], partitions=2)
+
+
+class Sink:
+    """A directory of rows with its checkpoint, in which a stream is begun again and again."""
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        self._spark, self._rows, self._checkpoint = spark, str(directory / "rows"), str(directory / "checkpoint")
+
+    def start(self, stream: DataFrame, *, available_now: bool = False) -> StreamingQuery:
+        writer = stream.writeStream.format("parquet").option("checkpointLocation", self._checkpoint)
+        if available_now:
+            writer = writer.trigger(availableNow=True)
+        return writer.start(self._rows)
+
+    def run(self, stream: DataFrame) -> list[int]:
+        """Let a stream read all there is, and stop it; how many rows its batches had."""
+        query = self.start(stream)
+        try:
+            query.processAllAvailable()
+            return [each.numInputRows for each in query.recentProgress if each.numInputRows]
+        finally:
+            query.stop()
+
+    def finish(self, stream: DataFrame) -> list[int]:
+        """The same with Trigger.AvailableNow."""
+        query = self.start(stream, available_now=True)
+        query.awaitTermination()
+        return [each.numInputRows for each in query.recentProgress if each.numInputRows]
+
+    def offsets(self) -> dict[int, list[int]]:
+        """The offsets of all rows by partition, sorted."""
+        found: dict[int, list[int]] = {}
+        for row in self._spark.read.parquet(self._rows).select("partition", "offset").collect():
+            found.setdefault(row.partition, []).append(row.offset)
+        return {partition: sorted(offsets) for partition, offsets in sorted(found.items())}
+
+
+@pytest.fixture
+def sink(spark: SparkSession, tmp_path: Path) -> Sink:
+    return Sink(spark, tmp_path)
+
+
+def write_more(source: Source, topic: str, hour: int, *, partitions: int = 2) -> None:
+    """Ten more records to each partition; they close the segment before them."""
+    for partition in range(partitions):
+        source.site.produce(topic, Records([hour], records=10).batches(), partition=partition)
+
+
+def test_a_stream_goes_on_where_it_stopped_and_no_batch_is_larger_than_it_may_be(
+    spark: SparkSession, source: Source, topic: str, sink: Sink
+) -> None:
+    def stream(limit: int) -> DataFrame:
+        return source.stream(spark, topic, startingOffsets="earliest", maxOffsetsPerTrigger=limit)
+
+    assert sink.run(stream(30)) == [30, 30, 20]
+    write_more(source, topic, 8)
+    write_more(source, topic, 10)
+    # The first batch after a restart is held to the limit as the others are, and that may be another one now.
+    assert sink.run(stream(15)) == [15, 15, 10]
+    assert sink.offsets() == {0: list(range(60)), 1: list(range(60))}
+
+
+def test_all_that_is_available_now_is_one_batch(spark: SparkSession, source: Source, topic: str, sink: Sink) -> None:
+    stream = source.stream(spark, topic, startingOffsets="earliest")
+    assert sink.finish(stream) == [80]
+    write_more(source, topic, 8)
+    assert sink.finish(stream) == [20]
+    assert sink.finish(stream) == []
+    assert sink.offsets() == {0: list(range(50)), 1: list(range(50))}
+
+
+def test_a_limit_that_cannot_be_kept_with_sparks_wrapper_is_told(
+    spark: SparkSession, source: Source, topic: str, sink: Sink
+) -> None:
+    spark.conf.set(AVAILABLE_NOW_WRAPPER, "true")
+    try:
+        assert sink.finish(source.stream(spark, topic, startingOffsets="earliest", maxOffsetsPerTrigger=30)) == [30]
+        with fails("maxOffsetsPerTrigger cannot be kept"):
+            sink.finish(source.stream(spark, topic, startingOffsets="earliest", maxOffsetsPerTrigger=30))
+        assert sink.finish(source.stream(spark, topic, startingOffsets="earliest")) == [50]
+    finally:
+        spark.conf.unset(AVAILABLE_NOW_WRAPPER)
+
+
+def test_what_came_after_a_stream_began_at_the_end_is_read_though_its_first_batch_failed(
+    spark: SparkSession, source: Source, topic: str, tmp_path: Path
+) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def fail(rows: DataFrame, number: int) -> None:
+        raise AssertionError(f"batch {number} of {rows.count()} rows fails")
+
+    def keep(rows: DataFrame, number: int) -> None:
+        del number
+        seen.extend((row.partition, row.offset) for row in rows.collect())
+
+    def start(each: Callable[[DataFrame, int], None]) -> StreamingQuery:
+        writer = source.stream(spark, topic).writeStream.foreachBatch(each)
+        return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+
+    with pytest.raises(Exception, match="batch 0 of 0 rows fails"):
+        start(fail).awaitTermination()
+    write_more(source, topic, 8)
+    query = start(keep)
+    query.processAllAvailable()
+    query.stop()
+    assert sorted(seen) == [(partition, offset) for partition in range(2) for offset in range(40, 50)]
+
+
+def test_a_partition_that_is_new_is_read_from_its_beginning(
+    spark: SparkSession, source: Source, topic: str, sink: Sink
+) -> None:
+    stream = source.stream(spark, topic, startingOffsets="latest")
+    assert sink.run(stream) == []
+    source.site.create_partitions(topic, 3)
+    write_more(source, topic, 8, partitions=3)
+    assert sink.run(stream) == [30]
+    assert sink.offsets() == {0: list(range(40, 50)), 1: list(range(40, 50)), 2: list(range(10))}
+
+
+def test_what_expired_before_a_stream_came_to_it_is_told_or_left_out(
+    spark: SparkSession, source: Source, topic: str, sink: Sink
+) -> None:
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 20}
+    query = sink.start(source.stream(spark, topic, **options), available_now=True)
+    query.awaitTermination()
+    source.site.delete_records(topic, 25)
+    with fails(f"{topic}-0 at offset 10", "the records up to offset 24 were deleted before the stream came to them"):
+        sink.run(source.stream(spark, topic, **options))
+    sink.run(source.stream(spark, topic, **options, failOnDataLoss="false"))
+    assert sink.offsets() == {0: [*range(10), *range(25, 40)], 1: list(range(40))}
+
+
+def test_a_topic_made_again_under_a_checkpoint_is_told(
+    spark: SparkSession, source: Source, topic: str, sink: Sink
+) -> None:
+    sink.run(source.stream(spark, topic, startingOffsets="earliest"))
+    source.site.delete_topic(topic)
+    source.filled(topic, [0, 2, 4, 6, 8, 10], partitions=2)
+    with fails(topic, "deleted and created again"):
+        sink.run(source.stream(spark, topic, startingOffsets="earliest"))
+
+
+def test_a_stream_reads_a_store_without_a_broker(spark: SparkSession, source: Source, topic: str, sink: Sink) -> None:
+    options = {**source.store, "subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "40"}
+    stream = spark.readStream.format("kbroker").options(**options).load()
+    assert sink.run(stream) == [40, 20]
+    assert sink.offsets() == {0: list(range(30)), 1: list(range(30))}
