@@ -23,7 +23,9 @@ from kbroker.spark.jobs.coverage import check_coverage, with_segments
 from kbroker.spark.options import SourceOptions, Subscription
 from kbroker.spark.plan import PartitionState, usable_segments
 from kbroker.spark.stores import StoreOptions, open_store
+from kbroker.storage.index import TIME_ENTRY
 from kbroker.tiered.api import (
+    IndexType,
     ListingRemoteStorageManager,
     RemoteLogSegmentMetadata,
     RemoteStorageError,
@@ -59,6 +61,7 @@ class SegmentView(NamedTuple):
 class PartitionView(NamedTuple):
     """A partition as the report has it; offsets are None where no broker could be asked for them.
 
+    Units  first_timestamp_ms is the first that the time index of the first segment has; None where there is none
     Note  exists is False for a partition of a topic that was deleted, of which the tier still has segments
     """
 
@@ -69,6 +72,7 @@ class PartitionView(NamedTuple):
     log_start_offset: int | None
     local_log_start_offset: int | None
     end_offset: int | None
+    first_timestamp_ms: int | None
     segments: tuple[SegmentView, ...]
 
 
@@ -152,7 +156,7 @@ def audit(
         report.read_segments, report.read_bytes = len(whole), sum(each.segment_size_in_bytes for each in whole)
         tell(f"reading {len(whole)} segments")
         _take(report, _read_all(spark, asked.store, whole))
-    _describe(report, check, listed, after, wanted=wanted, views=views)
+    _describe(report, storage, check, listed, after, wanted=wanted, views=views)
     return report
 
 
@@ -304,8 +308,18 @@ def _wanted(
 # --- the report -------------------------------------------------------------------------------------------------------
 
 
+def _first_timestamp(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> int | None:
+    """For a picture alone: what is wrong with the index is told elsewhere."""
+    try:
+        data = storage.fetch_index(segment, IndexType.TIMESTAMP)
+    except (RemoteStorageError, OSError):
+        return None
+    return int(TIME_ENTRY.unpack_from(data)[0]) if len(data) >= TIME_ENTRY.size else None
+
+
 def _describe(
     report: AuditReport,
+    storage: RemoteStorageManager,
     check: Scrub,
     listed: Listed,
     catalogue: Catalogue,
@@ -339,6 +353,7 @@ def _describe(
                 log_start_offset=None if state is None else state.log_start_offset,
                 local_log_start_offset=local,
                 end_offset=state.end_offset if state is not None and is_live else None,
+                first_timestamp_ms=_first_timestamp(storage, segments[0]),
                 segments=tuple(
                     SegmentView(
                         id_text(each), each.start_offset, each.end_offset, each.segment_size_in_bytes,

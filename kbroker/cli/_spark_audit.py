@@ -1,0 +1,72 @@
+"""`kbroker spark audit`: the tier's deep scrub in parallel."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Final
+
+from kbroker.cli import CommandFailed
+from kbroker.cli._spark_session import progress, source_options, spark_session
+from kbroker.cli._table import print_rows
+
+if TYPE_CHECKING:
+    from kbroker.spark.jobs.audit import AuditReport, PartitionView
+
+EXIT_FOUND: Final = 3
+COLUMNS = ("TOPIC", "PARTITION", "LOG-START", "LOCAL-START", "END", "SEGMENTS", "TIERED-TO", "TIERED-BYTES", "FOUND")
+
+
+def audit(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Audit, and say what was found; the exit code."""
+    asked = source_options(options)
+    if not any(name.startswith(("rsm.config.", "remote.log.storage", "kbroker.config")) for name in asked):
+        parser.error("where is the store? Give the broker's --data-dir, its --config, or --override rsm.config.…")
+    with spark_session(options) as session:
+        from kbroker.spark.jobs.audit import audit as job  # noqa: PLC0415  (needs PySpark)
+
+        with progress(options, session) as tell:
+            report = job(
+                session, options=asked, topics=options.topic, deep=not options.shallow, min_age_ms=options.min_age_ms,
+                progress=tell,
+            )  # fmt: skip
+    if options.html is not None:
+        from kbroker.spark.jobs.audit_page import page  # noqa: PLC0415
+
+        try:
+            options.html.write_text(page(report), encoding="utf-8")
+        except OSError as error:
+            raise CommandFailed(f"cannot write {options.html}: {error.strerror or error}") from error
+    _print(report, as_json=options.format == "json")
+    return EXIT_FOUND if report.findings else 0
+
+
+def _print(report: AuditReport, *, as_json: bool) -> None:
+    found = [*report.findings, *report.notes]
+    if as_json:
+        for each in found:
+            print(json.dumps(each.as_json()))
+        print(json.dumps({"kind": "summary", **report.as_json()}))
+        return
+    for each in found:
+        print(each.line())
+    print_rows(COLUMNS, map(_row, report.partitions))
+    sys.stdout.flush()
+    for warning in report.warnings:
+        print(f"kbroker spark: {warning}", file=sys.stderr)
+    told = ", ".join(f"{count} {problem}" for problem, count in sorted(report.problems.items())) or "nothing found"
+    read = f"{report.read_segments} read with {report.read_bytes} bytes"
+    where = f"{report.segments} segments ({read}) against {report.objects} objects"
+    print(f"kbroker spark: {told}, {len(report.notes)} notes; {where}", file=sys.stderr)
+
+
+def _row(view: PartitionView) -> tuple[object, ...]:
+    used = [each for each in view.segments if each.is_used]
+    offsets = (view.log_start_offset, view.local_log_start_offset, view.end_offset)
+    return (
+        view.topic if view.exists else f"{view.topic} (deleted)", view.partition,
+        *("-" if each is None else each for each in offsets),
+        len(view.segments), max((each.end_offset for each in used), default="-"),
+        sum(each.size for each in view.segments), sum(len(each.problems) for each in view.segments),
+    )  # fmt: skip

@@ -1,0 +1,72 @@
+"""`kbroker spark catalog`: the segments of the tier."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from kbroker.cli._spark_session import progress, source_options, spark_session
+from kbroker.cli._table import print_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row
+
+COLUMNS = ("TOPIC", "PARTITION", "START", "END", "EPOCHS", "STATE", "BYTES", "SEGMENT")
+
+
+def catalog(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Print or write what there is."""
+    if options.events and options.output is None:
+        parser.error("--events needs --output")
+    if not options.events and (options.follow or options.checkpoint):
+        parser.error("--follow and --checkpoint are of --events")
+    asked = source_options(options)
+    with spark_session(options) as session:
+        from kbroker.spark.jobs import catalog as job  # noqa: PLC0415  (needs PySpark)
+
+        if options.events:
+            checkpoint = options.checkpoint or f"{options.output.rstrip('/')}/_checkpoint"
+            with progress(options, session) as tell:
+                tell("writing the events")
+                summary = job.follow(
+                    session, options=asked, output=options.output, checkpoint=checkpoint, topics=options.topic,
+                    once=not options.follow,
+                )  # fmt: skip
+        else:
+            rows: list[Row] = []
+            with progress(options, session) as tell:
+                summary = job.catalog(
+                    session, options=asked, topics=options.topic, all_states=options.all, output=options.output,
+                    show=rows.append, progress=tell,
+                )  # fmt: skip
+            if options.format == "json":
+                for row in rows:
+                    print(json.dumps(_as_json(row)))
+            else:
+                print_rows(COLUMNS, map(_cells, rows))
+    if options.format == "json":
+        print(json.dumps({"kind": "summary", **summary.as_json()}))
+        return
+    sys.stdout.flush()
+    told = ", ".join(f"{count} {state}" for state, count in sorted(summary.states.items())) or "nothing in the tier"
+    where = f"; written to {summary.output}" if summary.output else ""
+    print(f"kbroker spark: {told}; {summary.bytes} bytes{where}", file=sys.stderr)
+
+
+def _cells(row: Row) -> tuple[object, ...]:
+    epochs = ",".join(f"{each.leader_epoch}@{each.start_offset}" for each in row.leader_epochs)
+    return (
+        row.topic, row.partition, row.start_offset, row.end_offset, epochs, row.state, row.size_bytes, row.segment_id,
+    )  # fmt: skip
+
+
+def _as_json(row: Row) -> dict[str, Any]:
+    found = row.asDict(recursive=True)
+    for name in ("max_timestamp", "event_timestamp"):
+        when = found.pop(name)
+        found[f"{name}_ms"] = None if when is None else round(when.timestamp() * 1000)
+    custom = found["custom_metadata"]
+    found["custom_metadata"] = None if custom is None else bytes(custom).hex()
+    return {"kind": "segment", **{name: value for name, value in found.items() if not name.startswith("metadata_")}}

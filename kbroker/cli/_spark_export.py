@@ -1,0 +1,76 @@
+"""`kbroker spark export`: a topic as Parquet."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from kbroker.cli import CommandFailed
+from kbroker.cli._spark_session import progress, source_options, spark_session
+from kbroker.cli._table import print_rows
+
+if TYPE_CHECKING:
+    from kbroker.spark.jobs.export import Step
+
+EXIT_FOUND: Final = 3
+COLUMNS = ("PARTITION", "FROM", "TO")
+
+
+def export(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Export, and say what; the exit code."""
+    if (options.decode is None) != (options.schema is None):
+        parser.error("--decode and --schema belong together")
+    if options.decode is None and (options.into or options.confluent_header or options.schema_id is not None):
+        parser.error("--into, --confluent-header and --schema-id are of --decode")
+    asked = source_options(options)
+    with spark_session(options) as session:
+        from kbroker.spark.jobs.export import export as job  # noqa: PLC0415  (needs PySpark)
+        from kbroker.spark.jobs.schemas import decoding_of  # noqa: PLC0415
+
+        decoding = None
+        if options.decode is not None:
+            decoding = decoding_of(
+                session, options.decode, _text(options.schema), has_confluent_header=options.confluent_header,
+                schema_id=options.schema_id, allows_unknown_fields=not options.refuse_unknown_fields,
+                csv_delimiter=options.csv_delimiter, csv_null=options.csv_null,
+            )  # fmt: skip
+        with progress(options, session) as tell:
+
+            def step(done: Step) -> None:
+                tell(done.text)
+                if options.follow and done.name in {"committed", "complete"}:
+                    _tell_step(done, as_json=options.format == "json")
+
+            summary = job(
+                session, topic=options.topic, output=options.output, options=asked, decoding=decoding,
+                into=options.into, max_records_per_batch=options.max_records_per_batch, follow=options.follow,
+                poll_seconds=options.poll_ms / 1000, progress=step,
+            )  # fmt: skip
+    if options.format == "json":
+        print(json.dumps({"kind": "summary", **summary.as_json()}))
+    else:
+        print_rows(COLUMNS, [(at, *each) for at, each in sorted(summary.ranges.items()) if each.end > each.start])
+        sys.stdout.flush()
+        bad = f", {summary.bad_rows} that could not be decoded" if summary.bad_rows else ""
+        finished = "" if summary.finished is None else f"; finished batch {summary.finished} of an earlier run"
+        print(
+            f"kbroker spark: {summary.rows} rows{bad} in {summary.files} files with {summary.bytes} bytes added to "
+            f"{summary.output}{finished}",
+            file=sys.stderr,
+        )
+    return EXIT_FOUND if summary.bad_rows else 0
+
+
+def _tell_step(step: Any, *, as_json: bool) -> None:
+    print(json.dumps({"kind": step.name, "text": step.text}) if as_json else step.text, flush=True)
+
+
+def _text(schema: str) -> str:
+    """What was given, or what is in the file of that name."""
+    try:
+        return Path(schema).read_text(encoding="utf-8") if Path(schema).is_file() else schema
+    except (OSError, ValueError) as error:
+        raise CommandFailed(f"cannot read the schema in {schema}: {error}") from error

@@ -1,0 +1,47 @@
+"""`kbroker spark replay`: records of a topic, or of files, into a topic."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from kbroker.cli._spark_session import progress, source_options, spark_session
+from kbroker.cli._table import print_rows
+
+COLUMNS = ("PARTITION", "WRITTEN-BEFORE", "WRITTEN-NOW")
+
+
+def replay(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Write them, and say how many."""
+    asked = source_options(options)
+    target = dict(asked)
+    if options.to_server:
+        target = {"kafka.bootstrap.servers": options.to_server}
+    if "kafka.bootstrap.servers" not in target:
+        parser.error("where is the target? Give --bootstrap-server or --to-server")
+    with spark_session(options) as session:
+        from kbroker.spark.jobs.replay import replay as job  # noqa: PLC0415  (needs PySpark)
+        from wire.compression import Codec  # noqa: PLC0415
+
+        with progress(options, session) as tell:
+            summary = job(
+                session, target=options.to, options=target, topic=options.topic, source_options=asked,
+                parquet=options.parquet, job_id=options.job_id, by_key=options.by_key,
+                codec=Codec[options.compression_codec.upper()], progress=tell,
+            )  # fmt: skip
+    for warning in summary.warnings:
+        print(f"kbroker spark: {warning}", file=sys.stderr)
+    if options.format == "json":
+        print(json.dumps({"kind": "summary", **summary.as_json()}))
+        return
+    rows = [(at, summary.before[at], summary.written.get(at, 0)) for at in sorted(summary.before)]
+    print_rows(COLUMNS, rows)
+    sys.stdout.flush()
+    total = sum(summary.written.values())
+    resumed = f", {sum(summary.before.values())} were there from before" if summary.is_resumed else ""
+    print(
+        f"kbroker spark: {total} records of {summary.source} written to {summary.target}{resumed}; job "
+        f"{summary.job_id!r} is done",
+        file=sys.stderr,
+    )

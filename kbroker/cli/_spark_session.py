@@ -1,0 +1,208 @@
+"""Spark for the jobs of the command line: a session, its noise kept away, and its errors as one sentence.
+
+Spark's JVM writes its log to the standard error that it was started with, so it is started with a file in its place. If
+the job fails the file stays and is named; what kbroker's own code warns of there is told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from kbroker.cli import CommandFailed
+from kbroker.cli._admin import read_properties
+from kbroker.cli._tier_store import load_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MISSING: Final = "PySpark is not installed: pip install 'kbroker[spark]'"
+SETTINGS: Final[Mapping[str, str]] = {
+    "spark.app.name": "kbroker",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.speculation": "false",
+}
+LOCAL: Final[Mapping[str, str]] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_OURS: Final = re.compile(r"kbroker\.(?:spark|config)\.[\w.]+: (.+)")
+_WARNED: Final = "(failOnDataLoss=false)"
+
+
+@contextmanager
+def spark_session(options: argparse.Namespace) -> Iterator[SparkSession]:
+    """A session by the flags; what goes wrong in it becomes CommandFailed."""
+    if find_spec("pyspark") is None:
+        raise CommandFailed(MISSING)
+    from kbroker.spark.errors import KbrokerSourceError  # noqa: PLC0415  (help must not cost these imports)
+
+    with _log(options.spark_log) as log:
+        from py4j.protocol import Py4JError  # noqa: PLC0415
+        from pyspark.errors import PySparkException  # noqa: PLC0415
+
+        session = _start(options, log)
+        try:
+            yield session
+        except (KbrokerSourceError, OSError) as error:
+            raise CommandFailed(str(error)) from error
+        except (PySparkException, Py4JError) as error:
+            raise CommandFailed(explain(error, log)) from error
+        finally:
+            session.stop()
+        log.is_needed = False
+
+
+class _Log:
+    """Where Spark's log goes. Shape: is_needed says that it is kept, because somebody may want to look."""
+
+    def __init__(self, path: str, *, is_asked_for: bool) -> None:
+        self.path = path
+        self.is_asked_for = is_asked_for
+        self.is_needed = True
+
+    def tell_warnings(self) -> None:
+        """What of the log concerns the user: what the data source left out, as it was allowed to."""
+        with open(self.path, encoding="utf-8", errors="replace") as file:
+            told = {line.strip() for line in file if _WARNED in line}
+        for line in sorted(told):
+            print(f"kbroker spark: {line}", file=sys.stderr)
+
+
+@contextmanager
+def _log(wanted: Path | None) -> Iterator[_Log]:
+    if wanted is not None:
+        path = str(wanted)
+    else:
+        descriptor, path = tempfile.mkstemp(prefix="kbroker-spark-", suffix=".log")
+        os.close(descriptor)
+    log = _Log(path, is_asked_for=wanted is not None)
+    try:
+        yield log
+    except KeyboardInterrupt:
+        log.is_needed = False
+        raise
+    finally:
+        log.tell_warnings()
+        if not log.is_needed and not log.is_asked_for:
+            os.unlink(path)
+
+
+def _start(options: argparse.Namespace, log: _Log) -> SparkSession:
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    settings = {**SETTINGS, **(LOCAL if options.master.startswith("local") else {}), **dict(options.conf)}
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable if options.master.startswith("local") else "python3")
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if options.master.startswith("local"):
+        # Else the JVM looks for an address of this machine, and warns if it finds none but loopback.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.master(options.master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    try:
+        with _errors_into(log.path):
+            session = builder.getOrCreate()
+    except (PySparkException, OSError, RuntimeError) as error:
+        said = _tail(log.path)
+        if "JAVA_HOME" in said or "java: not found" in said or isinstance(error, FileNotFoundError):
+            raise CommandFailed(
+                "Spark needs Java 17 or newer, which is not found: install it, or set JAVA_HOME"
+            ) from error
+        raise CommandFailed(f"Spark does not start: {error}\n{said}") from error
+    session.sparkContext.setLogLevel("WARN" if log.is_asked_for else "ERROR")
+    return session
+
+
+@contextmanager
+def _errors_into(path: str) -> Iterator[None]:
+    """Whatever is started meanwhile writes its standard error there, as long as it lives."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.dup2(descriptor, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(descriptor)
+
+
+def _tail(path: str) -> str:
+    with open(path, "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 2000))
+        return file.read().decode(errors="replace").strip()
+
+
+def explain(error: Exception, log: _Log) -> str:
+    """What a Spark error comes to: what our own code said in a worker, else Spark's first line and where its log is."""
+    text = str(error)
+    found = _OURS.findall(text)
+    if found:
+        return str(found[-1])
+    line = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    return f"{line} (Spark's log is {log.path})"
+
+
+def source_options(options: argparse.Namespace) -> dict[str, str]:
+    """The flags as options of `format("kbroker")`. Raises CommandFailed for settings that cannot be read."""
+    found: dict[str, str] = {}
+    if options.command_config is not None:
+        properties = read_properties(options.command_config)
+        found |= {f"kafka.{key}": value for key, value in properties.items() if key != "bootstrap.servers"}
+        if options.bootstrap_servers is None and "bootstrap.servers" in properties:
+            found["kafka.bootstrap.servers"] = properties["bootstrap.servers"]
+    if options.bootstrap_servers:
+        found["kafka.bootstrap.servers"] = ",".join(options.bootstrap_servers)
+    if options.data_dir is not None or options.config is not None or options.override:
+        settings = load_settings(options)
+        if settings.tier.remote_log_storage_manager_class_name:
+            found["remote.log.storage.manager.class.name"] = settings.tier.remote_log_storage_manager_class_name
+        found |= {f"rsm.config.{key}": value for key, value in settings.tier.rsm_configs.items()}
+        if settings.tier.is_directory:
+            found.setdefault("rsm.config.log.dir", settings.data_directory)
+    return {**found, **dict(options.option)}
+
+
+@contextmanager
+def progress(options: argparse.Namespace, session: SparkSession) -> Iterator[Callable[[str], None]]:
+    """Gives the function that is told what is being done: shown on stderr with Spark's tasks, where a person looks."""
+    del options
+    if not sys.stderr.isatty():
+        yield lambda _text: None
+        return
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn  # noqa: PLC0415
+    from rich.progress import TimeElapsedColumn as Elapsed  # noqa: PLC0415
+
+    tracker: Any = session.sparkContext.statusTracker()
+
+    class Tasks(Progress):
+        """Looks at Spark's tasks each time it is drawn."""
+
+        def get_renderables(self) -> Any:
+            total = done = 0
+            for stage_id in tracker.getActiveStageIds():
+                stage = tracker.getStageInfo(stage_id)
+                if stage is not None:
+                    total, done = total + stage.numTasks, done + stage.numCompletedTasks
+            for task in self.tasks:
+                task.total, task.completed = total or None, done
+            return super().get_renderables()
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Elapsed())
+    shares = sys.stdout.isatty()
+    with Tasks(
+        *columns, console=Console(stderr=True), transient=True, redirect_stdout=shares, refresh_per_second=4
+    ) as bar:
+        shown = bar.add_task("starting", total=None)
+        yield lambda text: bar.update(shown, description=text)

@@ -1,0 +1,118 @@
+"""`kbroker spark catalog`: the segments of the tier as a DataFrame, printed or written, or their events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kbroker.spark.errors import InvalidOption
+from kbroker.spark.segments_source import NAME
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+
+@dataclass(slots=True)
+class CatalogSummary:
+    """What a run found. Shape: states counts segments, or events, by state. Units: bytes of finished segments."""
+
+    states: dict[str, int] = field(default_factory=dict)
+    segments: int = 0
+    bytes: int = 0
+    output: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def segments(spark: SparkSession, *, options: Mapping[str, str], topics: Sequence[str] | None = None) -> DataFrame:
+    """The segments of all topics, or of some: a row each, in its last state."""
+    return spark.read.format(NAME).options(**_with_topics(options, topics)).load()
+
+
+def segment_events(
+    spark: SparkSession, *, options: Mapping[str, str], topics: Sequence[str] | None = None
+) -> DataFrame:  # fmt: skip
+    """The events of all topics' segments, or of some, as a stream: a row each."""
+    return spark.readStream.format(NAME).options(**_with_topics(options, topics)).load()
+
+
+def _with_topics(options: Mapping[str, str], topics: Sequence[str] | None) -> dict[str, str]:
+    return dict(options) if topics is None else {**options, "subscribe": ",".join(topics)}
+
+
+def catalog(
+    spark: SparkSession,
+    *,
+    options: Mapping[str, str],
+    topics: Sequence[str] | None = None,
+    all_states: bool = False,
+    output: str | None = None,
+    show: Callable[[Row], None] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> CatalogSummary:
+    """Give each segment to `show`, and write them all to `output` as Parquet, which replaces what was there.
+
+    Deleted segments are left out unless `all_states`.
+    Errors  KbrokerSourceError, InvalidOption for an output that holds something else
+    """
+    if progress is not None:
+        progress("reading the metadata")
+    frame = segments(spark, options=options, topics=topics)
+    if not all_states:
+        frame = frame.where("state <> 'DELETE_SEGMENT_FINISHED'")
+    rows = frame.orderBy("topic", "partition", "start_offset", "event_timestamp").collect()
+    summary = CatalogSummary(output=output)
+    for row in rows:
+        summary.states[row["state"]] = summary.states.get(row["state"], 0) + 1
+        summary.segments += 1
+        if row["state"] == "COPY_SEGMENT_FINISHED":
+            summary.bytes += row["size_bytes"]
+        if show is not None:
+            show(row)
+    if output is not None:
+        if progress is not None:
+            progress(f"writing {output}")
+        _write(spark, rows, frame, output)
+    return summary
+
+
+def _write(spark: SparkSession, rows: list[Row], frame: DataFrame, output: str) -> None:
+    """What was shown is what is written, whatever happens to the tier meanwhile."""
+    from kbroker.spark.jobs.files import HadoopDirectory  # noqa: PLC0415
+
+    there = HadoopDirectory(spark, output)
+    strange = [name for name in there.names("") if name != "_SUCCESS" and not name.endswith(".parquet")]
+    if strange:
+        raise InvalidOption(
+            f"{there.path} has {strange[0]} in it, which is no catalog", remedy="give a directory of its own"
+        )
+    spark.createDataFrame(rows, frame.schema).coalesce(1).write.mode("overwrite").parquet(there.path)
+
+
+def follow(
+    spark: SparkSession,
+    *,
+    options: Mapping[str, str],
+    output: str,
+    checkpoint: str,
+    topics: Sequence[str] | None = None,
+    once: bool = False,
+) -> CatalogSummary:
+    """Add each event to the Parquet files in `output`, exactly once over restarts with the same `checkpoint`.
+
+    With `once` it ends when all events that there are have been written; else it runs until it is interrupted.
+    """
+    events = segment_events(spark, options=options, topics=topics)
+    writer = events.writeStream.format("parquet").option("path", output).option("checkpointLocation", checkpoint)
+    query = (writer.trigger(availableNow=True) if once else writer).start()
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+    summary = CatalogSummary(output=output)
+    for row in spark.read.parquet(output).groupBy("state").count().collect():
+        summary.states[row["state"]] = row["count"]
+    return summary
