@@ -401,6 +401,12 @@ def test_gaps_that_a_compaction_left_are_no_damage(tier: Tier) -> None:
                 assert tier.rows(piece) == expected_rows(found, start, min(end, 161))
 
 
+def test_header_names_that_are_not_utf_8_are_shown_as_java_shows_them(tier: Tier) -> None:
+    record = Record(-1, 0, None, b"v", (("good", b"1"), ("\udcff!", None)))
+    rows = tier.rows(tier.piece(build_batch([record], base_offset=100)), ("headers",))
+    assert rows == [([{"key": "good", "value": b"1"}, {"key": "\ufffd!", "value": None}],)]
+
+
 def test_control_batches_are_no_rows(tier: Tier) -> None:
     marker = build_batch(
         [Record(-1, 0, b"\0\0\0\1", b"\0\0\0\0\0\0")],
