@@ -12,7 +12,6 @@ import pyarrow as pa
 from kbroker.spark.pieces import SegmentPiece
 from kbroker.spark.segment_reading import read_segment
 from kbroker.tiered.api import (
-    LogSegmentData,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
@@ -54,15 +53,9 @@ class Tier:
             segment_size_in_bytes=len(log),
             state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
         )
-        paths = []
-        for name, data in (("log", log), ("index", b""), ("time", b""), ("snapshot", b"")):
-            path = self.root / name
-            path.write_bytes(data)
-            paths.append(str(path))
-        log_path, index_path, time_path, snapshot_path = paths
-        self.storage.copy_log_segment_data(
-            segment, LogSegmentData(log_path, index_path, time_path, None, snapshot_path, b"0\n0\n")
-        )
+        path = self.path(segment)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(log)  # the object alone: nothing else of a copy is read here, and nothing need be durable
         return segment
 
     def path(self, segment: RemoteLogSegmentMetadata) -> Path:

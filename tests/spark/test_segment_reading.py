@@ -98,7 +98,7 @@ def logs(draw: st.DrawFn) -> bytes:
     return b"".join(made)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(log=logs(), data=st.data())
 def test_rows_are_the_records_that_wires_own_decoder_finds_whatever_the_range_and_the_chunks(
     tier: Tier, log: bytes, data: st.DataObject
@@ -263,7 +263,7 @@ def test_any_bit_that_flips_in_a_header_is_found(tier: Tier, place: int, from_po
         assert isinstance(failure(tier, piece), DamagedObject), bit
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(log=logs(), data=st.data())
 def test_damaged_bytes_give_an_error_or_the_rows_that_were_stored(tier: Tier, log: bytes, data: st.DataObject) -> None:
     segment = tier.add(log)
