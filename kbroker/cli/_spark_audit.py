@@ -12,7 +12,7 @@ from kbroker.cli._spark_session import progress, source_options, spark_session
 from kbroker.cli._table import print_rows
 
 if TYPE_CHECKING:
-    from kbroker.spark.jobs.audit import AuditReport, PartitionView
+    from kbroker.spark.jobs.audit_report import AuditReport, PartitionView
 
 EXIT_FOUND: Final = 3
 COLUMNS = ("TOPIC", "PARTITION", "LOG-START", "LOCAL-START", "END", "SEGMENTS", "TIERED-TO", "TIERED-BYTES", "FOUND")

@@ -9,16 +9,15 @@ The metadata are those of a broker's `__remote_log_metadata`; with no broker, th
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID
 
 from kbroker.runtime.env import RealEnv
 from kbroker.spark.client import EARLIEST_LOCAL, CatalogueFollower, kept_client, unknown_topic
 from kbroker.spark.errors import InvalidOption, KbrokerSourceError, StoreUnavailable
 from kbroker.spark.inventory import BrokerInventory, StoreInventory
+from kbroker.spark.jobs.audit_report import AuditReport, PartitionView, SegmentView
 from kbroker.spark.jobs.coverage import check_coverage, with_segments
 from kbroker.spark.options import SourceOptions, Subscription
 from kbroker.spark.plan import PartitionState, usable_segments
@@ -42,75 +41,6 @@ if TYPE_CHECKING:
 HOUR_MS: Final = 3_600_000
 TASK_BYTES: Final = 128 << 20
 TASK_SEGMENTS: Final = 8
-
-
-class SegmentView(NamedTuple):
-    """A segment as the report has it. Shape: problems are what findings say of it; is_used: it is of the history."""
-
-    segment_id: str
-    start_offset: int
-    end_offset: int
-    size: int
-    max_timestamp_ms: int
-    event_timestamp_ms: int
-    state: str
-    is_used: bool
-    problems: tuple[str, ...]
-
-
-class PartitionView(NamedTuple):
-    """A partition as the report has it; offsets are None where no broker could be asked for them.
-
-    Units  first_timestamp_ms is the first that the time index of the first segment has; None where there is none
-    Note  exists is False for a partition of a topic that was deleted, of which the tier still has segments
-    """
-
-    topic: str
-    topic_id: str
-    partition: int
-    exists: bool
-    log_start_offset: int | None
-    local_log_start_offset: int | None
-    end_offset: int | None
-    first_timestamp_ms: int | None
-    segments: tuple[SegmentView, ...]
-
-
-@dataclass(slots=True)
-class AuditReport:
-    """What an audit found. Units: bytes of segments that were read, and of objects that were listed."""
-
-    source: str
-    store: str
-    timestamp_ms: int
-    is_deep: bool
-    findings: list[Finding] = field(default_factory=list)
-    notes: list[Finding] = field(default_factory=list)
-    partitions: list[PartitionView] = field(default_factory=list)
-    segments: int = 0
-    bytes: int = 0
-    read_segments: int = 0
-    read_bytes: int = 0
-    objects: int = 0
-    object_bytes: int = 0
-    warnings: list[str] = field(default_factory=list)
-
-    @property
-    def problems(self) -> Counter[str]:
-        """How many findings there are of each sort."""
-        return Counter(each.problem for each in self.findings)
-
-    def as_json(self) -> dict[str, Any]:
-        """For machines, without the findings, which stand for themselves."""
-        names = (
-            "source", "store", "timestamp_ms", "is_deep", "segments", "bytes", "read_segments", "read_bytes", "objects",
-            "object_bytes", "warnings",
-        )  # fmt: skip
-        counts = {"findings": len(self.findings), "notes": len(self.notes), "problems": dict(self.problems)}
-        partitions = [
-            {**each._asdict(), "segments": [one._asdict() for one in each.segments]} for each in self.partitions
-        ]
-        return {name: getattr(self, name) for name in names} | counts | {"partitions": partitions}
 
 
 def audit(

@@ -7,7 +7,7 @@ from html import escape
 from typing import Final
 
 from kbroker.spark.jobs import audit_pictures as pictures
-from kbroker.spark.jobs.audit import AuditReport, PartitionView
+from kbroker.spark.jobs.audit_report import AuditReport, PartitionView
 from kbroker.tiered.catalogue import name_of
 from kbroker.tiered.scrubbing import Finding
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
-from kbroker.spark.jobs.audit import PartitionView, SegmentView
+from kbroker.spark.jobs.audit_report import PartitionView, SegmentView
 
 WIDTH: Final = 960
 LABELS: Final = 190
