@@ -72,6 +72,23 @@ def test_a_range_that_the_tier_has_needs_no_broker_once_it_is_planned(
         assert [row.offset for row in rows] == list(range(10, 30))
 
 
+def test_segments_of_one_leader_after_the_other_are_read_from_the_tier(
+    spark: SparkSession, tmp_path: Path, new_topic_name: Callable[[str], str]
+) -> None:
+    with started(tmp_path) as source:
+        name = source.filled(new_topic_name("leaders"), [0, 2])
+        for hour in (4, 6, 8):
+            source.site.restart()
+            source.site.await_leaders(name)
+            source.site.produce(name, Records([hour], records=10).batches())
+        Sites([source.site]).expect(lambda site: site.local_segments(name), [40])
+        assert len(source.site.epochs(name)) > 2
+        rows = begun(source.rows(spark, name, endingOffsets=f'{{"{name}": {{"0": 40}}}}'))
+        source.site.broker.kill()
+        assert [row.offset for row in rows] == list(range(10, 40))
+        assert offsets_of(source.stored_rows(spark, name)) == list(range(40))
+
+
 def test_what_moves_into_the_tier_during_a_job_is_read_once(spark: SparkSession, source: Source, topic: str) -> None:
     rows = begun(source.rows(spark, topic))
     # What was the tail when the job was planned is now in the tier alone.
