@@ -20,7 +20,7 @@ from compat.brokers import KbrokerProcess, free_port
 from compat.conftest import missing
 from compat.kafka import Unavailable
 from compat.minio import BUCKET, MinioServer, binary
-from compat.spark.flights import ORIGINS, ROWS, SCHEMA, flights
+from compat.spark.flights import ROWS, SCHEMA, flights
 from compat.tiered.minio_fixtures import admin
 from compat.tiered.site import HURRIED, LATEST, LATEST_TIERED, ONLY_THE_ACTIVE_ONE, Site, Sites
 from kbroker.spark.jobs.decoding import Decoding
@@ -48,32 +48,26 @@ class Pipeline:
         self.broker.start()
         self.site = Site(self.broker, directory)
         configs = {"remote.storage.enable": "true", "segment.bytes": "1000000", "retention.ms": "-1"}
-        self.site.create(TOPIC, {**configs, **ONLY_THE_ACTIVE_ONE}, partitions=len(ORIGINS))
+        self.site.create(TOPIC, {**configs, **ONLY_THE_ACTIVE_ONE}, partitions=1)
 
     def produce(self, table: pa.Table, *, pause: Callable[[], object] = lambda: None) -> None:
-        """Each row as JSON, with the hour that it was due as its time, to the partition of its airport."""
+        """Each row as JSON, with the hour that it was due as its time, and the aircraft as its key."""
         producer = Producer({"bootstrap.servers": self.site.address, "compression.type": "zstd", "linger.ms": 5})
         for batch in table.to_batches(AT_ONCE):
             for row in batch.to_pylist():
                 value, time_ms = json.dumps(row).encode(), event_time_ms(row["time_hour"])
-                partition = ORIGINS.index(row["origin"])
-                producer.produce(TOPIC, value, row["tailnum"], partition, timestamp=time_ms)
+                producer.produce(TOPIC, value, row["tailnum"], timestamp=time_ms)
             assert producer.flush(60) == 0
             pause()
 
-    def ends(self) -> list[int]:
-        """Where each partition ends."""
-        return [self.site.offset(TOPIC, LATEST, partition=partition)[1] for partition in range(len(ORIGINS))]
+    def end(self) -> int:
+        """How many records there are."""
+        return self.site.offset(TOPIC, LATEST)[1]
 
     def await_tier(self) -> None:
-        """Until at least four fifths of each partition are in the tier."""
-        for partition, end in enumerate(self.ends()):
-            Sites([self.site]).expect(
-                lambda site, partition=partition, end=end: (
-                    site.offset(TOPIC, LATEST_TIERED, partition=partition)[1] > end * 4 // 5
-                ),
-                True,
-            )
+        """Until at least four fifths of them are in the tier."""
+        end = self.end()
+        Sites([self.site]).expect(lambda site: site.offset(TOPIC, LATEST_TIERED)[1] > end * 4 // 5, True)
 
     def metric(self, name: str) -> float:
         """Of the topic, from /metrics; 0 where nothing was counted."""
@@ -121,7 +115,7 @@ def test_the_parquet_is_the_data_set_row_for_row(spark: SparkSession, pipeline: 
     late.start()
     try:
         first = pipeline.export(spark, output)
-        arrived_meanwhile = sum(pipeline.ends()) - first.rows
+        arrived_meanwhile = pipeline.end() - first.rows
     finally:
         done.set()
         late.join()
@@ -132,14 +126,12 @@ def test_the_parquet_is_the_data_set_row_for_row(spark: SparkSession, pipeline: 
     second = pipeline.export(spark, output)
     assert (second.rows, second.bad_rows) == (ROWS - first.rows, 0)
     assert pipeline.metric("remotefetchbytes") == 0, "what is in the tier did not come through the broker"
-    for partition, origin in enumerate(ORIGINS):
-        expected = table.filter(pa.compute.equal(table.column("origin"), origin))
-        assert_same(read(output, partition), expected)
+    assert_same(read(output), table)
 
 
-def read(output: Path, partition: int) -> pa.Table:
-    """What was exported of a partition, in the order of its offsets, by Arrow alone."""
-    files = sorted(str(path) for path in output.glob(f"date=*/partition={partition}/*.parquet"))
+def read(output: Path) -> pa.Table:
+    """What was exported, in the order of its offsets, by Arrow alone."""
+    files = sorted(str(path) for path in output.glob("date=*/partition=0/*.parquet"))
     return pa.dataset.dataset(files, partitioning="hive", partition_base_dir=str(output)).to_table().sort_by("offset")
 
 
