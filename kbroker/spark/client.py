@@ -9,7 +9,6 @@ BrokerUnavailable.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,15 +21,6 @@ from kbroker.spark.positions import Partition
 from kbroker.tiered.catalogue import METADATA_TOPIC, Catalogue
 from wire.record_batch import batches
 from wire.types import ZERO_UUID
-
-logging.getLogger("kafka").addHandler(logging.NullHandler())
-logging.getLogger("kafka").propagate = False  # it tells of each attempt; what matters of them comes as one error
-
-from kafka.admin import KafkaAdminClient  # noqa: E402  (it logs while it is imported)
-from kafka.errors import KafkaError, for_code  # noqa: E402
-from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest  # noqa: E402
-from kafka.protocol.metadata import MetadataRequest  # noqa: E402
-from kafka.util import Timer  # noqa: E402
 
 T = TypeVar("T")
 
@@ -89,13 +79,16 @@ class BrokerClient:
     """A connected client. Errors: BrokerUnavailable, InvalidOption when made."""
 
     def __init__(self, settings: Mapping[str, Any], *, wait_ms: int = WAIT_MS) -> None:
+        from kbroker.spark import kafka_python  # noqa: PLC0415  (see there)
+
+        self._kafka = kafka_python
         self._servers = ",".join(settings["bootstrap_servers"])
         self._wait_ms = wait_ms
         self._leaders: dict[Partition, int] = {}
         self._leader_epochs: dict[Partition, int] = {}
         try:
-            self._client = KafkaAdminClient(**settings)
-        except (KafkaError, OSError) as error:
+            self._client = self._kafka.KafkaAdminClient(**settings)
+        except (self._kafka.KafkaError, OSError) as error:
             raise self._unavailable(error) from error
         except ValueError as error:
             raise InvalidOption(f"kafka.*: {error}", remedy="correct the option") from error
@@ -114,12 +107,14 @@ class BrokerClient:
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, Topic]:
         """The topics of these names that there are, or all."""
-        wanted = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+        wanted = (
+            None if names is None else [self._kafka.MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+        )
         if wanted == []:
             return {}
 
         def look() -> dict[str, Topic] | int:
-            answer = self._ask(MetadataRequest(topics=wanted, allow_auto_topic_creation=False), None)
+            answer = self._ask(self._kafka.MetadataRequest(topics=wanted, allow_auto_topic_creation=False), None)
             found: dict[str, Topic] = {}
             for topic in answer.topics:
                 if topic.error_code in GONE:
@@ -142,7 +137,7 @@ class BrokerClient:
 
         Errors  UnknownTopic
         """
-        kind = ListOffsetsRequest.ListOffsetsTopic
+        kind = self._kafka.ListOffsetsRequest.ListOffsetsTopic
 
         def request(wanted: Sequence[Partition]) -> Any:
             topics = [
@@ -155,7 +150,9 @@ class BrokerClient:
                 )
                 for topic, indexes in _by_topic(wanted)
             ]
-            return ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=topics, timeout_ms=self._wait_ms)
+            return self._kafka.ListOffsetsRequest(
+                replica_id=-1, isolation_level=0, topics=topics, timeout_ms=self._wait_ms
+            )
 
         def read(answer: Any) -> Iterator[tuple[Partition, int, OffsetAt]]:
             for topic in answer.topics:
@@ -167,7 +164,7 @@ class BrokerClient:
 
     def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, EpochEnd]:
         """OffsetForLeaderEpoch. Errors: UnknownTopic."""
-        kind = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+        kind = self._kafka.OffsetForLeaderEpochRequest.OffsetForLeaderTopic
 
         def request(wanted: Sequence[Partition]) -> Any:
             topics = [
@@ -182,7 +179,7 @@ class BrokerClient:
                 )
                 for topic, indexes in _by_topic(wanted)
             ]
-            return OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
+            return self._kafka.OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
 
         def read(answer: Any) -> Iterator[tuple[Partition, int, EpochEnd]]:
             for topic in answer.topics:
@@ -225,14 +222,14 @@ class BrokerClient:
         yet. Storage errors, of a tier that is slow, are asked again like all that pass.
         """
         topic, index = partition
-        kind = FetchRequest.FetchTopic
+        kind = self._kafka.FetchRequest.FetchTopic
         wanted = kind.FetchPartition(
             partition=index, current_leader_epoch=-1, fetch_offset=offset, last_fetched_epoch=-1, log_start_offset=-1,
             partition_max_bytes=max_bytes,
         )  # fmt: skip
 
         def look() -> Fetched | int:
-            request = FetchRequest(
+            request = self._kafka.FetchRequest(
                 replica_id=-1, max_wait_ms=FETCH_WAIT_MS, min_bytes=1, max_bytes=max_bytes, isolation_level=0,
                 session_id=0, session_epoch=-1, forgotten_topics_data=[], rack_id="",
                 topics=[kind(topic=topic, topic_id=topic_id, partitions=[wanted])],
@@ -292,13 +289,13 @@ class BrokerClient:
 
     def _until(self, look: Callable[[], T | int], what: str, *partitions: Partition) -> T:
         """What `look` finds, as soon as it is not an error's code that passes by itself."""
-        timer, pause_s = Timer(self._wait_ms), 0.0
+        timer, pause_s = self._kafka.Timer(self._wait_ms), 0.0
         while True:
             try:
                 found = look()
             except _NoLeader:
                 said = "no leader of the partition is known"
-            except KafkaError as error:
+            except self._kafka.KafkaError as error:
                 said = str(error) or type(error).__name__
                 if not getattr(error, "retriable", False):
                     raise self._unavailable(error) from error
@@ -306,7 +303,7 @@ class BrokerClient:
                 if not isinstance(found, int):
                     return found
                 said = explain(found)
-                if found not in GONE and not getattr(for_code(found), "retriable", False) and found != -1:
+                if found not in GONE and not getattr(self._kafka.for_code(found), "retriable", False) and found != -1:
                     raise BrokerUnavailable(
                         f"the broker at {self._servers} refuses {what}: {said}", remedy="see the broker's log"
                     )
@@ -327,13 +324,13 @@ class BrokerClient:
         names = sorted({topic for topic, _ in partitions})
         try:
             answer = self._ask(
-                MetadataRequest(
-                    topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names],
+                self._kafka.MetadataRequest(
+                    topics=[self._kafka.MetadataRequest.MetadataRequestTopic(name=name) for name in names],
                     allow_auto_topic_creation=False,
                 ),
                 None,
             )
-        except KafkaError:
+        except self._kafka.KafkaError:
             return
         for topic in answer.topics:
             if topic.error_code in GONE:
@@ -408,6 +405,8 @@ def unknown_topic(topic: str, partition: int | None = None) -> UnknownTopic:
 
 def explain(code: int) -> str:
     """What Kafka says of an error's code."""
+    from kbroker.spark.kafka_python import for_code  # noqa: PLC0415  (whoever has a code has imported it already)
+
     error = for_code(code)
     return f"{error.__name__} ({code})"
 
