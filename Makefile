@@ -17,7 +17,8 @@ run: $(VENV)/run.stamp
 test: $(VENV)/dev.stamp $(if $(SPARK),$(SPARK_VENV)/spark.stamp)
 	$(BIN)/python .ci/side-by-side \
 		'eval "$(BIN)/python -m pytest compat --ignore compat/tiered --ignore compat/spark $$ARGS"' \
-		'eval "$(BIN)/python -m pytest tests compat/tiered $$ARGS"' \
+		'eval "$(BIN)/python -m pytest tests $$ARGS"' \
+		'eval "$(BIN)/python -m pytest compat/tiered $$ARGS"' \
 		$(if $(SPARK),'eval "$(SPARK_VENV)/bin/python -m pytest compat/spark $$ARGS"')
 	@$(if $(SPARK),,echo 'compat/spark was left out: KBROKER_SPARK=1 fetches PySpark (half a gigabyte) and runs it, as `make test-spark` does')
 

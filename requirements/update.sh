@@ -6,4 +6,4 @@ lock() { out=$1; shift; uv pip compile --quiet --universal --python-version 3.11
 lock requirements/run.txt pyproject.toml requirements/build.in
 lock requirements/dev.txt pyproject.toml requirements/build.in requirements/dev.in
 # One environment with both: the same versions of what both have.
-lock requirements/spark.txt pyproject.toml requirements/build.in requirements/dev.in requirements/spark.in --constraint requirements/dev.txt
+lock requirements/spark.txt pyproject.toml --extra spark requirements/build.in requirements/dev.in requirements/spark.in --constraint requirements/dev.txt
