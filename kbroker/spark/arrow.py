@@ -1,4 +1,8 @@
-"""Arrow arrays over bytes that lie in a buffer, and over numpy's arrays: the latter without a copy."""
+"""Arrow arrays over bytes that lie in a buffer, and over numpy's arrays: the latter without a copy.
+
+Everything is made of buffers: `pyarrow.array` would look whether it was given something of pandas, and import that for
+it, which takes each of Spark's Python workers 0.3 s and 30 MiB.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ def binary_column(data: Bytes, positions: Ints, sizes: Ints, kind: pa.DataType |
     kind = pa.binary() if kind is None else kind
     total = len(positions)
     if total == 0:
-        return pa.array([], kind)
+        return pa.nulls(0, kind)
     is_null = sizes < 0
     if is_null.all():
         return pa.nulls(total, kind)
@@ -30,7 +34,7 @@ def binary_column(data: Bytes, positions: Ints, sizes: Ints, kind: pa.DataType |
     cuts[1::2] = positions
     cuts[2::2] = positions + np.maximum(sizes, 0)
     pieces = pa.Array.from_buffers(kind, 2 * total, [None, pa.py_buffer(cuts), pa.py_buffer(data)])
-    values = pieces.take(pa.array(np.arange(1, 2 * total, 2, dtype=np.int32)))
+    values = pieces.take(number_column(pa.int32(), np.arange(1, 2 * total, 2, dtype=np.int32)))
     return _with_nulls(values, is_null)
 
 
