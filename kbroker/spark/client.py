@@ -1,4 +1,4 @@
-"""What is asked of a broker, and waited for: topics, offsets, epochs, what the tier holds, and batches as they lie.
+"""What is asked of a broker, and waited for: topics, offsets, epochs, and batches as they lie.
 
 The client is kafka-python, so it reaches every broker that others reach, with TLS and SASL. Its requests are sent as
 they are and what comes of a Fetch is left as bytes: the same code decodes a batch wherever it was read.
@@ -16,10 +16,8 @@ from threading import Event
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from kbroker.spark.errors import BrokerUnavailable, InvalidOption, KbrokerSourceError, UnknownTopic
+from kbroker.spark.errors import BrokerUnavailable, InvalidOption, KbrokerSourceError, unknown_topic
 from kbroker.spark.positions import Partition
-from kbroker.tiered.catalogue import METADATA_TOPIC, Catalogue
-from wire.record_batch import batches
 from wire.types import ZERO_UUID
 
 T = TypeVar("T")
@@ -349,58 +347,8 @@ class BrokerClient:
         )
 
 
-class CatalogueFollower:
-    """What `__remote_log_metadata` tells; each `read` reads on from where the last one stopped."""
-
-    def __init__(self, client: BrokerClient) -> None:
-        self._client = client
-        self._topic: Topic | None = None
-        self._next: dict[Partition, int] = {}
-        self._found = Catalogue()
-
-    def read(self) -> Catalogue:
-        """All that the topic tells up to where it ends now; empty without that topic. Errors: KbrokerSourceError."""
-        topic = self._client.topics([METADATA_TOPIC]).get(METADATA_TOPIC)
-        if topic is None or self._topic is None or topic.id != self._topic.id:
-            self._next, self._found = {}, Catalogue()
-        self._topic = topic
-        if topic is None:
-            return self._found
-        partitions = [(METADATA_TOPIC, index) for index in topic.leaders]
-        ends = self._client.offsets(dict.fromkeys(partitions, LATEST))
-        if behind := [each for each in partitions if self._next.get(each, 0) < ends[each].offset]:
-            starts = self._client.offsets(dict.fromkeys(behind, EARLIEST))
-            for partition in behind:
-                start = starts[partition].offset
-                if start > self._next.get(partition, 0):
-                    self._found.is_whole = False
-                self._read(topic, partition, max(start, self._next.get(partition, 0)), ends[partition].offset)
-        return self._found
-
-    def _read(self, topic: Topic, partition: Partition, offset: int, end: int) -> None:
-        while offset < end:
-            fetched = self._client.fetch(topic.id, partition, offset)
-            if fetched.error_code:
-                raise BrokerUnavailable(
-                    f"what is in the tier cannot be read: {explain(fetched.error_code)}",
-                    remedy="start the job again", topic=partition[0], partition=partition[1], offset=offset,
-                )  # fmt: skip
-            for batch in batches(fetched.records):
-                for record in () if batch.is_control else batch.records():
-                    if record.offset >= offset:
-                        self._found.replay(record.value)
-                offset = batch.next_offset
-        self._next[partition] = offset
-
-
 class _NoLeader(Exception):
     """Nobody leads the partition, as far as is known."""
-
-
-def unknown_topic(topic: str, partition: int | None = None) -> UnknownTopic:
-    """What to say of a topic that is not there."""
-    what = "there is no such topic" if partition is None else "the topic has no such partition"
-    return UnknownTopic(what, remedy="name one that exists, see kbroker topic list", topic=topic, partition=partition)
 
 
 def explain(code: int) -> str:

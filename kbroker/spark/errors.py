@@ -107,6 +107,12 @@ class BrokerUnavailable(KbrokerSourceError):
     """No broker answers, or none that leads the partition."""
 
 
+def unknown_topic(topic: str, partition: int | None = None) -> UnknownTopic:
+    """What to say of a topic that is not there."""
+    what = "there is no such topic" if partition is None else "the topic has no such partition"
+    return UnknownTopic(what, remedy="name one that exists, see kbroker topic list", topic=topic, partition=partition)
+
+
 def object_of(segment: RemoteLogSegmentMetadata, storage: object) -> str:
     """What a message calls the object of a segment: its name, where the manager is known to name things, and whose."""
     from kbroker.tiered.layout import SEGMENT, object_name  # noqa: PLC0415  # only when something went wrong

@@ -28,11 +28,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from kbroker.spark.client import EARLIEST, LATEST, BrokerClient, CatalogueFollower, Topic, explain, unknown_topic
-from kbroker.spark.errors import BrokerUnavailable, InvalidOption, RecordsExpired, TopicRecreated
-from kbroker.spark.inventory import StoreInventory
+from kbroker.spark.catalogue_following import CatalogueFollower
+from kbroker.spark.client import EARLIEST, LATEST, BrokerClient, Topic, explain
+from kbroker.spark.errors import BrokerUnavailable, InvalidOption, RecordsExpired, TopicRecreated, unknown_topic
 from kbroker.spark.options import SourceOptions, Subscription
 from kbroker.spark.positions import Edge
+from kbroker.spark.store_inventory import StoreInventory
 from kbroker.spark.stores import open_store
 from kbroker.tiered.api import (
     RemoteLogSegmentMetadata,

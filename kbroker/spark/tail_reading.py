@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from kbroker.spark.client import EARLIEST, LATEST, OFFSET_OUT_OF_RANGE, BrokerClient, unknown_topic
+from kbroker.spark.client import EARLIEST, LATEST, OFFSET_OUT_OF_RANGE, BrokerClient
 from kbroker.spark.columns import COLUMNS, RowsBuilder
 from kbroker.spark.errors import (
     BrokerUnavailable,
@@ -21,6 +21,7 @@ from kbroker.spark.errors import (
     OffsetsOutOfRange,
     RecordsExpired,
     TopicRecreated,
+    unknown_topic,
 )
 from kbroker.spark.pieces import TailPiece
 from kbroker.spark.segment_reading import is_visible

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID
 
 from kbroker.runtime.env import RealEnv
-from kbroker.spark.client import EARLIEST_LOCAL, CatalogueFollower, kept_client, unknown_topic
-from kbroker.spark.errors import InvalidOption, KbrokerSourceError, StoreUnavailable
-from kbroker.spark.inventory import BrokerInventory, StoreInventory
+from kbroker.spark.broker_inventory import BrokerInventory
+from kbroker.spark.catalogue_following import CatalogueFollower
+from kbroker.spark.client import EARLIEST_LOCAL, kept_client
+from kbroker.spark.errors import InvalidOption, KbrokerSourceError, StoreUnavailable, unknown_topic
 from kbroker.spark.jobs.audit_report import AuditReport, PartitionView, SegmentView
 from kbroker.spark.jobs.coverage import check_coverage, with_segments
 from kbroker.spark.options import SourceOptions, Subscription
 from kbroker.spark.plan import PartitionState, usable_segments
+from kbroker.spark.store_inventory import StoreInventory
 from kbroker.spark.stores import StoreOptions, open_store
 from kbroker.storage.index import TIME_ENTRY
 from kbroker.tiered.api import (

@@ -12,8 +12,8 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from kbroker.spark.client import LATEST, unknown_topic
-from kbroker.spark.errors import InvalidOption
+from kbroker.spark.client import LATEST
+from kbroker.spark.errors import InvalidOption, unknown_topic
 from kbroker.spark.jobs.bounds import find_bounds
 from kbroker.spark.jobs.errors import ReplayConflict
 from kbroker.spark.jobs.export_log import Range

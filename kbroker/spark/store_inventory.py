@@ -1,0 +1,162 @@
+"""What there is to be read, as a store tells it alone: see `inventory`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, cast
+from uuid import UUID
+
+from kbroker.spark.errors import KbrokerSourceError, StoreUnavailable, TopicRecreated
+from kbroker.spark.inventory import Bounds, chosen
+from kbroker.spark.options import Subscription
+from kbroker.spark.plan import PartitionState, usable_segments
+from kbroker.spark.positions import Partition
+from kbroker.spark.remote_times import first_at_or_after
+from kbroker.storage.leader_epoch import parse_epochs
+from kbroker.tiered.api import (
+    DescribedRemoteStorageManager,
+    IndexType,
+    RemoteLogSegmentMetadata,
+    RemoteResourceNotFound,
+    RemoteStorageError,
+    RemoteStorageManager,
+    TopicIdPartition,
+)
+from kbroker.tiered.layout import MANIFEST, Manifest, parse_object_name, topic_in_names
+from wire.types import uuid_to_text
+
+THREADS: Final = 16
+
+
+class StoreInventory:
+    """By the manifests of a store. What is there is looked up with each call of `topics`."""
+
+    has_broker = False
+
+    def __init__(self, storage: RemoteStorageManager) -> None:
+        if not hasattr(storage, "list_objects") or not hasattr(storage, "read_manifest"):
+            raise KbrokerSourceError(
+                f"{storage!r} does not say what it holds", remedy="name a broker: kafka.bootstrap.servers"
+            )
+        self._storage = cast(DescribedRemoteStorageManager, storage)
+        self._manifests: dict[str, RemoteLogSegmentMetadata] = {}
+        self._states: dict[Partition, PartitionState] = {}
+
+    def topics(self, subscription: Subscription) -> dict[str, tuple[UUID, list[int]]]:
+        try:
+            self._read(subscription)
+        except RemoteStorageError as error:
+            raise self._unavailable(error) from error
+        by_topic: dict[str, dict[UUID, list[RemoteLogSegmentMetadata]]] = {}
+        for segment in self._manifests.values():
+            found = segment.remote_log_segment_id.topic_id_partition
+            if subscription.matches(found.topic):
+                by_topic.setdefault(found.topic, {}).setdefault(found.topic_id, []).append(segment)
+        self._states = {}
+        there: dict[str, tuple[UUID, list[int]]] = {}
+        for topic, incarnations in by_topic.items():
+            topic_id = self._newest(topic, incarnations)
+            partitions: dict[int, list[RemoteLogSegmentMetadata]] = {}
+            for segment in incarnations[topic_id]:
+                partitions.setdefault(segment.remote_log_segment_id.topic_id_partition.partition, []).append(segment)
+            there[topic] = topic_id, sorted(partitions)
+            for index, segments in partitions.items():
+                self._states[topic, index] = self._state(TopicIdPartition(topic_id, topic, index), segments)
+        wanted = chosen(subscription, {name: indexes for name, (_, indexes) in there.items()})
+        return {name: (there[name][0], indexes) for name, indexes in wanted.items()}
+
+    def _read(self, subscription: Subscription) -> None:
+        """Read the manifests that are new, and forget those that are gone."""
+        # A topic's name may have been cut there: the manifest tells it for certain, and its id which topic it is.
+        names = None if subscription.names is None else {topic_in_names(name) for name in subscription.names}
+        listed = []
+        for stored in self._storage.list_objects():
+            parsed = parse_object_name(stored.name) if stored.is_auxiliary else None
+            if parsed is not None and parsed.kind == MANIFEST and (names is None or parsed.topic in names):
+                listed.append(stored.name)
+        self._manifests = {name: self._manifests[name] for name in listed if name in self._manifests}
+        missing = [name for name in listed if name not in self._manifests]
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="kbroker-spark") as threads:
+            for name, found in zip(missing, threads.map(self._manifest, missing), strict=True):
+                if found is not None:
+                    self._manifests[name] = found
+
+    def _manifest(self, name: str) -> RemoteLogSegmentMetadata | None:
+        try:
+            return Manifest.parse(self._storage.read_manifest(name)).metadata
+        except RemoteResourceNotFound:
+            return None  # deleted meanwhile: the segment is going, too
+        except RemoteStorageError as error:
+            raise StoreUnavailable(
+                f"a manifest cannot be read: {error}",
+                remedy="restore it, or name a broker (kafka.bootstrap.servers), which does not need it",
+                object_name=name,
+            ) from error
+
+    def _newest(self, topic: str, incarnations: Mapping[UUID, Sequence[RemoteLogSegmentMetadata]]) -> UUID:
+        """The topic of this name that was made last; of those before it something may still be there."""
+        if len(incarnations) == 1:
+            return next(iter(incarnations))
+        spans = sorted(
+            (min(one.event_timestamp_ms for one in found), max(one.event_timestamp_ms for one in found), topic_id)
+            for topic_id, found in incarnations.items()
+        )
+        if spans[-2][1] >= spans[-1][0]:  # nobody made them one after the other: two clusters share the store
+            ids = ", ".join(uuid_to_text(topic_id) for _, _, topic_id in spans)
+            raise TopicRecreated(
+                f"the store has several topics of this name, with the ids {ids}",
+                remedy="name the broker of the one that is meant (kafka.bootstrap.servers)",
+                topic=topic,
+            )
+        return spans[-1][2]
+
+    def _state(self, id_: TopicIdPartition, segments: Sequence[RemoteLogSegmentMetadata]) -> PartitionState:
+        newest = max(
+            segments, key=lambda one: (one.segment_leader_epochs[-1][0], one.end_offset, one.event_timestamp_ms)
+        )
+        try:
+            epochs = parse_epochs(self._storage.fetch_index(newest, IndexType.LEADER_EPOCH).decode())
+        except (RemoteStorageError, ValueError) as error:
+            raise self._unavailable(error, id_, newest.start_offset) from error
+        state = PartitionState(
+            id_,
+            log_start_offset=0,
+            end_offset=newest.end_offset + 1,
+            leader_epochs=tuple((epoch, start) for epoch, start in epochs),
+            segments=tuple(segments),
+            has_broker=False,
+        )
+        usable = usable_segments(state)
+        start = min((one.start_offset for one in usable), default=newest.start_offset)
+        # What the checkpoint says of offsets below its first one nobody can check: there the log does not reach.
+        start = max(start, epochs[0][1]) if epochs else start
+        return PartitionState(id_, start, state.end_offset, state.leader_epochs, state.segments, has_broker=False)
+
+    def bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds]:
+        return {each: Bounds(self._states[each].log_start_offset, self._states[each].end_offset) for each in partitions}
+
+    def offsets_at(self, timestamps_ms: Mapping[Partition, int]) -> dict[Partition, int | None]:
+        found: dict[Partition, int | None] = {}
+        for partition, timestamp_ms in timestamps_ms.items():
+            state = self._states[partition]
+            try:
+                found[partition] = first_at_or_after(self._storage, state, timestamp_ms)
+            except RemoteStorageError as error:
+                raise self._unavailable(error, state.id) from error
+        return found
+
+    def states(self, partitions: Sequence[Partition], bounds: Mapping[Partition, Bounds]) -> list[PartitionState]:
+        del bounds
+        return [self._states[each] for each in partitions]
+
+    def _unavailable(
+        self, error: Exception, id_: TopicIdPartition | None = None, offset: int | None = None
+    ) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"{self._storage!r} cannot be read: {error}",
+            remedy="see that the store answers and that its keys allow to list and read it",
+            topic=None if id_ is None else id_.topic,
+            partition=None if id_ is None else id_.partition,
+            offset=offset,
+        )

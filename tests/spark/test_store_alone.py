@@ -1,0 +1,178 @@
+"""What a store tells by itself: which topics it has, the history of a partition, and where a time lies in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kbroker.spark.errors import StoreUnavailable, TopicRecreated, UnknownTopic
+from kbroker.spark.options import Subscription
+from kbroker.spark.pieces import SegmentPiece
+from kbroker.spark.plan import PartitionState, tile
+from kbroker.spark.remote_times import first_at_or_after
+from kbroker.spark.store_inventory import StoreInventory
+from kbroker.testing.remote_segments import START_MS, WrittenSegment, partition_named, write_segment
+from kbroker.tiered.api import IndexType, TopicIdPartition
+from kbroker.tiered.layout import MANIFEST, SEGMENT, object_name
+from kbroker.tiered.local import LocalRemoteStorage
+from wire.record_batch import batches
+
+ORDERS = partition_named("orders")
+
+
+class Tier:
+    """A directory tier that segments are copied into, one after the other."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._logs = directory / "logs"
+        self._logs.mkdir(parents=True)
+        self.storage = LocalRemoteStorage()
+        self.storage.configure({"dir": str(directory / "tier")})
+        self._clock_ms = START_MS
+
+    def copy(self, *, partition: TopicIdPartition = ORDERS, **what: object) -> WrittenSegment:
+        """See write_segment; each copy is a second later than the one before."""
+        self._clock_ms += 1000
+        made = write_segment(str(self._logs), partition=partition, **{"batches": 5, **what})  # type: ignore[arg-type]
+        made = replace(made, metadata=replace(made.metadata, event_timestamp_ms=self._clock_ms))
+        self.storage.copy_log_segment_data(made.metadata, made.data)
+        return made
+
+    def path(self, segment: WrittenSegment, kind: str) -> Path:
+        return self.directory / "tier" / object_name(segment.metadata, kind)
+
+    def state(self, partition: TopicIdPartition = ORDERS) -> PartitionState:
+        inventory = StoreInventory(self.storage)
+        wanted = partition.topic, partition.partition
+        inventory.topics(Subscription(partitions=(wanted,)))
+        return inventory.states([wanted], inventory.bounds([wanted]))[0]
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> Tier:
+    return Tier(tmp_path)
+
+
+def read_offsets(state: PartitionState) -> list[tuple[int, int]]:
+    """The ranges of offsets that a plan of all reads, each with the piece's segment's first offset."""
+    pieces = tile(state, state.log_start_offset, state.end_offset)
+    assert all(isinstance(piece, SegmentPiece) for piece in pieces)
+    return [(piece.start_offset, piece.end_offset) for piece in pieces]
+
+
+def test_topics_and_partitions_are_those_of_the_manifests(tier: Tier) -> None:
+    tier.copy()
+    tier.copy(partition=partition_named("orders", 2))
+    tier.copy(partition=partition_named("billing"))
+    inventory = StoreInventory(tier.storage)
+    assert inventory.topics(Subscription(topics=("orders",))) == {"orders": (ORDERS.topic_id, [0, 2])}
+    assert sorted(inventory.topics(Subscription(pattern=".*"))) == ["billing", "orders"]
+    assert inventory.topics(Subscription(pattern="none.*")) == {}
+    with pytest.raises(UnknownTopic, match="orders-1"):
+        inventory.topics(Subscription(partitions=(("orders", 1),)))
+    with pytest.raises(UnknownTopic, match="users"):
+        inventory.topics(Subscription(topics=("users",)))
+
+
+def test_a_copy_that_was_not_finished_is_not_read(tier: Tier) -> None:
+    first, second = tier.copy(), tier.copy(start_offset=15)
+    tier.path(second, MANIFEST).unlink()
+    state = tier.state()
+    assert state.end_offset == first.metadata.end_offset + 1 == 15
+    assert read_offsets(state) == [(0, 15)]
+
+
+def test_the_history_is_that_of_the_newest_leader(tier: Tier) -> None:
+    tier.copy(leader_epochs=((0, 0),))
+    tier.copy(start_offset=15, batches=20, leader_epochs=((1, 15),))  # of a leader that nobody followed
+    tier.copy(start_offset=15, leader_epochs=((2, 15),))
+    # The checkpoint beside the newest segment has the history up to its end; here only what the segment has itself.
+    newest = tier.copy(start_offset=30, leader_epochs=((2, 30),))
+    tier.path(newest, IndexType.LEADER_EPOCH.value).write_bytes(b"0\n2\n0 0\n2 15\n")
+    tier.path(newest, MANIFEST).write_bytes(
+        tier.path(newest, MANIFEST).read_bytes().replace(b'"leader-epoch-checkpoint"', b'"none"')
+    )
+    state = tier.state()
+    assert (state.log_start_offset, state.end_offset) == (0, 45)
+    assert read_offsets(state) == [(0, 15), (15, 30), (30, 45)]
+    epochs = [
+        piece.segment.segment_leader_epochs[0][0] for piece in tile(state, 0, 45) if isinstance(piece, SegmentPiece)
+    ]
+    assert epochs == [0, 2, 2]
+
+
+def test_of_two_topics_of_one_name_the_one_that_was_made_later_is_read(tier: Tier) -> None:
+    tier.copy(start_offset=0)
+    tier.copy(start_offset=15)
+    later = partition_named("orders", incarnation=2)
+    tier.copy(partition=later)
+    inventory = StoreInventory(tier.storage)
+    assert inventory.topics(Subscription(topics=("orders",))) == {"orders": (later.topic_id, [0])}
+
+
+def test_two_clusters_with_a_topic_of_one_name_in_one_store_are_told_apart_by_nobody(tier: Tier) -> None:
+    tier.copy()
+    tier.copy(partition=partition_named("orders", incarnation=2))
+    tier.copy(start_offset=15)
+    with pytest.raises(TopicRecreated, match="several topics of this name"):
+        StoreInventory(tier.storage).topics(Subscription(topics=("orders",)))
+
+
+def test_a_manifest_that_cannot_be_read_is_named(tier: Tier) -> None:
+    made = tier.copy()
+    tier.path(made, MANIFEST).write_bytes(b"[]")
+    with pytest.raises(StoreUnavailable, match=r"in .*\.manifest\.json: a manifest cannot be read"):
+        tier.state()
+
+
+def test_what_is_new_and_what_is_gone_is_found_by_the_next_look(tier: Tier) -> None:
+    first = tier.copy()
+    inventory = StoreInventory(tier.storage)
+    assert inventory.topics(Subscription(topics=("orders",))) == {"orders": (ORDERS.topic_id, [0])}
+    tier.copy(start_offset=15)
+    tier.storage.delete_log_segment_data(first.metadata)
+    inventory.topics(Subscription(topics=("orders",)))
+    assert inventory.bounds([("orders", 0)])["orders", 0] == (15, 30)
+
+
+# --- times ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tier, list[tuple[int, int]]]:
+    """Three segments, the second of which is older than the others; and (offset, time) of all records."""
+    tier = Tier(tmp_path_factory.mktemp("timed"))
+    records = []
+    for number, start_ms in enumerate((START_MS, START_MS - 500_000, START_MS + 90_000)):
+        made = tier.copy(
+            start_offset=90 * number, batches=30, value_bytes=900, start_ms=start_ms, leader_epochs=((0, 90 * number),)
+        )
+        tier.path(made, IndexType.LEADER_EPOCH.value)
+        records += [(record.offset, record.timestamp) for batch in batches(made.log) for record in batch.records()]
+    return tier, records
+
+
+@given(shift=st.integers(-600_000, 250_000), start=st.integers(0, 200))
+@settings(max_examples=80, deadline=None)
+def test_a_time_is_found_as_by_looking_at_every_record(
+    timed: tuple[Tier, list[tuple[int, int]]], shift: int, start: int
+) -> None:
+    tier, records = timed
+    state = replace(tier.state(), log_start_offset=start)
+    wanted = next((offset for offset, time in records if offset >= start and time >= START_MS + shift), None)
+    assert first_at_or_after(tier.storage, state, START_MS + shift) == wanted
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(bytes(range(48)))])
+def test_a_time_is_found_without_indexes(tier: Tier, damage: Callable[[Path], object]) -> None:
+    made = tier.copy(batches=30, value_bytes=900)
+    for index_type in (IndexType.OFFSET, IndexType.TIMESTAMP):
+        damage(tier.path(made, index_type.value))
+    assert first_at_or_after(tier.storage, tier.state(), START_MS + 40_500) == 41
+    assert tier.path(made, SEGMENT).exists()
