@@ -1,0 +1,63 @@
+"""`kbroker spark` without Spark: help and usage cost nothing, and what is missing is said with the remedy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.conftest import Run
+
+JOBS = {
+    "export": ["-t", "orders", "-o", "/nowhere/out", "-b", "localhost:1"],
+    "audit": ["--override", "rsm.config.dir=/nowhere"],
+    "replay": ["-t", "orders", "--to", "copy", "-b", "localhost:1"],
+    "catalog": ["-b", "localhost:1"],
+}
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_without_pyspark_a_job_says_how_to_get_it(run: Run, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    done = run("spark", job, *JOBS[job])
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "kbroker spark: PySpark is not installed: pip install 'kbroker[spark]'\n"
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_help_imports_neither_spark_nor_arrow_nor_the_client(job: str) -> None:
+    program = (
+        "import sys; from kbroker.cli import main\n"
+        f"try: main(['spark', '{job}', '--help'])\n"
+        "except SystemExit: pass\n"
+        "print([name for name in ('pyspark', 'pyarrow', 'numpy', 'kafka', 'trio') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "--master" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["export", "-o", "out"], "-t/--topic"),
+        (["export", "-t", "orders", "-o", "out", "--decode", "json"], "--decode and --schema belong together"),
+        (["export", "-t", "orders", "-o", "out", "--into", "x"], "are of --decode"),
+        (["export", "-t", "orders", "-o", "out", "--conf", "x"], "'x' is not of the form key=value"),
+        (["audit"], "where is the store?"),
+        (["replay", "-t", "a", "--parquet", "b", "--to", "c"], "not allowed with argument"),
+        (["replay", "-t", "a", "--to", "c"], "where is the target?"),
+        (["catalog", "--events"], "--events needs --output"),
+        (["catalog", "--follow"], "are of --events"),
+    ],
+)
+def test_what_cannot_be_meant_is_told_before_spark_starts(run: Run, words: list[str], said: str) -> None:
+    done = run("spark", *words)
+    assert done.code == 2
+    assert said in done.err
+
+
+def test_a_file_of_settings_that_is_not_there_is_told(run: Run) -> None:
+    done = run("spark", "audit", "--config", "/nowhere/x")
+    assert (done.code, done.err) == (1, "kbroker spark: cannot read /nowhere/x: No such file or directory\n")
