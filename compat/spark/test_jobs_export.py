@@ -2,33 +2,71 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from compat.clients.samples import Sample, samples
-from compat.spark.jobs import TIERED, as_sample, exported, fill, numbered, options
+from compat.spark.jobs import TIERED, as_sample, exported, fill, json_samples, numbered, options, until
 from compat.tiered.site import LATEST_TIERED, Site, Sites
-from kbroker.spark.jobs.export import export
+from kbroker.cli import main
+from kbroker.spark.errors import InvalidOption, UnknownTopic
+from kbroker.spark.jobs.errors import ExportConflict
+from kbroker.spark.jobs.export import Export, export
+from kbroker.spark.jobs.schemas import decoding_of
 
 COUNT = 400
+STEPS = ("planned", "written", "opened", "committed", "renaming", "renamed", "swept", "complete")
 
 
 @pytest.fixture(scope="module")
 def topic(tiered_site: Site, new_topic_name: Callable[[str], str]) -> Iterator[tuple[str, list[list[Sample]]]]:
-    """Two partitions, of which the tier has most and the broker alone the rest."""
+    """Two partitions, of which the tier has a part and the broker alone the rest."""
     name = new_topic_name("export")
     tiered_site.create(name, TIERED, partitions=2)
     records = [samples(COUNT, seed=partition, null_headers=False) for partition in range(2)]
     for partition, each in enumerate(records):
         fill(tiered_site, name, each, partition=partition)
         Sites([tiered_site]).expect(
-            lambda site, at=partition: site.offset(name, LATEST_TIERED, partition=at)[1] > COUNT // 3, True
+            lambda site, at=partition: site.offset(name, LATEST_TIERED, partition=at)[1] > 5, True
         )
     yield name, records
     tiered_site.delete_topic(name)
+
+
+@pytest.fixture
+def small(tiered_site: Site, new_topic_name: Callable[[str], str]) -> Iterator[str]:
+    """One partition without anything yet."""
+    name = new_topic_name("small")
+    tiered_site.create(name, TIERED)
+    yield name
+    tiered_site.delete_topic(name)
+
+
+def started(spark: SparkSession, site: Site, topic: str, output: Path, **more: Any) -> Export:
+    settings = {"decoding": None, "into": None, "max_records_per_batch": None, **more}
+    return Export(spark, topic=topic, output=str(output), options=options(site), **settings)
+
+
+def stop_after(job: Export, step: str) -> None:
+    """Run a job and leave it behind a step, as a kill does."""
+    for done in job.steps():
+        if done.name == step:
+            return
+    raise AssertionError(f"there was no step {step}")
+
+
+# --- what is exported ---
 
 
 def test_every_record_is_exported_as_it_is(
@@ -44,3 +82,188 @@ def test_every_record_is_exported_as_it_is(
     assert (done.rows, done.bad_rows, done.commits, done.is_complete) == (2 * COUNT, 0, [0], True)
     assert (tmp_path / "out" / "_SUCCESS").exists()
     assert not (tmp_path / "out" / "_kbroker_staging").exists()
+
+
+def test_values_become_columns_and_what_does_not_fit_is_kept_with_the_reason(
+    spark: SparkSession, tiered_site: Site, small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = json_samples(10)
+    bad = [
+        Sample(b"a", b'{"number": "one"}', 5, (("h", b"1"),)),
+        Sample(None, b"not JSON", 6),
+        Sample(b"c", b"\xff\x00", 7),
+    ]
+    fill(tiered_site, small, [*good[:5], *bad, Sample(b"t", None, 8), *good[5:]])
+    words = [
+        "spark", "export", "-t", small, "-o", str(tmp_path / "out"), "--decode", "json",
+        "--schema", "number BIGINT, name STRING, at TIMESTAMP", "--format", "json",
+        *(word for pair in options(tiered_site).items() for word in ("--option", "=".join(pair))),
+    ]  # fmt: skip
+    assert main(words) == 3
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["rows"], summary["bad_rows"], summary["is_complete"]) == (11, 3, True)
+    rows = exported(tmp_path / "out")
+    assert "value" not in rows[0]
+    assert [(row["offset"], row["number"]) for row in rows] == [
+        *((offset, offset) for offset in range(5)), (8, None), *((offset + 4, offset) for offset in range(5, 10)),
+    ]  # fmt: skip
+    assert rows[0]["name"] == "n0" * 20
+    assert rows[0]["at"].isoformat() == "2026-01-31T12:00:00+00:00"
+    aside = exported(tmp_path / "out", below="_bad_records")
+    assert [as_sample(row) for row in aside] == bad
+    assert [(row["offset"], row["topic"], row["reason"]) for row in aside] == [
+        (5, small, 'field number is the string "one" instead of an integer of 64 bits'),
+        (6, small, "the value is no JSON: Expecting value at character 0"),
+        (7, small, "the value is no UTF-8 at byte 0"),
+    ]
+    again = export(
+        spark, topic=small, output=str(tmp_path / "out"), options=options(tiered_site),
+        decoding=decoding_of(spark, "json", "number BIGINT, name STRING, at TIMESTAMP"),
+    )  # fmt: skip
+    assert (again.rows, again.commits) == (0, [])
+
+
+# --- whatever is stopped when ---
+
+
+def test_a_job_that_is_stopped_behind_any_step_goes_on_without_loss_or_repetition(
+    spark: SparkSession, tiered_site: Site, small: str, tmp_path: Path
+) -> None:
+    """Each round finds what the one before left, and more records."""
+    records: list[Sample] = []
+    output = tmp_path / "out"
+    for step in (*STEPS, "committed"):
+        more = json_samples(20, start=len(records), step_ms=7_200_000)
+        fill(tiered_site, small, more)
+        records += more
+        stop_after(started(spark, tiered_site, small, output, max_records_per_batch=15), step)
+        seen = numbered(exported(output))
+        assert len(seen) == len(set(seen))
+        assert (output / "_SUCCESS").exists() == (step == "complete")
+    done = export(spark, topic=small, output=str(output), options=options(tiered_site), max_records_per_batch=15)
+    rows = exported(output)
+    assert numbered(rows) == [(0, offset) for offset in range(len(records))]
+    assert [as_sample(row) for row in rows] == records
+    assert done.is_complete
+    commits = sorted(path.name for path in (output / "_kbroker_export").glob("*.json"))
+    assert commits == [f"{number:020d}.json" for number in range(len(commits))]
+    assert not (output / "_kbroker_staging").exists()
+
+
+def test_a_process_that_is_killed_while_it_writes_is_taken_over(
+    spark: SparkSession, tiered_site: Site, topic: tuple[str, list[list[Sample]]], tmp_path: Path
+) -> None:
+    name, records = topic
+    output = tmp_path / "out"
+    words = [word for pair in options(tiered_site).items() for word in ("--option", "=".join(pair))]
+    command = [sys.executable, "-m", "kbroker", "spark", "export", "-t", name, "-o", str(output), *words]
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [*command, "--master", "local[1]"], stdout=file, stderr=file, start_new_session=True
+        )  # fmt: skip
+    try:
+        staging = output / "_kbroker_staging"
+        until(lambda: process.poll() is not None or any(staging.glob("*/data/**/*.parquet")), seconds=120)
+        assert process.poll() is None, log.read_text()
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert not exported(output)
+    assert not (output / "_SUCCESS").exists()
+    export(spark, topic=name, output=str(output), options=options(tiered_site))
+    assert [as_sample(row) for row in exported(output)] == [each for partition in records for each in partition]
+    assert not (output / "_kbroker_staging").exists()
+
+
+def test_of_two_exports_at_once_one_commits_and_the_other_is_told(
+    spark: SparkSession, tiered_site: Site, small: str, tmp_path: Path
+) -> None:
+    records = json_samples(10)
+    fill(tiered_site, small, records)
+    slow = started(spark, tiered_site, small, tmp_path / "out").steps()
+    while next(slow).name != "written":
+        pass
+    export(spark, topic=small, output=str(tmp_path / "out"), options=options(tiered_site))
+    with pytest.raises(ExportConflict, match="another export committed this batch meanwhile"):
+        list(slow)
+    export(spark, topic=small, output=str(tmp_path / "out"), options=options(tiered_site))
+    assert [as_sample(row) for row in exported(tmp_path / "out")] == records
+    assert (tmp_path / "out" / "_SUCCESS").exists()
+
+
+# --- bad input ---
+
+
+def test_a_damaged_object_ends_the_export_and_nothing_counts_as_done(
+    spark: SparkSession, tiered_site: Site, topic: tuple[str, list[list[Sample]]], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    name, records = topic
+    path = min(tiered_site.tier_directory.glob(f"{name}-*/1/*.log"))
+    sound = path.read_bytes()
+    damaged = bytearray(sound)
+    damaged[200] ^= 1
+    path.write_bytes(damaged)
+    words = [word for pair in options(tiered_site).items() for word in ("--option", "=".join(pair))]
+    try:
+        with pytest.raises(PySparkException, match=f"{name}-1 at offset 0 in object"):
+            export(spark, topic=name, output=str(tmp_path / "out"), options=options(tiered_site))
+        assert main(["spark", "export", "-t", name, "-o", str(tmp_path / "out"), *words]) == 1
+    finally:
+        path.write_bytes(sound)
+    said = capsys.readouterr().err
+    assert f"kbroker spark: {name}-1 at offset 0 in object {path.relative_to(tiered_site.tier_directory)}" in said
+    assert "To mend it: " in said
+    assert not (tmp_path / "out" / "_SUCCESS").exists()
+    assert not (tmp_path / "out" / "_kbroker_export").exists()
+    assert exported(tmp_path / "out") == []
+    export(spark, topic=name, output=str(tmp_path / "out"), options=options(tiered_site))
+    assert [as_sample(row) for row in exported(tmp_path / "out")] == [each for part in records for each in part]
+
+
+def test_what_does_not_belong_into_a_directory_is_refused(
+    spark: SparkSession, tiered_site: Site, small: str, new_topic_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    fill(tiered_site, small, json_samples(3))
+    output = tmp_path / "out"
+
+    def run(name: str = small, into: Path = output, **more: Any) -> None:
+        export(spark, topic=name, output=str(into), options=options(tiered_site), **more)
+
+    run()
+    decoding = decoding_of(spark, "json", "number BIGINT")
+    with pytest.raises(ExportConflict, match=r"were made with (decode|allows_unknown_fields)"):
+        run(decoding=decoding)
+    with pytest.raises(UnknownTopic, match=r"nowhere: there is no such topic. To mend it: "):
+        run("nowhere", tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()
+    other = new_topic_name("other")
+    tiered_site.create(other, {})
+    with pytest.raises(ExportConflict, match=f"an export of the topic '{small}'"):
+        run(other)
+    strange = tmp_path / "strange"
+    strange.mkdir()
+    (strange / "notes.txt").write_text("mine")
+    with pytest.raises(ExportConflict, match=r"is not empty and has no export in it: there is notes\.txt"):
+        run(into=strange)
+    for schema in ("number BIGGINT", "{", '{"type": "struct"}', "offset BIGINT"):
+        with pytest.raises(InvalidOption, match="To mend it: "):
+            run(into=tmp_path / "schema", decoding=decoding_of(spark, "json", schema))
+    file = next(output.glob("date=*/partition=0/*.parquet"))
+    shutil.move(file, tmp_path / "kept.parquet")
+    with pytest.raises(ExportConflict, match="a file of batch 0 is nowhere"):
+        run()
+    shutil.move(tmp_path / "kept.parquet", file)
+    tiered_site.delete_topic(small)
+    Sites([tiered_site]).expect(lambda site: small in topics(site), False)
+    tiered_site.create(small, TIERED)
+    with pytest.raises(ExportConflict, match="created again since the last export"):
+        run()
+    assert len(exported(output)) == 3
+
+
+def topics(site: Site) -> set[str]:
+    """The names of the topics that a broker tells of."""
+    answer = site.call("Metadata", 12, {"Topics": None, "AllowAutoTopicCreation": False})
+    return {topic["Name"] for topic in answer["Topics"]}

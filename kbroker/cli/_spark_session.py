@@ -47,8 +47,11 @@ def spark_session(options: argparse.Namespace) -> Iterator[SparkSession]:
     with _log(options.spark_log) as log:
         from py4j.protocol import Py4JError  # noqa: PLC0415
         from pyspark.errors import PySparkException  # noqa: PLC0415
+        from pyspark.sql import SparkSession  # noqa: PLC0415
 
-        session = _start(options, log)
+        # A program that has a session of its own keeps it.
+        running = SparkSession.getActiveSession()
+        session = _start(options, log) if running is None else running
         try:
             yield session
         except (KbrokerSourceError, OSError) as error:
@@ -56,7 +59,8 @@ def spark_session(options: argparse.Namespace) -> Iterator[SparkSession]:
         except (PySparkException, Py4JError) as error:
             raise CommandFailed(explain(error, log)) from error
         finally:
-            session.stop()
+            if running is None:
+                session.stop()
         log.is_needed = False
 
 

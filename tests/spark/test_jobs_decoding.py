@@ -55,7 +55,8 @@ def test_each_type_of_a_schema_is_read_from_json() -> None:
     assert reasons == [None]
     assert found == [
         (
-            "ü", 7, 1.0, True, date(2026, 1, 31), datetime(2026, 1, 31, 10, tzinfo=UTC), datetime.fromisoformat("2026-01-31T12:00:00"),
+            "ü", 7, 1.0, True, date(2026, 1, 31), datetime(2026, 1, 31, 10, tzinfo=UTC),
+            datetime.fromisoformat("2026-01-31T12:00:00"),
                        Decimal("12.10"), b"\x00\xff", [1, 2], [("k", 0.5), ("l", None)], {"x": 3}, None,
         )
     ]  # fmt: skip

@@ -143,7 +143,8 @@ class Export:
             number = 0 if last is None else last.number + 1
             yield Step("planned", f"batch {number}: {sum(each.end - each.start for each in batch.values())} offsets")
             staging = f"{STAGING}/{number:020d}-{self._env.new_uuid().hex}"
-            commit = yield from self._write(identity, number, batch, staging)
+            with self._told_of_others(number):
+                commit = yield from self._write(identity, number, batch, staging)
             self._same_topic(identity)
             self.directory.delete(SUCCESS)
             yield Step("opened", f"the directory is not complete until batch {number} is in place")
@@ -324,14 +325,29 @@ class Export:
     # --- committing ---
 
     def _commit(self, commit: Commit, staging: str) -> None:
-        path = f"{COMMITS}/{commit.name}"
         try:
-            self.directory.create(path, commit.to_json(), staged=f"{staging}/{commit.name}")
+            self.directory.create(f"{COMMITS}/{commit.name}", commit.to_json(), staged=f"{staging}/{commit.name}")
         except FileExistsError:
-            raise ExportConflict(
-                "another export committed this batch meanwhile", remedy="let one of them run at a time",
-                topic=self._topic, object_name=f"{self.directory.path}/{path}",
-            ) from None  # fmt: skip
+            raise self._overtaken(commit.number) from None
+
+    @contextmanager
+    def _told_of_others(self, number: int) -> Iterator[None]:
+        """Who commits a batch throws away what others wrote for it: that is the reason then, and not a missing file."""
+        from py4j.protocol import Py4JError  # noqa: PLC0415  (comes with PySpark)
+        from pyspark.errors import PySparkException  # noqa: PLC0415
+
+        try:
+            yield
+        except (PySparkException, Py4JError, OSError) as error:
+            if self.directory.exists(f"{COMMITS}/{export_log.commit_name(number)}"):
+                raise self._overtaken(number) from error
+            raise
+
+    def _overtaken(self, number: int) -> ExportConflict:
+        return ExportConflict(
+            "another export committed this batch meanwhile", remedy="let one of them run at a time",
+            topic=self._topic, object_name=f"{self.directory.path}/{COMMITS}/{export_log.commit_name(number)}",
+        )  # fmt: skip
 
     def _finish(self, commit: Commit) -> Iterator[Step]:
         """Have all files of a committed batch in their places. May be done again, and by several."""

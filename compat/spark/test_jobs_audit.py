@@ -1,0 +1,167 @@
+"""`audit` and `catalog`: what the tier holds, and what of it is not as it should be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from compat.spark.source import Source, started
+from kbroker.cli import main
+from kbroker.spark.errors import InvalidOption, StoreUnavailable, UnknownTopic
+from kbroker.spark.jobs.audit import audit
+from kbroker.spark.jobs.catalog import catalog, follow, segments
+
+HOURS = [0, 2, 4, 6, 8]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory, kafka_libraries: Path) -> Iterator[Source]:
+    assert kafka_libraries.is_dir()  # the schemas of what is asked lie there
+    with started(tmp_path_factory.mktemp("audited")) as made:
+        made.filled("sound", HOURS, partitions=2)
+        made.filled("worn", HOURS)
+        yield made
+
+
+Run = Callable[..., tuple[int, list[dict[str, Any]], dict[str, Any]]]
+
+
+@pytest.fixture
+def run(source: Source, capsys: pytest.CaptureFixture[str]) -> Run:
+    """`kbroker spark audit`: its exit code, what it found, and its summary."""
+
+    def run(*words: str) -> tuple[int, list[dict[str, Any]], dict[str, Any]]:
+        options = {**source.broker, **source.store}
+        given = [word for pair in options.items() for word in ("--option", "=".join(pair))]
+        code = main(["spark", "audit", "--format", "json", *given, *words])
+        *found, summary = map(json.loads, capsys.readouterr().out.splitlines())
+        return code, found, summary
+
+    return run
+
+
+def test_a_tier_in_order_is_clean_by_broker_and_by_the_store_alone(
+    spark: SparkSession, source: Source, run: Run
+) -> None:
+    code, found, summary = run("-t", "sound")
+    assert (code, found, summary["segments"], summary["read_segments"]) == (0, [], 8, 8)
+    assert summary["objects"] > 8
+    for partition in summary["partitions"]:
+        assert (partition["log_start_offset"], partition["local_log_start_offset"], partition["end_offset"]) == (
+            0,
+            40,
+            50,
+        )
+        assert [(each["start_offset"], each["end_offset"]) for each in partition["segments"]] == [
+            (at, at + 9) for at in range(0, 40, 10)
+        ]
+        assert all(each["is_used"] and not each["problems"] for each in partition["segments"])
+    alone = audit(spark, options=source.store, topics=["sound"])
+    assert (alone.findings, alone.notes, alone.segments) == ([], [], 8)
+
+
+@pytest.mark.usefixtures("spark")
+def test_what_was_damaged_is_found_as_scrub_finds_it(
+    source: Source, run: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    logs, times = source.objects("worn"), source.objects("worn", "timeindex")
+    kept = {path: path.read_bytes() for path in (logs[0], logs[1], times[2], logs[3])}
+    damaged = bytearray(kept[logs[0]])
+    damaged[70] ^= 1
+    logs[0].write_bytes(damaged)
+    logs[1].unlink()
+    times[2].unlink()
+    logs[3].write_bytes(kept[logs[3]][:-1])
+    try:
+        code, found, summary = run("-t", "worn", "--html", str(tmp_path / "audit.html"))
+        assert code == 3
+        assert sorted(each["problem"] for each in found) == ["damage", "missing", "missing", "size"]
+        assert [each["text"] for each in found if each["problem"] == "damage"] == [
+            "00000000000000000000.log: at byte 0: the batch at offset 0 has a wrong CRC"
+        ]
+        assert sum(len(each["problems"]) for each in summary["partitions"][0]["segments"]) == 4
+        page = (tmp_path / "audit.html").read_text()
+        assert "4 findings: 1 damage, 2 missing, 1 size" in page
+        words = ["--override", f"rsm.config.dir={source.site.tier_directory}", "-b", source.site.address]
+        assert main(["tier", "scrub", "--deep", "-t", "worn", "--format", "json", *words]) == 3
+        *scrubbed, _ = map(json.loads, capsys.readouterr().out.splitlines())
+        assert sorted(map(json.dumps, scrubbed)) == sorted(map(json.dumps, found))
+    finally:
+        for path, data in kept.items():
+            path.write_bytes(data)
+
+
+def test_a_segment_that_nobody_knows_any_more_is_a_gap(spark: SparkSession, source: Source) -> None:
+    """By the store alone: the manifest of a segment is gone with all of it."""
+    gone, behind = source.objects("worn")[1:3]
+    kept = {path: path.read_bytes() for path in gone.parent.glob(f"{gone.stem}.*")}
+    for path in kept:
+        path.unlink()
+    try:
+        found = audit(spark, options=source.store, topics=["worn"], deep=False).findings
+    finally:
+        for path, data in kept.items():
+            path.write_bytes(data)
+    where = f"the offsets 10 to 19, before {behind.stem[21:]}, are in no segment of the log's history"
+    assert [each.line() for each in found] == [f"worn-0: {where}: nobody has them"]
+
+
+def test_what_cannot_be_audited_is_told(
+    spark: SparkSession, source: Source, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UnknownTopic, match="nowhere: there is no such topic"):
+        audit(spark, options={**source.broker, **source.store}, topics=["nowhere"])
+    with pytest.raises(InvalidOption, match="no store is named"):
+        audit(spark, options=source.broker)
+    with pytest.raises(StoreUnavailable, match="is it mounted"):
+        audit(spark, options={**source.broker, "rsm.config.dir": str(tmp_path / "nowhere")})
+    assert main(["spark", "audit", "--option", "rsm.config.dirr=/x"]) == 1
+    assert "kbroker spark: " in capsys.readouterr().err
+
+
+# --- the catalog ---
+
+
+def test_the_catalog_is_what_the_metadata_tell(
+    spark: SparkSession, source: Source, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    options = {**source.broker, **source.store}
+    rows = segments(spark, options=options, topics=["sound"]).orderBy("partition", "start_offset").collect()
+    assert [(row.partition, row.start_offset, row.end_offset) for row in rows] == [
+        (partition, at, at + 9) for partition in range(2) for at in range(0, 40, 10)
+    ]
+    assert {row.state for row in rows} == {"COPY_SEGMENT_FINISHED"}
+    assert [row.size_bytes for row in rows] == [path.stat().st_size for path in source.objects("sound")]
+    words = ["-b", source.site.address, "-t", "sound", "--format", "json"]
+    assert main(["tier", "ls", *words]) == 0
+    listed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    output = tmp_path / "catalog"
+    assert main(["spark", "catalog", *words, "-o", str(output)]) == 0
+    *told, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [each["segment_id"] for each in told] == [each["segment_id"] for each in listed]
+    assert (summary["segments"], summary["bytes"]) == (8, sum(each["size_bytes"] for each in listed))
+    assert spark.read.parquet(str(output)).count() == 8
+    assert catalog(spark, options=source.store, topics=["sound"]).segments == 8
+
+
+def test_each_event_of_the_metadata_comes_once_over_restarts(
+    spark: SparkSession, source: Source, tmp_path: Path
+) -> None:
+    def run() -> list[tuple[Any, ...]]:
+        output, checkpoint = str(tmp_path / "events"), str(tmp_path / "checkpoint")
+        follow(spark, options=source.broker, output=output, checkpoint=checkpoint, topics=["sound"], once=True)
+        rows = spark.read.parquet(output).collect()
+        return sorted((row.metadata_partition, row.metadata_offset, row.segment_id, row.state) for row in rows)
+
+    first = run()
+    assert len(first) == len({each[:2] for each in first}) == 16
+    ids = {each[2] for each in first}
+    for segment_id in ids:
+        states = [each[3] for each in first if each[2] == segment_id]
+        assert states == ["COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED"]
+    assert run() == first
