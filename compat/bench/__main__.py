@@ -10,7 +10,7 @@ from pathlib import Path
 
 from compat.bench.group_rows import many_groups, ten_thousand
 from compat.bench.minio_rows import minio
-from compat.bench.report import markdown, measured, medians, plain, table
+from compat.bench.report import markdown, measured, medians, plain, rounds_of, table
 from compat.bench.rivals import rivals
 from compat.bench.rows import ROUND, many_partitions, start_and_memory, warm_up
 from compat.bench.sizes import FULL, QUICK, Figures
@@ -100,7 +100,8 @@ def main() -> int:
             }
             for side in ("kafka", "kbroker")
         }
-        PAGE.write_text(markdown(lines, spread, options.rounds, former=PAGE.read_text()))
+        former = PAGE.read_text()
+        PAGE.write_text(markdown(lines, spread, rounds_of(former) if options.only else options.rounds, former=former))
         print(f"written: {PAGE.relative_to(PAGE.parents[1])}", file=sys.stderr)
     return 0 if all(line[-1] != "NO" for line in lines) else 1
 

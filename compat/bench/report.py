@@ -61,6 +61,11 @@ def machine() -> str:
     return f"{os.cpu_count()} cores ({model[0] if model else platform.machine()}), CPython {platform.python_version()}"
 
 
+def rounds_of(page: str) -> int:
+    """How many rounds a page tells of: a run of some rows does not change what the others had."""
+    return int(re.findall(r"in turn, (\d+) rounds", page)[0])
+
+
 def markdown(
     lines: Sequence[tuple[str, ...]],
     spread: Mapping[str, Mapping[str, tuple[float, float]]],
@@ -110,7 +115,8 @@ What the rows mean:
   time goes from `load` to the result. Four partitions hold batches of 16 KiB of JSON text whose times go through a day;
   Kafka has them in its log, kbroker in a directory as the tier. Bytes through the broker are those of the topic by the
   broker's metrics, bytes read from the store those that a storage manager plug-in counted, indexes included. The
-  2,048,000 records of 100 B are a quarter of the bytes of the 819,000.
+  2,048,000 records of 100 B are a quarter of the bytes of the 819,000. These rows are of runs of their own, of one or
+  two rounds; when they were taken last, the machine had other work, so compare the columns: the seconds are too many.
 - Starts are on a formatted directory, each broker alone on the machine; memory is looked at two seconds later.
 
 The lowest and the highest round:

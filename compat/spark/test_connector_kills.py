@@ -10,6 +10,6 @@ from compat.torture.spark import torture
 
 def test_streams_outlive_kills_of_the_driver_and_of_the_broker(tiered_site: Site, tmp_path: Path) -> None:
     """Every record of a topic on its way to the tier is in the files once, and in the other topic."""
-    run = torture(tiered_site, tmp_path / "driver", seed=11, records=1_000, kills=3)
+    run = torture(tiered_site, tmp_path / "driver", seed=11, records=700, kills=3)
     assert run.findings == []
     assert (run.driver_kills, run.broker_kills) == (3, 3)
