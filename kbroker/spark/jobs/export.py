@@ -11,7 +11,7 @@ what another is writing before that.
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Event
@@ -22,7 +22,8 @@ from kbroker.spark.errors import InvalidOption
 from kbroker.spark.jobs import export_log
 from kbroker.spark.jobs.bounds import Bounds, find_bounds
 from kbroker.spark.jobs.decoding import Decoding
-from kbroker.spark.jobs.errors import ExportConflict, JobError
+from kbroker.spark.jobs.errors import ExportConflict
+from kbroker.spark.jobs.export_files import counted_rows, save, staged_files
 from kbroker.spark.jobs.export_log import BAD_RECORDS, COMMITS, STAGING, SUCCESS, Commit, ExportedFile, Identity, Range
 from kbroker.spark.jobs.export_rows import bad_rows, good_rows, identity_schema, rows_of
 from kbroker.spark.jobs.files import HadoopDirectory
@@ -238,17 +239,20 @@ class Export:
         self, identity: Identity, number: int, batch: Mapping[int, Range], staging: str
     ) -> Generator[Step, None, Commit]:
         rows = rows_of(self._read(batch), self._decoding, self._into)
-        self._save(good_rows(rows, self._decoding), f"{staging}/data")
+        save(self.directory, good_rows(rows, self._decoding), f"{staging}/data")
         yield Step("written", f"the rows of batch {number} are written")
-        counted = self._verify(f"{staging}/data", batch)
+        counted = counted_rows(self._spark, self.directory, f"{staging}/data", batch)
         bad: dict[int, int] = {}
         expected = sum(each.end - each.start for each in batch.values())
         if self._decoding is not None and sum(counted.values()) < expected:
             # Control records and compaction leave out offsets as well: what is bad is found by reading again.
-            self._save(bad_rows(rows), f"{staging}/bad")
-            bad = self._verify(f"{staging}/bad", batch)
+            save(self.directory, bad_rows(rows), f"{staging}/bad")
+            bad = counted_rows(self._spark, self.directory, f"{staging}/bad", batch)
             yield Step("bad-written", f"{sum(bad.values())} records of batch {number} could not be decoded")
-        files = [*self._staged(staging, "data", "", number), *self._staged(staging, "bad", f"{BAD_RECORDS}/", number)]
+        files = [
+            *staged_files(self.directory, f"{staging}/data", "", number),
+            *staged_files(self.directory, f"{staging}/bad", f"{BAD_RECORDS}/", number),
+        ]
         return Commit(
             number=number,
             identity=identity,
@@ -279,48 +283,6 @@ class Export:
             )
             .load()
         )
-
-    def _save(self, frame: DataFrame, path: str) -> None:
-        target = f"{self.directory.path}/{path}"
-        with _settings(self._spark, {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}):
-            (
-                frame.sortWithinPartitions("date", "partition", "offset")
-                .write.mode("overwrite")
-                .option("compression", "zstd")
-                .partitionBy("date", "partition")
-                .parquet(target)
-            )
-
-    def _verify(self, path: str, batch: Mapping[int, Range]) -> dict[int, int]:
-        """Count what was written by reading it; a batch with a wrong number of rows is never committed."""
-        frame = self._spark.read.schema("offset bigint, partition int").parquet(f"{self.directory.path}/{path}")
-        found = frame.groupBy("partition").agg({"offset": "min", "*": "count"}).collect()
-        most = {row["partition"]: row for row in frame.groupBy("partition").agg({"offset": "max"}).collect()}
-        counted: dict[int, int] = {}
-        for row in found:
-            partition, count = row["partition"], row["count(1)"]
-            wanted = batch[partition]
-            first, latest = row["min(offset)"], most[partition]["max(offset)"]
-            if first < wanted.start or latest >= wanted.end or count > wanted.end - wanted.start:
-                raise JobError(
-                    f"{count} rows with the offsets {first} to {latest} were written for the offsets {wanted.start} to "
-                    f"{wanted.end - 1}",
-                    remedy="nothing was committed; this is a defect of the job, please report it",
-                    topic=self._topic,
-                    partition=partition,
-                )
-            counted[partition] = count
-        return counted
-
-    def _staged(self, staging: str, part: str, prefix: str, number: int) -> list[ExportedFile]:
-        found = []
-        for path, size in self.directory.files(f"{staging}/{part}"):
-            parent, _, name = path.rpartition("/")
-            if name.startswith(("_", ".")):
-                continue
-            target = f"{prefix}{parent}/batch-{number:08d}-{name}"
-            found.append(ExportedFile(f"{staging}/{part}/{path}", target, size))
-        return found
 
     # --- committing ---
 
@@ -398,19 +360,3 @@ class Export:
         for partition, each in batch.items():
             known = summary.ranges.get(partition, each)
             summary.ranges[partition] = Range(known.start, each.end)
-
-
-@contextmanager
-def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """The session's settings, put back afterwards."""
-    before: Sequence[tuple[str, str | None]] = [(name, spark.conf.get(name, None)) for name in settings]
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, old in before:
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)

@@ -306,6 +306,7 @@ def _typed(frame: DataFrame, path: str) -> DataFrame:
 def _placed(spark: SparkSession, rows: DataFrame, *, partitions: Sequence[int], by_key: bool) -> DataFrame:
     """The rows with the partition of the target, one task for each of these, in the order in which they are written."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
+    from pyspark.sql.types import IntegerType, StructField, StructType  # noqa: PLC0415
 
     count = len(partitions)
     columns = rows.selectExpr("partition", "offset", "unix_millis(timestamp) AS _kbroker_ms", "key", "value", "headers")
@@ -314,7 +315,7 @@ def _placed(spark: SparkSession, rows: DataFrame, *, partitions: Sequence[int], 
         def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return by_keys(batches, count)
 
-        schema = columns.schema.add(TARGET, "int")
+        schema = StructType([*columns.schema.fields, StructField(TARGET, IntegerType())])
         placed = columns.mapInArrow(place, schema)
     else:
         placed = columns.withColumn(TARGET, F.col("partition"))

@@ -1,0 +1,81 @@
+"""A batch of an export as Parquet files: written aside, counted, and listed with the places where they belong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from kbroker.spark.jobs.errors import JobError
+from kbroker.spark.jobs.export_log import ExportedFile, Range
+from kbroker.spark.jobs.files import HadoopDirectory
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# Else Spark writes times as 96 bits, which nobody but Spark and Hive reads gladly.
+SETTINGS: Final = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
+
+
+def save(directory: HadoopDirectory, frame: DataFrame, path: str) -> None:
+    """Write rows below a path of the directory, by date and partition, in the order of their offsets."""
+    with _settings(frame.sparkSession, SETTINGS):
+        (
+            frame.sortWithinPartitions("date", "partition", "offset")
+            .write.mode("overwrite")
+            .option("compression", "zstd")
+            .partitionBy("date", "partition")
+            .parquet(f"{directory.path}/{path}")
+        )
+
+
+def counted_rows(
+    spark: SparkSession, directory: HadoopDirectory, path: str, batch: Mapping[int, Range]
+) -> dict[int, int]:
+    """Count by partition what was written, by reading it.
+
+    Errors  JobError where these are not rows of the batch, which must then never be committed
+    """
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
+    frame = spark.read.schema("offset bigint, partition int").parquet(f"{directory.path}/{path}")
+    found = frame.groupBy("partition").agg(F.count(F.lit(1)), F.min("offset"), F.max("offset")).collect()
+    counted: dict[int, int] = {}
+    for partition, count, first, latest in found:
+        wanted = batch[partition]
+        if first < wanted.start or latest >= wanted.end or count > wanted.end - wanted.start:
+            raise JobError(
+                f"{count} rows with the offsets {first} to {latest} were written for the offsets {wanted.start} to "
+                f"{wanted.end - 1}",
+                remedy="nothing was committed; this is a defect of the job, please report it",
+                object_name=f"{directory.path}/{path}",
+                partition=partition,
+            )
+        counted[partition] = count
+    return counted
+
+
+def staged_files(directory: HadoopDirectory, path: str, prefix: str, number: int) -> list[ExportedFile]:
+    """The files below a path, each with its place below the prefix, where no other batch has a file of its name."""
+    found = []
+    for file, size in directory.files(path):
+        parent, _, name = file.rpartition("/")
+        if not name.startswith(("_", ".")):
+            found.append(ExportedFile(f"{path}/{file}", f"{prefix}{parent}/batch-{number:08d}-{name}", size))
+    return found
+
+
+@contextmanager
+def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """The session's settings, put back afterwards."""
+    before = [(name, spark.conf.get(name, None)) for name in settings]
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before:
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
