@@ -141,7 +141,9 @@ class TierSettings:
         default=96 * MB, kind=Kind.LONG, at_least=0, doc="The memory for such pieces, of all partitions together."
     )
     kbroker_remote_read_ahead_chunks: int = setting(
-        default=2, at_least=0, doc="How many pieces are read ahead of a consumer that reads one after the other."
+        default=4,
+        at_least=0,
+        doc="How many pieces are read ahead of a consumer that reads one after the other; neighbours by one request.",
     )
     rsm_configs: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     rlmm_configs: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.replication.fetch_session import FetchedPartition
 from kbroker.replication.partition import Fetcher, Partition, PartitionRead, ReadsTo
+from kbroker.runtime.net_ports import Pieces
 from kbroker.runtime.ports import Buffer
 from kbroker.storage.checkpoint import TopicPartition
 from wire.errors import ErrorCode, KafkaError
@@ -182,7 +183,7 @@ class FetchRound:
         return self._fetcher.reads_to is ReadsTo.LAST_STABLE_OFFSET
 
     def take_remote(
-        self, part: RemotePart, records: Buffer, size: int, aborted: tuple[AbortedTransaction, ...] = ()
+        self, part: RemotePart, records: Buffer | Pieces, size: int, aborted: tuple[AbortedTransaction, ...] = ()
     ) -> None:
         """Put what the tier gave in its place."""
         read = part.answer.read

@@ -18,6 +18,7 @@ from uuid import UUID
 
 from kbroker.metadata.image import PartitionImage
 from kbroker.replication.leader import LeaderProgress
+from kbroker.runtime.net_ports import Pieces
 from kbroker.runtime.ports import Buffer
 from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.files import FileRange
@@ -85,7 +86,7 @@ class PartitionRead:
     leader_epoch: int
     readable_end: int
     """The offset up to which this fetcher may read; what it waits for lies from here on."""
-    records: FileRange | Buffer | None = None
+    records: FileRange | Buffer | Pieces | None = None
     size: int = 0
     segment_base_offset: int = 0
     """Of the segment in which the fetch offset lies, once something was looked for there."""

@@ -43,6 +43,22 @@ class FileBytes(Protocol):
 Part: TypeAlias = Buffer | FileBytes
 
 
+class Pieces:
+    """Bytes in memory that lie in several places, and stand in a message as if they were one.
+
+    Units  size is that of all of them, in bytes
+    """
+
+    __slots__ = ("buffers", "size")
+
+    def __init__(self, buffers: Sequence[Buffer], size: int) -> None:
+        self.buffers = buffers
+        self.size = size
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self.buffers)
+
+
 class Buffers(NamedTuple):
     """How much the network holds for each connection, in bytes; -1 leaves it to the system, which adapts it."""
 

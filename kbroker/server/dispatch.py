@@ -24,7 +24,7 @@ from kbroker.handlers import CloseConnection, Context, Handler
 from kbroker.handlers.api_versions import api_versions, unsupported_version
 from kbroker.runtime.log import logger
 from kbroker.runtime.metrics import Counter, Histogram, Metrics
-from kbroker.runtime.net_ports import Part
+from kbroker.runtime.net_ports import Part, Pieces
 from kbroker.server.error_codes import finder
 from wire.codec import decode
 from wire.errors import ErrorCode, KafkaError, Malformed
@@ -149,8 +149,11 @@ class Dispatcher:
 
 
 def _reply(correlation_id: int, response: object, version: int) -> list[Part]:
-    # What this broker puts in the place of records is bytes or a range of a file.
-    return cast("list[Part]", encode_response_frame(correlation_id, response, version))
+    # What this broker puts in the place of records is bytes, in one piece or several, or a range of a file.
+    parts = cast("list[Part | Pieces]", encode_response_frame(correlation_id, response, version))
+    if len(parts) == 1:
+        return cast("list[Part]", parts)
+    return [each for part in parts for each in (part.buffers if type(part) is Pieces else (cast("Part", part),))]
 
 
 def _route_number(api_key: int, version: int) -> int:

@@ -14,12 +14,17 @@ Source  record batch, magic 2; lessons of others: a batch that reaches beyond a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from kbroker.runtime.ports import Buffer
 from kbroker.storage.batches import CRC_START, FRAME_SIZE, HEADER, HEADER_SIZE, MAGIC, BatchHeader
+
+_RUN_HEADER: Final = Struct(">qiibI2xi")
+"""base_offset, length, partition_leader_epoch, magic, crc, (attributes,) last_offset_delta."""
 
 
 class DamagedBatch(Exception):
@@ -141,7 +146,7 @@ class Taken(NamedTuple):
            are missing, or the segment has ended
     """
 
-    pieces: list[memoryview]
+    pieces: Sequence[Buffer]
     size: int
     position: int
     next_offset: int
@@ -225,7 +230,7 @@ def _take_run(
     """The batch at `position`, and those behind it that lie in the same chunk and fit: (them, the position and the
     offset behind them).
 
-    This loop runs for every batch that is read: what it needs of a header it takes by place.
+    This loop runs for every batch that is read: it takes no more of a header than it needs.
     """
     first = window.batch(position, header)
     chunk, begins = window.chunk_at(position)
@@ -233,26 +238,26 @@ def _take_run(
     at, next_offset = start + header.size, header.next_offset
     if at > len(chunk):
         return first, begins + at, next_offset
-    unpack = HEADER.unpack_from
+    unpack = _RUN_HEADER.unpack_from
     limit = min(len(chunk), start + max_bytes)
     last_header = limit - HEADER_SIZE
     end_offset, leader_epoch = min(wanted.end_offset, window.last_offset + 1), wanted.leader_epoch
     while at <= last_header:
-        fields = unpack(chunk, at)
-        behind = at + fields[1] + FRAME_SIZE
+        base_offset, length, epoch, magic, crc, last_offset_delta = unpack(chunk, at)
+        behind = at + length + FRAME_SIZE
         if (
             behind > limit
             or behind < at + HEADER_SIZE
-            or fields[0] != next_offset
-            or fields[2] != leader_epoch
-            or fields[3] != MAGIC
-            or fields[6] < 0
-            or next_offset + fields[6] >= end_offset
-            or crc32c(chunk[at + CRC_START : behind]) != fields[4]
+            or base_offset != next_offset
+            or epoch != leader_epoch
+            or magic != MAGIC
+            or last_offset_delta < 0
+            or next_offset + last_offset_delta >= end_offset
+            or crc32c(chunk[at + CRC_START : behind]) != crc
         ):
             break  # the one who called looks at it more closely
         at = behind
-        next_offset += fields[6] + 1
+        next_offset += last_offset_delta + 1
     return chunk[start:at], begins + at, next_offset
 
 

@@ -6,10 +6,14 @@ not end the tasks of other partitions; so it is the one place where everything i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import BinaryIO, Final
 
-from kbroker.tiered.api import RemoteStorageError
+from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageError, RemoteStorageManager
+from kbroker.tiered.streams import FillsMemory
+
+_ATTEMPTS: Final = 2
 
 
 @contextmanager
@@ -21,3 +25,42 @@ def plugin_errors(what: str) -> Iterator[None]:
         raise
     except Exception as error:  # a plug-in is not ours
         raise RemoteStorageError(f"{what}: {type(error).__name__}: {error}") from error
+
+
+def read_whole(
+    storage: RemoteStorageManager,
+    segment: RemoteLogSegmentMetadata,
+    start: int,
+    into: Sequence[memoryview],
+    on_filled: Callable[[int], object],
+) -> None:
+    """Fill places one after the other with the bytes of a segment from `start` on, by one request; on_filled is told
+    the number of each. What ends early is asked for once more.
+
+    Errors  RemoteStorageError
+    """
+    at, end = 0, start + sum(map(len, into))
+    ends: list[int] = []
+    while len(ends) < _ATTEMPTS:
+        with plugin_errors("fetch_log_segment"), closing(storage.fetch_log_segment(segment, start, end - 1)) as stream:
+            while (got := _filled(stream, into[at])) == len(into[at]):
+                on_filled(at)
+                start, at = start + got, at + 1
+                if at == len(into):
+                    return
+        ends.append(got)
+    size = len(into[at])
+    raise RemoteStorageError(f"{segment.remote_log_segment_id}: {size} bytes from {start} on ended after {ends}")
+
+
+def _filled(stream: BinaryIO, into: memoryview) -> int:
+    """How many bytes came before the stream has ended, or was full."""
+    got, size = 0, len(into)
+    if isinstance(stream, FillsMemory):
+        while got < size and (received := stream.fill(into[got:])):
+            got += received
+        return got
+    while got < size and (data := stream.read(size - got)):
+        into[got : got + len(data)] = data
+        got += len(data)
+    return got

@@ -23,8 +23,18 @@ from kbroker.tiered.api import (
     RetriableRemoteStorageError,
 )
 from kbroker.tiered.layout import StoredFile
-from kbroker.tiered.minio_client import BLOCK_BYTES, Body, Client, Deadline, StoredState, Unsure, checksum_text, discard
+from kbroker.tiered.minio_client import (
+    BLOCK_BYTES,
+    Body,
+    Client,
+    Deadline,
+    StoredState,
+    Unsure,
+    checksum_text,
+    discard,
+)
 from kbroker.tiered.minio_credentials import KeySource
+from kbroker.tiered.minio_receiving import receive_into
 from kbroker.tiered.minio_settings import MinioSettings
 
 _CONTENT = "application/octet-stream"
@@ -289,42 +299,42 @@ class RangeStream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")
-        piece = self.read(len(view))
-        view[: len(piece)] = piece
-        return len(piece)
+        return self.fill(memoryview(buffer).cast("B"))
 
-    def read(self, size: int | None = -1) -> bytes:
-        """`size` bytes, or fewer at the end of the range alone; all the rest for -1."""
+    def fill(self, view: memoryview) -> int:
+        """As many bytes as fit, or fewer at the end of the range alone; straight out of the connection."""
         if self.closed:
             raise ValueError("read of a closed stream")
-        end = self._end + 1
-        if size is not None and 0 <= size < end - self._position:
-            end = self._position + size
-        pieces: list[bytes] = []
+        start = self._position
+        end = min(self._end + 1, start + len(view))
         while self._position < end:
-            self._client.attempt(self._deadline, lambda: self._read_on(end, pieces))
+            self._client.attempt(self._deadline, lambda: self._read_on(end, view[self._position - start : end - start]))
         if self._position > self._end and self._response is not None:
             self._response.release_conn()
             self._response = None
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return end - start
+
+    def read(self, size: int | None = -1) -> bytes:
+        """`size` bytes, or fewer at the end of the range alone; all the rest for -1."""
+        left = self._end + 1 - self._position
+        buffer = bytearray(left if size is None or size < 0 else min(size, left))
+        self.fill(memoryview(buffer))
+        return bytes(buffer)
 
     def readall(self) -> bytes:
         return self.read()
 
-    def _read_on(self, end: int, pieces: list[bytes]) -> None:
+    def _read_on(self, end: int, view: memoryview) -> None:
         """Read up to `end`, or as far as it goes: only a request that brought nothing counts as one that failed."""
         response = self._response or self._ask()
         self._response = None
         begin = self._position
         try:
             while self._position < end:
-                self._deadline.seconds_left()
-                piece = response.read1(min(end - self._position, BLOCK_BYTES))
-                if not piece:
+                received = receive_into(response, view[self._position - begin :], self._deadline)
+                if not received:
                     raise self._client.unsure(self._deadline, f"ended {self._end + 1 - self._position} bytes early")
-                self._position += len(piece)
-                pieces.append(piece)
+                self._position += received
         except (Unsure, HTTPError, OSError):
             discard(response)
             if self._position == begin:

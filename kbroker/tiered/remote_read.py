@@ -29,7 +29,8 @@ from kbroker.config.tier import TierSettings
 from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.log import logger
 from kbroker.runtime.metrics import Histogram
-from kbroker.runtime.net_ports import Env
+from kbroker.runtime.net_ports import Env, Pieces
+from kbroker.runtime.ports import Buffer
 from kbroker.tiered.aborted import aborted_between
 from kbroker.tiered.api import (
     RemoteLogMetadataManager,
@@ -42,12 +43,14 @@ from kbroker.tiered.api import (
     TopicIdPartition,
 )
 from kbroker.tiered.batch_window import BytesMissing, DamagedBatch, Start, Taken, Wanted, Window, take_batches
-from kbroker.tiered.chunk_cache import ChunkCache, ChunkReader
+from kbroker.tiered.chunk_cache import ChunkCache
+from kbroker.tiered.chunk_reader import ChunkReader
 from kbroker.tiered.index_cache import RemoteIndexCache
 from kbroker.tiered.index_loads import IndexLoads
 from kbroker.tiered.indexes import AbortedTransaction, RemoteIndexes
 from kbroker.tiered.ports import PartitionReader
 from kbroker.tiered.quota import ByteQuota
+from kbroker.tiered.read_ahead import read_ahead
 from wire.errors import ErrorCode, KafkaError
 from wire.types import uuid_to_text
 
@@ -67,7 +70,7 @@ class RemoteRead(NamedTuple):
            tier has nothing from the offset on, or the offset itself, if the next batch does not fit
     """
 
-    records: bytes
+    records: Pieces
     size: int
     next_offset: int
     aborted: tuple[AbortedTransaction, ...] = ()
@@ -230,7 +233,7 @@ class RemoteReader:
         self, partition: PartitionReader, key: TopicIdPartition, offset: int, max_bytes: int, at_least_one_batch: bool
     ) -> RemoteRead:
         room = min(max_bytes, max(self.cache.chunk_bytes, self.cache.max_bytes // 4))
-        pieces: list[memoryview] = []
+        pieces: list[Buffer] = []
         size, at = 0, offset
         local_start = partition.log.local_log_start_offset
         while at < local_start:
@@ -259,8 +262,7 @@ class RemoteReader:
                 break
             # KAFKA-15388: records may be missing at the end of a segment or epoch; what follows is in the next one.
             at = max(at, end_offset)
-        # Copied, so that an answer that is slow to leave holds no chunk in memory that counts as free.
-        return RemoteRead(b"".join(pieces), size, at)
+        return RemoteRead(Pieces(pieces, size), size, at)
 
     async def _read_segment(
         self, key: TopicIdPartition, segment: RemoteLogSegmentMetadata, wanted: Wanted, *, may_wait: bool
@@ -288,11 +290,13 @@ class RemoteReader:
             chunks.want_all(range(first, last + 1))
             take = partial(take_batches, wanted=wanted)
             taken = await self.look(chunks, start, take, ahead_bytes=wanted.max_bytes, find_start=find_start)
+            taken = taken._replace(pieces=chunks.lend(taken.pieces))
             reached = taken.position // chunks.chunk_bytes
         for number in range(first, reached):
             self.cache.pass_over(segment, number)
         if place is not None or not may_wait:
-            self._read_ahead(key, segment, max(last, reached))
+            ahead = self.settings.kbroker_remote_read_ahead_chunks
+            read_ahead(self.cache, segment, max(last, reached), count=ahead, following=partial(self._following, key))
         return taken
 
     async def look(
@@ -350,18 +354,6 @@ class RemoteReader:
         places.move_to_end((key, offset))
         if len(places) > _REMEMBERED_PLACES:
             places.popitem(last=False)
-
-    def _read_ahead(self, key: TopicIdPartition, segment: RemoteLogSegmentMetadata, number: int) -> None:
-        """Have the chunks behind one read, across the end of the segment."""
-        for _ in range(self.settings.kbroker_remote_read_ahead_chunks):
-            number += 1
-            if number * self.cache.chunk_bytes >= segment.segment_size_in_bytes:
-                following = self._following(key, segment)
-                if following is None:
-                    return
-                segment, number = following, 0
-            if not self.cache.want_ahead(segment, number):
-                return
 
     def _following(self, key: TopicIdPartition, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
         """The segment behind one, of the same epoch: a guess, since it is only read ahead."""

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from kbroker.runtime.ports import File
 from kbroker.tiered.api import RemoteObjectDamaged, RemoteStorageError
+
+
+@runtime_checkable
+class FillsMemory(Protocol):
+    """What a stream may be that need not make bytes of what it reads: a chunk has its memory already."""
+
+    def fill(self, view: memoryview) -> int:
+        """Put the next bytes into `view`, at least one unless the stream has ended; how many. Errors: as `read`."""
+        ...
 
 
 class FileStream(io.RawIOBase):
@@ -48,10 +58,28 @@ class FileStream(io.RawIOBase):
         return self.read()
 
     def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")
-        data = self.read(len(view))
-        view[: len(data)] = data
-        return len(data)
+        return self.fill(memoryview(buffer).cast("B"))
+
+    def fill(self, view: memoryview) -> int:
+        """Straight from the file, where it has a descriptor."""
+        try:
+            descriptor = self._file.fileno()
+        except OSError:
+            data = self.read(len(view))
+            view[: len(data)] = data
+            return len(data)
+        if self.closed:
+            raise ValueError("this stream is closed")
+        begin, end = self._position, min(self._end, self._position + len(view))
+        while self._position < end:
+            try:
+                got = os.preadv(descriptor, [view[self._position - begin : end - begin]], self._position)
+            except OSError as error:
+                raise self._classified(error) from error
+            if not got:
+                raise RemoteObjectDamaged(f"{self._file.path} ends at {self._position}, not at {self._end}")
+            self._position += got
+        return end - begin
 
     def close(self) -> None:
         if not self.closed:

@@ -2,61 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kbroker.testing.disk import SimulatedDisk
-from kbroker.testing.remote_segments import WrittenSegment, write_segment
 from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageError, RetriableRemoteStorageError
-from kbroker.tiered.chunk_cache import ChunkCache
-from kbroker.tiered.quota import ByteQuota
-from tests.tiered.reading_site import SlowEnv, WatchedStorage, reader_settings
-
-CHUNK = 1_000
-
-
-class Shelf:
-    """A cache over a tier with segments of about ten chunks."""
-
-    def __init__(self, *, chunks: int = 4, rate: int = 1 << 62, **settings: int) -> None:
-        self.disk = SimulatedDisk()
-        self.disk.make_directory("/local")
-        self.env = SlowEnv(self.disk)
-        self.storage = WatchedStorage(self.disk)
-        self.storage.configure({"dir": "/tier"})
-        self.settings = reader_settings(
-            kbroker_remote_chunk_bytes=CHUNK, kbroker_remote_chunk_cache_bytes=chunks * CHUNK, **settings
-        )
-        quota = ByteQuota(rate, window_ms=1_000, now_ms=self.env.now_ms())
-        self.cache = ChunkCache(self.env, self.settings, storage=self.storage, quota=quota)
-        self.segments: list[WrittenSegment] = []
-
-    def segment(self, number: int = 0) -> RemoteLogSegmentMetadata:
-        """One of the segments, made when it is asked for first."""
-        while number >= len(self.segments):
-            made = write_segment("/local", batches=25, disk=self.disk)
-            self.storage.copy_log_segment_data(made.metadata, made.data)
-            self.segments.append(made)
-        return self.segments[number].finished
-
-    def bytes_of(self, number: int, segment: int = 0) -> bytes:
-        return self.segments[segment].log[number * CHUNK : (number + 1) * CHUNK]
-
-    async def get(self, number: int, segment: int = 0) -> bytes:
-        with self.cache.reader(self.segment(segment)) as chunks:
-            return bytes(await chunks.get(number))
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[None]:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(self.cache.run)
-            yield
-            nursery.cancel_scope.cancel()
+from tests.tiered.shelf import CHUNK, Shelf
 
 
 async def test_every_chunk_is_what_the_segment_has_there_and_the_last_one_is_shorter(autojump_clock: MockClock) -> None:
@@ -223,11 +176,16 @@ async def test_without_any_memory_everything_can_still_be_read(autojump_clock: M
 async def test_reading_ahead_takes_half_of_the_memory_at_most_until_it_is_used(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=4)
     async with shelf.open():
-        assert [shelf.cache.want_ahead(shelf.segment(), number) for number in range(4)] == [True, True, False, False]
+        assert [shelf.cache.want_ahead(shelf.segment(), range(number, number + 1)) for number in range(4)] == [
+            True,
+            True,
+            False,
+            False,
+        ]
         await wait_all_tasks_blocked()
         assert shelf.cache.unread_bytes == 2 * CHUNK
         await shelf.get(0)
-        assert shelf.cache.want_ahead(shelf.segment(), 2)
+        assert shelf.cache.want_ahead(shelf.segment(), range(2, 3))
         assert shelf.cache.read_ahead == 3
         assert await shelf.get(2) == shelf.bytes_of(2)
 
@@ -239,7 +197,7 @@ async def test_reading_ahead_takes_no_memory_from_those_who_wait(autojump_clock:
             await chunks.get(0)
             await chunks.get(1)
             chunks.want(2)
-            assert not shelf.cache.want_ahead(shelf.segment(), 3)
+            assert not shelf.cache.want_ahead(shelf.segment(), range(3, 4))
 
 
 async def test_what_is_dropped_is_read_anew_and_not_taken_from_who_has_it(autojump_clock: MockClock) -> None:

@@ -57,7 +57,7 @@ async def test_a_limit_is_kept_but_for_a_first_batch_that_is_larger(max_bytes: i
         while offset < partition.log.local_log_start_offset:
             found = await site.read(partition, offset, max_bytes)
             got = list(batches(bytes(found.records)))
-            assert found.size == len(found.records)
+            assert found.size == len(bytes(found.records))
             assert got[0].base_offset == offset
             assert found.size <= max_bytes or len(got) == 1
             assert found.next_offset == got[-1].next_offset

@@ -1,0 +1,93 @@
+"""How a reader uses the chunks of one segment: see `kbroker.tiered.chunk_cache`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from kbroker.runtime.ports import Buffer
+from kbroker.tiered.api import RemoteLogSegmentMetadata, RetriableRemoteStorageError
+from kbroker.tiered.chunks import Chunk, ChunkKey
+
+if TYPE_CHECKING:
+    from kbroker.tiered.chunk_cache import ChunkCache
+
+
+class ChunkReader:
+    """The chunks of one segment that one reader has in use; see `ChunkCache.reader`."""
+
+    __slots__ = ("_cache", "_held", "_segment", "chunk_bytes")
+
+    def __init__(self, cache: ChunkCache, segment: RemoteLogSegmentMetadata) -> None:
+        self.chunk_bytes = cache.chunk_bytes
+        self._cache = cache
+        self._segment = segment
+        self._held: dict[int, Chunk] = {}
+
+    def want(self, number: int, *, is_needed: bool = False) -> Chunk:
+        """A chunk, which is read from now on if it is not there. With `is_needed` it does not wait for memory.
+
+        Errors  RetriableRemoteStorageError (too many wait already)
+        """
+        chunk = self._held.get(number)
+        if chunk is None:
+            chunk = self._cache.want(ChunkKey(self._segment.remote_log_segment_id.id, number, self.chunk_bytes), self)
+            chunk.users += 1
+            self._held[number] = chunk
+        if is_needed:
+            self._cache.hurry(chunk)
+        return chunk
+
+    def want_all(self, numbers: range) -> None:
+        """Have chunks read side by side: the first one, and as many of the others as memory allows.
+
+        Whoever has to wait for memory holds none: else two readers could have what the other one waits for.
+        Errors  RetriableRemoteStorageError (too many wait already)
+        """
+        if self.want(numbers[0]).waits_for_memory:
+            return
+        with suppress(RetriableRemoteStorageError):
+            for number in numbers[1:]:
+                self.want(number)
+
+    def at_hand(self, number: int) -> memoryview | None:
+        """A chunk that is wanted already, if it is there."""
+        chunk = self._held.get(number)
+        return None if chunk is None else chunk.data
+
+    @property
+    def segment(self) -> RemoteLogSegmentMetadata:
+        return self._segment
+
+    async def get(self, number: int, *, is_needed: bool = False) -> memoryview:
+        """A chunk, once it is there. Errors: RemoteStorageError."""
+        chunk = self.want(number, is_needed=is_needed)
+        if chunk.data is None:
+            await chunk.ready.wait()
+            if chunk.error is not None:
+                self._release(number)
+                raise chunk.error.with_traceback(None)
+        assert chunk.data is not None
+        return chunk.data
+
+    def lend(self, pieces: Sequence[Buffer]) -> list[Buffer]:
+        """The same bytes for an answer, which outlive the use of the chunks that `pieces` are parts of."""
+        return self._cache.lend(self._held.values(), pieces)
+
+    def drop(self, number: int) -> None:
+        """What a chunk holds is not what was stored: have it read anew by whoever wants it next."""
+        chunk = self._held.get(number)
+        if chunk is not None:
+            self._cache.drop(chunk)
+            self._release(number)
+
+    def release(self) -> None:
+        """Have nothing in use any more."""
+        for number in tuple(self._held):
+            self._release(number)
+
+    def _release(self, number: int) -> None:
+        chunk = self._held.pop(number)
+        chunk.users -= 1
+        self._cache.on_release(chunk)

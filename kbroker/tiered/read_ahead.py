@@ -1,0 +1,46 @@
+"""Which chunks are read before they are asked for: those behind what a consumer reads on, across segments' ends.
+
+Each request costs the broker and the store the same whatever its size, so neighbours are asked for together: not one as
+soon as one was used, but several when half of those ahead are missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kbroker.tiered.api import RemoteLogSegmentMetadata
+from kbroker.tiered.chunk_cache import ChunkCache
+
+
+def read_ahead(
+    cache: ChunkCache,
+    segment: RemoteLogSegmentMetadata,
+    number: int,
+    *,
+    count: int,
+    following: Callable[[RemoteLogSegmentMetadata], RemoteLogSegmentMetadata | None],
+) -> None:
+    """Have the `count` chunks behind that one read, as far as there are any and memory allows; `following` gives the
+    segment behind one.
+    """
+    missing: list[tuple[RemoteLogSegmentMetadata, range]] = []
+    enough = -(-count // 2)
+    for _ in range(count):
+        number += 1
+        if number * cache.chunk_bytes >= segment.segment_size_in_bytes:
+            behind = following(segment)
+            if behind is None:
+                enough = 0  # there will be no more to wait for
+                break
+            segment, number = behind, 0
+        if cache.knows(segment, number):
+            continue
+        if missing and missing[-1][0] is segment and missing[-1][1].stop == number:
+            missing[-1] = (segment, range(missing[-1][1].start, number + 1))
+        else:
+            missing.append((segment, range(number, number + 1)))
+    if sum(len(numbers) for _, numbers in missing) < enough:
+        return
+    for of_segment, numbers in missing:
+        if not cache.want_ahead(of_segment, numbers):
+            return

@@ -1,0 +1,87 @@
+"""Memory that is used again: `kbroker.tiered.chunk_memory`."""
+
+from __future__ import annotations
+
+import threading
+from random import Random
+
+import pytest
+
+from kbroker.tiered.chunk_memory import ChunkMemory
+
+SIZE = 4_096
+
+
+def test_memory_that_nobody_looks_at_is_taken_again() -> None:
+    memory = ChunkMemory(SIZE)
+    view = memory.take(SIZE)
+    view[:] = b"a" * SIZE
+    assert memory.free_bytes == 0
+    del view
+    assert memory.free_bytes == SIZE
+    assert bytes(memory.take(SIZE)) == b"a" * SIZE, "it is not even cleared"
+
+
+def test_a_part_of_a_part_keeps_the_whole_from_being_taken_again() -> None:
+    memory = ChunkMemory(SIZE)
+    view = memory.take(SIZE)
+    view[:] = b"a" * SIZE
+    part = memoryview(view[1_000:2_000])[10:20]
+    del view
+    other = memory.take(SIZE)
+    other[:] = b"b" * SIZE
+    assert memory.free_bytes == 0
+    assert part == b"a" * 10
+    del part
+    assert memory.free_bytes == SIZE
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_whoever_looks_sees_what_was_there_whatever_others_take_and_leave(seed: int) -> None:
+    draws, memory = Random(seed), ChunkMemory(SIZE)
+    held: list[tuple[int, memoryview]] = []
+    for number in range(1_000):
+        mark = number % 251
+        view = memory.take(SIZE if draws.random() < 0.9 else draws.randrange(1, 3 * SIZE))
+        view[:] = bytes([mark]) * len(view)
+        start = draws.randrange(len(view))
+        held.append((mark, view[start : start + draws.randrange(1, SIZE)]))
+        del view
+        while len(held) > draws.randrange(1, 9):
+            held.pop(draws.randrange(len(held)))
+        for kept, part in held:
+            assert part == bytes([kept]) * len(part)
+    held.clear()
+    assert 0 < memory.free_bytes <= 10 * SIZE, "there were never more at once"
+
+
+def test_what_is_too_much_goes_back_to_the_system() -> None:
+    memory = ChunkMemory(SIZE)
+    taken = [memory.take(SIZE) for _ in range(5)]
+    del taken
+    memory.keep(2 * SIZE + 1)
+    assert memory.free_bytes == 2 * SIZE
+    memory.keep(0)
+    assert memory.free_bytes == 0
+
+
+def test_only_memory_of_the_size_that_is_used_is_kept() -> None:
+    memory = ChunkMemory(SIZE)
+    odd, former = memory.take(SIZE - 1), memory.take(SIZE)
+    assert (len(odd), len(former)) == (SIZE - 1, SIZE)
+    del odd
+    assert memory.free_bytes == 0
+    memory.resize(2 * SIZE)
+    del former
+    assert memory.free_bytes == 0
+    assert len(memory.take(2 * SIZE)) == 2 * SIZE
+    assert memory.free_bytes == 2 * SIZE
+
+
+def test_memory_may_be_let_go_of_in_any_thread() -> None:
+    memory = ChunkMemory(SIZE)
+    held = [memory.take(SIZE)]
+    thread = threading.Thread(target=held.clear)
+    thread.start()
+    thread.join()
+    assert memory.free_bytes == SIZE

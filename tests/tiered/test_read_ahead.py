@@ -1,0 +1,155 @@
+"""What is read before it is asked for: `kbroker.tiered.read_ahead`."""
+
+from __future__ import annotations
+
+import io
+import threading
+from typing import Any, BinaryIO
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from kbroker.runtime.env import RealThreads
+from kbroker.tiered.api import RemoteStorageError
+from kbroker.tiered.chunk_cache import ChunkCache
+from kbroker.tiered.quota import ByteQuota
+from kbroker.tiered.read_ahead import read_ahead
+from tests.tiered.reading_site import SlowEnv, WatchedStorage
+from tests.tiered.shelf import CHUNK, Shelf
+
+
+def ahead(shelf: Shelf, number: int, *, count: int, segment: int = 0, last_segment: int = 0) -> None:
+    """Read ahead of one chunk; the segments follow each other up to the last one."""
+    segments = [shelf.segment(one) for one in range(last_segment + 1)]
+
+    def following(of_segment: Any) -> Any:
+        at = segments.index(of_segment) + 1
+        return segments[at] if at < len(segments) else None
+
+    read_ahead(shelf.cache, shelf.segment(segment), number, count=count, following=following)
+
+
+def asked(shelf: Shelf) -> list[tuple[int, int]]:
+    """(first chunk, bytes) of each request since the last call."""
+    found = [(position // CHUNK, size) for _, position, size in shelf.storage.reads]
+    shelf.storage.reads.clear()
+    return found
+
+
+async def test_neighbours_are_asked_for_together_when_half_of_them_are_missing(autojump_clock: MockClock) -> None:
+    shelf = Shelf(chunks=20)
+    async with shelf.open():
+        ahead(shelf, 0, count=4)
+        await wait_all_tasks_blocked()
+        assert asked(shelf) == [(1, 4 * CHUNK)]
+        ahead(shelf, 1, count=4)
+        await wait_all_tasks_blocked()
+        assert asked(shelf) == [], "three are there, and one alone costs as much as two"
+        ahead(shelf, 2, count=4)
+        await wait_all_tasks_blocked()
+        assert asked(shelf) == [(5, 2 * CHUNK)]
+        for number in range(1, 7):
+            assert await shelf.get(number) == shelf.bytes_of(number)
+        assert asked(shelf) == []
+
+
+async def test_reading_ahead_goes_on_in_the_next_segment_and_up_to_the_very_end(autojump_clock: MockClock) -> None:
+    shelf = Shelf(chunks=60)
+    last = (shelf.segment().segment_size_in_bytes - 1) // CHUNK
+    async with shelf.open():
+        ahead(shelf, last - 2, count=4, last_segment=1)
+        await wait_all_tasks_blocked()
+        assert [first for first, _ in asked(shelf)] == [last - 1, 0]
+        ahead(shelf, last - 2, count=6, segment=1, last_segment=1)
+        await wait_all_tasks_blocked()
+        assert [first for first, _ in asked(shelf)] == [last - 1]
+        ahead(shelf, last - 1, count=6, segment=1, last_segment=1)
+        await wait_all_tasks_blocked()
+        assert asked(shelf) == []
+        for segment, number in ((0, last - 1), (0, last), (1, 0), (1, 1), (1, last - 1), (1, last)):
+            assert await shelf.get(number, segment) == shelf.bytes_of(number, segment)
+        assert asked(shelf) == []
+
+
+async def test_of_the_last_chunk_of_all_even_one_alone_is_read_ahead(autojump_clock: MockClock) -> None:
+    shelf = Shelf(chunks=60)
+    last = (shelf.segment().segment_size_in_bytes - 1) // CHUNK
+    async with shelf.open():
+        ahead(shelf, last - 1, count=6)
+        await wait_all_tasks_blocked()
+        assert [first for first, _ in asked(shelf)] == [last]
+
+
+async def test_only_as_many_are_read_as_there_is_memory_for(autojump_clock: MockClock) -> None:
+    shelf = Shelf(chunks=6)
+    async with shelf.open():
+        ahead(shelf, 0, count=6)
+        await wait_all_tasks_blocked()
+        assert asked(shelf) == [(1, 3 * CHUNK)]
+        assert shelf.cache.unread_bytes == shelf.cache.used_bytes == 3 * CHUNK
+
+
+async def test_what_came_before_a_request_failed_is_there_and_the_rest_is_forgotten(autojump_clock: MockClock) -> None:
+    shelf = Shelf(chunks=20)
+    half = 5 * CHUNK // 2
+    shelf.storage.changes = [lambda data: data[:half], lambda data: data[: CHUNK // 2]]
+    async with shelf.open():
+        ahead(shelf, 0, count=4)
+        with shelf.cache.reader(shelf.segment()) as chunks, pytest.raises(RemoteStorageError, match="ended after"):
+            await chunks.get(3)
+        assert [first for first, _ in asked(shelf)] == [1, 3], "what had come was not asked for again"
+        assert [shelf.cache.has(shelf.segment(), number) for number in range(1, 5)] == [True, True, False, False]
+        assert (shelf.cache.used_bytes, shelf.cache.reading) == (2 * CHUNK, 0)
+        for number in range(1, 5):
+            assert await shelf.get(number) == shelf.bytes_of(number)
+
+
+async def test_a_request_that_broke_off_goes_on_where_it_did(autojump_clock: MockClock) -> None:
+    shelf = Shelf(chunks=20)
+    shelf.storage.changes = [lambda data: data[: 5 * CHUNK // 2]]
+    async with shelf.open():
+        ahead(shelf, 0, count=4)
+        await wait_all_tasks_blocked()
+        assert asked(shelf) == [(1, 4 * CHUNK), (3, 2 * CHUNK)]
+        for number in range(1, 5):
+            assert await shelf.get(number) == shelf.bytes_of(number)
+        assert asked(shelf) == []
+
+
+async def test_the_first_of_several_is_given_before_the_last_has_come() -> None:
+    """Of a request for many chunks each is there when it has come, and not when all have."""
+    shelf = Shelf(chunks=20)
+    segment = shelf.segment()
+    has_first, threads = threading.Event(), RealThreads(max_threads=1)
+
+    class Halting(io.BytesIO):
+        """Gives no second chunk before somebody has the first one."""
+
+        def read(self, size: int | None = -1) -> bytes:
+            if self.tell():
+                assert has_first.wait(10)
+            return super().read(size)
+
+    class HaltingStorage(WatchedStorage):
+        def fetch_log_segment(self, metadata: Any, start_position: int, end_position: int | None = None) -> BinaryIO:
+            with super().fetch_log_segment(metadata, start_position, end_position) as stream:
+                return Halting(stream.read())
+
+    class Env(SlowEnv):
+        def threads(self, max_threads: int) -> Any:
+            return threads
+
+    storage = HaltingStorage(shelf.disk)
+    storage.configure({"dir": "/tier"})
+    shelf.cache = ChunkCache(
+        Env(shelf.disk), shelf.settings, storage=storage, quota=ByteQuota(1 << 62, window_ms=1_000, now_ms=0)
+    )
+    async with shelf.open():
+        assert shelf.cache.want_ahead(segment, range(1, 5))
+        with trio.fail_after(10):
+            assert await shelf.get(1) == shelf.bytes_of(1)
+            assert not shelf.cache.has(segment, 4)
+            has_first.set()
+            for number in range(2, 5):
+                assert await shelf.get(number) == shelf.bytes_of(number)
