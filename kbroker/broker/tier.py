@@ -28,6 +28,7 @@ from kbroker.metadata.image import TOPIC_RESOURCE, Image
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC, is_tierable
 from kbroker.replication.partition import Partition
 from kbroker.runtime.log import logger
+from kbroker.runtime.worker import Runner, Workers, run_here, workers_for
 from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.log import Log
 
@@ -125,6 +126,7 @@ class Tier:
         self._broker = broker
         self._storage: RemoteStorageManager | None = None
         self._metadata: RemoteLogMetadataManager | None = None
+        self._workers: Workers | None = None
         self._nursery: trio.Nursery | None = None
         self._changed = trio.Event()
         self._is_running = False
@@ -214,9 +216,11 @@ class Tier:
             await self._metadata.close()
 
     async def close(self) -> None:
-        """Let go of the store, after everything has ended."""
+        """Let go of the store and of the workers, after everything has ended."""
+        env = self._broker.env
+        if self._workers is not None:
+            await env.run_blocking(self._workers.close)
         if self._storage is not None:
-            env = self._broker.env
             threads = env.threads(1)
             env.abandon_threads()
             with trio.move_on_after(CLOSE_GRACE_MS / 1000):
@@ -253,7 +257,7 @@ class Tier:
                 await nursery.start(run)
             await nursery.start(self.reader.cache.run)
             await nursery.start(self.manager.run)
-            nursery.start_soon(self._expire_indexes)
+            nursery.start_soon(self._let_go_of_the_unused)
             await self._follow(self.manager, task_status)
 
     async def _follow(self, manager: RemoteLogManager, task_status: trio.TaskStatus[None]) -> None:
@@ -271,11 +275,17 @@ class Tier:
             task_status = trio.TASK_STATUS_IGNORED
             await self._changed.wait()
 
-    async def _expire_indexes(self) -> None:
+    async def _let_go_of_the_unused(self) -> None:
         assert self.indexes is not None
         while True:
             await self._broker.env.sleep_ms(EXPIRY_INTERVAL_MS)
             await self._broker.env.run_blocking(self.indexes.expire)
+            if self._workers is not None:
+                await self._broker.env.run_blocking(self._workers.end_idle)
+
+    @property
+    def _run_copying(self) -> Runner:
+        return run_here if self._workers is None else self._workers.run
 
     def _make_storage(self) -> RemoteStorageManager:
         """The plug-in, with its settings. Blocking, since it is imported. Errors: TierRefused."""
@@ -285,6 +295,8 @@ class Tier:
         broker = self._broker
         tier = broker.settings.tier
         name = tier.remote_log_storage_manager_class_name or DEFAULT_STORAGE
+        if tier.kbroker_remote_copy_process_enable:
+            self._workers = workers_for(broker.env.disk, report=log.warning)
         told = {
             "log.dir": broker.replicas.directory.path,
             "broker.id": str(broker.node_id),
@@ -294,7 +306,9 @@ class Tier:
             if name == DEFAULT_STORAGE:
                 from kbroker.tiered.local import LocalRemoteStorage  # noqa: PLC0415
 
-                storage: RemoteStorageManager = LocalRemoteStorage(broker.env.disk)
+                storage: RemoteStorageManager = LocalRemoteStorage(
+                    broker.env.disk, run=run_here if self._workers is None else self._workers.run
+                )
             else:
                 storage = storage_manager(name)
             storage.configure({**tier.rsm_configs, **told})
@@ -347,6 +361,7 @@ class Tier:
             partitions=HeldPartitions(broker),
             broker_id=broker.node_id,
             directory=directory,
+            run=self._run_copying,
         )
         quota = self.manager.fetch_quota
         self.reader = RemoteReader(env, tier, storage=storage, metadata=metadata, indexes=indexes, quota=quota)

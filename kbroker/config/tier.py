@@ -134,6 +134,10 @@ class TierSettings:
     remote_log_metadata_custom_metadata_max_bytes: int = setting(
         default=128, at_least=0, doc="The most that a storage plug-in may have kept for it beside a segment."
     )
+    kbroker_remote_copy_process_enable: bool = setting(
+        default=True,
+        doc="What takes the processor in copying segments is done by another process, so that producers do not notice.",
+    )
     kbroker_remote_chunk_bytes: int = setting(
         default=4 * MB, at_least=64 * 1024, doc="Segments are read from the tier in pieces of this size."
     )

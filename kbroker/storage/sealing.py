@@ -11,13 +11,13 @@ Source  KAFKA-15401; row D10 of the list of faults
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from kbroker.runtime.worker import Runner, run_here
 from kbroker.storage import loader
-from kbroker.storage.batches import scan_valid_batches
 from kbroker.storage.checkpoint import read_file, write_atomically
-from kbroker.storage.index import TIME_ENTRY
 from kbroker.storage.producer_state import ProducerState, parse_snapshot
+from kbroker.storage.reading_through import ClosedSegment, read_through
 from kbroker.storage.segment import (
     INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
@@ -30,10 +30,6 @@ from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from kbroker.storage.log import Log
-
-
-CHUNK_BYTES: Final = 32 << 10
-"""Reading so much at once lets the event loop run about every millisecond even where all batches are small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +54,15 @@ class SealedSegment:
     producer_snapshot: str
 
 
-def seal(log: Log, segment: Segment, *, next_offset: int) -> SealedSegment:
+def seal(log: Log, segment: Segment, *, next_offset: int, run: Runner = run_here) -> SealedSegment:
     """Check a closed segment, and make anew what of its indexes and its snapshot is not as it should be. Blocking.
 
-    The caller holds off the log's removal.
+    The caller holds off the log's removal. `run` reads the segment, perhaps in another process.
     Errors  CORRUPT_MESSAGE (the log itself is damaged), KAFKA_STORAGE_ERROR (also where the segment is gone)
     """
     assert not segment.is_active
     with log.disk_errors():
-        leader_epochs = _read_through(log, segment, next_offset)
+        leader_epochs = _read_through(log, segment, next_offset, run)
         segment.load_timestamps()
         transactions = segment.path(TXN_INDEX_SUFFIX)
         has_transactions = log.disk.exists(transactions) and log.disk.size(transactions) > 0
@@ -86,64 +82,29 @@ def seal(log: Log, segment: Segment, *, next_offset: int) -> SealedSegment:
         )
 
 
-def _read_through(log: Log, segment: Segment, next_offset: int) -> tuple[tuple[int, int], ...]:
+def _read_through(log: Log, segment: Segment, next_offset: int, run: Runner) -> tuple[tuple[int, int], ...]:
     """Compare a segment and its indexes with each other; the leader epochs of its batches. Errors: CORRUPT_MESSAGE."""
-    time_index = _read(log, segment.path(TIME_INDEX_SUFFIX))
-    made = Segment(segment.files, segment.directory, segment.base_offset, interval_bytes=segment.interval_bytes)
-    made.begin_indexes()
-    file = segment.open().file
-    matched, wanted = 0, _time_entry(time_index, 0)
-    epochs = log.leader_epochs.entries
-    epoch = 0
-    found: list[tuple[int, int]] = []
-    for position, header in scan_valid_batches(file, segment.size, chunk_bytes=CHUNK_BYTES):
-        base_offset = header.base_offset
-        if base_offset < segment.base_offset or header.next_offset > next_offset:
-            break
-        while epoch + 1 < len(epochs) and epochs[epoch + 1][1] <= base_offset:
-            epoch += 1
-        if epochs and epochs[epoch][1] <= base_offset and epochs[epoch][0] != header.partition_leader_epoch:
-            break  # no CRC is over this field
-        if not found or found[-1][0] != header.partition_leader_epoch:
-            found.append((header.partition_leader_epoch, base_offset if found else segment.base_offset))
-        made.note_batch(header, position)
-        if wanted == (made.max_timestamp, made.max_timestamp_offset - segment.base_offset):
-            matched += TIME_ENTRY.size
-            wanted = _time_entry(time_index, matched)
-    if made.size != segment.size or file.size() != segment.size:
+    closed = ClosedSegment(
+        log=segment.log_path,
+        offset_index=segment.path(INDEX_SUFFIX),
+        time_index=segment.path(TIME_INDEX_SUFFIX),
+        base_offset=segment.base_offset,
+        next_offset=next_offset,
+        size=segment.size,
+        interval_bytes=segment.interval_bytes,
+        leader_epochs=tuple(log.leader_epochs.entries),
+    )
+    found = run(read_through, log.disk, closed)
+    if found.good_bytes != segment.size or found.file_bytes != segment.size:
         raise KafkaError(
             ErrorCode.CORRUPT_MESSAGE,
-            f"{segment.log_path} is damaged at position {made.size} of {segment.size}: it is not copied",
+            f"{segment.log_path} is damaged at position {found.good_bytes} of {segment.size}: it is not copied",
         )
-    made.add_time_entry()
-    # A stop writes the largest timestamp so far into the time index, so that may have more entries than are due.
-    if (
-        _read(log, segment.path(INDEX_SUFFIX)) != made.offset_index.gathered()
-        or matched != len(time_index)
-        or not _has_all(time_index, made.time_index.gathered())
-    ):
+    if not found.indexes_are_right:
         log.report(f"{segment.path(INDEX_SUFFIX)} or its time index is not what the segment says: both are built anew")
         segment.rebuild_indexes()
         segment.sync(with_indexes=True)
-    return tuple(found)
-
-
-def _read(log: Log, path: str) -> bytes:
-    """What an index file holds, to its last byte; nothing where it is missing."""
-    try:
-        return read_file(log.disk, path)
-    except FileNotFoundError:
-        return b""
-
-
-def _time_entry(data: bytes, position: int) -> tuple[int, int] | None:
-    return TIME_ENTRY.unpack_from(data, position) if position + TIME_ENTRY.size <= len(data) else None
-
-
-def _has_all(data: bytes, due: bytes) -> bool:
-    """Whether a time index has all entries that are due, in their order. As bytes: there may be a million of them."""
-    found = TIME_ENTRY.iter_unpack(data)
-    return all(one in found for one in TIME_ENTRY.iter_unpack(due))
+    return found.leader_epochs
 
 
 def _snapshot_at(log: Log, offset: int) -> str:

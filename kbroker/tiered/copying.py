@@ -102,7 +102,9 @@ async def _sealed(tools: TierTools, log: Log, candidate: CopyCandidate[Segment])
         async with tools.partitions.kept(log):
             if log.is_closed or segment.is_gone:
                 return None
-            return await tools.copy_threads.run_blocking(lambda: seal(log, segment, next_offset=next_offset))
+            return await tools.copy_threads.run_blocking(
+                lambda: seal(log, segment, next_offset=next_offset, run=tools.run)
+            )
     except KafkaError:
         if log.is_closed or segment.is_gone:
             return None

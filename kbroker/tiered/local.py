@@ -22,14 +22,15 @@ import errno
 import posixpath
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import BinaryIO, Final, cast
 from uuid import UUID
 
 from crc32c import crc32c
 
 from kbroker.runtime.disk import RealDisk
-from kbroker.runtime.ports import Disk, File
+from kbroker.runtime.ports import Disk
+from kbroker.runtime.worker import Runner, run_here
 from kbroker.storage.checkpoint import TEMPORARY_SUFFIX, read_file
 from kbroker.tiered.api import (
     IndexType,
@@ -51,7 +52,7 @@ from kbroker.tiered.layout import (
     parse_object_name,
     partition_prefix,
 )
-from kbroker.tiered.moving import Mover
+from kbroker.tiered.moving import move_files, settle_files
 from kbroker.tiered.streams import FileStream
 
 KNOWN_KEYS: Final = frozenset({"dir", "log.dir", "broker.id", "cluster.id"})
@@ -78,12 +79,13 @@ _PASSING: Final = frozenset(
 class LocalRemoteStorage:
     """A RemoteStorageManager, also a listing one, over a directory; see the module's text.
 
-    Shape  `disk` is for tests; settings: `dir`, by default `<log.dir>-tier`
+    Shape  `disk` is for tests; `run` moves files, perhaps in another process; settings: `dir`, by default
+           `<log.dir>-tier`
     """
 
-    def __init__(self, disk: Disk | None = None) -> None:
+    def __init__(self, disk: Disk | None = None, *, run: Runner = run_here) -> None:
         self._disk: Disk = RealDisk() if disk is None else disk
-        self._mover = Mover(self._disk)
+        self._run = run
         self._root = ""
         self._cluster_id = ""
         self._names = threading.Lock()  # held while directories are made or removed
@@ -168,31 +170,22 @@ class LocalRemoteStorage:
         self, metadata: RemoteLogSegmentMetadata, sources: Mapping[str, str | bytes], paths: Mapping[str, str]
     ) -> None:
         """Write the files and the manifest, make them durable, and compare them with what was sent."""
-        sent: dict[str, StoredFile] = {}
-        with ExitStack() as opened:
-            targets: dict[str, File] = {}
-            for kind, path in paths.items():
-                target = targets[kind] = self._disk.open(path, create=True)
-                opened.callback(target.close)
-                target.truncate(0)
-            for kind, source in sources.items():
-                target = targets[kind]
-                sent[kind] = (
-                    self._mover.move(source, target) if isinstance(source, str) else self._mover.write([source], target)
-                )
-            if sent[SEGMENT].size != metadata.segment_size_in_bytes:
-                raise RemoteStorageError(
-                    f"{_describe(metadata)} has {sent[SEGMENT].size} bytes, not {metadata.segment_size_in_bytes}"
-                )
-            manifest = Manifest(metadata, self._cluster_id, dict(sent))
-            sent[MANIFEST] = self._mover.write([manifest.to_bytes()], targets[MANIFEST])
-            # All are on their way by now, so the first of these syncs does most of what the others are for.
-            for target in targets.values():
-                target.sync()
-            for kind, target in targets.items():
-                stored = self._mover.sum(target)
-                if stored != sent[kind]:
-                    raise RemoteStorageError(f"{paths[kind]} is not what was written: {stored}, sent were {sent[kind]}")
+        for path in paths.values():
+            self._disk.open(path, create=True).close()
+        moved = self._run(move_files, self._disk, {paths[kind]: source for kind, source in sources.items()})
+        sent = {kind: StoredFile(*moved[paths[kind]]) for kind in sources}
+        if sent[SEGMENT].size != metadata.segment_size_in_bytes:
+            raise RemoteStorageError(
+                f"{_describe(metadata)} has {sent[SEGMENT].size} bytes, not {metadata.segment_size_in_bytes}"
+            )
+        manifest = Manifest(metadata, self._cluster_id, dict(sent))
+        moved = move_files(self._disk, {paths[MANIFEST]: manifest.to_bytes()})
+        sent[MANIFEST] = StoredFile(*moved[paths[MANIFEST]])
+        found = self._run(settle_files, self._disk, tuple(paths.values()))
+        for kind, path in paths.items():
+            stored = StoredFile(*found[path])
+            if stored != sent[kind]:
+                raise RemoteStorageError(f"{path} is not what was written: {stored}, sent were {sent[kind]}")
 
     def _publish(self, metadata: RemoteLogSegmentMetadata, temporary: Mapping[str, str], published: list[str]) -> None:
         directory = self._directory(metadata)

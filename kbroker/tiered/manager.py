@@ -29,6 +29,7 @@ from kbroker.config.tier import TierSettings
 from kbroker.runtime.cautious_clock import CautiousClock
 from kbroker.runtime.log import logger
 from kbroker.runtime.net_ports import Env
+from kbroker.runtime.worker import Runner, run_here
 from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.durable import is_fatal
 from kbroker.tiered import tasks
@@ -73,6 +74,7 @@ class RemoteLogManager:
         partitions: PartitionWriter,
         broker_id: int,
         directory: str,
+        run: Runner = run_here,
     ) -> None:
         """`directory` is the data directory: what may be in the tier is written down there."""
         self.env = env
@@ -87,6 +89,7 @@ class RemoteLogManager:
             partitions=partitions,
             broker_id=broker_id,
             copy_threads=env.threads(settings.remote_log_manager_copier_thread_pool_size),
+            run=run,
             delete_threads=env.threads(settings.remote_log_manager_expiration_thread_pool_size),
             clock=CautiousClock(env, report=log.warning),
             finishing=self._finishing,

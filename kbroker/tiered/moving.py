@@ -1,98 +1,106 @@
 """Moving the bytes of files, with size and checksum, so that whoever produces meanwhile hardly notices.
 
-Measured beside a producer of single records: each call of the system that another thread makes costs the event loop a
-chance to wait for the interpreter, so pieces are not small. New memory for each piece costs page faults and unmappings,
-which the kernel does in the way of the other threads, so on the real disk a buffer is used again. What is written is
-sent on its way to the disk piece by piece, so that no flood of dirty pages stands before an append, but it is synced
-seldom: each sync is a commit of the file system's journal, for which appends wait too.
+On a real disk all of it is done by another process (see `kbroker.runtime.worker`): what is here are its functions,
+which need nothing but paths, and bear to be called again after somebody died in the middle of them. They do not make
+files, lest one who comes too late leave something behind.
+
+Measured beside a producer of single records, in one process: each call of the system that another thread makes costs
+the event loop a chance to wait for the interpreter, so pieces are not small. New memory for each piece costs page
+faults and unmappings, which the kernel does in the way of the other threads, so on the real disk a buffer is used
+again. What is written is sent on its way to the disk piece by piece, so that no flood of dirty pages stands before an
+append, but it is synced seldom: each sync is a commit of the file system's journal, for which appends wait too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from crc32c import crc32c
 
 from kbroker.runtime.disk import RealFile
 from kbroker.runtime.ports import Buffer, Disk, File
-from kbroker.tiered.layout import StoredFile
 
 PIECE_BYTES: Final = 4 << 20
 SYNC_BYTES: Final = 16 << 20
 
+Sum = tuple[int, int]
+"""What a file holds: its size in bytes and its CRC-32C."""
 
-class Mover:
-    """Reads and writes whole files in pieces. Used by several threads at once; holds as many buffers as those were."""
 
-    def __init__(self, disk: Disk) -> None:
-        self._disk = disk
-        self._buffers: list[bytearray] = []
+def move_files(disk: Disk, sources: Mapping[str, str | bytes]) -> dict[str, Sum]:
+    """Write a file's contents, or some bytes, to each of these paths, where there are files; what was read.
 
-    def move(self, path: str, target: File) -> StoredFile:
-        """Write all of a file to `target`, which is empty; what was read. The end is not synced."""
-        source = self._disk.open(path, writable=False)
+    Nothing is durable by that. Errors: OSError
+    """
+    buffer = memoryview(bytearray(PIECE_BYTES if any(isinstance(one, str) for one in sources.values()) else 0))
+    sent: dict[str, Sum] = {}
+    for path, source in sources.items():
+        target = disk.open(path)
         try:
-            with self._pieces(source) as pieces:
-                return self.write(pieces, target)
+            target.truncate(0)
+            if isinstance(source, bytes):
+                sent[path] = _write([source], target)
+                continue
+            file = disk.open(source, writable=False)
+            try:
+                sent[path] = _write(_pieces(file, buffer), target)
+            finally:
+                file.close()
         finally:
-            source.close()
-
-    def write(self, pieces: Iterable[Buffer], target: File) -> StoredFile:
-        """Write pieces to `target`, which is empty. The end is not synced."""
-        position = synced = checksum = 0
-        for piece in pieces:
-            if position - synced >= SYNC_BYTES:
-                target.sync()
-                synced = position
-            target.pwrite(piece, position)
-            if isinstance(target, RealFile):
-                target.begin_write_back(position, len(piece))
-            checksum = crc32c(piece, checksum)
-            position += len(piece)
-        return StoredFile(position, checksum)
-
-    def sum(self, file: File) -> StoredFile:
-        """What is in a file."""
-        with self._pieces(file) as pieces:
-            return _summed(pieces)
-
-    @contextmanager
-    def _pieces(self, file: File) -> Iterator[Iterator[Buffer]]:
-        """All of a file in pieces, each of which is done with before the next is asked for."""
-        if not isinstance(file, RealFile):
-            yield _allocated_pieces(file)
-            return
-        try:
-            buffer = self._buffers.pop()
-        except IndexError:
-            buffer = bytearray(PIECE_BYTES)
-        try:
-            yield _buffered_pieces(file, buffer)
-        finally:
-            self._buffers.append(buffer)
+            target.close()
+    return sent
 
 
-def _allocated_pieces(file: File) -> Iterator[Buffer]:
-    position = 0
-    while piece := file.pread(PIECE_BYTES, position):
-        yield piece
+def settle_files(disk: Disk, paths: Iterable[str]) -> dict[str, Sum]:
+    """Make the contents of files durable and read them back; what is in each. Errors: OSError."""
+    files: dict[str, File] = {}
+    try:
+        for path in paths:
+            files[path] = disk.open(path)
+        # All are on their way by now, so the first of these syncs does most of what the others are for.
+        for file in files.values():
+            file.sync()
+        buffer = memoryview(bytearray(PIECE_BYTES))
+        return {path: _sum(_pieces(file, buffer)) for path, file in files.items()}
+    finally:
+        for file in files.values():
+            file.close()
+
+
+def _write(pieces: Iterable[Buffer], target: File) -> Sum:
+    """Write pieces to a file that is empty. The end is not synced."""
+    position = synced = checksum = 0
+    for piece in pieces:
+        if position - synced >= SYNC_BYTES:
+            target.sync()
+            synced = position
+        target.pwrite(piece, position)
+        if isinstance(target, RealFile):
+            target.begin_write_back(position, len(piece))
+        checksum = crc32c(piece, checksum)
         position += len(piece)
+    return position, checksum
 
 
-def _buffered_pieces(file: RealFile, buffer: bytearray) -> Iterator[Buffer]:
-    view, position = memoryview(buffer), 0
-    while size := file.pread_into(view, position):
-        yield view[:size]
-        if size < len(view):
+def _pieces(file: File, buffer: memoryview) -> Iterator[Buffer]:
+    """All of a file in pieces, each of which is done with before the next is asked for."""
+    position = 0
+    if not isinstance(file, RealFile):
+        while piece := file.pread(PIECE_BYTES, position):
+            yield piece
+            position += len(piece)
+        return
+    while size := file.pread_into(buffer, position):
+        yield buffer[:size]
+        if size < len(buffer):
             return
         position += size
 
 
-def _summed(pieces: Iterable[Buffer]) -> StoredFile:
+def _sum(pieces: Iterable[Buffer]) -> Sum:
     size = checksum = 0
     for piece in pieces:
         checksum = crc32c(piece, checksum)
         size += len(piece)
-    return StoredFile(size, checksum)
+    return size, checksum

@@ -10,6 +10,7 @@ from uuid import UUID
 from kbroker.config.tier import TierSettings
 from kbroker.runtime.cautious_clock import CautiousClock
 from kbroker.runtime.net_ports import Env, Threads
+from kbroker.runtime.worker import Runner
 from kbroker.tiered.api import (
     RemoteLogMetadataManager,
     RemoteLogSegmentId,
@@ -41,6 +42,7 @@ class TierTools:
 
     Shape  copy_threads and delete_threads are threads for calls of the storage manager: neither waits for the other,
            nor appends for either
+    Shape  run does in those threads what takes the processor, perhaps in another process
     Shape  clock is the wall clock for what destroys
     """
 
@@ -52,6 +54,7 @@ class TierTools:
     partitions: PartitionWriter
     broker_id: int
     copy_threads: Threads
+    run: Runner
     delete_threads: Threads
     clock: CautiousClock
     finishing: Finishing
