@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -47,14 +48,21 @@ class Rival:
         return time.perf_counter() - began
 
     def resident_mib(self) -> float:
-        """The process's resident memory."""
-        status = Path(f"/proc/{self.broker.pid}/status").read_text()
-        return int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) / 1024
+        """The resident memory of its process and of those that this has started."""
+        found = _resident_kib(self.broker.pid)
+        for child in _children(self.broker.pid):
+            with contextlib.suppress(OSError, IndexError):  # it has ended meanwhile
+                found += _resident_kib(child)
+        return found / 1024
 
     def cpu_seconds(self) -> float:
-        """User and system time of all its threads until now."""
-        fields = Path(f"/proc/{self.broker.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        """User and system time until now of all its threads, and of the processes that it has started."""
+        # One that has ended counts with its parent.
+        found = sum(_times(self.broker.pid)[:4])
+        for child in _children(self.broker.pid):
+            with contextlib.suppress(OSError):
+                found += sum(_times(child)[:2])
+        return found / _TICKS
 
     def topic(self, stem: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None) -> str:
         """Create a topic and wait for its leaders."""
@@ -105,6 +113,21 @@ class Rival:
         if done.returncode != 0 or not found:
             raise RuntimeError(f"ProducerPerformance on {self.name} failed:\n{done.stdout}{done.stderr}")
         return float(found[-1])
+
+
+def _children(pid: int) -> list[int]:
+    """The processes that a process has started and that still are."""
+    lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [int(child) for text in lists for child in text.split()]
+
+
+def _resident_kib(pid: int) -> int:
+    return int(re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[0])
+
+
+def _times(pid: int) -> list[int]:
+    """User and system time of a process, then those of its children that have ended; in ticks."""
+    return [int(one) for one in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]]
 
 
 def _create(topic: dict[str, object]) -> bytes:

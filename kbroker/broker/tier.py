@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 LOWEST_METADATA_VERSION: Final = 9
 """3.5-IV0, below which a broker has no way to tell a follower of its local log's start."""
 EXPIRY_INTERVAL_MS: Final = 60_000
+IDLE_WORKERS_INTERVAL_MS: Final = 10_000
 STOP_GRACE_MS: Final = 3_000
 CLOSE_GRACE_MS: Final = 1_000
 PARTITIONS_KEY: Final = "remote.log.metadata.topic.num.partitions"
@@ -257,7 +258,9 @@ class Tier:
                 await nursery.start(run)
             await nursery.start(self.reader.cache.run)
             await nursery.start(self.manager.run)
-            nursery.start_soon(self._let_go_of_the_unused)
+            nursery.start_soon(self._expire_indexes)
+            if self._workers is not None:
+                nursery.start_soon(self._end_idle_workers, self._workers)
             await self._follow(self.manager, task_status)
 
     async def _follow(self, manager: RemoteLogManager, task_status: trio.TaskStatus[None]) -> None:
@@ -275,13 +278,17 @@ class Tier:
             task_status = trio.TASK_STATUS_IGNORED
             await self._changed.wait()
 
-    async def _let_go_of_the_unused(self) -> None:
+    async def _expire_indexes(self) -> None:
         assert self.indexes is not None
         while True:
             await self._broker.env.sleep_ms(EXPIRY_INTERVAL_MS)
             await self._broker.env.run_blocking(self.indexes.expire)
-            if self._workers is not None:
-                await self._broker.env.run_blocking(self._workers.end_idle)
+
+    async def _end_idle_workers(self, workers: Workers) -> None:
+        while True:
+            await self._broker.env.sleep_ms(IDLE_WORKERS_INTERVAL_MS)
+            if workers.pids:
+                await self._broker.env.run_blocking(workers.end_idle)
 
     @property
     def _run_copying(self) -> Runner:

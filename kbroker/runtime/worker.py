@@ -8,15 +8,16 @@ by a thread that waits for the answer without the lock. `kbroker.runtime.working
                 there was nothing to do for a while, by `end_idle`
     errors      of the function are raised here as they were there
     a failure   of the process (killed, out of memory, an answer that is none) is nobody's error: it is ended, and the
-                function is called here. So a function must bear to be begun twice. After three in a row no process is
-                started any more
+                function is called here, unless it must not be begun twice: then EAGAIN says that nobody knows. After
+                three failures in a row no process is started any more
     its end     a process ends with the pipe to it, so at the latest with this process, however that ends
 
-Source  measured: see docs/benchmarks.md, "produce p99 while 1 GB moves to the directory tier"
+Source  measured: see docs/benchmarks.md, Produce while 1 GB moves to the directory tier
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -41,10 +42,18 @@ END_GRACE_S: Final = 2.0
 class Runner(Protocol):
     """Who calls a function and waits for its result."""
 
-    def __call__(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result: ...
+    def __call__(
+        self, function: Callable[[*Arguments], Result], *arguments: *Arguments, may_repeat: bool = True
+    ) -> Result:
+        """Blocking. Errors: those of the function; OSError (EAGAIN) without `may_repeat`: it may have done anything."""
+        ...
 
 
-def run_here(function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+def run_here(
+    function: Callable[[*Arguments], Result],
+    *arguments: *Arguments,
+    may_repeat: bool = True,  # noqa: ARG001  (a Runner has it)
+) -> Result:
     """A Runner that just does it."""
     return function(*arguments)
 
@@ -137,11 +146,8 @@ class Workers:
         with self._guard:
             return [one.pid for one in (*self._idle, *self._busy)]
 
-    def run(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-        """Call a function that has a name, with arguments and a result that can be pickled, and wait. Blocking.
-
-        Errors  those of the function
-        """
+    def run(self, function: Callable[[*Arguments], Result], *arguments: *Arguments, may_repeat: bool = True) -> Result:
+        """Call a function that has a name, with arguments and a result that can be pickled. See Runner."""
         with self._turns:
             worker = self._take()
             if worker is not None:
@@ -149,6 +155,8 @@ class Workers:
                     result = worker.call(function, *arguments)
                 except WorkerFailed as failure:
                     self._note_failure(failure)
+                    if not may_repeat:
+                        raise OSError(errno.EAGAIN, str(failure)) from failure
                 except BaseException:
                     self._give_back(worker)
                     raise
@@ -209,7 +217,7 @@ class Workers:
         with self._guard:
             self._failures += 1
             is_last = self._failures == MAX_FAILURES
-        self._report(f"a worker failed, so what it did is done in this process: {error}")
+        self._report(f"a worker failed; what it did is done again: {error}")
         if is_last:
             self._report("no worker is started any more: what they are for is done in this process from now on")
 

@@ -181,7 +181,8 @@ class LocalRemoteStorage:
         manifest = Manifest(metadata, self._cluster_id, dict(sent))
         moved = move_files(self._disk, {paths[MANIFEST]: manifest.to_bytes()})
         sent[MANIFEST] = StoredFile(*moved[paths[MANIFEST]])
-        found = self._run(settle_files, self._disk, tuple(paths.values()))
+        # Who dies after a sync has failed takes that with him: another sync would succeed, and nothing be durable.
+        found = self._run(settle_files, self._disk, tuple(paths.values()), may_repeat=False)
         for kind, path in paths.items():
             stored = StoredFile(*found[path])
             if stored != sent[kind]:

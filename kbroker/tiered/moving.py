@@ -1,8 +1,7 @@
 """Moving the bytes of files, with size and checksum, so that whoever produces meanwhile hardly notices.
 
 On a real disk all of it is done by another process (see `kbroker.runtime.worker`): what is here are its functions,
-which need nothing but paths, and bear to be called again after somebody died in the middle of them. They do not make
-files, lest one who comes too late leave something behind.
+which need nothing but paths. They do not make files, lest one who comes too late leave something behind.
 
 Measured beside a producer of single records, in one process: each call of the system that another thread makes costs
 the event loop a chance to wait for the interpreter, so pieces are not small. New memory for each piece costs page
@@ -31,7 +30,7 @@ Sum = tuple[int, int]
 def move_files(disk: Disk, sources: Mapping[str, str | bytes]) -> dict[str, Sum]:
     """Write a file's contents, or some bytes, to each of these paths, where there are files; what was read.
 
-    Nothing is durable by that. Errors: OSError
+    Nothing is durable by that. After somebody died in the middle of it, it can be done again. Errors: OSError
     """
     buffer = memoryview(bytearray(PIECE_BYTES if any(isinstance(one, str) for one in sources.values()) else 0))
     sent: dict[str, Sum] = {}

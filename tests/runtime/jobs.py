@@ -1,0 +1,91 @@
+"""Functions for worker processes, which import nothing but this."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+from kbroker.runtime.disk import RealDisk, RealFile
+from kbroker.runtime.ports import Buffer
+from wire.errors import ErrorCode, KafkaError
+
+
+def modules() -> list[str]:
+    return sorted(sys.modules)
+
+
+def open_file(path: str) -> None:
+    os.close(os.open(path, os.O_RDONLY))
+
+
+def refuse(code: int, message: str) -> None:
+    raise KafkaError(ErrorCode(code), message)
+
+
+def print_something() -> int:
+    sys.stdout.write("this is no reply")
+    sys.stdout.flush()
+    return os.getpid()
+
+
+def answer(reply: bytes, asking_pid: int) -> str:
+    """Write bytes where replies belong, but only in a process that was asked."""
+    if os.getpid() != asking_pid:
+        os.write(3, reply)
+        os._exit(0)
+    return "done by who asked"
+
+
+def die(asking_pid: int) -> int:
+    if os.getpid() != asking_pid:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.getpid()
+
+
+def run_out_of_memory(asking_pid: int) -> int:
+    if os.getpid() != asking_pid:
+        raise MemoryError
+    return os.getpid()
+
+
+def return_what_cannot_be_sent(asking_pid: int) -> object:
+    return os.getpid() if os.getpid() == asking_pid else (lambda: None)
+
+
+def work_for_ever(path: str) -> None:
+    """Say who does it, and go on."""
+    with open(path, "w") as file:
+        file.write(f"{os.getpid()}\n")
+    while True:
+        time.sleep(60)
+
+
+class DeadlyDisk(RealDisk):
+    """The real disk; who is not the one who made it dies in the middle of an operation on it: write or sync."""
+
+    def __init__(self, operation: str) -> None:
+        self.operation, self.pid = operation, os.getpid()
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
+        file = super().open(path, create=create, writable=writable)
+        deadly = DeadlyFile(path, os.dup(file.fileno()))
+        deadly.operation = "" if os.getpid() == self.pid else self.operation
+        file.close()
+        return deadly
+
+
+class DeadlyFile(RealFile):
+    __slots__ = ("operation",)
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        if self.operation == "write":
+            super().pwrite(b"\xff" * (len(data) // 2), position)
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().pwrite(data, position)
+
+    def sync(self) -> None:
+        if self.operation == "sync":
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().sync()

@@ -1,0 +1,261 @@
+"""Worker processes: `kbroker.runtime.worker` and `kbroker.runtime.working`."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kbroker.runtime.disk import RealDisk
+from kbroker.runtime.worker import MAX_FAILURES, Workers, run_here, workers_for
+from kbroker.runtime.working import FRAME, MAGIC, MAX_FRAME_BYTES, NICENESS, BrokenFrame, read_frame, write_frame
+from kbroker.storage.reading_through import read_through
+from kbroker.testing.disk import SimulatedDisk
+from kbroker.tiered.moving import move_files
+from tests.runtime import jobs
+from wire.errors import ErrorCode, KafkaError
+
+WAIT_MS = 20_000
+
+
+@pytest.fixture
+def told() -> list[str]:
+    """What was reported."""
+    return []
+
+
+@pytest.fixture
+def workers(told: list[str]) -> Iterator[Workers]:
+    made = Workers(report=told.append)
+    yield made
+    made.close()
+    assert made.pids == []
+
+
+def has_ended(pidfd: int) -> bool:
+    """Wait for the end of a process; whether it came."""
+    waiting = select.poll()
+    waiting.register(pidfd, select.POLLIN)
+    return bool(waiting.poll(WAIT_MS))
+
+
+# --- the protocol -----------------------------------------------------------------------------------------------------
+
+
+def through_a_pipe(data: bytes) -> object:
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, data)
+        os.close(writing)
+        return read_frame(reading)
+    finally:
+        os.close(reading)
+
+
+def framed(data: bytes) -> bytes:
+    return FRAME.pack(MAGIC, len(data), zlib.crc32(data)) + data
+
+
+GOOD = framed(pickle.dumps((True, {"size": 5})))
+
+
+def test_a_frame_of_any_size_arrives_as_it_was() -> None:
+    for value in (None, (True, b""), {"text": "x" * 10_000}):
+        reading, writing = os.pipe()
+        write_frame(writing, value)
+        os.close(writing)
+        assert read_frame(reading) == value
+        with pytest.raises(EOFError):
+            read_frame(reading)
+        os.close(reading)
+
+
+@pytest.mark.parametrize("size", range(1, len(GOOD)))
+def test_a_frame_that_is_cut_anywhere_is_none(size: int) -> None:
+    with pytest.raises(BrokenFrame):
+        through_a_pipe(GOOD[:size])
+
+
+@pytest.mark.parametrize("position", range(len(GOOD)))
+def test_a_bit_flipped_anywhere_in_a_frame_is_found(position: int) -> None:
+    data = bytearray(GOOD)
+    data[position] ^= 0x10
+    with pytest.raises(BrokenFrame):
+        through_a_pipe(bytes(data))
+
+
+@pytest.mark.parametrize(
+    "data", [FRAME.pack(MAGIC, MAX_FRAME_BYTES + 1, 0), b"Traceback (most recent call last):\n", framed(b"no pickle")]
+)
+def test_what_is_no_frame_is_refused(data: bytes) -> None:
+    with pytest.raises(BrokenFrame):
+        through_a_pipe(data)
+
+
+# --- working ----------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_started_before_there_is_something_to_do(workers: Workers) -> None:
+    assert workers.pids == []
+    pid = workers.run(os.getpid)
+    assert pid != os.getpid()
+    assert workers.pids == [pid]
+    assert workers.run(os.getpid) == pid, "the same one goes on"
+
+
+def test_a_worker_yields_to_others_and_is_in_no_group_of_a_terminal(workers: Workers) -> None:
+    assert workers.run(os.nice, 0) == min(os.nice(0) + NICENESS, 19)
+    assert workers.run(os.getpgrp) != os.getpgrp()
+
+
+def test_a_worker_that_copies_imports_little(workers: Workers, tmp_path: Path) -> None:
+    (tmp_path / "to").touch()
+    to = str(tmp_path / "to")
+    assert workers.run(move_files, RealDisk(), {to: b"some"})[to][0] == 4
+    with pytest.raises(AttributeError):
+        workers.run(read_through, RealDisk(), None)  # type: ignore[arg-type]  # imported is enough
+    imported = set(workers.run(jobs.modules))
+    assert "kbroker.storage.reading_through" in imported
+    for name in ("trio", "subprocess", "construct", "numpy", "kbroker.storage.log", "kbroker.tiered.local"):
+        assert name not in imported
+
+
+def test_errors_come_back_as_they_were(workers: Workers, tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    with pytest.raises(FileNotFoundError) as absent:
+        workers.run(jobs.open_file, missing)
+    assert (absent.value.errno, absent.value.filename) == (2, missing)
+    with pytest.raises(KafkaError) as refused:
+        workers.run(jobs.refuse, int(ErrorCode.CORRUPT_MESSAGE), "why")
+    assert (refused.value.code, refused.value.message) == (ErrorCode.CORRUPT_MESSAGE, "why")
+    assert len(workers.pids) == 1, "nothing is wrong with the worker"
+
+
+def test_what_a_function_prints_is_no_reply(workers: Workers) -> None:
+    assert [workers.run(jobs.print_something)] == workers.pids
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_for_the_broker_does_not_end_a_worker(number: int, workers: Workers, told: list[str]) -> None:
+    pid = workers.run(os.getpid)
+    os.kill(pid, number)
+    assert workers.run(os.getpid) == pid
+    assert told == []
+
+
+# --- failing ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("job", [jobs.die, jobs.run_out_of_memory, jobs.return_what_cannot_be_sent])
+def test_what_a_worker_does_not_do_is_done_here(job: object, workers: Workers, told: list[str]) -> None:
+    assert callable(job)
+    assert workers.run(job, os.getpid()) == os.getpid()
+    assert len(told) == 1
+    assert workers.pids == []
+    assert workers.run(os.getpid) not in (None, os.getpid()), "the next one is a new one"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"",
+        b"x",
+        GOOD[:-1],
+        b"x" * 100,
+        framed(b"no pickle"),
+        *(framed(pickle.dumps(value)) for value in (None, 5, (True,), (False, "no error"), ("True", 1), (2, 3))),
+    ],
+)
+def test_an_answer_that_is_none_is_never_taken_for_one(reply: bytes, workers: Workers, told: list[str]) -> None:
+    assert workers.run(jobs.answer, reply, os.getpid()) == "done by who asked"
+    assert len(told) == 1
+
+
+def test_what_must_not_be_begun_twice_is_not(workers: Workers) -> None:
+    with pytest.raises(BlockingIOError, match="ended with -9"):
+        workers.run(jobs.die, os.getpid(), may_repeat=False)
+
+
+def test_a_worker_that_was_killed_while_it_had_nothing_to_do_is_replaced(workers: Workers, told: list[str]) -> None:
+    first = workers.run(os.getpid)
+    pidfd = os.pidfd_open(first)
+    os.kill(first, signal.SIGKILL)
+    assert has_ended(pidfd)
+    os.close(pidfd)
+    assert workers.run(os.getpid) == os.getpid()
+    assert workers.run(os.getpid) not in (first, os.getpid())
+    assert len(told) == 1
+
+
+def test_after_three_failures_in_a_row_all_is_done_here(workers: Workers, told: list[str]) -> None:
+    for _ in range(MAX_FAILURES - 1):
+        workers.run(jobs.die, os.getpid())
+    assert workers.run(os.getpid) != os.getpid(), "a success begins the count anew"
+    for _ in range(MAX_FAILURES):
+        workers.run(jobs.die, os.getpid())
+    assert workers.run(os.getpid) == os.getpid()
+    assert workers.pids == []
+    assert "no worker is started any more" in told[-1]
+
+
+def test_a_python_that_cannot_be_started_is_no_misfortune(
+    workers: Workers, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert workers.run(os.getpid) == os.getpid()
+    assert "/nowhere/python" in told[0]
+
+
+# --- ending -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_ends_when_it_had_nothing_to_do_for_a_while(workers: Workers) -> None:
+    first = workers.run(os.getpid)
+    workers.end_idle()
+    assert workers.run(os.getpid) == first, "it had"
+    workers.end_idle()
+    assert workers.pids == [first]
+    pidfd = os.pidfd_open(first)
+    workers.end_idle()
+    assert workers.pids == []
+    assert has_ended(pidfd)
+    os.close(pidfd)
+    assert workers.run(os.getpid) not in (first, os.getpid())
+
+
+def test_after_the_end_all_is_done_here(workers: Workers) -> None:
+    workers.run(os.getpid)
+    workers.close()
+    assert workers.run(os.getpid) == os.getpid()
+
+
+def test_a_worker_ends_with_who_asked_also_by_kill_9_and_in_the_middle_of_its_work(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    script = (
+        "import sys; from tests.runtime import jobs; from kbroker.runtime.worker import Workers;"
+        f"Workers(report=print).run(jobs.work_for_ever, {str(fifo)!r})"
+    )
+    root = Path(__file__).parents[2]
+    asking = subprocess.Popen([sys.executable, "-c", script], cwd=root)
+    with open(fifo) as opened:
+        pidfd = os.pidfd_open(int(opened.readline()))
+    asking.kill()
+    assert asking.wait() == -signal.SIGKILL
+    assert has_ended(pidfd)
+    os.close(pidfd)
+
+
+def test_a_simulated_disk_has_no_workers() -> None:
+    assert workers_for(SimulatedDisk(), report=print) is None
+    assert workers_for(jobs.DeadlyDisk("write"), report=print) is None
+    assert workers_for(RealDisk(), report=print) is not None
+    assert run_here(os.getpid) == os.getpid()
