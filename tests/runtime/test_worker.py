@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,17 @@ def test_a_signal_for_the_broker_does_not_end_a_worker(number: int, workers: Wor
     os.kill(pid, number)
     assert workers.run(os.getpid) == pid
     assert told == []
+
+
+def test_two_work_at_once(workers: Workers, tmp_path: Path) -> None:
+    fifo = str(tmp_path / "fifo")
+    os.mkfifo(fifo)
+    with ThreadPoolExecutor(2) as threads:
+        # Neither returns before the other is there.
+        both = [threads.submit(workers.run, os.open, fifo, flag) for flag in (os.O_RDONLY, os.O_WRONLY)]
+        for one in both:
+            one.result()
+    assert len(workers.pids) == 2
 
 
 # --- failing ----------------------------------------------------------------------------------------------------------
