@@ -91,9 +91,12 @@ def test_whatever_kills_the_process_the_copies_are_right(tmp_path: Path) -> None
                     killed.add(pid)
             return local_bytes(directory, "orders") < SEGMENT_BYTES
 
-        produce(broker, "orders", 0, RECORDS)
-        until(broker, kill)
-        consume(broker, "orders", RECORDS)
+        for begun in range(0, 3 * RECORDS, RECORDS):
+            produce(broker, "orders", begun, begun + RECORDS)
+            until(broker, kill)
+            # One that has ended its work is missed when the next segment is to be copied.
+            kill()
+        consume(broker, "orders", 3 * RECORDS)
         code, _ = broker.stop()
         errors = broker.stop_and_read_errors()
     assert code == 0
