@@ -1,7 +1,7 @@
 """Spark for the jobs of the command line: a session, its noise kept away, and its errors as one sentence.
 
 Spark's JVM writes its log to the standard error that it was started with, so it is started with a file in its place. If
-the job fails the file stays and is named; what kbroker's own code warns of there is told.
+a failure is Spark's own the file stays and is named; what kbroker's own code warns of there is told.
 """
 
 from __future__ import annotations
@@ -61,16 +61,15 @@ def spark_session(options: argparse.Namespace) -> Iterator[SparkSession]:
         finally:
             if running is None:
                 session.stop()
-        log.is_needed = False
 
 
 class _Log:
-    """Where Spark's log goes. Shape: is_needed says that it is kept, because somebody may want to look."""
+    """Where Spark's log goes. Shape: is_needed says that it is kept, because a message names it."""
 
     def __init__(self, path: str, *, is_asked_for: bool) -> None:
         self.path = path
         self.is_asked_for = is_asked_for
-        self.is_needed = True
+        self.is_needed = False
 
     def tell_warnings(self) -> None:
         """What of the log concerns the user: what the data source left out, as it was allowed to."""
@@ -90,9 +89,6 @@ def _log(wanted: Path | None) -> Iterator[_Log]:
     log = _Log(path, is_asked_for=wanted is not None)
     try:
         yield log
-    except KeyboardInterrupt:
-        log.is_needed = False
-        raise
     finally:
         log.tell_warnings()
         if not log.is_needed and not log.is_asked_for:
@@ -153,6 +149,7 @@ def explain(error: Exception, log: _Log) -> str:
     found = _OURS.findall(text)
     if found:
         return str(found[-1])
+    log.is_needed = True
     line = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     return f"{line} (Spark's log is {log.path})"
 
