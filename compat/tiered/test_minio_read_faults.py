@@ -25,6 +25,7 @@ from compat.tiered.minio_fixtures import admin, fails_with, is_whole, read
 from kbroker.testing.remote_segments import WrittenSegment
 from kbroker.tiered.api import (
     IndexType,
+    RemoteObjectDamaged,
     RemoteResourceNotFound,
     RemoteStorageError,
     RetriableRemoteStorageError,
@@ -203,7 +204,7 @@ def test_m5_an_object_of_another_size_is_no_segment(
         file.truncate(size)
     admin(minio_server).fput_object(BUCKET, f"{prefix}/{object_name(copied.metadata, SEGMENT)}", other)
     for start, end in ((0, 99), (2000, 2099), (0, None)):
-        with fails_with(RemoteStorageError, match="answered 416 InvalidRange|the object has"):
+        with fails_with(RemoteObjectDamaged, match="answered 416 InvalidRange|the object has"):
             manager.fetch_log_segment(copied.finished, start, end)
 
 

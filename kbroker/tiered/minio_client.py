@@ -12,6 +12,7 @@ What an answer means, whatever the request:
                       has others; then RetriableRemoteStorageError, because the operator's mending needs no restart
     404 of the bucket RetriableRemoteStorageError, and never a lost segment
     404 of an object  RemoteResourceNotFound
+    416               RemoteObjectDamaged: it is shorter than its segment
     all other         RemoteStorageError
 
 Source  the S3 API; minio-py 7.2
@@ -38,7 +39,12 @@ from minio.error import MinioException, S3Error
 from urllib3.response import BaseHTTPResponse
 
 from kbroker.runtime.ports import File
-from kbroker.tiered.api import RemoteResourceNotFound, RemoteStorageError, RetriableRemoteStorageError
+from kbroker.tiered.api import (
+    RemoteObjectDamaged,
+    RemoteResourceNotFound,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
 from kbroker.tiered.minio_credentials import KeySource
 from kbroker.tiered.minio_settings import MinioSettings
 
@@ -311,6 +317,8 @@ class Client:
             return RetriableRemoteStorageError(told), self._keys.read_again()
         if status == 404:
             return RemoteResourceNotFound(told), False
+        if status == 416:  # nobody asks for bytes behind a segment's end, so the object is shorter than its segment
+            return RemoteObjectDamaged(told), False
         if status in {408, 429} or status >= 500 or status < 300 or code in _DAMAGED_ON_THE_WAY:
             return RetriableRemoteStorageError(told), True
         return RemoteStorageError(told), False
