@@ -98,7 +98,8 @@ What the rows mean:
   16 or 900 KiB holds records of 1,000 bytes where nothing else is said (a broker walks every record, so their number
   counts), one of 1 KiB holds one record. Nothing is compressed.
 - Fetch is version 11 without a session, one request in flight, each for up to 1 MiB of one of four partitions that hold
-  64 MB each. The broker's CPU is user and system time of its process.
+  64 MB each. The broker's CPU is user and system time of its process and of those that it
+  has started, and so is its memory.
 - End to end is one record from `produce` of confluent-kafka's producer (`linger.ms=0`, `acks=all`) to `poll` of its
   consumer in the same process.
 - ProducerPerformance is Kafka's own tool with its defaults (idempotent, `acks=all`).
