@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from kbroker.spark.options import SourceOptions
 from kbroker.spark.reading import read_piece, reading_of
 from kbroker.spark.schema import ALL_COLUMNS, columns_of
+from kbroker.spark.worker import forget_zip_finders
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,6 +62,7 @@ class KbrokerReader(DataSourceReader):
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of one piece; Spark gives None where there is none at all."""
+        forget_zip_finders()
         if partition is None:
             return iter(())
         return read_piece(self._reading, partition.value, self._columns)

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+
+def test_modules_of_a_zip_file_are_still_imported_and_its_directory_is_not_read_between_tasks(tmp_path: Path) -> None:
+    archive = tmp_path / "some.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("package/__init__.py", "")
+        file.writestr("package/first.py", "")
+        file.writestr("package/second.py", "")
+    # In a process of its own: what is tested is a cache of all imports.
+    script = (
+        "import importlib, sys, zipimport\n"
+        "import package.first\n"
+        "from kbroker.spark.worker import forget_zip_finders\n"
+        "assert any(isinstance(each, zipimport.zipimporter) for each in sys.path_importer_cache.values())\n"
+        "forget_zip_finders()\n"
+        "before = zipimport._zip_directory_cache[sys.argv[1]]\n"
+        "importlib.invalidate_caches()\n"
+        "assert zipimport._zip_directory_cache[sys.argv[1]] is before\n"
+        "import package.second\n"
+        "print(package.second.__file__)\n"
+    )
+    path = [str(archive), str(Path(importlib.import_module("kbroker").__path__[0]).parent)]
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(archive)],
+        env={"PYTHONPATH": ":".join(path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert done.stdout.strip() == f"{archive}/package/second.py"
