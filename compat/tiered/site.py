@@ -7,6 +7,7 @@ their protocol and their files alone.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -233,11 +234,12 @@ class Site:
 
     def tier_files(self, name: str) -> list[str]:
         """Files of a topic in the tier; brokers name them after it, each in its own way."""
-        return sorted(
-            str(path.relative_to(self.tier_directory))
-            for path in self.tier_directory.rglob("*")
-            if path.is_file() and name in str(path.relative_to(self.tier_directory))
-        )
+        found = [
+            os.path.relpath(os.path.join(directory, file), self.tier_directory)
+            for directory, _, files in os.walk(self.tier_directory)  # goes on where a directory is removed under it
+            for file in files
+        ]
+        return sorted(path for path in found if name in path)
 
 
 class Sites:

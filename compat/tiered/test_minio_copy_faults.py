@@ -30,6 +30,8 @@ from kbroker.tiered.minio import MinioRemoteStorage
 
 Write = Callable[..., WrittenSegment]
 MakeManager = Callable[..., MinioRemoteStorage]
+# Where nothing is silent, a busy disk has time to answer.
+PATIENT = {"read_timeout_ms": "2500", "call_timeout_ms": "12000"}
 IN_PARTS = {"part_size_bytes": str(5 << 20)}
 
 
@@ -146,7 +148,7 @@ def test_m7_what_goes_wrong_once_is_done_again(
     make_manager: MakeManager, proxy: MinioProxy, write: Write, action: Action, settings: dict[str, str]
 ) -> None:
     """Each request of the copy of a segment in turn: errors, lost replies, successes that are none."""
-    manager, segment = make_manager(**settings), large(write) if settings else write()
+    manager, segment = make_manager(**PATIENT, **settings), large(write) if settings else write()
     manager.copy_log_segment_data(segment.metadata, segment.data)
     requests = sorted(set(proxy.requests))
     if settings:  # all but the segment's is as without
