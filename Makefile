@@ -16,10 +16,11 @@ run: $(VENV)/run.stamp
 # Three at a time, the longest first. Tests with real clients mostly wait for their tools; the others keep one core busy.
 test: $(VENV)/dev.stamp $(if $(SPARK),$(SPARK_VENV)/spark.stamp)
 	$(BIN)/python .ci/side-by-side \
-		'eval "$(BIN)/python -m pytest compat --ignore compat/tiered --ignore compat/spark $$ARGS"' \
-		'eval "$(BIN)/python -m pytest tests $$ARGS"' \
+		'eval "$(BIN)/python -m pytest compat --ignore compat/oracle --ignore compat/tiered --ignore compat/spark $$ARGS"' \
 		$(if $(SPARK),'eval "$(SPARK_VENV)/bin/python -m pytest compat/spark $$ARGS"') \
-		'eval "$(BIN)/python -m pytest compat/tiered $$ARGS"'
+		'eval "$(BIN)/python -m pytest tests $$ARGS"' \
+		'eval "$(BIN)/python -m pytest compat/tiered $$ARGS"' \
+		'eval "$(BIN)/python -m pytest compat/oracle $$ARGS"'
 	@$(if $(SPARK),,echo 'compat/spark was left out: KBROKER_SPARK=1 fetches PySpark (half a gigabyte) and runs it, as `make test-spark` does')
 
 test-spark: $(SPARK_VENV)/spark.stamp

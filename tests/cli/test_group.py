@@ -71,7 +71,13 @@ def committed(group: Group, name: str) -> dict[tuple[str, int], int]:
 def member(broker: str, topic: str, name: str, **settings: Any) -> Iterator[KafkaConsumer]:
     """A member that has all partitions of a topic."""
     consumer = KafkaConsumer(
-        topic, bootstrap_servers=broker, group_id=name, auto_offset_reset="earliest", client_id="reader", **settings
+        topic,
+        bootstrap_servers=broker,
+        group_id=name,
+        auto_offset_reset="earliest",
+        client_id="reader",
+        metadata_max_age_ms=1000,  # a leader that joined before it knew the partitions looks again
+        **settings,
     )
     try:
         for _ in range(100):

@@ -60,7 +60,7 @@ async def test_reading_ahead_goes_on_in_the_next_segment_and_up_to_the_very_end(
     async with shelf.open():
         ahead(shelf, last - 2, count=4, last_segment=1)
         await wait_all_tasks_blocked()
-        assert [first for first, _ in asked(shelf)] == [last - 1, 0]
+        assert sorted(first for first, _ in asked(shelf)) == [0, last - 1]  # each by a thread of its own
         ahead(shelf, last - 2, count=6, segment=1, last_segment=1)
         await wait_all_tasks_blocked()
         assert [first for first, _ in asked(shelf)] == [last - 1]
