@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from glob import glob
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,7 +65,8 @@ class Site(NamedTuple):
 
     def objects(self, topic: str, kind: str) -> list[Path]:
         """The files of one kind that the tier has of a topic, by their offsets."""
-        return sorted(self.tier.glob(f"{topic}-*/*/*.{kind}"))
+        # Unlike Path.glob this goes on where a directory is removed under it.
+        return sorted(map(Path, glob(f"{self.tier}/{topic}-*/*/*.{kind}")))
 
 
 class Served(NamedTuple):
