@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -20,10 +21,23 @@ from typing import Any, Final, NamedTuple, NoReturn
 import pyarrow as pa
 
 from kbroker.spark.errors import InvalidOption
-from kbroker.spark.jobs.field_types import Converter, Schema, WrongValue, arrow_type, converter, struct_converter
+from kbroker.spark.jobs.field_types import (
+    Converter,
+    Schema,
+    WrongValue,
+    arrow_type,
+    converter,
+    exact_number,
+    number,
+    struct_converter,
+)
 
 FORMATS: Final = ("json", "csv", "avro")
 CONFLUENT_HEADER_SIZE: Final = 5
+# What CSV calls a number: Python would take "1_000", other scripts' digits and blanks as well.
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_NOT_FINITE: Final = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +78,7 @@ class Decoder:
         if not fields:
             raise InvalidOption("the schema has no field", remedy="name at least one")
         self.names: list[str] = [each["name"] for each in fields]
-        self._types = [arrow_type(each["type"]) for each in fields]
+        self._types = [each.type for each in arrow_type(decoding.schema)]
         self._parse = _PARSERS[decoding.format](decoding)
         required = [each["name"] for each in fields if not each.get("nullable", True)]
         self._tombstone = f"the value is null, but the schema requires {', '.join(required)}" if required else None
@@ -96,7 +110,7 @@ def _json(decoding: Decoding) -> Parse:
     convert = struct_converter(decoding.schema, allows_unknown=decoding.allows_unknown_fields)
     names = {each["name"] for each in decoding.schema["fields"]}
     # A decimal must not have been a float in between.
-    parse_float = Decimal if "decimal" in json.dumps(decoding.schema) else float
+    parse_float = exact_number if "decimal" in json.dumps(decoding.schema) else number
     decoder = json.JSONDecoder(parse_float=parse_float, parse_constant=_no_constant)
 
     def parse(value: bytes) -> dict[str, Any]:
@@ -132,8 +146,9 @@ def _some(found: Mapping[str, Any]) -> str:
 def _csv(decoding: Decoding) -> Parse:
     fields = decoding.schema["fields"]
     converters = [_from_text(each["name"], each["type"]) for each in fields]
-    if len(decoding.csv_delimiter) != 1:
-        raise InvalidOption("the delimiter of CSV is not one character", remedy="give one, for example ';'")
+    if len(decoding.csv_delimiter) != 1 or decoding.csv_delimiter in '"\r\n':
+        what = "the delimiter of CSV is not one character, or one that has a meaning of its own"
+        raise InvalidOption(what, remedy="give another, for example ';'")
 
     def parse(value: bytes) -> dict[str, Any]:
         try:
@@ -167,7 +182,7 @@ def _from_text(name: str, kind: Any) -> Converter:
     if not isinstance(kind, str):
         raise InvalidOption(f"field {name} is a {kind['type']}, which CSV has not got", remedy="use a simple type")
     convert = converter(kind, allows_unknown=True)
-    read = _READ.get(kind)
+    read = _READ.get(kind.partition("(")[0])
     if read is None:
         return convert
 
@@ -185,11 +200,25 @@ def _read_boolean(cell: str) -> bool:
     return {"true": True, "false": False}[cell.lower()] if cell.lower() in {"true", "false"} else _refuse(cell)
 
 
+def _read_integer(cell: str) -> int:
+    return int(cell) if _INTEGER.fullmatch(cell) else _refuse(cell)
+
+
+def _read_float(cell: str) -> float | Decimal:
+    if _NOT_FINITE.fullmatch(cell):
+        return float(cell)
+    return number(cell) if _NUMBER.fullmatch(cell) else _refuse(cell)
+
+
+def _read_decimal(cell: str) -> Decimal:
+    return exact_number(cell) if _NUMBER.fullmatch(cell) else _refuse(cell)
+
+
 _READ: Final[Mapping[str, Callable[[str], Any]]] = {
     "boolean": _read_boolean,
-    "float": float,
-    "double": float,
-    **dict.fromkeys(("byte", "short", "integer", "long"), int),
+    "decimal": _read_decimal,
+    **dict.fromkeys(("float", "double"), _read_float),
+    **dict.fromkeys(("byte", "short", "integer", "long"), _read_integer),
 }
 
 

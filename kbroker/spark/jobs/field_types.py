@@ -12,7 +12,8 @@ import binascii
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
+from math import inf, isfinite, isinf
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
@@ -41,6 +42,10 @@ _SIMPLE: Final[Mapping[str, pa.DataType]] = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 _SHOWN: Final = 40
+_MAX_FLOAT: Final = 3.4028235677973362e38
+"""From here on a number of 32 bits would be infinite."""
+# The default of 28 digits would refuse what a decimal of Spark's may have: 38.
+_DIGITS: Final = Context(prec=80)
 
 
 class WrongValue(ValueError):
@@ -55,6 +60,7 @@ def arrow_type(kind: Any) -> pa.DataType:
         if found := _DECIMAL.fullmatch(kind):
             return pa.decimal128(int(found[1]), int(found[2]))
     elif kind["type"] == "struct":
+        _refuse_twins(kind)
         return pa.struct([pa.field(each["name"], arrow_type(each["type"])) for each in kind["fields"]])
     elif kind["type"] == "array":
         return pa.list_(arrow_type(kind["elementType"]))
@@ -66,9 +72,35 @@ def arrow_type(kind: Any) -> pa.DataType:
     )
 
 
+def _refuse_twins(schema: Schema) -> None:
+    """Columns whose names differ in case alone are the same to Spark."""
+    known: set[str] = set()
+    for each in schema["fields"]:
+        if each["name"].lower() in known:
+            raise InvalidOption(
+                f"the schema's field {each['name']!r} has the name of another column",
+                remedy="rename one of them in the schema",
+            )
+        known.add(each["name"].lower())
+
+
+def number(text: str) -> float | Decimal:
+    """What a text says, as a float; exactly, where a float would be infinite. Errors: WrongValue, ValueError."""
+    value = float(text)
+    return exact_number(text) if isinf(value) else value
+
+
+def exact_number(text: str) -> Decimal:
+    """What a text says, digit by digit. Errors: WrongValue where no decimal has such an exponent, or it says none."""
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        raise WrongValue(f"the value has the number {text[:_SHOWN]}, which is beyond all limits") from None
+
+
 def shown(value: Any) -> str:
     """A value as a message shows it: cut, and with the sort that it is."""
-    text = repr(value) if not isinstance(value, str) else f'"{value}"'
+    text = f'"{value}"' if isinstance(value, str) else str(value) if isinstance(value, Decimal) else repr(value)
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
     match value:
         case None:
@@ -76,7 +108,7 @@ def shown(value: Any) -> str:
         case bool():
             return f"the boolean {str(value).lower()}"
         case int() | float() | Decimal():
-            return f"the number {value}"
+            return f"the number {text}"
         case str():
             return f"the string {text}"
         case list():
@@ -177,9 +209,19 @@ def _double(value: Any, path: str) -> float:
     if type(value) not in (int, Decimal):
         raise wrong(path, value, "a number")
     try:
-        return float(value)
+        found = float(value)
     except OverflowError:
-        raise wrong(path, value, "a number of 64 bits") from None
+        found = inf
+    if not isfinite(found):
+        raise wrong(path, value, "a number of 64 bits")
+    return found
+
+
+def _float(value: Any, path: str) -> float:
+    found = _double(value, path)
+    if isfinite(found) and abs(found) >= _MAX_FLOAT:
+        raise wrong(path, value, "a number of 32 bits")
+    return found
 
 
 def _boolean(value: Any, path: str) -> bool:
@@ -230,15 +272,16 @@ def _decimal(precision: int, scale: int) -> Converter:
     expected = f"a decimal of {precision} digits, {scale} of them behind the point"
 
     def convert(value: Any, path: str) -> Decimal:
-        if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
+        if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
             raise wrong(path, value, expected)
         try:
             found = Decimal(str(value) if isinstance(value, float) else value)
-            if not found.is_finite() or abs(found) >= limit or found != found.quantize(unit):
+            rounded = found.quantize(unit, context=_DIGITS)
+            if rounded != found or rounded.copy_abs() >= limit:
                 raise wrong(path, value, expected)
-            return found.quantize(unit)
         except InvalidOperation:
             raise wrong(path, value, expected) from None
+        return rounded
 
     return convert
 
@@ -273,7 +316,7 @@ def _held(convert: Converter, value: Any, path: str, allows_null: bool) -> Any:
 
 _CONVERTERS: Final[Mapping[str, Converter]] = {
     "string": _string,
-    "float": _double,
+    "float": _float,
     "double": _double,
     "boolean": _boolean,
     "binary": _binary,
