@@ -237,7 +237,12 @@ class RemoteReader:
         size, at = 0, offset
         local_start = partition.log.local_log_start_offset
         while at < local_start:
-            segment, epoch, end_offset = self.locate(partition, at)
+            try:
+                segment, epoch, end_offset = self.locate(partition, at)
+            except RemoteStorageError:
+                if size:
+                    break  # whoever asks for what comes next is told so
+                raise
             end_offset = min(end_offset, local_start)
             try:
                 wanted = Wanted(at, end_offset, epoch, room - size, at_least_one_batch and not size)
@@ -267,7 +272,9 @@ class RemoteReader:
     async def _read_segment(
         self, key: TopicIdPartition, segment: RemoteLogSegmentMetadata, wanted: Wanted, *, may_wait: bool
     ) -> Taken | None:
-        """The batches of one segment, or None if they would have to be waited for."""
+        """The batches of one segment. Without `may_wait` what is at hand, or None: what comes behind an answer must
+        neither hold it up nor spoil it.
+        """
         place = self._places.get((key, wanted.offset))
         find_start: FindStart | None = None
         if place is not None and place.segment_id == segment.remote_log_segment_id:
@@ -288,8 +295,14 @@ class RemoteReader:
                 return None
             last = (min(position + max(wanted.max_bytes, 1), segment_size) - 1) // chunks.chunk_bytes
             chunks.want_all(range(first, last + 1))
-            take = partial(take_batches, wanted=wanted)
-            taken = await self.look(chunks, start, take, ahead_bytes=wanted.max_bytes, find_start=find_start)
+            if may_wait:
+                take = partial(take_batches, wanted=wanted)
+                taken = await self.look(chunks, start, take, ahead_bytes=wanted.max_bytes, find_start=find_start)
+            else:
+                try:
+                    taken = take_batches(_at_hand(chunks, start, wanted.max_bytes), start, wanted)
+                except (BytesMissing, DamagedBatch):
+                    return None  # it is waited for, or read anew, for who asks for it first of all
             taken = taken._replace(pieces=chunks.lend(taken.pieces))
             reached = taken.position // chunks.chunk_bytes
         for number in range(first, reached):
@@ -318,15 +331,9 @@ class RemoteReader:
         was_reread = False
         while True:
             first = start.position // chunks.chunk_bytes
-            window = Window(
-                first,
-                chunks.chunk_bytes,
-                segment_size=segment.segment_size_in_bytes,
-                last_offset=segment.end_offset,
-            )
             try:
-                window.add(await chunks.get(first))
-                return await _look_at(window, chunks, start, look, ahead_bytes)
+                await chunks.get(first)
+                return await _look_at(chunks, start, look, ahead_bytes)
             except DamagedBatch as damage:
                 self.counters.damaged_batches += 1
                 if not was_reread:
@@ -362,20 +369,38 @@ class RemoteReader:
 
 
 async def _look_at(
-    window: Window, chunks: ChunkReader, start: Start, look: Callable[[Window, Start], Result], ahead_bytes: int
+    chunks: ChunkReader, start: Start, look: Callable[[Window, Start], Result], ahead_bytes: int
 ) -> Result:
     """Look at what is at hand; more is waited for only if that is not enough."""
+    window = _at_hand(chunks, start, ahead_bytes)
     while True:
-        while window.end < min(start.position + ahead_bytes, window.segment_size):
-            ready = chunks.at_hand(window.next_chunk)
-            if ready is None:
-                break
-            window.add(ready)
         try:
             return look(window, start)
         except BytesMissing as missing:
             while window.end < missing.end:
                 window.add(await chunks.get(window.next_chunk, is_needed=True))
+        _add_what_is_at_hand(window, chunks, start.position + ahead_bytes)
+
+
+def _at_hand(chunks: ChunkReader, start: Start, ahead_bytes: int) -> Window:
+    """What is there of a segment from where to begin on, as far as so many bytes reach."""
+    segment = chunks.segment
+    window = Window(
+        start.position // chunks.chunk_bytes,
+        chunks.chunk_bytes,
+        segment_size=segment.segment_size_in_bytes,
+        last_offset=segment.end_offset,
+    )
+    _add_what_is_at_hand(window, chunks, start.position + max(ahead_bytes, 1))
+    return window
+
+
+def _add_what_is_at_hand(window: Window, chunks: ChunkReader, end: int) -> None:
+    while window.end < min(end, window.segment_size):
+        ready = chunks.at_hand(window.next_chunk)
+        if ready is None:
+            break
+        window.add(ready)
 
 
 def _by_index(indexes: RemoteIndexes, offset: int) -> Start:

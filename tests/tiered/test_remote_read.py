@@ -10,7 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.replication.partition import Partition
 from kbroker.storage.index import OFFSET_ENTRY
-from kbroker.testing.remote_metadata import copy
+from kbroker.testing.remote_metadata import DELETED, DELETING, copy, update_to
 from kbroker.tiered.api import (
     IndexType,
     RemoteLogSegmentState,
@@ -211,6 +211,58 @@ async def test_m5_good_batches_before_a_damaged_one_are_given(autojump_clock: Mo
         assert (found.size, found.next_offset) == (first, 1)
         with pytest.raises(KafkaError):
             await site.read(partition, 1)
+
+
+@pytest.mark.parametrize("at", [10, 100], ids=["header", "records"])
+async def test_m5_a_damaged_segment_keeps_nobody_from_the_end_of_the_one_before(
+    at: int, autojump_clock: MockClock
+) -> None:
+    """Also where it is at hand already, as what was read ahead is."""
+    site = ReadingSite(tier=reader_settings(kbroker_remote_chunk_bytes=4_096))
+    async with site.reading():
+        partition = await site.tiered()
+        second = site.segments(partition)[1]
+        site.watched.every_change = flip(at)
+        with pytest.raises(KafkaError):
+            await site.read(partition, second.start_offset)
+        assert site.reader.cache.has(second, 0)
+        site.watched.every_change = None
+        reads = len(site.watched.reads)
+        found = await site.read(partition, 0)
+        assert found.next_offset == second.start_offset
+        assert bytes(found.records) == site.expected(partition, 0)[: found.size]
+        assert [start for start, _, _ in site.watched.reads[reads:]] == [0], "it is read anew for who asks for it"
+        assert await site.read_all(partition, second.start_offset) == site.expected(partition, second.start_offset)
+
+
+async def test_what_the_metadata_do_not_know_keeps_nobody_from_the_end_of_the_segment_before(
+    autojump_clock: MockClock,
+) -> None:
+    site = ReadingSite()
+    async with site.reading():
+        partition = await site.tiered()
+        second = site.segments(partition)[1]
+        for state in (DELETING, DELETED):
+            await site.metadata.update_remote_log_segment_metadata(update_to(second, state))
+        found = await site.read_all_up_to(partition, 0, second.start_offset)
+        assert found == site.expected(partition, 0)[: len(found)]
+        with pytest.raises(KafkaError, match="no segment in the tier holds offset"):
+            await site.read(partition, second.start_offset)
+
+
+async def test_what_lies_behind_an_answer_does_not_hold_it_up(autojump_clock: MockClock) -> None:
+    """A batch of the next segment that is at hand in part alone."""
+    site = ReadingSite(tier=reader_settings(kbroker_remote_read_ahead_chunks=0))
+    async with site.reading():
+        partition = await site.tiered(sizes=(CHUNK,))
+        second = site.segments(partition)[1]
+        with site.reader.cache.reader(second) as chunks:
+            await chunks.get(0)
+        await site.read(partition, 0)
+        site.slow.latency_ms = 1_000
+        began = trio.current_time()
+        assert (await site.read(partition, 0)).next_offset == second.start_offset
+        assert trio.current_time() == began
 
 
 @pytest.mark.parametrize("kept", [0, 1, 100])
