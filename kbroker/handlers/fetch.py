@@ -66,7 +66,7 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
         await context.wait(broker.purgatory, *keys, until=this_round.is_satisfied, max_wait_ms=request.max_wait_ms)
         await _read(this_round, broker)
     if this_round.remote:
-        broker.tier.expired_fetches += await read_remote(
+        is_expired = await read_remote(
             this_round,
             broker.tier.reader,
             broker.env,
@@ -74,6 +74,7 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
             max_wait_ms=max(0, request.max_wait_ms),
             remote_wait_ms=broker.settings.tier.remote_fetch_max_wait_ms,
         )
+        broker.tier.expired_fetches += is_expired  # not in one with the wait: others count meanwhile
     if session.is_superseded:
         return FetchResponse(
             error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=request.session_id, responses=[]

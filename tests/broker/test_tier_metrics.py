@@ -175,6 +175,18 @@ async def test_what_the_tier_does_not_give_in_time_is_counted() -> None:
         assert page(broker)[EXPIRED_FETCHES,] == 1, "nobody waited for that any more"
 
 
+async def test_fetches_that_wait_for_the_tier_at_the_same_time_are_all_counted() -> None:
+    async with memory_broker(settings={**QUICK, "kbroker.remote.read.ahead.chunks": 0}) as broker:
+        await moved(broker, 3)
+        broker.slow_down(20_000)
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                client = await broker.connect()
+                nursery.start_soon(partial(client.ask, fetching("t", wanted(offset=1), max_wait_ms=0), version=12))
+                await trio.sleep(0.01)
+        assert page(broker)[EXPIRED_FETCHES,] == 3
+
+
 async def test_what_is_read_of_the_tier_now_takes_from_what_may_be() -> None:
     settings = {**QUICK, "remote.log.reader.threads": 4, "kbroker.remote.read.ahead.chunks": 0}
     async with memory_broker(settings=settings) as broker:
