@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from compat.clients.samples import Sample, samples
-from compat.spark.jobs import TIERED, as_sample, exported, fill, json_samples, numbered, options, until
+from compat.spark.jobs import DAY_MS, TIERED, as_sample, exported, fill, json_samples, numbered, options, until
 from compat.tiered.site import LATEST_TIERED, Site, Sites
 from kbroker.cli import main
 from kbroker.spark.errors import InvalidOption, UnknownTopic
@@ -192,6 +192,61 @@ def test_of_two_exports_at_once_one_commits_and_the_other_is_told(
     assert (tmp_path / "out" / "_SUCCESS").exists()
 
 
+def test_an_export_that_ends_does_not_call_complete_what_another_is_putting_into_place(
+    spark: SparkSession, tiered_site: Site, small: str, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    fill(tiered_site, small, json_samples(10))
+    slow = started(spark, tiered_site, small, output).steps()
+    while next(slow).name != "swept":
+        pass
+    fill(tiered_site, small, json_samples(10, start=10, step_ms=DAY_MS))
+    stop_after(started(spark, tiered_site, small, output), "renaming")
+    with pytest.raises(ExportConflict, match="another export committed this batch meanwhile"):
+        list(slow)
+    assert not (output / "_SUCCESS").exists()
+    assert len(exported(output)) == 11
+
+
+def test_two_may_put_the_same_batch_into_place(
+    spark: SparkSession, tiered_site: Site, small: str, tmp_path: Path
+) -> None:  # fmt: skip
+    records = json_samples(5, step_ms=DAY_MS)
+    fill(tiered_site, small, records)
+    slow = started(spark, tiered_site, small, tmp_path / "out").steps()
+    while next(slow).name != "renaming":
+        pass
+    export(spark, topic=small, output=str(tmp_path / "out"), options=options(tiered_site))
+    assert [step.name for step in slow] == ["renamed", "swept", "complete"]
+    assert [as_sample(row) for row in exported(tmp_path / "out")] == records
+
+
+def test_a_batch_that_is_committed_is_put_into_place_though_its_topic_is_gone(
+    spark: SparkSession, tiered_site: Site, new_topic_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    name, records = new_topic_name("short"), json_samples(5, step_ms=DAY_MS)
+    tiered_site.create(name, {"retention.ms": "-1"})
+    fill(tiered_site, name, records)
+    stop_after(started(spark, tiered_site, name, tmp_path / "out"), "committed")
+    tiered_site.delete_topic(name)
+    Sites([tiered_site]).expect(lambda site: name in topics(site), False)
+    with pytest.raises(UnknownTopic):
+        export(spark, topic=name, output=str(tmp_path / "out"), options=options(tiered_site))
+    assert [as_sample(row) for row in exported(tmp_path / "out")] == records
+    assert not (tmp_path / "out" / "_SUCCESS").exists()
+
+
+def test_a_commit_gets_its_name_by_a_link_which_replaces_nothing(
+    spark: SparkSession, tiered_site: Site, small: str, tmp_path: Path
+) -> None:
+    """Hadoop's rename of local files looks for the name first, and two that look at once both find it free."""
+    fill(tiered_site, small, json_samples(3))
+    stop_after(started(spark, tiered_site, small, tmp_path / "out"), "committed")
+    (commit,) = (tmp_path / "out" / "_kbroker_export").glob("*.json")
+    (staged,) = (tmp_path / "out" / "_kbroker_staging").glob(f"*/{commit.name}")
+    assert commit.samefile(staged)
+
+
 # --- bad input ---
 
 
@@ -237,6 +292,8 @@ def test_what_does_not_belong_into_a_directory_is_refused(
         run(decoding=decoding)
     with pytest.raises(UnknownTopic, match=r"nowhere: there is no such topic. To mend it: "):
         run("nowhere", tmp_path / "nothing")
+    with pytest.raises(UnknownTopic, match=f"{small},{small}: there is no such topic"):
+        run(f"{small},{small}", tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
     other = new_topic_name("other")
     tiered_site.create(other, {})

@@ -1,15 +1,21 @@
-"""Where a topic's partitions begin and end, asked once on the driver, before a batch is read."""
+"""Where a topic's partitions begin and end, asked once on the driver, and a batch of what lies between."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from kbroker.spark.options import SourceOptions
+from kbroker.spark.errors import unknown_topic
+from kbroker.spark.jobs.export_log import Range
+from kbroker.spark.options import SourceOptions, Subscription
 from kbroker.spark.planning import Planner
 from kbroker.spark.positions import Edge
 from wire.types import ZERO_UUID, uuid_to_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class Bounds(NamedTuple):
@@ -32,6 +38,8 @@ def find_bounds(options: Mapping[str, str], topic: str, *, from_earliest: bool =
     say of where to begin. Errors: KbrokerSourceError.
     """
     asked = SourceOptions.parse({**options, "subscribe": topic}).for_batch()
+    if asked.subscription != Subscription(topics=(topic,)):  # several names, or blanks: no topic is called like that
+        raise unknown_topic(topic)
     if from_earliest:
         asked = replace(asked, starting=Edge.EARLIEST)
     with Planner(asked) as planner:
@@ -44,3 +52,22 @@ def find_bounds(options: Mapping[str, str], topic: str, *, from_earliest: bool =
         {partition: each.log_start_offset for (_, partition), each in found.extent.bounds.items()},
         asked.ending is Edge.LATEST,
     )
+
+
+def read_ranges(
+    spark: SparkSession, topic: str, options: Mapping[str, str], ranges: Mapping[int, Range]
+) -> DataFrame:  # fmt: skip
+    """The records of these offsets and no others, with headers, whatever `options` say of where to begin and to end."""
+    from kbroker.spark.schema import ALL_COLUMNS  # noqa: PLC0415  (needs PySpark)
+
+    wanted = {partition: each for partition, each in ranges.items() if each.end > each.start}
+    if not wanted:
+        return spark.createDataFrame([], ALL_COLUMNS)
+    kept = {name: text for name, text in options.items() if not name.lower().startswith(("starting", "ending"))}
+    own = {
+        "assign": json.dumps({topic: sorted(wanted)}),
+        "startingOffsets": json.dumps({topic: {str(at): each.start for at, each in wanted.items()}}),
+        "endingOffsets": json.dumps({topic: {str(at): each.end for at, each in wanted.items()}}),
+        "includeHeaders": "true",
+    }
+    return spark.read.format("kbroker").options(**{**kept, **own}).load()

@@ -10,7 +10,6 @@ what another is writing before that.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from kbroker.runtime.env import RealEnv
 from kbroker.spark.errors import InvalidOption
 from kbroker.spark.jobs import export_log
-from kbroker.spark.jobs.bounds import Bounds, find_bounds
+from kbroker.spark.jobs.bounds import Bounds, find_bounds, read_ranges
 from kbroker.spark.jobs.decoding import Decoding
 from kbroker.spark.jobs.errors import ExportConflict
 from kbroker.spark.jobs.export_files import counted_rows, save, staged_files
@@ -29,7 +28,7 @@ from kbroker.spark.jobs.export_rows import bad_rows, good_rows, identity_schema,
 from kbroker.spark.jobs.files import HadoopDirectory
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 DEFAULT_POLL_SECONDS: Final = 10.0
 STARTING: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
@@ -121,6 +120,7 @@ class Export:
         self._into = into
         self._max_records = max_records_per_batch
         self._env = RealEnv()
+        self._in_place: int | None = None
         self.directory = HadoopDirectory(spark, output)
         self.summary = ExportSummary(topic, self.directory.path)
         if subscribed := [name for name in options if name.lower() in {"subscribe", "subscribepattern", "assign"}]:
@@ -130,12 +130,15 @@ class Export:
         """Do it; each step has been done when it is yielded."""
         # The columns first: a schema that does not fit is told before anything is looked for.
         schema = identity_schema(self._decoding, self._into)
-        # Where a topic that was exported before begins counts no more; its start may have expired since.
-        bounds = self._bounds(from_earliest=bool(self.directory.names(COMMITS)))
-        identity = Identity(self._topic, bounds.topic_id, schema, self._identity_options())
-        last = self._last_commit(identity)
-        if last is not None:
+        last = self._last_commit()
+        if last is not None and last.identity.topic == self._topic and last.number != self._in_place:
+            # What is committed is exported, even if the topic or the broker is gone by now.
             yield from self._finish(last)
+        # Where a topic that was exported before begins counts no more; its start may have expired since.
+        bounds = self._bounds(from_earliest=last is not None)
+        identity = Identity(self._topic, bounds.topic_id, schema, self._identity_options())
+        if last is not None:
+            export_log.refuse_another(last.identity, identity, output=self.directory.path)
         begins = self._begins(bounds, last)
         while True:
             batch = export_log.next_batch(begins, bounds.ends, max_records=self._max_records)
@@ -155,6 +158,10 @@ class Export:
             self._count(commit, batch)
             last, begins = commit, commit.ends
         self.directory.touch(SUCCESS)
+        newest = max(self._numbers(), default=None)
+        if newest is not None and newest != self._in_place:
+            self.directory.delete(SUCCESS)
+            raise self._overtaken(newest)
         self.summary.is_complete = True
         yield Step("complete", "everything is there")
 
@@ -211,10 +218,14 @@ class Export:
                 )
         return begins
 
-    def _last_commit(self, identity: Identity) -> Commit | None:
-        """The newest commit, which has to be one of this export. Errors: ExportConflict."""
+    def _numbers(self) -> list[int]:
+        """The batches that are committed."""
         names = self.directory.names(COMMITS)
-        numbers = sorted(number for name in names if (number := export_log.commit_number(name)) is not None)
+        return sorted(number for name in names if (number := export_log.commit_number(name)) is not None)
+
+    def _last_commit(self) -> Commit | None:
+        """The newest commit. Errors: ExportConflict where the directory is no export, or one with a commit missing."""
+        numbers = self._numbers()
         if not numbers:
             strange = [name for name in self.directory.names("") if name not in {COMMITS, STAGING, SUCCESS}]
             if strange:
@@ -229,16 +240,15 @@ class Export:
                 topic=self._topic, object_name=f"{self.directory.path}/{COMMITS}/{export_log.commit_name(missing[0])}",
             )  # fmt: skip
         path = f"{COMMITS}/{export_log.commit_name(numbers[-1])}"
-        last = export_log.parse_commit(self.directory.read(path), path=f"{self.directory.path}/{path}")
-        export_log.refuse_another(last.identity, identity, output=self.directory.path)
-        return last
+        return export_log.parse_commit(self.directory.read(path), path=f"{self.directory.path}/{path}")
 
     # --- writing ---
 
     def _write(
         self, identity: Identity, number: int, batch: Mapping[int, Range], staging: str
     ) -> Generator[Step, None, Commit]:
-        rows = rows_of(self._read(batch), self._decoding, self._into)
+        records = read_ranges(self._spark, self._topic, self._options, batch)
+        rows = rows_of(records, self._decoding, self._into)
         save(self.directory, good_rows(rows, self._decoding), f"{staging}/data")
         yield Step("written", f"the rows of batch {number} are written")
         counted = counted_rows(self._spark, self.directory, f"{staging}/data", batch)
@@ -261,27 +271,6 @@ class Export:
             rows=counted,
             bad_rows=bad,
             timestamp_ms=self._env.timestamp_ms(),
-        )
-
-    def _read(self, batch: Mapping[int, Range]) -> DataFrame:
-        """The records of a batch, and none but these."""
-        wanted = {partition: each for partition, each in batch.items() if each.end > each.start}
-        kept = {
-            name: text for name, text in self._options.items()
-            if not name.lower().startswith(("starting", "ending"))
-        }  # fmt: skip
-        return (
-            self._spark.read.format("kbroker")
-            .options(
-                **{
-                    **kept,
-                    "assign": json.dumps({self._topic: sorted(wanted)}),
-                    "startingOffsets": json.dumps({self._topic: {str(at): each.start for at, each in wanted.items()}}),
-                    "endingOffsets": json.dumps({self._topic: {str(at): each.end for at, each in wanted.items()}}),
-                    "includeHeaders": "true",
-                }
-            )
-            .load()
         )
 
     # --- committing ---
@@ -313,14 +302,17 @@ class Export:
 
     def _finish(self, commit: Commit) -> Iterator[Step]:
         """Have all files of a committed batch in their places. May be done again, and by several."""
-        moved = 0
-        for file in commit.files:
-            moved += self._place(file, commit)
-            if moved == 1:
-                yield Step("renaming", f"the first of {len(commit.files)} files of batch {commit.number} is in place")
-                moved += 1
-        if moved:
+        waiting = [file for file in commit.files if not self._is_in_place(file, commit)]
+        if waiting:
+            # Another export that came to its end meanwhile may have said that all is there.
+            self.directory.delete(SUCCESS)
+        for number, file in enumerate(waiting):
+            self._place(file)
+            if number == 0:
+                yield Step("renaming", f"the first of {len(waiting)} files of batch {commit.number} is in place")
+        if waiting:
             yield Step("renamed", f"the files of batch {commit.number} are in place")
+        self._in_place = commit.number
         for name in self.directory.names(STAGING):
             number = name.partition("-")[0]
             if number.isdigit() and int(number) <= commit.number:
@@ -328,25 +320,32 @@ class Export:
                 self.directory.delete(f"{STAGING}/{name}")
         if not self.directory.names(STAGING):
             self.directory.delete(STAGING)
-        if moved and commit.number not in self.summary.commits:
+        if waiting and commit.number not in self.summary.commits:
             self.summary.finished = commit.number
         yield Step("swept", f"nothing is left of writing batch {commit.number}")
 
-    def _place(self, file: ExportedFile, commit: Commit) -> bool:
-        """Whether it had to be renamed. Errors: ExportConflict where it is nowhere, or is another one."""
+    def _is_in_place(self, file: ExportedFile, commit: Commit) -> bool:
+        """Errors: ExportConflict where it is nowhere, or another one is in its place."""
         there = self.directory.size(file.path)
-        if there == file.size:
+        if there is None and self.directory.size(file.staged) == file.size:
             return False
-        staged = self.directory.size(file.staged) if there is None else None
-        if staged != file.size:
+        if there is None:
+            there = self.directory.size(file.path)  # another export may just have renamed it
+        if there != file.size:
             what = "is nowhere" if there is None else f"has {there} bytes instead of {file.size}"
             raise ExportConflict(
                 f"a file of batch {commit.number} {what}", remedy="restore it, or export into another directory",
                 topic=self._topic, object_name=f"{self.directory.path}/{file.path}",
             )  # fmt: skip
-        self.directory.make_parent(file.path)
-        self.directory.rename(file.staged, file.path)
         return True
+
+    def _place(self, file: ExportedFile) -> None:
+        self.directory.make_parent(file.path)
+        try:
+            self.directory.rename(file.staged, file.path)
+        except OSError:
+            if self.directory.size(file.path) != file.size:  # else another export was quicker
+                raise
 
     def _count(self, commit: Commit, batch: Mapping[int, Range]) -> None:
         summary = self.summary

@@ -121,19 +121,18 @@ def decoded_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Batches with the fields of their values, the raw value and the reason behind them."""
     import pyarrow as pa  # noqa: PLC0415
+    from pyarrow import compute  # noqa: PLC0415
 
     decoder = Decoder(decoding)
     for batch in batches:
-        columns, reasons = decoder.decode(batch.column(RAW).to_pylist())
-        names = decoder.names
+        values = batch.column(RAW)
+        columns, told = decoder.decode(values.to_pylist())
+        reasons, names = pa.array(told, pa.string()), decoder.names
         if into is not None:
             # A record without any field that is not null still is a struct; a tombstone and a bad record are none.
-            is_none = pa.array([reason is not None or value is None for value, reason in _pairs(batch, reasons)])
+            is_none = compute.or_(reasons.is_valid(), values.is_null())
             columns, names = [pa.StructArray.from_arrays(columns, names, mask=is_none)], [into]
-        yield pa.RecordBatch.from_arrays(
-            [*batch.columns, *columns, pa.array(reasons, pa.string())], [*batch.schema.names, *names, REASON]
-        )
-
-
-def _pairs(batch: pa.RecordBatch, reasons: list[str | None]) -> Iterator[tuple[object, str | None]]:
-    return ((value.as_py(), reason) for value, reason in zip(batch.column(RAW), reasons, strict=True))
+        # Of what was decoded nobody needs the bytes any more, which would go to the JVM with each row.
+        kept = compute.if_else(reasons.is_valid(), values, pa.scalar(None, values.type))
+        given = [kept if name == RAW else batch.column(name) for name in batch.schema.names]
+        yield pa.RecordBatch.from_arrays([*given, *columns, reasons], [*batch.schema.names, *names, REASON])

@@ -1,7 +1,9 @@
 """Files of any Hadoop file system, through the JVM that PySpark has anyway.
 
 Paths are relative to one directory. What is written appears at once and whole under its name, as far as the file system
-renames atomically: local directories, HDFS and ABFS do. Errors of Java's become OSError.
+renames atomically: local directories, HDFS and ABFS do. What must not be there yet is linked to its name in a local
+directory, where Hadoop looks first and renames then: two that do so at once both believe that they were the first.
+Errors of Java's become OSError.
 """
 
 from __future__ import annotations
@@ -83,9 +85,24 @@ class HadoopDirectory:
         with _java_errors(f"{self.path}/{path}"):
             self._write(staged, text)
             self.make_parent(path)
+            if self._fs.getScheme() == "file" and self._is_linked(staged, path):
+                return
             none = self._jvm.java.lang.reflect.Array.newInstance
             options = none(self._jvm.java.lang.Class.forName("org.apache.hadoop.fs.Options$Rename"), 0)
             self._context.rename(self._at(staged), self._at(path), options)
+
+    def _is_linked(self, old: str, new: str) -> bool:
+        """Give a local file a second name; False where the file system has no links. Errors: Py4JJavaError."""
+        from py4j.protocol import Py4JJavaError  # noqa: PLC0415  (comes with PySpark)
+
+        here, there = (self._jvm.java.io.File(self._at(each).toUri().getPath()).toPath() for each in (old, new))
+        try:
+            self._jvm.java.nio.file.Files.createLink(there, here)
+        except Py4JJavaError as error:
+            if _java_name(error) == "FileAlreadyExistsException":
+                raise
+            return False
+        return True
 
     def touch(self, path: str) -> None:
         """Make an empty file, or empty it."""
@@ -124,12 +141,15 @@ def _java_errors(path: str) -> Iterator[None]:
     try:
         yield
     except Py4JJavaError as error:
-        java = error.java_exception
-        name = str(java.getClass().getSimpleName())
-        said = f"{path}: {java.getMessage() or name}"
+        name = _java_name(error)
+        said = f"{path}: {error.java_exception.getMessage() or name}"
         kinds: dict[str, type[OSError]] = {
             "FileAlreadyExistsException": FileExistsError,
             "FileNotFoundException": FileNotFoundError,
             "AccessControlException": PermissionError,
         }
         raise kinds.get(name, OSError)(said) from None
+
+
+def _java_name(error: Any) -> str:
+    return str(error.java_exception.getClass().getSimpleName())
