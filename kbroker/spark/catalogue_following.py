@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from kbroker.spark.client import EARLIEST, LATEST, BrokerClient, Topic, explain
-from kbroker.spark.errors import BrokerUnavailable
+from kbroker.spark.client import EARLIEST, LATEST, BrokerClient, Topic
+from kbroker.spark.fetching import fetch_records
+from kbroker.spark.pieces import TailPiece
 from kbroker.spark.positions import Partition
 from kbroker.tiered.catalogue import METADATA_TOPIC, Catalogue
-from wire.record_batch import batches
 
 
 class CatalogueFollower:
@@ -38,16 +38,6 @@ class CatalogueFollower:
         return self._found
 
     def _read(self, topic: Topic, partition: Partition, offset: int, end: int) -> None:
-        while offset < end:
-            fetched = self._client.fetch(topic.id, partition, offset)
-            if fetched.error_code:
-                raise BrokerUnavailable(
-                    f"what is in the tier cannot be read: {explain(fetched.error_code)}",
-                    remedy="start the job again", topic=partition[0], partition=partition[1], offset=offset,
-                )  # fmt: skip
-            for batch in batches(fetched.records):
-                for record in () if batch.is_control else batch.records():
-                    if record.offset >= offset:
-                        self._found.replay(record.value)
-                offset = batch.next_offset
-        self._next[partition] = offset
+        for record in fetch_records(self._client, TailPiece(METADATA_TOPIC, topic.id, partition[1], offset, end)):
+            self._found.replay(record.value)
+        self._next[partition] = end

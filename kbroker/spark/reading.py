@@ -95,8 +95,8 @@ def _look_again(
     reading: Reading, piece: SegmentPiece, columns: Sequence[str], missing: MissingObject, looks: int
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a piece whose segment is gone, from wherever they are now."""
+    from kbroker.spark.fetching import expired  # noqa: PLC0415
     from kbroker.spark.plan import Hole, tile  # noqa: PLC0415
-    from kbroker.spark.tail_reading import expired  # noqa: PLC0415
 
     state = _state_now(reading, piece)
     start = piece.start_offset
