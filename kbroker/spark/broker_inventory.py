@@ -49,7 +49,7 @@ class BrokerInventory:
                 found = segment.remote_log_segment_id.topic_id_partition
                 segments.setdefault((found.topic_id, found.partition), []).append(segment)
         tiered = [each for each in partitions if (self._topics[each[0]].id, each[1]) in segments]
-        epochs = self.client.epochs(tiered) if tiered else {}
+        epochs = self.client.epochs({each: bounds[each].log_start_offset for each in tiered}) if tiered else {}
         states = []
         for each in partitions:
             topic_id = self._topics[each[0]].id

@@ -25,7 +25,6 @@ T = TypeVar("T")
 LATEST: Final = -1
 EARLIEST: Final = -2
 EARLIEST_LOCAL: Final = -4
-LATEST_TIERED: Final = -5
 WAIT_MS: Final = 15_000
 PAUSE_S: Final = 0.1
 FETCH_WAIT_MS: Final = 500
@@ -33,9 +32,9 @@ FETCH_BYTES: Final = 8 << 20
 
 OFFSET_OUT_OF_RANGE: Final = 1
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+INVALID_TOPIC_EXCEPTION: Final = 17
 UNKNOWN_TOPIC_ID: Final = 100
 INCONSISTENT_TOPIC_ID: Final = 103
-KAFKA_STORAGE_ERROR: Final = 56
 # Of these one knows what to do; all that pass by themselves are asked again.
 GONE: Final = frozenset({UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID})
 
@@ -115,7 +114,7 @@ class BrokerClient:
             answer = self._ask(self._kafka.MetadataRequest(topics=wanted, allow_auto_topic_creation=False), None)
             found: dict[str, Topic] = {}
             for topic in answer.topics:
-                if topic.error_code in GONE:
+                if topic.error_code in GONE or topic.error_code == INVALID_TOPIC_EXCEPTION:
                     continue
                 if topic.error_code:
                     return int(topic.error_code)
@@ -138,16 +137,10 @@ class BrokerClient:
         kind = self._kafka.ListOffsetsRequest.ListOffsetsTopic
 
         def request(wanted: Sequence[Partition]) -> Any:
-            topics = [
-                kind(
-                    name=topic,
-                    partitions=[
-                        kind.ListOffsetsPartition(partition_index=index, timestamp=timestamps[topic, index])
-                        for index in indexes
-                    ],
-                )
-                for topic, indexes in _by_topic(wanted)
-            ]
+            def of_partition(topic: str, index: int) -> Any:
+                return kind.ListOffsetsPartition(partition_index=index, timestamp=timestamps[topic, index])
+
+            topics = [kind(name=topic, partitions=parts) for topic, parts in _by_topic(wanted, of_partition)]
             return self._kafka.ListOffsetsRequest(
                 replica_id=-1, isolation_level=0, topics=topics, timeout_ms=self._wait_ms
             )
@@ -165,18 +158,11 @@ class BrokerClient:
         kind = self._kafka.OffsetForLeaderEpochRequest.OffsetForLeaderTopic
 
         def request(wanted: Sequence[Partition]) -> Any:
-            topics = [
-                kind(
-                    topic=topic,
-                    partitions=[
-                        kind.OffsetForLeaderPartition(
-                            partition=index, current_leader_epoch=-1, leader_epoch=epochs[topic, index]
-                        )
-                        for index in indexes
-                    ],
-                )
-                for topic, indexes in _by_topic(wanted)
-            ]
+            def of_partition(topic: str, index: int) -> Any:
+                epoch = epochs[topic, index]
+                return kind.OffsetForLeaderPartition(partition=index, current_leader_epoch=-1, leader_epoch=epoch)
+
+            topics = [kind(topic=topic, partitions=parts) for topic, parts in _by_topic(wanted, of_partition)]
             return self._kafka.OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
 
         def read(answer: Any) -> Iterator[tuple[Partition, int, EpochEnd]]:
@@ -186,14 +172,16 @@ class BrokerClient:
 
         return self._of_leaders(epochs, request, read, "the leader epochs")
 
-    def epochs(self, partitions: Iterable[Partition]) -> dict[Partition, list[tuple[int, int]]]:
-        """The leader epochs of partitions, (leader_epoch, start_offset) ascending; the oldest begins at 0.
+    def epochs(self, log_starts: Mapping[Partition, int]) -> dict[Partition, list[tuple[int, int]]]:
+        """The leader epochs that partitions have from these log_start_offsets on, (leader_epoch, start_offset)
+        ascending. The first may be told to begin at 0, which is nowhere above its records.
 
-        A broker tells one epoch's end at a time: so the history is followed from the leader's own on downwards. Of an
-        epoch in which nothing was written it may know nothing, as of one that is newer than all: then the one before
-        is asked for.
+        A broker tells one epoch's end at a time: so the history is followed from the leader's own on downwards, to the
+        one that the log begins in. Of an epoch in which nothing was written it may know nothing, as of one that is
+        newer than all: then the one before is asked for. Of those that are older than all that it knows it says that
+        each ends where the oldest begins; none of them is part of the log.
         """
-        found: dict[Partition, list[tuple[int, int]]] = {partition: [] for partition in partitions}
+        found: dict[Partition, list[tuple[int, int]]] = {partition: [] for partition in log_starts}
         if unknown := {topic for topic, index in found if (topic, index) not in self._leader_epochs}:
             self.topics(unknown)
         asked = {partition: max(0, self._leader_epochs.get(partition, 0)) for partition in found}
@@ -201,15 +189,17 @@ class BrokerClient:
             ends = self.epoch_ends(asked)
             before, asked = asked, {}
             for partition, (epoch, end) in ends.items():
-                if epoch < 0 and not found[partition] and before[partition] > 0:
+                history = found[partition]
+                if epoch < 0 and not history and before[partition] > 0:
                     asked[partition] = before[partition] - 1
                     continue
-                history = found[partition]
                 if history:  # where this epoch ends, the one that was found before it begins
                     history[-1] = (history[-1][0], max(0, end))
-                if epoch >= 0:
+                if len(history) > 1 and history[-1][1] >= history[-2][1]:
+                    history.pop()
+                elif epoch >= 0 and (not history or end > log_starts[partition]):
                     history.append((epoch, 0))
-                    if epoch > 0 and end > 0:
+                    if epoch > 0 and end > log_starts[partition]:
                         asked[partition] = epoch - 1
         return {partition: history[::-1] for partition, history in found.items()}
 
@@ -295,7 +285,9 @@ class BrokerClient:
                 said = "no leader of the partition is known"
             except self._kafka.KafkaError as error:
                 said = str(error) or type(error).__name__
-                if not getattr(error, "retriable", False):
+                if isinstance(error, self._kafka.UnknownBrokerIdError):
+                    self._learn_brokers()
+                elif not getattr(error, "retriable", False):
                     raise self._unavailable(error) from error
             else:
                 if not isinstance(found, int):
@@ -339,6 +331,14 @@ class BrokerClient:
             if (topic_name, index) not in self._leaders:
                 raise unknown_topic(topic_name, index)
 
+    def _learn_brokers(self) -> None:
+        """Of a broker that joined, or left, the client itself takes note every few minutes; one is wanted now."""
+        manager = self._client._manager
+        try:
+            manager.run(manager.cluster.refresh_metadata)
+        except self._kafka.KafkaError:
+            return
+
     def _unavailable(self, error: Exception) -> KbrokerSourceError:
         said = str(error) or type(error).__name__
         return BrokerUnavailable(
@@ -359,10 +359,11 @@ def explain(code: int) -> str:
     return f"{error.__name__} ({code})"
 
 
-def _by_topic(partitions: Iterable[Partition]) -> list[tuple[str, list[int]]]:
-    found: dict[str, list[int]] = {}
+def _by_topic(partitions: Iterable[Partition], of_partition: Callable[[str, int], T]) -> list[tuple[str, list[T]]]:
+    """By topic what a request says of each of its partitions."""
+    found: dict[str, list[T]] = {}
     for topic, index in partitions:
-        found.setdefault(topic, []).append(index)
+        found.setdefault(topic, []).append(of_partition(topic, index))
     return list(found.items())
 
 
