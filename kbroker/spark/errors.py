@@ -6,9 +6,14 @@ offset and the object as far as they are known, and ends with what to do.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from kbroker.tiered.api import RemoteLogSegmentMetadata
+from kbroker.tiered.api import (
+    RemoteLogSegmentMetadata,
+    RemoteObjectDamaged,
+    RemoteResourceNotFound,
+    RemoteStorageError,
+)
 
 
 class KbrokerSourceError(Exception):
@@ -111,6 +116,44 @@ def unknown_topic(topic: str, partition: int | None = None) -> UnknownTopic:
     """What to say of a topic that is not there."""
     what = "there is no such topic" if partition is None else "the topic has no such partition"
     return UnknownTopic(what, remedy="name one that exists, see kbroker topic list", topic=topic, partition=partition)
+
+
+_REMEDIES: Final[dict[type[KbrokerSourceError], str]] = {
+    DamagedObject: "find what else is damaged with kbroker tier scrub --deep, put the object back from a copy of the"
+    " store, and start the job again",
+    MissingObject: "see with kbroker tier scrub what the store has, put the object back from a copy of the store, or"
+    " leave its records out with failOnDataLoss=false",
+    UnknownCodec: "read it with a kbroker that knows the codec, or begin behind this batch (startingOffsets)",
+    UnrepresentableRecord: "leave the column timestamp out with .schema(...), or begin behind this batch"
+    " (startingOffsets)",
+    StoreUnavailable: "see that the store is up and that rsm.config.* of the job may read it, and start the job again",
+}
+
+
+def segment_error(
+    kind: type[KbrokerSourceError], what: str, segment: RemoteLogSegmentMetadata, storage: object, *, offset: int
+) -> KbrokerSourceError:
+    """What to say of a segment whose object cannot be read at this offset; `kind` is one of those that have a remedy
+    of their own here.
+    """
+    partition = segment.remote_log_segment_id.topic_id_partition
+    return kind(
+        what,
+        remedy=_REMEDIES[kind],
+        topic=partition.topic,
+        partition=partition.partition,
+        offset=offset,
+        object_name=object_of(segment, storage),
+    )
+
+
+def told_by_store(error: RemoteStorageError) -> tuple[type[KbrokerSourceError], str]:
+    """What a store's error about an object means, and what to say of it."""
+    if isinstance(error, RemoteResourceNotFound):
+        return MissingObject, f"the object is missing: {error}"
+    if isinstance(error, RemoteObjectDamaged):
+        return DamagedObject, str(error)
+    return StoreUnavailable, f"the object cannot be read: {error}"
 
 
 def object_of(segment: RemoteLogSegmentMetadata, storage: object) -> str:

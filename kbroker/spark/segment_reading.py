@@ -3,9 +3,10 @@
 Every batch is checked before one of its records becomes a row: its header, its CRC, and its place among the others.
 The CRC does not cover a batch's base_offset, so that is judged by its neighbours: a batch that begins before the one in
 front of it ends, or ends behind its segment, is damaged. Offsets may be missing between two batches (topics that were
-compacted before they were tiered have such gaps), but a bit that flips makes a gap too. After a gap one more batch is
-looked at, even behind the piece's end, since it tells the one from the other; and where the batch in front of the gap
-is the first that was read, the piece is read again from the segment's beginning.
+compacted before they were tiered have such gaps), but a bit that flips makes a gap too. So one more batch is looked at,
+even behind the piece's end, after a gap and after the first batch of a piece that begins inside of its segment: it
+tells the one from the other. Where the batch in front of the gap is the first that was read, the piece is read again
+from the segment's beginning.
 
 Bound  two ranges of `chunk_bytes`, the rows of one, and one batch of MAX_DECOMPRESSED_BYTES
 """
@@ -20,34 +21,15 @@ from typing import Final
 import pyarrow as pa
 
 from kbroker.spark.columns import COLUMNS, RowsBuilder
-from kbroker.spark.errors import (
-    DamagedObject,
-    KbrokerSourceError,
-    MissingObject,
-    StoreUnavailable,
-    UnknownCodec,
-    UnrepresentableRecord,
-    object_of,
-)
+from kbroker.spark.errors import DamagedObject, KbrokerSourceError, segment_error, told_by_store
 from kbroker.spark.pieces import SegmentPiece
 from kbroker.spark.ranges import read_ranges
-from kbroker.tiered.api import RemoteObjectDamaged, RemoteResourceNotFound, RemoteStorageError, RemoteStorageManager
+from kbroker.tiered.api import RemoteStorageError, RemoteStorageManager
 from wire.errors import Malformed
 from wire.record_batch import HEADER_SIZE, MAX_DECOMPRESSED_BYTES, RecordBatch
 
 DEFAULT_CHUNK_BYTES: Final = 8 << 20
 MAX_BATCH_BYTES: Final = MAX_DECOMPRESSED_BYTES + HEADER_SIZE
-
-_REMEDIES: Final[dict[type[KbrokerSourceError], str]] = {
-    DamagedObject: "find what else is damaged with kbroker tier scrub --deep, put the object back from a copy of the"
-    " store, and start the job again",
-    MissingObject: "see with kbroker tier scrub what the store has, put the object back from a copy of the store, or"
-    " leave its records out with failOnDataLoss=false",
-    UnknownCodec: "read it with a kbroker that knows the codec, or begin behind this batch (startingOffsets)",
-    UnrepresentableRecord: "leave the column timestamp out with .schema(...), or begin behind this batch"
-    " (startingOffsets)",
-    StoreUnavailable: "see that the store is up and that rsm.config.* of the job may read it, and start the job again",
-}
 
 
 def is_visible(batch: RecordBatch) -> bool:
@@ -79,7 +61,8 @@ class _SegmentReader:
 
     Shape  _expected is the offset that comes next, None before the first batch of a piece inside of a segment
     Note   _is_second: what comes is the second batch of such a piece; _is_gap: offsets are missing in front of the last
-           batch, and nothing has confirmed that yet; rows below the offset _given have been given
+           batch; nothing has confirmed yet that the last batch is what it was then. Rows below the offset _given have
+           been given
     """
 
     def __init__(
@@ -141,11 +124,12 @@ class _SegmentReader:
                     position += taken
         except RemoteStorageError as error:
             yield from self._give()
-            raise self._of_the_store(error) from error
+            raise self._error(*told_by_store(error)) from error
         yield from self._give()
         if size:
             raise self._error(DamagedObject, f"the segment ends inside of a batch that begins at byte {position}")
-        if piece.start_position and (self._expected or 0) < piece.end_offset:
+        is_confirmed = not self._is_second or self._expected == piece.segment.end_offset + 1
+        if piece.start_position and not ((self._expected or 0) >= piece.end_offset and is_confirmed):
             raise _Doubtful
 
     def _give(self) -> Iterator[pa.RecordBatch]:
@@ -159,7 +143,8 @@ class _SegmentReader:
     @property
     def _is_done(self) -> bool:
         """Whether no batch is needed any more, neither for its records nor to confirm one."""
-        return self._expected is not None and self._expected >= self._piece.end_offset and not self._is_gap
+        is_open = self._is_gap or self._is_second
+        return self._expected is not None and self._expected >= self._piece.end_offset and not is_open
 
     def _take(self, data: bytes, at: int, position: int) -> tuple[int, int]:
         """Take batches from `at` on, those that are whole: where they end, and how many bytes it needs to go on there;
@@ -215,19 +200,6 @@ class _SegmentReader:
         self._expected = batch.next_offset
 
     def _error(self, kind: type[KbrokerSourceError], what: str, offset: int | None = None) -> KbrokerSourceError:
-        partition = self._piece.topic_id_partition
-        return kind(
-            what,
-            remedy=_REMEDIES[kind],
-            topic=partition.topic,
-            partition=partition.partition,
-            offset=min(max(self._given, self._expected or 0), self._piece.end_offset - 1) if offset is None else offset,
-            object_name=object_of(self._piece.segment, self._storage),
-        )
-
-    def _of_the_store(self, error: RemoteStorageError) -> KbrokerSourceError:
-        if isinstance(error, RemoteResourceNotFound):
-            return self._error(MissingObject, f"the object is missing: {error}")
-        if isinstance(error, RemoteObjectDamaged):
-            return self._error(DamagedObject, str(error))
-        return self._error(StoreUnavailable, f"the object cannot be read: {error}")
+        if offset is None:
+            offset = min(max(self._given, self._expected or 0), self._piece.end_offset)
+        return segment_error(kind, what, self._piece.segment, self._storage, offset=offset)

@@ -25,6 +25,7 @@ from kbroker.spark.pieces import SegmentPiece
 from kbroker.spark.segment_reading import read_segment
 from kbroker.tiered.api import (
     RemoteLogSegmentMetadata,
+    RemoteResourceNotFound,
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
@@ -233,6 +234,19 @@ def test_an_object_that_vanishes_on_the_way_has_given_every_row_below_the_offset
     assert [offset for (offset,) in rows] == list(range(100, caught.value.offset or 0))
 
 
+def test_of_an_object_that_vanishes_behind_the_piece_the_error_names_no_row_that_was_given(tier: Tier) -> None:
+    # Offsets are missing in front of the second batch, so the third one has to confirm it.
+    log = simple_log(1, start=100) + simple_log(1, start=115) + simple_log(1, start=125)
+    end = list(batches(log))[1].position + list(batches(log))[1].size
+    storage = Counting(tier)
+    made = read_segment(storage, SegmentPiece(tier.add(log), 100, 125, 0, end), ("offset",))
+    rows = rows_of([next(made)])
+    storage.failures = [RemoteResourceNotFound("gone")]
+    with pytest.raises(MissingObject) as caught:
+        next(made)
+    assert (rows[-1], caught.value.offset) == ((124,), 125)
+
+
 def test_a_truncated_object_is_damaged(tier: Tier) -> None:
     log = simple_log(3)
     for size in (len(log) - 1, 2 * len(log) // 3, 30):
@@ -260,6 +274,22 @@ def test_any_bit_that_flips_in_a_header_is_found(tier: Tier, place: int, from_po
     piece = tier.piece(log, batch.base_offset, batch.next_offset, batch.position if from_position else 0)
     for bit in ROW_BITS:
         tier.path(piece.segment).write_bytes(flipped(log, batch.position * 8 + bit))
+        assert isinstance(failure(tier, piece), DamagedObject), bit
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("start", [103, 107])
+def test_a_first_batch_that_says_other_offsets_gives_no_row_however_short_the_piece_is(
+    tier: Tier, start: int, count: int
+) -> None:
+    log = simple_log(3, per_batch=4)  # 100 to 103, 104 to 107, 108 to 111
+    found = list(batches(log))
+    # As the index tells it: the last batch that ends at the piece's start, or before.
+    first = found[(start - 103) // 4]
+    piece = tier.piece(log, start, start + count, first.position)
+    assert tier.rows(piece) == expected_rows(found, start, start + count)
+    for bit in range(64):
+        tier.path(piece.segment).write_bytes(flipped(log, first.position * 8 + bit))
         assert isinstance(failure(tier, piece), DamagedObject), bit
 
 
