@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from compat.spark.source import Source, fails, offsets_of, started
+from compat.spark.source import Source, fails, offsets_of, read, started
 from compat.tiered.site import EARLIEST, Records, Sites
 from kbroker.tiered.layout import KINDS
 
@@ -190,7 +190,9 @@ def test_a_manifest_that_is_damaged_is_named_and_with_a_broker_not_needed(
 
 
 def test_a_store_that_is_gone_is_told(spark: SparkSession, source: Source, topic: str, tmp_path: Path) -> None:
-    with fails("there is no such topic"):
+    with fails(f"{tmp_path}/nothing", "holds nothing at all"):
         source.stored_rows(spark, topic, rsm__config__dir=str(tmp_path / "nothing")).count()
+    with fails(f"{tmp_path}/nothing", "holds nothing at all"):
+        read(spark, {"rsm.config.dir": str(tmp_path / "nothing"), "subscribePattern": ".*"}, {}).count()
     with fails(f"{topic}-0 at offset ", f" in object {topic}-"):  # of whichever task fails first
         source.rows(spark, topic, rsm__config__dir=str(tmp_path / "nothing")).count()

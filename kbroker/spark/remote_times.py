@@ -11,16 +11,20 @@ from __future__ import annotations
 from contextlib import closing
 from typing import BinaryIO
 
+from kbroker.spark.errors import DamagedObject, segment_error, told_by_store
 from kbroker.spark.plan import PartitionState, usable_segments
 from kbroker.storage.index import CorruptIndex
 from kbroker.tiered.api import (
     IndexType,
     RemoteLogSegmentMetadata,
+    RemoteObjectDamaged,
     RemoteResourceNotFound,
     RemoteStorageError,
     RemoteStorageManager,
+    RetriableRemoteStorageError,
 )
 from kbroker.tiered.indexes import RemoteIndexes, checked_offsets, checked_times
+from wire.errors import Malformed
 from wire.record_batch import HEADER_SIZE, RecordBatch
 
 PIECE_BYTES = 1 << 20
@@ -36,35 +40,52 @@ def load_indexes(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadat
         times = checked_times(storage.fetch_index(segment, IndexType.TIMESTAMP), segment)
     except (CorruptIndex, RemoteResourceNotFound):
         return None
-    except RemoteStorageError as error:
-        if type(error) is RemoteStorageError:
-            return None  # the store says that it is not what was stored
+    except RetriableRemoteStorageError:
         raise
+    except RemoteStorageError:
+        return None  # the store says that it is not what was stored
     return RemoteIndexes(segment.start_offset, offsets, times, b"")
 
 
 def first_at_or_after(storage: RemoteStorageManager, state: PartitionState, timestamp_ms: int) -> int | None:
     """The first offset, from the log's start on, whose record is at least that late; None if there is none.
 
-    Errors  RemoteStorageError
+    Errors  RemoteStorageError where an index cannot be asked for; MissingObject, DamagedObject, StoreUnavailable
+            where the segment in which it is looked for cannot be read
     """
     for segment in usable_segments(state):
         if segment.max_timestamp_ms < timestamp_ms or segment.end_offset < state.log_start_offset:
             continue
-        found = _in_segment(storage, segment, timestamp_ms, max(segment.start_offset, state.log_start_offset))
+        start_offset = max(segment.start_offset, state.log_start_offset)
+        indexes = load_indexes(storage, segment)
+        position = 0 if indexes is None else indexes.position_for_timestamp(timestamp_ms, start_offset)
+        try:
+            found = _in_segment(storage, segment, position, timestamp_ms, start_offset)
+        except RemoteStorageError as error:
+            raise segment_error(*told_by_store(error), segment, storage, offset=start_offset) from error
+        except Malformed as error:
+            what = f"a batch cannot be decoded: {error}"
+            raise segment_error(DamagedObject, what, segment, storage, offset=start_offset) from error
         if found is not None:
             return found
     return None
 
 
 def _in_segment(
-    storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, timestamp_ms: int, start_offset: int
+    storage: RemoteStorageManager,
+    segment: RemoteLogSegmentMetadata,
+    position: int,
+    timestamp_ms: int,
+    start_offset: int,
 ) -> int | None:
-    indexes = load_indexes(storage, segment)
-    position = 0 if indexes is None else indexes.position_for_timestamp(timestamp_ms, start_offset)
+    """From a batch's position on. Errors: RemoteStorageError, Malformed."""
+    least = segment.start_offset  # no CRC covers a batch's own offset
     with closing(storage.fetch_log_segment(segment, position)) as stream:
         while position < segment.segment_size_in_bytes:
             batch = _next_batch(stream, segment, position)
+            if not least <= batch.base_offset <= batch.last_offset <= segment.end_offset:
+                raise RemoteObjectDamaged(f"the batch at byte {position} says that it begins at {batch.base_offset}")
+            least = batch.next_offset
             position += batch.size
             if batch.last_offset < start_offset or batch.max_timestamp < timestamp_ms or batch.is_control:
                 continue
@@ -79,10 +100,10 @@ def _next_batch(stream: BinaryIO, segment: RemoteLogSegmentMetadata, position: i
     head = _exactly(stream, HEADER_SIZE)
     size = int.from_bytes(head[8:12], "big", signed=True) + 12
     if len(head) < HEADER_SIZE or not HEADER_SIZE <= size <= segment.segment_size_in_bytes - position:
-        raise RemoteStorageError(f"there is no whole batch at byte {position} of {segment.remote_log_segment_id.id}")
+        raise RemoteObjectDamaged(f"there is no whole batch at byte {position}")
     batch = RecordBatch(memoryview(head + _exactly(stream, size - HEADER_SIZE)), 0)
-    if len(batch.data) < size or not batch.crc_is_valid():
-        raise RemoteStorageError(f"the batch at byte {position} of {segment.remote_log_segment_id.id} is damaged")
+    if not batch.is_whole or not batch.crc_is_valid():
+        raise RemoteObjectDamaged(f"the batch at byte {position} is damaged")
     return batch
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, cast
 from uuid import UUID
 
-from kbroker.spark.errors import KbrokerSourceError, StoreUnavailable, TopicRecreated
+from kbroker.spark.errors import KbrokerSourceError, StoreUnavailable, TopicRecreated, UnknownTopic
 from kbroker.spark.inventory import Bounds, chosen
 from kbroker.spark.options import Subscription
 from kbroker.spark.plan import PartitionState, usable_segments
@@ -67,14 +67,22 @@ class StoreInventory:
         return {name: (there[name][0], indexes) for name, indexes in wanted.items()}
 
     def _read(self, subscription: Subscription) -> None:
-        """Read the manifests that are new, and forget those that are gone."""
+        """Read the manifests that are new, and forget those that are gone. Errors: UnknownTopic for an empty store."""
         # A topic's name may have been cut there: the manifest tells it for certain, and its id which topic it is.
         names = None if subscription.names is None else {topic_in_names(name) for name in subscription.names}
         listed = []
+        is_empty = True
         for stored in self._storage.list_objects():
+            is_empty = False
             parsed = parse_object_name(stored.name) if stored.is_auxiliary else None
             if parsed is not None and parsed.kind == MANIFEST and (names is None or parsed.topic in names):
                 listed.append(stored.name)
+        if is_empty:
+            # A directory or prefix that was misspelt looks just so.
+            raise UnknownTopic(
+                f"{self._storage!r} holds nothing at all",
+                remedy="see that rsm.config.* names the broker's tier, and that something has been copied into it",
+            )
         self._manifests = {name: self._manifests[name] for name in listed if name in self._manifests}
         missing = [name for name in listed if name not in self._manifests]
         with ThreadPoolExecutor(THREADS, thread_name_prefix="kbroker-spark") as threads:
@@ -102,7 +110,9 @@ class StoreInventory:
             (min(one.event_timestamp_ms for one in found), max(one.event_timestamp_ms for one in found), topic_id)
             for topic_id, found in incarnations.items()
         )
-        if spans[-2][1] >= spans[-1][0]:  # nobody made them one after the other: two clusters share the store
+        if (
+            max(latest for _, latest, _ in spans[:-1]) >= spans[-1][0]
+        ):  # nobody made them one after the other: two clusters share the store
             ids = ", ".join(uuid_to_text(topic_id) for _, _, topic_id in spans)
             raise TopicRecreated(
                 f"the store has several topics of this name, with the ids {ids}",

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.spark.errors import StoreUnavailable, TopicRecreated, UnknownTopic
+from kbroker.spark.errors import DamagedObject, MissingObject, StoreUnavailable, TopicRecreated, UnknownTopic
 from kbroker.spark.options import Subscription
 from kbroker.spark.pieces import SegmentPiece
 from kbroker.spark.plan import PartitionState, tile
@@ -124,6 +124,21 @@ def test_two_clusters_with_a_topic_of_one_name_in_one_store_are_told_apart_by_no
         StoreInventory(tier.storage).topics(Subscription(topics=("orders",)))
 
 
+def test_an_older_topic_that_outlived_the_one_after_it_is_of_another_cluster(tier: Tier) -> None:
+    tier.copy()
+    tier.copy(partition=partition_named("orders", incarnation=2))
+    tier.copy(partition=partition_named("orders", incarnation=3))
+    tier.copy(start_offset=15)
+    with pytest.raises(TopicRecreated, match="several topics of this name"):
+        StoreInventory(tier.storage).topics(Subscription(topics=("orders",)))
+
+
+@pytest.mark.parametrize("wanted", [Subscription(topics=("orders",)), Subscription(pattern=".*")])
+def test_a_store_that_holds_nothing_is_told_and_not_read_as_no_rows(tier: Tier, wanted: Subscription) -> None:
+    with pytest.raises(UnknownTopic, match=r"tier'.* holds nothing at all"):
+        StoreInventory(tier.storage).topics(wanted)
+
+
 def test_a_manifest_that_cannot_be_read_is_named(tier: Tier) -> None:
     made = tier.copy()
     tier.path(made, MANIFEST).write_bytes(b"[]")
@@ -153,7 +168,6 @@ def timed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tier, list[tuple[in
         made = tier.copy(
             start_offset=90 * number, batches=30, value_bytes=900, start_ms=start_ms, leader_epochs=((0, 90 * number),)
         )
-        tier.path(made, IndexType.LEADER_EPOCH.value)
         records += [(record.offset, record.timestamp) for batch in batches(made.log) for record in batch.records()]
     return tier, records
 
@@ -176,3 +190,29 @@ def test_a_time_is_found_without_indexes(tier: Tier, damage: Callable[[Path], ob
         damage(tier.path(made, index_type.value))
     assert first_at_or_after(tier.storage, tier.state(), START_MS + 40_500) == 41
     assert tier.path(made, SEGMENT).exists()
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+# The last byte of the base offset, of the length, of the format and of the records.
+@pytest.mark.parametrize("position", [7, 11, 16, -1])
+def test_a_time_in_a_damaged_segment_is_an_error_that_names_the_object(tier: Tier, position: int) -> None:
+    made = tier.copy()
+    flip(tier.path(made, SEGMENT), position)
+    state = tier.state()
+    with pytest.raises(
+        DamagedObject, match=rf"orders-0 at offset 0 in object .*/{made.metadata.start_offset:020d}-.*log"
+    ):
+        first_at_or_after(tier.storage, state, START_MS + 14_000)
+
+
+def test_a_time_in_a_segment_that_is_missing_is_an_error_that_names_the_object(tier: Tier) -> None:
+    made = tier.copy()
+    state = tier.state()
+    tier.path(made, SEGMENT).unlink()
+    with pytest.raises(MissingObject, match=r"orders-0 at offset 0 in object .*\.log"):
+        first_at_or_after(tier.storage, state, START_MS)
