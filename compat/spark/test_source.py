@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from compat.clients.samples import CODECS, START_MS
 from compat.spark.rows import Records, by_partition, consumed, kafka_rows, numbered, written
@@ -188,3 +189,9 @@ def test_a_topic_that_there_is_not_is_told(spark: SparkSession, source: Source, 
     named = source.broker if by == "broker" else source.store
     with fails("no-such-topic: there is no such topic"):
         read(spark, {**named, "subscribe": "no-such-topic"}, {}).count()
+
+
+def test_a_schema_without_a_column_is_refused(spark: SparkSession, filled: Filled) -> None:
+    reader = spark.read.format("kbroker").options(**filled.source.broker, **filled.source.store)
+    with fails("the schema has no column"):
+        reader.option("subscribe", filled.topic).schema(StructType([])).load().count()

@@ -39,6 +39,8 @@ STORE_CLASS: Final = "remote.log.storage.manager.class.name"
 BOOTSTRAP_TIMEOUT_MS: Final = 10_000
 DEFAULT_CHUNK_BYTES: Final = 8 << 20
 LEAST_CHUNK_BYTES: Final = 64 << 10
+MOST_CHUNK_BYTES: Final = 1 << 30  # the rows of a chunk have to be one Arrow array, which has less than 2 GiB
+MOST: Final = (1 << 63) - 1
 
 KNOWN: Final = (
     "subscribe", "subscribePattern", "assign",
@@ -77,6 +79,10 @@ class Subscription:
         if self.pattern:
             return re.fullmatch(self.pattern, topic) is not None
         return topic in self.topics or any(topic == name for name, _ in self.partitions)
+
+    def has(self, topic: str, partition: int) -> bool:
+        """Whether a partition is meant."""
+        return (topic, partition) in self.partitions if self.partitions else self.matches(topic)
 
     @property
     def names(self) -> tuple[str, ...] | None:
@@ -141,7 +147,8 @@ class SourceOptions:
             max_trigger_delay_ms=15 * 60_000 if delay is None else _duration_ms("maxTriggerDelay", delay),
             fail_on_data_loss=given.boolean("failOnDataLoss", default=True),
             include_headers=given.boolean("includeHeaders", default=False),
-            chunk_bytes=given.number("kbroker.chunk.bytes", at_least=LEAST_CHUNK_BYTES) or DEFAULT_CHUNK_BYTES,
+            chunk_bytes=given.number("kbroker.chunk.bytes", at_least=LEAST_CHUNK_BYTES, at_most=MOST_CHUNK_BYTES)
+            or DEFAULT_CHUNK_BYTES,
         )
 
     def for_batch(self) -> SourceOptions:
@@ -185,12 +192,13 @@ class _Given:
     def take(self, name: str, default: T) -> str | T:
         return self._texts.get(name, default)
 
-    def number(self, name: str, *, at_least: int = 1) -> int | None:
+    def number(self, name: str, *, at_least: int = 1, at_most: int = MOST) -> int | None:
         text = self._texts.get(name)
         if text is None:
             return None
-        if not text.strip().isascii() or not text.strip().isdigit() or int(text) < at_least:
-            _refuse(f"{name}={text} is no whole number of at least {at_least}", "correct it")
+        if not re.fullmatch(r"\s*\d{1,19}\s*", text, re.ASCII) or not at_least <= int(text) <= at_most:
+            limit = "" if at_most == MOST else f" and at most {at_most}"
+            _refuse(f"{name}={text} is no whole number of at least {at_least}{limit}", "correct it")
         return int(text)
 
     def boolean(self, name: str, *, default: bool) -> bool:
@@ -228,10 +236,11 @@ class _Given:
         if text is not None:
             if not re.fullmatch(r"\s*[+-]?\d{1,19}\s*", text, re.ASCII):
                 _refuse(f"{edge}Timestamp={text} is no number", "give the milliseconds since 1970-01-01 UTC")
-            return AtTimestamp(int(text))
+            return AtTimestamp(_time_ms(f"{edge}Timestamp", int(text)))
         name = f"{edge}OffsetsByTimestamp"
         if name in self._texts:
-            return AtTimestamps(_read(name, self._texts[name], parse_positions))
+            times = _read(name, self._texts[name], parse_positions)
+            return AtTimestamps({partition: _time_ms(name, time_ms) for partition, time_ms in times.items()})
         name = f"{edge}Offsets"
         text = self._texts.get(name)
         if text is None:
@@ -293,6 +302,13 @@ def _from_broker_settings(path: str) -> StoreOptions:
     if settings.tier.is_directory:
         configs = {"log.dir": settings.data_directory, **configs}
     return StoreOptions(settings.tier.remote_log_storage_manager_class_name, configs)
+
+
+def _time_ms(name: str, time_ms: int) -> int:
+    """A time that a broker can be asked for: to it the negative ones are names, as -1 of the end of the log."""
+    if not 0 <= time_ms < 1 << 63:
+        _refuse(f"{name} has {time_ms}, which is no time", "give the milliseconds since 1970-01-01 UTC")
+    return time_ms
 
 
 def _duration_ms(name: str, text: str) -> int:

@@ -8,6 +8,7 @@ from typing import Final
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    DataType,
     IntegerType,
     LongType,
     StringType,
@@ -18,19 +19,21 @@ from pyspark.sql.types import (
 
 from kbroker.spark.errors import InvalidOption
 
-ALL_COLUMNS: Final = StructType(
-    [
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("timestamp", TimestampType()),
-        StructField("timestampType", IntegerType()),
-        StructField(
-            "headers", ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
-        ),
-    ]
+
+def struct_of(**kinds: DataType) -> StructType:
+    """These columns, in this order; each of them may be null."""
+    return StructType([StructField(name, kind) for name, kind in kinds.items()])
+
+
+ALL_COLUMNS: Final = struct_of(
+    key=BinaryType(),
+    value=BinaryType(),
+    topic=StringType(),
+    partition=IntegerType(),
+    offset=LongType(),
+    timestamp=TimestampType(),
+    timestampType=IntegerType(),
+    headers=ArrayType(struct_of(key=StringType(), value=BinaryType())),
 )
 """The Kafka source's columns; headers are there with includeHeaders=true, or where a schema names them."""
 
@@ -38,6 +41,8 @@ ALL_COLUMNS: Final = StructType(
 def columns_of(schema: StructType) -> tuple[str, ...]:
     """The names of the columns that a schema asks for, in its order. Errors: InvalidOption."""
     known = {field.name: field.dataType for field in ALL_COLUMNS.fields}
+    if not schema.fields:
+        raise InvalidOption("the schema has no column", remedy=f"name some of {', '.join(known)}")
     for field in schema.fields:
         wanted = known.get(field.name)
         if wanted is None:

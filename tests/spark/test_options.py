@@ -67,8 +67,13 @@ def test_an_unknown_option_is_refused_with_the_nearest_name(name: str, near: str
         ({**STORE, **ORDERS, "startingOffsets": '{"a": {"0": -3}}'}, "offset -3"),
         ({**STORE, **ORDERS, "startingOffsets": '{"a": '}, "not JSON"),
         ({**STORE, **ORDERS, "startingTimestamp": "yesterday"}, "is no number"),
+        ({**STORE, **ORDERS, "startingTimestamp": "-1"}, "startingTimestamp has -1, which is no time"),
+        ({**STORE, **ORDERS, "endingTimestamp": "9223372036854775808"}, "which is no time"),
+        ({**STORE, **ORDERS, "startingOffsetsByTimestamp": '{"a": {"0": -4}}'}, "has -4, which is no time"),
         ({**STORE, **ORDERS, "startingOffsetsByTimestampStrategy": "nearest"}, "Strategy=nearest"),
+        ({**STORE, **ORDERS, "minPartitions": "9" * 5000}, "is no whole number"),
         ({**STORE, **ORDERS, "kbroker.chunk.bytes": "1000"}, "at least 65536"),
+        ({**STORE, **ORDERS, "kbroker.chunk.bytes": "2147483648"}, "at most 1073741824"),
         ({**STORE, **ORDERS, "kafka.security.protocol": "SSL"}, "but no broker"),
         ({**STORE, **ORDERS, "kafka.bootstrap.servers": "host:port"}, "host:port"),
         ({**STORE, **ORDERS, **BROKER, "kafka.security.protocol": "TLS"}, "is none of PLAINTEXT"),
@@ -180,3 +185,10 @@ def test_a_pattern_matches_whole_names() -> None:
     assert not Subscription(pattern="ord").matches("orders")
     assert Subscription(pattern="ord.*").names is None
     assert Subscription(partitions=(("a", 1), ("b", 0), ("a", 0))).names == ("a", "b")
+
+
+def test_a_subscription_has_the_partitions_that_are_assigned_and_else_all_of_a_topic() -> None:
+    assigned = Subscription(partitions=(("a", 1), ("b", 0)))
+    assert [assigned.has(*each) for each in (("a", 1), ("a", 0), ("b", 0), ("c", 0))] == [True, False, True, False]
+    assert [Subscription(topics=("a",)).has(*each) for each in (("a", 7), ("b", 0))] == [True, False]
+    assert [Subscription(pattern="a.*").has(*each) for each in (("ab", 7), ("b", 0))] == [True, False]
