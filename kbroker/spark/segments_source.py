@@ -4,16 +4,16 @@ A batch query has a row for each segment that the metadata know, in its last sta
 query has a row for each event of `__remote_log_metadata` as it comes, with its place in that topic: the first event of
 a segment tells all of it, later ones its id and the new state, so that other columns are null.
 
-Options are those of `format("kbroker")`; without a subscription all topics are meant. A batch needs no broker: then the
-manifests in the store tell what is there.
+Options are those of `format("kbroker")`, but for those that say where records begin and end; without a subscription all
+topics are meant. A batch needs no broker: then the manifests in the store tell what is there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from uuid import UUID
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import (
@@ -23,57 +23,57 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     StringType,
-    StructField,
     StructType,
     TimestampType,
 )
 
 from kbroker.spark.catalogue_following import CatalogueFollower
-from kbroker.spark.client import EARLIEST, LATEST, BrokerClient, Topic, explain
-from kbroker.spark.errors import BrokerUnavailable, InvalidOption, RecordsExpired, TopicRecreated, unknown_topic
+from kbroker.spark.client import EARLIEST, LATEST, BrokerClient, kept_client
+from kbroker.spark.errors import InvalidOption, OffsetsOutOfRange, RecordsExpired, unknown_topic
+from kbroker.spark.fetching import check_topic, fetch_records
+from kbroker.spark.inventory import same_topics
 from kbroker.spark.options import SourceOptions, Subscription
+from kbroker.spark.pieces import TailPiece
 from kbroker.spark.positions import Edge
+from kbroker.spark.schema import struct_of
 from kbroker.spark.store_inventory import StoreInventory
 from kbroker.spark.stores import open_store
+from kbroker.spark.worker import forget_zip_finders
 from kbroker.tiered.api import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
     RemotePartitionDeleteMetadata,
 )
-from kbroker.tiered.catalogue import METADATA_TOPIC, Catalogue, id_text
+from kbroker.tiered.catalogue import METADATA_TOPIC, Catalogue, id_text, partition_of
 from kbroker.tiered.metadata_topic import decode_event
 from wire.errors import Malformed
-from wire.record_batch import batches
-from wire.types import uuid_to_text
+from wire.types import uuid_from_text, uuid_to_text
 
 NAME: Final = "kbroker-segments"
-_EPOCHS: Final = ArrayType(
-    StructType([StructField("leader_epoch", IntegerType()), StructField("start_offset", LongType())])
-)
-SCHEMA: Final = StructType(
-    [
-        StructField("topic", StringType()),
-        StructField("topic_id", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("segment_id", StringType()),
-        StructField("start_offset", LongType()),
-        StructField("end_offset", LongType()),
-        StructField("leader_epochs", _EPOCHS),
-        StructField("state", StringType()),
-        StructField("size_bytes", LongType()),
-        StructField("max_timestamp", TimestampType()),
-        StructField("event_timestamp", TimestampType()),
-        StructField("broker_id", IntegerType()),
-        StructField("custom_metadata", BinaryType()),
-        StructField("txn_index_empty", BooleanType()),
-        StructField("metadata_partition", IntegerType()),
-        StructField("metadata_offset", LongType()),
-    ]
+SCHEMA: Final = struct_of(
+    topic=StringType(),
+    topic_id=StringType(),
+    partition=IntegerType(),
+    segment_id=StringType(),
+    start_offset=LongType(),
+    end_offset=LongType(),
+    leader_epochs=ArrayType(struct_of(leader_epoch=IntegerType(), start_offset=LongType())),
+    state=StringType(),
+    size_bytes=LongType(),
+    max_timestamp=TimestampType(),
+    event_timestamp=TimestampType(),
+    broker_id=IntegerType(),
+    custom_metadata=BinaryType(),
+    txn_index_empty=BooleanType(),
+    metadata_partition=IntegerType(),
+    metadata_offset=LongType(),
 )
 TOPIC_ID: Final = "topic id"
 SUBSCRIPTIONS: Final = ("subscribe", "subscribepattern", "assign")
 NO_BROKER: Final = "a stream of segments needs a broker"
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 SegmentRow = tuple[Any, ...]
 
@@ -116,11 +116,11 @@ def _refuse_other(schema: StructType) -> None:
 def read_catalogue(options: SourceOptions) -> Catalogue:
     """What is known of the tier: by the broker if there is one, else by the store. Errors: KbrokerSourceError."""
     if options.client is not None:
-        with closing(BrokerClient(options.client)) as client:
+        with kept_client(options.client) as client:
             return CatalogueFollower(client).read()
     assert options.store is not None, "options name a broker or a store"
     inventory = StoreInventory(open_store(options.store))
-    topics = inventory.topics(Subscription(pattern=".*"))
+    topics = inventory.topics(options.subscription)
     found = Catalogue()
     for state in inventory.states([(topic, at) for topic, (_, indexes) in topics.items() for at in indexes], {}):
         found.segments |= {each.remote_log_segment_id.id: each for each in state.segments}
@@ -130,13 +130,7 @@ def read_catalogue(options: SourceOptions) -> Catalogue:
 def chosen_segments(options: SourceOptions, catalogue: Catalogue) -> list[RemoteLogSegmentMetadata]:
     """The segments of the topics that are meant. Errors: UnknownTopic for one of which nothing is known."""
     subscription = options.subscription
-    found = []
-    for each in catalogue.of(None):
-        partition = each.remote_log_segment_id.topic_id_partition
-        if subscription.matches(partition.topic) and (
-            not subscription.partitions or (partition.topic, partition.partition) in subscription.partitions
-        ):
-            found.append(each)
+    found = [each for each in catalogue.of(None) if subscription.has(*partition_of(each))]
     there = {each.remote_log_segment_id.topic_id_partition.topic for each in found}
     for name in subscription.names or ():
         if name not in there and not _exists(options, name):
@@ -147,7 +141,7 @@ def chosen_segments(options: SourceOptions, catalogue: Catalogue) -> list[Remote
 def _exists(options: SourceOptions, name: str) -> bool:
     if options.client is None:
         return False
-    with closing(BrokerClient(options.client)) as client:
+    with kept_client(options.client) as client:
         return name in client.topics([name])
 
 
@@ -155,15 +149,20 @@ class SegmentsReader(DataSourceReader):
     """A batch query: the catalogue is read by one task."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._options = dict(options)
+        self._options = options_of(options)
+        if self._options.starting is not None or self._options.ending is not None:
+            raise InvalidOption(
+                "where records begin or end has no meaning for segments",
+                remedy="leave startingOffsets, endingOffsets and their like out, and filter the rows",
+            )
 
     def partitions(self) -> Sequence[InputPartition]:
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition | None) -> Iterator[SegmentRow]:
         del partition
-        options = options_of(self._options)
-        return map(segment_row, chosen_segments(options, read_catalogue(options)))
+        forget_zip_finders()
+        return map(segment_row, chosen_segments(self._options, read_catalogue(self._options)))
 
 
 def segment_row(segment: RemoteLogSegmentMetadata) -> SegmentRow:
@@ -180,8 +179,8 @@ def segment_row(segment: RemoteLogSegmentMetadata) -> SegmentRow:
 def _time(timestamp_ms: int) -> datetime | None:
     """None where there is none, or none that Spark could hold."""
     try:
-        return datetime.fromtimestamp(timestamp_ms / 1000, UTC) if timestamp_ms >= 0 else None
-    except (OverflowError, ValueError, OSError):
+        return _EPOCH + timedelta(milliseconds=timestamp_ms) if timestamp_ms >= 0 else None
+    except OverflowError:
         return None
 
 
@@ -198,8 +197,11 @@ class SegmentsStreamReader(DataSourceStreamReader):
         found = options_of(options)
         if found.client is None:
             raise InvalidOption(NO_BROKER, remedy="set kafka.bootstrap.servers")
-        if found.starting not in {None, Edge.EARLIEST, Edge.LATEST}:
-            raise InvalidOption("startingOffsets of segments is neither earliest nor latest", remedy="set one of them")
+        if not isinstance(found.starting, Edge | None) or found.ending is not None:
+            raise InvalidOption(
+                "a stream of segments begins at an offset or a time, or ends somewhere",
+                remedy="set startingOffsets to earliest or latest, and leave the others out",
+            )
         self._options = found
         self._client_settings = found.client
 
@@ -210,26 +212,36 @@ class SegmentsStreamReader(DataSourceStreamReader):
         return self._at(LATEST)
 
     def _at(self, spec: int) -> dict[str, Any]:
-        with closing(BrokerClient(self._client_settings)) as client:
-            topic = _metadata_topic(client)
+        with kept_client(self._client_settings) as client:
+            topic = client.topics([METADATA_TOPIC]).get(METADATA_TOPIC)
+            if topic is None:
+                raise unknown_topic(METADATA_TOPIC)
             offsets = client.offsets({(METADATA_TOPIC, index): spec for index in topic.leaders})
         return {TOPIC_ID: uuid_to_text(topic.id)} | {str(at): each.offset for (_, at), each in sorted(offsets.items())}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        if start[TOPIC_ID] != end[TOPIC_ID]:
-            raise TopicRecreated(
-                f"the topic was deleted and created again: its id is {end[TOPIC_ID]}, and was {start[TOPIC_ID]}",
-                remedy="start again with another checkpoint",
-                topic=METADATA_TOPIC,
-            )
-        ranges = [(int(at), start.get(at, 0), to) for at, to in end.items() if at != TOPIC_ID]
-        return [InputPartition(each) for each in ranges if each[1] < each[2]]
+        """One for each partition of the metadata topic that has something new."""
+        (begins, known), (ends, topic_id) = _read(start), _read(end)
+        same_topics({METADATA_TOPIC: known}, [(METADATA_TOPIC, topic_id)])
+        pieces = [TailPiece(METADATA_TOPIC, topic_id, at, begins.get(at, 0), to) for at, to in ends.items()]
+        for piece in pieces:
+            if piece.start_offset > piece.end_offset:
+                raise OffsetsOutOfRange(
+                    f"the log ends at offset {piece.end_offset} now, and the stream has read up to"
+                    f" {piece.start_offset}: the broker lost events",
+                    remedy="start again with another checkpoint", topic=METADATA_TOPIC, partition=piece.partition,
+                    offset=piece.start_offset,
+                )  # fmt: skip
+        return [InputPartition(piece) for piece in pieces if piece.start_offset < piece.end_offset]
 
     def read(self, partition: InputPartition) -> Iterator[SegmentRow]:
-        index, start, end = partition.value
-        with closing(BrokerClient(self._client_settings)) as client:
-            for offset, value in _values(client, index, start, end):
-                row = event_row(value, self._options.subscription, index, offset)
+        forget_zip_finders()
+        piece: TailPiece = partition.value
+        with kept_client(self._client_settings) as client:
+            check_topic(client, piece)
+            _check_start(client, piece)
+            for record in fetch_records(client, piece):
+                row = event_row(record.value, self._options.subscription, piece.partition, record.offset)
                 if row is not None:
                     yield row
 
@@ -237,38 +249,32 @@ class SegmentsStreamReader(DataSourceStreamReader):
         """The checkpoint knows, and nobody else need."""
 
 
-def _metadata_topic(client: BrokerClient) -> Topic:
-    topic = client.topics([METADATA_TOPIC]).get(METADATA_TOPIC)
-    if topic is None:
-        raise unknown_topic(METADATA_TOPIC)
-    return topic
+def _read(offsets: Mapping[str, Any]) -> tuple[dict[int, int], UUID]:
+    """Where a stream is, by partition, and the topic's id. Errors: InvalidOption."""
+    try:
+        topic_id = uuid_from_text(offsets[TOPIC_ID])
+        return {int(at): int(offset) for at, offset in offsets.items() if at != TOPIC_ID}, topic_id
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise InvalidOption(
+            f"the offsets of the checkpoint are none of this source: {error!r}", remedy="use another checkpoint"
+        ) from error
 
 
-def _values(client: BrokerClient, index: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    topic = _metadata_topic(client)
-    partition, at = (METADATA_TOPIC, index), start
+def _check_start(client: BrokerClient, piece: TailPiece) -> None:
+    """Errors: RecordsExpired."""
+    partition = piece.topic, piece.partition
     first = client.offsets({partition: EARLIEST})[partition].offset
-    if first > start:
+    if first > piece.start_offset:
         raise RecordsExpired(
-            f"the events up to offset {first - 1} have been deleted",
-            remedy="start again with another checkpoint", topic=METADATA_TOPIC, partition=index, offset=start,
+            f"the events up to offset {first - 1} have been deleted", remedy="start again with another checkpoint",
+            topic=piece.topic, partition=piece.partition, offset=piece.start_offset,
         )  # fmt: skip
-    while at < end:
-        fetched = client.fetch(topic.id, partition, at)
-        if fetched.error_code:
-            raise BrokerUnavailable(
-                f"the events cannot be read: {explain(fetched.error_code)}", remedy="start the query again",
-                topic=METADATA_TOPIC, partition=index, offset=at,
-            )  # fmt: skip
-        for batch in batches(fetched.records):
-            for record in () if batch.is_control else batch.records():
-                if at <= record.offset < end and record.value is not None:
-                    yield record.offset, record.value
-            at = batch.next_offset
 
 
-def event_row(value: bytes, subscription: Subscription, partition: int, offset: int) -> SegmentRow | None:
-    """An event; None for one of another topic, of a whole partition, or that cannot be read, as the broker does."""
+def event_row(value: bytes | None, subscription: Subscription, partition: int, offset: int) -> SegmentRow | None:
+    """An event; None for one of another partition, of a whole one, or that cannot be read, as the broker does."""
+    if value is None:
+        return None
     try:
         event = decode_event(value)
     except Malformed:
@@ -276,7 +282,7 @@ def event_row(value: bytes, subscription: Subscription, partition: int, offset: 
     if isinstance(event, RemotePartitionDeleteMetadata):
         return None
     id_ = event.remote_log_segment_id.topic_id_partition
-    if not subscription.matches(id_.topic):
+    if not subscription.has(id_.topic, id_.partition):
         return None
     if isinstance(event, RemoteLogSegmentMetadata):
         return (*segment_row(event)[:-2], partition, offset)

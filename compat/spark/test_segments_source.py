@@ -1,0 +1,96 @@
+"""`format("kbroker-segments")`: what is in the tier as a table, and its events as a stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import Row, SparkSession
+
+from compat.spark.source import Source, fails, started
+from kbroker.spark.segments_source import NAME
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory, kafka_libraries: Path) -> Iterator[Source]:
+    assert kafka_libraries.is_dir()  # the schemas of what is asked lie there
+    with started(tmp_path_factory.mktemp("segments")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def topic(source: Source, new_topic_name: Callable[[str], str]) -> str:
+    """Two partitions, each with three segments of ten records in the tier."""
+    return source.filled(new_topic_name("segments"), [0, 2, 4, 6], partitions=2)
+
+
+def events(spark: SparkSession, directory: Path, options: dict[str, str]) -> list[Row]:
+    """All events that there are now, as a stream has them."""
+    stream = spark.readStream.format(NAME).options(**options).load()
+    writer = stream.writeStream.format("parquet").option("checkpointLocation", str(directory / "checkpoint"))
+    writer.trigger(availableNow=True).start(str(directory / "events")).awaitTermination()
+    return spark.read.parquet(str(directory / "events")).collect()
+
+
+def test_a_stream_has_the_events_of_the_partitions_that_are_assigned_and_no_others(
+    spark: SparkSession, source: Source, topic: str, tmp_path: Path
+) -> None:
+    found = events(spark, tmp_path, {**source.broker, "assign": json.dumps({topic: [1]})})
+    assert {(row.topic, row.partition) for row in found} == {(topic, 1)}
+    finished = [row.segment_id for row in found if row.state == "COPY_SEGMENT_FINISHED"]
+    table = spark.read.format(NAME).options(**source.broker, assign=json.dumps({topic: [1]})).load()
+    assert sorted(finished) == sorted(row.segment_id for row in table.collect())
+    assert len(finished) == 3
+
+
+def test_a_table_is_read_with_a_brokers_file_that_the_driver_alone_has(
+    spark: SparkSession, source: Source, topic: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(f"remote.log.storage.system.enable=true\nrsm.config.dir={source.site.tier_directory}\n")
+    table = spark.read.format(NAME).options(**{"kbroker.config": str(file), "subscribe": topic}).load()
+    parts = table.rdd  # it is planned now
+    file.unlink()
+    assert sorted((row.partition, row.start_offset) for row in parts.collect()) == [
+        (partition, start) for partition in range(2) for start in (0, 10, 20)
+    ]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"startingOffsets": "earliest"},
+        {"startingTimestamp": "5"},
+        {"endingOffsets": '{"orders": {"0": 5}}'},
+    ],
+)
+def test_a_table_of_segments_has_no_range(spark: SparkSession, source: Source, options: dict[str, str]) -> None:
+    with fails("has no meaning for segments"):
+        spark.read.format(NAME).options(**source.broker, **options).load().count()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"startingOffsets": '{"orders": {"0": 5}}'},
+        {"startingTimestamp": "5"},
+        {"startingOffsets": "earliest", "endingTimestamp": "5"},
+    ],
+)
+def test_a_stream_of_events_begins_at_an_end_of_the_topic_alone(
+    spark: SparkSession, source: Source, options: dict[str, str], tmp_path: Path
+) -> None:
+    with fails("a stream of segments begins"):
+        events(spark, tmp_path, {**source.broker, **options})
+
+
+def test_a_checkpoint_of_another_stream_is_refused(
+    spark: SparkSession, source: Source, topic: str, tmp_path: Path
+) -> None:
+    stream = source.stream(spark, topic, startingOffsets="earliest").writeStream.format("noop")
+    stream = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    stream.start().awaitTermination()
+    with fails("the offsets of the checkpoint are none of this source"):
+        events(spark, tmp_path, dict(source.broker))
