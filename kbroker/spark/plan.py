@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 from kbroker.spark.pieces import Piece, SegmentPiece, TailPiece
@@ -73,7 +73,7 @@ def tile(state: PartitionState, start_offset: int, end_offset: int) -> list[Piec
         while first < len(usable) and usable[first].end_offset < at:
             first += 1  # no offset from here on lies in it
         best, best_end, following = None, at, end_offset
-        for one in usable[first:]:
+        for one in islice(usable, first, None):
             if one.start_offset > at:
                 following = min(following, one.start_offset)
                 break
