@@ -14,6 +14,7 @@ import trio
 from kbroker.broker.remote_fetching import Waiting
 from kbroker.replication.offset_lookup import MAX_TIMESTAMP, OffsetAsked, OffsetFound, look_up
 from kbroker.replication.partition import Partition
+from kbroker.runtime.frames import without_frames
 from kbroker.tiered.api import RemoteStorageError
 from wire.errors import ErrorCode, KafkaError
 
@@ -43,7 +44,7 @@ async def look_up_in_both(
             await _wait_until_known(questions[number].partition, broker)
             answers[number] = await _look_up(questions[number], broker)
         except KafkaError as error:
-            answers[number] = error
+            answers[number] = without_frames(error)
 
     with trio.CancelScope(deadline=deadline) as scope, client.waiting(scope):
         async with trio.open_nursery() as nursery:

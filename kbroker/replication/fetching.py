@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.replication.fetch_session import FetchedPartition
 from kbroker.replication.partition import Fetcher, Partition, PartitionRead, ReadsTo
+from kbroker.runtime.frames import without_frames
 from kbroker.runtime.net_ports import Pieces
 from kbroker.runtime.ports import Buffer
 from kbroker.storage.checkpoint import TopicPartition
@@ -56,6 +57,10 @@ class PartitionAnswer:
         self.error: KafkaError | None = None
         self.is_unknown = False
         self.size = 0
+
+    def fail(self, error: KafkaError) -> None:
+        """It gives nothing, but says why."""
+        self.error, self.read, self.size = without_frames(error), None, 0
 
     # What a session has to know of it
 
@@ -139,8 +144,7 @@ class FetchRound:
         """
         for answer in self.answers:
             if answer.partition is not None and answer.error is None and not answer.partition.is_leader:
-                answer.error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{answer.partition.name} was given up")
-                answer.read, answer.size = None, 0
+                answer.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{answer.partition.name} was given up"))
 
     def set_unknown_aside(self) -> None:
         """After the first read: what the metadata does not know goes to the end, and is not looked for again."""
@@ -194,8 +198,7 @@ class FetchRound:
 
     def fail_remote(self, part: RemotePart, error: KafkaError) -> None:
         """Say why the tier gave nothing."""
-        part.answer.error = error
-        part.answer.read, part.answer.size = None, 0
+        part.answer.fail(error)
 
     def read_on(self, part: RemotePart, offset: int) -> None:
         """The tier has nothing from the wanted offset up to this one: give what the local log has from there. Blocking.
@@ -245,8 +248,7 @@ class FetchRound:
                 continue
             if fetcher.is_stale:
                 message = f"broker {fetcher.replica_id} has been registered anew since"
-                answer.error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
-                answer.read, answer.size = None, 0
+                answer.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message))
             elif read.diverging is None and partition.on_follower_fetch(fetcher.replica_id, answer.asked.fetch_offset):
                 risen.append(partition.key)
         return risen
@@ -315,7 +317,7 @@ class FetchRound:
                 at_least_one_batch=first,
             )
         except KafkaError as error:
-            answer.error = error
+            answer.fail(error)
             return 0
         if read.is_remote and self._fetcher.is_replica:
             # KAFKA-16013: told at once, whatever else the request waits for; it builds its state from the tier itself.

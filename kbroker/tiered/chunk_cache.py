@@ -33,6 +33,7 @@ from typing import Final
 import trio
 
 from kbroker.config.tier import TierSettings
+from kbroker.runtime.frames import without_frames
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.ports import Buffer
 from kbroker.tiered.api import (
@@ -336,7 +337,7 @@ class ChunkCache:
                 self._fail(chunk, error)
 
     def _fail(self, chunk: Chunk, error: RemoteStorageError) -> None:
-        chunk.error = error
+        chunk.error = without_frames(error)
         self._note_read(chunk)
         if self._chunks.get(chunk.key) is chunk:
             del self._chunks[chunk.key]

@@ -65,9 +65,12 @@ class ChunkReader:
         chunk = self.want(number, is_needed=is_needed)
         if chunk.data is None:
             await chunk.ready.wait()
-            if chunk.error is not None:
+            if (error := chunk.error) is not None:
                 self._release(number)
-                raise chunk.error.with_traceback(None)
+                try:
+                    raise error.with_traceback(None)
+                finally:
+                    del chunk, error  # else this frame would refer to the error, which refers to it
         assert chunk.data is not None
         return chunk.data
 

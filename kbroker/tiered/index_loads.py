@@ -9,6 +9,7 @@ from uuid import UUID
 
 import trio
 
+from kbroker.runtime.frames import without_frames
 from kbroker.runtime.net_ports import Env
 from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageError, RetriableRemoteStorageError
 from kbroker.tiered.chunk_cache import ChunkCache
@@ -56,8 +57,11 @@ class IndexLoads:
             self._cache.start_soon(partial(self._run, segment, load, rebuild=rebuild))
             self._loads[segment_id, rebuild] = load
         await load.ended.wait()
-        if load.error is not None:
-            raise load.error.with_traceback(None)
+        if (error := load.error) is not None:
+            try:
+                raise error.with_traceback(None)
+            finally:
+                del load, error  # else this frame would refer to the error, which refers to it
         assert load.found is not None
         return load.found
 
@@ -68,7 +72,7 @@ class IndexLoads:
             load.found = await self._threads.run_blocking(fetch, segment)
             load.error = None
         except RemoteStorageError as error:
-            load.error = error
+            load.error = without_frames(error)
         finally:
             del self._loads[segment.remote_log_segment_id.id, rebuild]
             load.ended.set()

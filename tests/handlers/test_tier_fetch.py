@@ -8,8 +8,10 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from kbroker.replication.fetching import FetchRound, PartitionAnswer
 from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.tiered.remote_read import RemoteReader
+from tests.garbage import left_to_the_collector
 from tests.handlers.asking import (
     batch,
     create_topic,
@@ -288,6 +290,30 @@ async def test_a_tier_that_cannot_be_read_is_an_error_that_is_held_and_local_rea
     answer = parts(await client.ask(fetching("t", wanted(0), wanted(1, local), max_wait_ms=100), version=12))
     assert answer[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert read_batches(answer[1])
+
+
+@pytest.mark.parametrize("other", ["missing in the tier", "out of range", "unknown"])
+async def test_an_answer_with_an_error_beside_records_is_gone_when_it_has_left(
+    tiered: MemoryBroker, other: str
+) -> None:
+    """Else its records, and with them the memory of the tier's chunks, would stay until garbage is collected."""
+    await move(tiered, "t", partitions=2)
+    for path in tiered.disk.image("/data-tier"):
+        if other == "missing in the tier" and "/1/" in path and path.endswith(".log"):
+            tiered.disk.unlink(path)
+    asked = {"missing in the tier": wanted(1), "out of range": wanted(1, 10_000), "unknown": wanted(2)}[other]
+    client = await tiered.connect()
+
+    async def ask() -> None:
+        answer = parts(await client.ask(fetching("t", wanted(), asked, max_wait_ms=200), version=12))
+        assert read_batches(answer[0])
+        assert answer[asked.partition].error_code
+
+    await ask()
+    with left_to_the_collector() as left:
+        for _ in range(3):
+            await ask()
+    assert [one for one in left if isinstance(one, FetchRound | PartitionAnswer | memoryview)] == []
 
 
 async def test_without_a_tier_what_is_there_alone_is_not_out_of_range(tiered: MemoryBroker) -> None:
