@@ -18,9 +18,10 @@ from compat.spark.jobs import TIERED, fill, json_samples, options
 from compat.tiered.site import LATEST, LATEST_TIERED, Site, Sites
 from kbroker.cli import main
 from kbroker.spark.errors import InvalidOption, UnknownTopic
-from kbroker.spark.jobs.errors import ReplayConflict
-from kbroker.spark.jobs.export import export
+from kbroker.spark.jobs.errors import IncompleteExport, ReplayConflict
+from kbroker.spark.jobs.export import Export, export
 from kbroker.spark.jobs.replay import replay
+from kbroker.spark.jobs.replay_sources import TopicSource
 from kbroker.spark.jobs.target import PartitionWriter, TargetClient
 from wire.compression import Codec
 from wire.record_batch import Record
@@ -71,7 +72,9 @@ def test_records_are_written_as_they_were_and_once(
     words = [word for pair in options(tiered_site).items() for word in ("--option", "=".join(pair))]
     assert main(["spark", "replay", "-t", name, "--to", target, "--format", "json", *words]) == 0
     again = json.loads(capsys.readouterr().out)
-    assert (again["is_resumed"], again["written"]) == (True, {})
+    assert (again["is_resumed"], again["was_done"], again["written"]) == (True, True, {})
+    assert main(["spark", "replay", "-t", name, "--to", target, *words]) == 0
+    assert "was done before, and nothing was written: another --job-id replays" in capsys.readouterr().err
     assert consumed(tiered_site, target) == records
 
 
@@ -89,6 +92,34 @@ def test_a_replay_that_was_interrupted_goes_on_where_it_was(
     assert second == records[1]
 
 
+def test_a_replay_whose_source_has_begun_to_expire_cannot_go_on(
+    spark: SparkSession, tiered_site: Site, target: str, new_topic_name: Callable[[str], str]
+) -> None:
+    """What was written is compared with the source by its count: without the first records nobody knows how far."""
+    name = new_topic_name("expiring")
+    tiered_site.create(name, FOREVER)
+    fill(tiered_site, name, json_samples(50))
+    begin(spark, tiered_site, name, target, written=20)
+    tiered_site.delete_records(name, 10)
+    with pytest.raises(ReplayConflict, match=f"{name}-0 at offset 0: the records up to offset 9 expired since"):
+        run(spark, tiered_site, target, topic=name, job_id="job-" + target)
+    assert len(consumed(tiered_site, target)[0]) == 20
+
+
+@pytest.mark.parametrize("limit", ["max.message.bytes", "segment.bytes"])
+def test_batches_are_no_larger_than_a_target_takes_that_would_take_each_record(
+    spark: SparkSession, tiered_site: Site, new_topic_name: Callable[[str], str], limit: str
+) -> None:
+    name, small = new_topic_name("large"), new_topic_name("taking-little")
+    tiered_site.create(name, FOREVER)
+    tiered_site.create(small, {**FOREVER, limit: "100000"})
+    records = [Sample(b"k", bytes(size), 1_000) for size in (10_000, 45_000, 99_000, 1, 2, 60_000, 60_000, 3)]
+    for each in records:
+        fill(tiered_site, name, [each])
+    run(spark, tiered_site, small, topic=name)
+    assert consumed(tiered_site, small, 1) == [records]
+
+
 def test_records_of_somebody_else_end_a_replay(
     spark: SparkSession, tiered_site: Site, source: tuple[str, list[list[Sample]]], target: str
 ) -> None:
@@ -102,11 +133,11 @@ def test_records_of_somebody_else_end_a_replay(
 
 def begin(spark: SparkSession, site: Site, name: str, target: str, *, written: int) -> None:
     """Leave a target as a task that was killed does: the plan is committed, and some records are written."""
-    from kbroker.spark.jobs.replay import _plan, _TopicSource  # noqa: PLC0415  (there is no job that stops by itself)
+    from kbroker.spark.jobs.replay import _plan  # noqa: PLC0415  (there is no job that stops by itself)
 
     client = TargetClient({"bootstrap_servers": [site.address], "bootstrap_timeout_ms": 10_000})
     try:
-        origin = _TopicSource(spark, name, options(site))
+        origin = TopicSource(spark, name, options(site))
         plan, is_resumed, _ = _plan(client, origin, target=target, job_id="job-" + target, by_key=False)
         assert not is_resumed
         writer = PartitionWriter(
@@ -139,6 +170,22 @@ def test_an_export_is_replayed_by_key_as_clients_place_keys(
             expected[at].append(one)
     assert consumed(tiered_site, target, 3) == expected
     assert sum(done.written.values()) == 2 * COUNT
+
+
+def test_an_export_that_is_not_complete_is_no_source(
+    spark: SparkSession, tiered_site: Site, source: tuple[str, list[list[Sample]]], target: str, tmp_path: Path
+) -> None:
+    """Half of a batch is in its place."""
+    name, _ = source
+    output = str(tmp_path / "out")
+    half = Export(
+        spark, topic=name, output=output, options=options(tiered_site), decoding=None, into=None,
+        max_records_per_batch=None,
+    )  # fmt: skip
+    assert "renaming" in (step.name for step in half.steps())
+    with pytest.raises(IncompleteExport, match=r"out: the export is not complete: there is no _SUCCESS.* To mend it: "):
+        run(spark, tiered_site, target, parquet=output)
+    assert consumed(tiered_site, target) == [[], []]
 
 
 def test_what_a_target_cannot_hold_is_refused_before_anything_is_written(

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from kbroker.cli._spark_session import progress, source_options, spark_session
+from kbroker.cli._spark_session import client_options, progress, source_options, spark_session
 from kbroker.cli._table import print_rows
 
 COLUMNS = ("PARTITION", "WRITTEN-BEFORE", "WRITTEN-NOW")
@@ -16,8 +16,9 @@ def replay(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
     """Write them, and say how many."""
     asked = source_options(options)
     target = dict(asked)
-    if options.to_server:
-        target = {"kafka.bootstrap.servers": options.to_server}
+    if options.to_server or options.to_command_config:
+        # What leads to the source's cluster, passwords above all, is no business of another one.
+        target = client_options([options.to_server] if options.to_server else None, options.to_command_config)
     if "kafka.bootstrap.servers" not in target:
         parser.error("where is the target? Give --bootstrap-server or --to-server")
     with spark_session(options) as session:
@@ -34,6 +35,13 @@ def replay(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         print(f"kbroker spark: {warning}", file=sys.stderr)
     if options.format == "json":
         print(json.dumps({"kind": "summary", **summary.as_json()}))
+        return
+    if summary.was_done:
+        print(
+            f"kbroker spark: job {summary.job_id!r} was done before, and nothing was written: another --job-id replays "
+            f"{summary.source} anew",
+            file=sys.stderr,
+        )
         return
     rows = [(at, summary.before[at], summary.written.get(at, 0)) for at in sorted(summary.before)]
     print_rows(COLUMNS, rows)

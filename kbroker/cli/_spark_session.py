@@ -154,16 +154,17 @@ def explain(error: Exception, log: _Log) -> str:
     return f"{line} (Spark's log is {log.path})"
 
 
+def client_options(servers: list[str] | None, command_config: Path | None) -> dict[str, str]:
+    """What leads to a cluster, as options of `format("kbroker")`. Raises CommandFailed for a file that is not there."""
+    found = {} if command_config is None else read_properties(command_config)
+    if servers:
+        found["bootstrap.servers"] = ",".join(servers)
+    return {f"kafka.{key}": value for key, value in found.items()}
+
+
 def source_options(options: argparse.Namespace) -> dict[str, str]:
     """The flags as options of `format("kbroker")`. Raises CommandFailed for settings that cannot be read."""
-    found: dict[str, str] = {}
-    if options.command_config is not None:
-        properties = read_properties(options.command_config)
-        found |= {f"kafka.{key}": value for key, value in properties.items() if key != "bootstrap.servers"}
-        if options.bootstrap_servers is None and "bootstrap.servers" in properties:
-            found["kafka.bootstrap.servers"] = properties["bootstrap.servers"]
-    if options.bootstrap_servers:
-        found["kafka.bootstrap.servers"] = ",".join(options.bootstrap_servers)
+    found = client_options(options.bootstrap_servers, options.command_config)
     if options.data_dir is not None or options.config is not None or options.override:
         settings = load_settings(options)
         if settings.tier.remote_log_storage_manager_class_name:

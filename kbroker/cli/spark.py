@@ -169,6 +169,12 @@ def _replay(jobs: Commands) -> None:
         "--to-server", metavar="HOST:PORT", help="the brokers of the target (default: those of --bootstrap-server)"
     )
     parser.add_argument(
+        "--to-command-config",
+        type=Path,
+        metavar="FILE",
+        help="a client's settings for these, in Kafka's properties format",
+    )
+    parser.add_argument(
         "--job-id",
         metavar="NAME",
         help="a consumer group on the target that stands for the job",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from kbroker.cli._spark_session import client_options
 from tests.cli.conftest import Run
 
 JOBS = {
@@ -58,6 +60,17 @@ def test_what_cannot_be_meant_is_told_before_spark_starts(run: Run, words: list[
     assert said in done.err
 
 
-def test_a_file_of_settings_that_is_not_there_is_told(run: Run) -> None:
-    done = run("spark", "audit", "--config", "/nowhere/x")
+@pytest.mark.parametrize(
+    "words", [["audit", "--config"], ["replay", "-t", "a", "--to", "b", "-b", "localhost:1", "--to-command-config"]]
+)
+def test_a_file_of_settings_that_is_not_there_is_told(run: Run, words: list[str]) -> None:
+    done = run("spark", *words, "/nowhere/x")
     assert (done.code, done.err) == (1, "kbroker spark: cannot read /nowhere/x: No such file or directory\n")
+
+
+def test_a_cluster_is_named_by_servers_a_file_or_both(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("bootstrap.servers=a:1\nsasl.mechanism=PLAIN\n")
+    assert client_options(None, file) == {"kafka.bootstrap.servers": "a:1", "kafka.sasl.mechanism": "PLAIN"}
+    assert client_options(["b:1", "c:2"], file)["kafka.bootstrap.servers"] == "b:1,c:2"
+    assert client_options(["b:1"], None) == {"kafka.bootstrap.servers": "b:1"}

@@ -15,3 +15,7 @@ class ExportConflict(JobError):
 
 class ReplayConflict(JobError):
     """A target that is not as this replay left it, or that cannot hold what the source has."""
+
+
+class IncompleteExport(JobError):
+    """An export's directory that has not, or not yet, all that it tells of."""

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from kbroker.spark.jobs.errors import JobError
 from kbroker.spark.jobs.export_log import ExportedFile, Range
 from kbroker.spark.jobs.files import HadoopDirectory
+from kbroker.spark.jobs.session import SMALL_BATCHES, session_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 # Else Spark writes times as 96 bits, which nobody but Spark and Hive reads gladly.
-SETTINGS: Final = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
+SETTINGS: Final = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS", **SMALL_BATCHES}
 
 
 def save(directory: HadoopDirectory, frame: DataFrame, path: str) -> None:
     """Write rows below a path of the directory, by date and partition, in the order of their offsets."""
-    with _settings(frame.sparkSession, SETTINGS):
+    with session_settings(frame.sparkSession, SETTINGS):
         (
             frame.sortWithinPartitions("date", "partition", "offset")
             .write.mode("overwrite")
@@ -63,19 +63,3 @@ def staged_files(directory: HadoopDirectory, path: str, prefix: str, number: int
         if not name.startswith(("_", ".")):
             found.append(ExportedFile(f"{path}/{file}", f"{prefix}{parent}/batch-{number:08d}-{name}", size))
     return found
-
-
-@contextmanager
-def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """The session's settings, put back afterwards."""
-    before = [(name, spark.conf.get(name, None)) for name in settings]
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, old in before:
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)

@@ -6,7 +6,6 @@ one partition of the target. What makes it safe to start again is said in `repla
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -14,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.spark.client import LATEST
 from kbroker.spark.errors import InvalidOption, unknown_topic
-from kbroker.spark.jobs.bounds import find_bounds
 from kbroker.spark.jobs.errors import ReplayConflict
-from kbroker.spark.jobs.export_log import Range
 from kbroker.spark.jobs.replay_plan import ReplayPlan, parse_plan, refuse_another
+from kbroker.spark.jobs.replay_sources import ParquetSource, TopicSource
 from kbroker.spark.jobs.replay_task import RESULT, Assignment, replay_rows
+from kbroker.spark.jobs.session import SMALL_BATCHES, session_settings
 from kbroker.spark.jobs.target import TargetClient, foreign_writer
 from kbroker.spark.options import SourceOptions
 from wire.compression import Codec
@@ -31,19 +30,21 @@ if TYPE_CHECKING:
 TARGET: Final = "_kbroker_target"
 SLOT: Final = "_kbroker_slot"
 BATCH_BYTES: Final = 256 << 10
-NEEDED: Final = ("key", "value", "partition", "offset", "timestamp")
 
 
 @dataclass(slots=True)
 class ReplaySummary:
-    """What a run did. Shape: before and written count records by partition of the target; is_resumed: it was begun
-    earlier
+    """What a run did.
+
+    Shape  before and written count records by partition of the target; is_resumed: it was begun earlier; was_done: and
+           ended, so that nothing was looked at but the plan
     """
 
     job_id: str
     source: str
     target: str
     is_resumed: bool
+    was_done: bool = False
     before: dict[int, int] = field(default_factory=dict)
     written: dict[int, int] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -83,24 +84,23 @@ def replay(
     if client is None:
         raise InvalidOption("the target has no broker", remedy="set kafka.bootstrap.servers")
     tell = progress or (lambda _text: None)
-    source: _TopicSource | _ParquetSource
+    source: TopicSource | ParquetSource
     if topic is not None:
-        source = _TopicSource(spark, topic, options if source_options is None else source_options)
+        source = TopicSource(spark, topic, options if source_options is None else source_options)
     else:
         assert parquet is not None
-        source = _ParquetSource(spark, parquet)
+        source = ParquetSource(spark, parquet)
     job_id = job_id or f"kbroker-replay-{source.short_name}-to-{target}"
     with closing(TargetClient(client)) as connection:
-        plan, is_resumed, warnings = _plan(connection, source, target=target, job_id=job_id, by_key=by_key)
-        summary = ReplaySummary(job_id, source.name, target, is_resumed, warnings=warnings)
+        plan, is_resumed, settings = _plan(connection, source, target=target, job_id=job_id, by_key=by_key)
+        summary = ReplaySummary(job_id, source.name, target, is_resumed, plan.is_done)
         if plan.is_done:
-            summary.before = dict.fromkeys(plan.bases, 0)
-            tell("the replay was done before")
             return summary
+        summary.warnings = _warnings(settings)
         tell("writing")
         rows = _placed(spark, source.rows(plan.ranges), partitions=sorted(plan.bases), by_key=by_key)
         target_id = uuid_from_text(plan.target_id)
-        assignment = Assignment(client, target, target_id, plan.bases, TARGET, codec, BATCH_BYTES)
+        assignment = Assignment(client, target, target_id, plan.bases, TARGET, codec, _batch_bytes(settings))
         for index, before, written in _written(rows, assignment):
             summary.before[index], summary.written[index] = before, written
         tell("counting")
@@ -117,19 +117,21 @@ def _of_client(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _plan(
-    connection: TargetClient, source: _TopicSource | _ParquetSource, *, target: str, job_id: str, by_key: bool
-) -> tuple[ReplayPlan, bool, list[str]]:
-    """The plan that was committed, or a new one, which is committed now; whether it is old; and what to warn of."""
+    connection: TargetClient, source: TopicSource | ParquetSource, *, target: str, job_id: str, by_key: bool
+) -> tuple[ReplayPlan, bool, Mapping[str, str]]:
+    """The plan that was committed, or a new one, which is committed now; whether it is old; the target's settings."""
     found = connection.topics([target]).get(target)
     if found is None:
         raise unknown_topic(target)
     partitions, target_id = set(found.leaders), uuid_to_text(found.id)
-    committed = connection.committed(job_id, target)
+    settings, committed = connection.topic_settings(target), connection.committed(job_id, target)
     if committed:
         plan = parse_plan(job_id, target, committed)
         refuse_another(plan, source=source.name, is_by_key=by_key, target_id=target_id, partitions=partitions)
-        return plan, True, []
-    warnings = _judge(connection.topic_settings(target), target)
+        if not plan.is_done:
+            _judge(settings, target)
+        return plan, True, settings
+    _judge(settings, target)
     ranges = source.ranges()
     if not by_key and (beyond := sorted(ranges.keys() - partitions)):
         raise ReplayConflict(
@@ -141,21 +143,25 @@ def _plan(
     bases = {index: each.offset for (_, index), each in ends.items()}
     plan = ReplayPlan(job_id, target, target_id, source.name, by_key, ranges, bases)
     connection.commit(job_id, target, _offsets(plan))
-    return plan, False, warnings
+    return plan, False, settings
 
 
 def _offsets(plan: ReplayPlan) -> dict[int, tuple[int, str]]:
     return {partition: (plan.bases[partition], text) for partition, text in plan.metadata().items()}
 
 
-def _judge(settings: Mapping[str, str], target: str) -> list[str]:
-    """What of the target's settings would not keep what is written. Errors: ReplayConflict."""
+def _judge(settings: Mapping[str, str], target: str) -> None:
+    """Errors: ReplayConflict where the target's settings would not keep what is written as it is."""
     if settings.get("message.timestamp.type") == "LogAppendTime":
         raise ReplayConflict(
             "the target has message.timestamp.type=LogAppendTime, so that the records' timestamps would be lost",
             remedy="set message.timestamp.type=CreateTime for the target",
             topic=target,
         )
+
+
+def _warnings(settings: Mapping[str, str]) -> list[str]:
+    """What of the target's settings may not keep what is written."""
     warnings = []
     if (kept := settings.get("retention.ms", "-1")) != "-1" and "delete" in settings.get("cleanup.policy", "delete"):
         warnings.append(
@@ -167,6 +173,14 @@ def _judge(settings: Mapping[str, str], target: str) -> list[str]:
     return warnings
 
 
+def _batch_bytes(settings: Mapping[str, str]) -> int:
+    """How large batches are, before they are compressed: such that several records never are too much for the target
+    that it would take one by one.
+    """
+    limits = [settings.get(name, "") for name in ("max.message.bytes", "segment.bytes")]
+    return min([BATCH_BYTES, *(int(limit) // 2 for limit in limits if limit.isdigit())])
+
+
 def _count(connection: TargetClient, plan: ReplayPlan, expected: Mapping[int, int]) -> None:
     """See that the target has grown by what was written and nothing else. Errors: ReplayConflict."""
     ends = connection.offsets({(plan.target, each): LATEST for each in plan.bases})
@@ -175,129 +189,6 @@ def _count(connection: TargetClient, plan: ReplayPlan, expected: Mapping[int, in
         if grown != (wanted := expected.get(partition[1], 0)):
             what = f"the log has {grown} records more than before, the source {wanted}"
             raise foreign_writer(partition, plan.bases[partition[1]] + wanted, what)
-
-
-# --- sources ----------------------------------------------------------------------------------------------------------
-
-
-class _TopicSource:
-    def __init__(self, spark: SparkSession, topic: str, options: Mapping[str, str]) -> None:
-        self._spark = spark
-        self._topic = topic
-        self._options = dict(options)
-        # The ends of a resumed replay are those of its plan: what the options say of them must not be asked for again.
-        self._kept = {
-            name: text for name, text in options.items() if not name.lower().startswith(("starting", "ending"))
-        }
-        self._bounds = find_bounds(self._options, topic)
-        self.short_name = topic
-        self.name = f"the topic {topic} {self._bounds.topic_id or ''}".rstrip()
-
-    def ranges(self) -> dict[int, Range]:
-        return {at: Range(start, self._bounds.ends[at]) for at, start in self._bounds.starts.items()}
-
-    def rows(self, ranges: Mapping[int, Range]) -> DataFrame:
-        wanted = {at: each for at, each in ranges.items() if each.end > each.start}
-        if not wanted:
-            return self._spark.createDataFrame([], _SCHEMA)
-        return (
-            self._spark.read.format("kbroker")
-            .options(
-                **{
-                    **self._kept,
-                    "assign": json.dumps({self._topic: sorted(wanted)}),
-                    "startingOffsets": json.dumps({self._topic: {str(at): each.start for at, each in wanted.items()}}),
-                    "endingOffsets": json.dumps({self._topic: {str(at): each.end for at, each in wanted.items()}}),
-                    "includeHeaders": "true",
-                }
-            )
-            .load()
-        )
-
-
-_SCHEMA: Final = (
-    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
-    "headers array<struct<key: string, value: binary>>"
-)
-
-
-class _ParquetSource:
-    def __init__(self, spark: SparkSession, path: str) -> None:
-        from pyspark.errors import AnalysisException  # noqa: PLC0415
-
-        self._path = path
-        self.short_name = path.rstrip("/").rpartition("/")[2] or "files"
-        self.name = f"the files in {path}"
-        try:
-            frame = spark.read.parquet(path)
-        except AnalysisException as error:
-            raise InvalidOption(
-                f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}",
-                remedy="name a directory of Parquet files, for example what `kbroker spark export` wrote",
-            ) from None
-        missing = [name for name in NEEDED if name not in frame.columns]
-        if missing:
-            raise InvalidOption(
-                f"the files in {path} have no column {missing[0]}, but {', '.join(frame.columns)}",
-                remedy=f"{', '.join(NEEDED)} are needed; an export that decoded values cannot be replayed",
-            )
-        self._frame = _typed(frame, path)
-
-    def ranges(self) -> dict[int, Range]:
-        from pyspark.sql import functions as F  # noqa: N812, PLC0415
-
-        found = (
-            self._frame.groupBy("partition")
-            .agg(F.min("offset"), F.max("offset"), F.count(F.lit(1)), F.countDistinct("offset"), F.count("timestamp"))
-            .collect()
-        )
-        ranges: dict[int, Range] = {}
-        for partition, first, latest, count, distinct, timed in found:
-            if partition is None or first is None or count != distinct or timed != count:
-                what = "has rows without a partition, an offset or a timestamp"
-                if partition is not None and timed == count:
-                    what = f"has {count} rows for {distinct} offsets of partition {partition}"
-                raise InvalidOption(
-                    f"{self._path} {what}",
-                    remedy="leave out what is there twice, and give every row a partition, an offset and a timestamp",
-                )
-            ranges[partition] = Range(first, latest + 1)
-        return ranges
-
-    def rows(self, ranges: Mapping[int, Range]) -> DataFrame:
-        from pyspark.sql import functions as F  # noqa: N812, PLC0415
-
-        inside = F.lit(False)
-        for partition, each in ranges.items():
-            inside |= (F.col("partition") == partition) & F.col("offset").between(each.start, each.end - 1)
-        return self._frame.where(inside)
-
-
-def _typed(frame: DataFrame, path: str) -> DataFrame:
-    """The columns with the types of the data source. Errors: InvalidOption for what cannot be cast without a loss."""
-    kinds = {field_.name: field_.dataType.simpleString() for field_ in frame.schema.fields}
-    wanted = {
-        "key": ("binary", "string", "void"), "value": ("binary", "string"), "partition": ("int", "bigint", "smallint"),
-        "offset": ("bigint", "int"), "timestamp": ("timestamp",),
-    }  # fmt: skip
-    for name, allowed in wanted.items():
-        if kinds[name] not in allowed:
-            raise InvalidOption(
-                f"the column {name} of {path} is {kinds[name]}", remedy=f"write it as {' or '.join(allowed)}"
-            )
-    chosen = [
-        "CAST(key AS BINARY) AS key", "CAST(value AS BINARY) AS value", "CAST(partition AS INT) AS partition",
-        "CAST(offset AS BIGINT) AS offset", "timestamp",
-    ]  # fmt: skip
-    if kinds.get("headers") == "array<struct<key:string,value:binary>>":
-        chosen.append("headers")
-    elif "headers" in kinds:
-        raise InvalidOption(
-            f"the column headers of {path} is {kinds['headers']}", remedy="write it as array<struct<key,value>>"
-        )
-    else:
-        chosen.append("CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>) AS headers")
-    return frame.selectExpr(*chosen)
 
 
 # --- placing and writing ----------------------------------------------------------------------------------------------
@@ -358,4 +249,5 @@ def _written(rows: DataFrame, assignment: Assignment) -> list[tuple[int, int, in
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return replay_rows(batches, assignment)
 
-    return [tuple(row) for row in rows.mapInArrow(write, RESULT).collect()]
+    with session_settings(rows.sparkSession, SMALL_BATCHES):
+        return [tuple(row) for row in rows.mapInArrow(write, RESULT).collect()]

@@ -27,6 +27,9 @@ WAIT_MS: Final = 60_000
 PRODUCE_TIMEOUT_MS: Final = 30_000
 ALL_REPLICAS: Final = -1
 LAST_VERSION_BY_NAME: Final = 12  # later ones name topics by their ids
+RECORD_BYTES: Final = 36
+"""A record's attributes and the longest varints: lengths of itself, key and value, deltas, the count of headers."""
+HEADER_BYTES: Final = 10
 
 REMEDIES: Final = {
     10: "raise max.message.bytes of the target",  # MESSAGE_TOO_LARGE
@@ -156,14 +159,14 @@ class PartitionWriter:
         self.written = 0
 
     def write(self, record: Record, *, source_offset: int) -> None:
-        """Take a record; it is written with others."""
+        """Take a record; it is written with others, or alone where it is too large for that."""
+        size = _most_bytes(record)
+        if self._size + size > self._batch_bytes:
+            self.flush()
         if not self._held:
             self._first = source_offset
         self._held.append(record._replace(offset=-1))
-        self._size += len(record.key or b"") + len(record.value or b"") + 32
-        self._size += sum(len(name) + len(value or b"") for name, value in record.headers)
-        if self._size >= self._batch_bytes:
-            self.flush()
+        self._size += size
 
     def flush(self) -> None:
         """Write what is held."""
@@ -180,6 +183,12 @@ class PartitionWriter:
         self.next_offset += len(self._held)
         self.written += len(self._held)
         self._held, self._size = [], 0
+
+
+def _most_bytes(record: Record) -> int:
+    """What a record takes in a batch at most, whatever its numbers are."""
+    headers = sum(len(name.encode()) + len(value or b"") + HEADER_BYTES for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers + RECORD_BYTES
 
 
 def foreign_writer(partition: Partition, offset: int, what: str) -> ReplayConflict:

@@ -1,0 +1,157 @@
+"""Where a replay takes its records from: a topic, or Parquet files with their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from kbroker.spark.errors import InvalidOption
+from kbroker.spark.jobs.bounds import find_bounds, read_ranges
+from kbroker.spark.jobs.errors import IncompleteExport, ReplayConflict
+from kbroker.spark.jobs.export_log import COMMITS, SUCCESS, Range
+from kbroker.spark.jobs.files import HadoopDirectory
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NEEDED: Final = ("key", "value", "partition", "offset", "timestamp")
+
+
+class TopicSource:
+    """The records of a topic. Shape: name tells it, with its id, from one that is made again; short_name may not."""
+
+    def __init__(self, spark: SparkSession, topic: str, options: Mapping[str, str]) -> None:
+        self._spark = spark
+        self._topic = topic
+        self._options = dict(options)
+        # What the options say of where to begin counts for a new replay alone: the plan of an old one has its ranges.
+        self._bounds = find_bounds(_without_ends(options), topic)
+        self.short_name = topic
+        self.name = f"the topic {topic} {self._bounds.topic_id or ''}".rstrip()
+
+    def ranges(self) -> dict[int, Range]:
+        """What there is of it now, as the options say."""
+        bounds = find_bounds(self._options, self._topic)
+        return {at: Range(start, bounds.ends[at]) for at, start in bounds.starts.items()}
+
+    def rows(self, ranges: Mapping[int, Range]) -> DataFrame:
+        """The records of these offsets. Errors: ReplayConflict where they have begun to expire."""
+        for partition, each in sorted(ranges.items()):
+            start = self._bounds.log_starts.get(partition, each.start)
+            if each.start < min(start, each.end):
+                raise ReplayConflict(
+                    f"the records up to offset {min(start, each.end) - 1} expired since the replay began; it cannot go "
+                    "on without them, which say how far it came",
+                    remedy="replay what is left into an empty topic with another --job-id",
+                    topic=self._topic,
+                    partition=partition,
+                    offset=each.start,
+                )
+        return read_ranges(self._spark, self._topic, self._options, ranges)
+
+
+def _without_ends(options: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in options.items() if not name.lower().startswith(("starting", "ending"))}
+
+
+class ParquetSource:
+    """The rows of files. Errors: InvalidOption, and IncompleteExport for an export that is being written."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        from pyspark.errors import AnalysisException  # noqa: PLC0415
+
+        self._path = path
+        self.short_name = path.rstrip("/").rpartition("/")[2] or "files"
+        self.name = f"the files in {path}"
+        directory = HadoopDirectory(spark, path)
+        commits = _complete_commits(directory)
+        try:
+            frame = spark.read.parquet(path)
+        except AnalysisException as error:
+            raise InvalidOption(
+                f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}",
+                remedy="name a directory of Parquet files, for example what `kbroker spark export` wrote",
+            ) from None
+        if _complete_commits(directory) != commits:
+            raise _incomplete(directory)  # which files there are was looked up in between
+        missing = [name for name in NEEDED if name not in frame.columns]
+        if missing:
+            raise InvalidOption(
+                f"the files in {path} have no column {missing[0]}, but {', '.join(frame.columns)}",
+                remedy=f"{', '.join(NEEDED)} are needed; an export that decoded values cannot be replayed",
+            )
+        self._frame = _typed(frame, path)
+
+    def ranges(self) -> dict[int, Range]:
+        """From the first to the last offset of each partition."""
+        from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
+        found = (
+            self._frame.groupBy("partition")
+            .agg(F.min("offset"), F.max("offset"), F.count(F.lit(1)), F.countDistinct("offset"), F.count("timestamp"))
+            .collect()
+        )
+        ranges: dict[int, Range] = {}
+        for partition, first, latest, count, distinct, timed in found:
+            if partition is None or first is None or count != distinct or timed != count:
+                what = "has rows without a partition, an offset or a timestamp"
+                if partition is not None and timed == count:
+                    what = f"has {count} rows for {distinct} offsets of partition {partition}"
+                raise InvalidOption(
+                    f"{self._path} {what}",
+                    remedy="leave out what is there twice, and give every row a partition, an offset and a timestamp",
+                )
+            ranges[partition] = Range(first, latest + 1)
+        return ranges
+
+    def rows(self, ranges: Mapping[int, Range]) -> DataFrame:
+        """The rows within these offsets."""
+        from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
+        inside = F.lit(False)
+        for partition, each in ranges.items():
+            inside |= (F.col("partition") == partition) & F.col("offset").between(each.start, each.end - 1)
+        return self._frame.where(inside)
+
+
+def _complete_commits(directory: HadoopDirectory) -> list[str]:
+    """The batches of an export, all of whose files are there; nothing for other files. Errors: IncompleteExport."""
+    commits = directory.names(COMMITS)
+    if commits and not directory.exists(SUCCESS):
+        raise _incomplete(directory)
+    return commits
+
+
+def _incomplete(directory: HadoopDirectory) -> IncompleteExport:
+    return IncompleteExport(
+        f"the export is not complete: there is no {SUCCESS}, or there was none while it was looked at",
+        remedy="let kbroker spark export come to its end, or start it again, and then replay",
+        object_name=directory.path,
+    )
+
+
+def _typed(frame: DataFrame, path: str) -> DataFrame:
+    """The columns with the types of the data source. Errors: InvalidOption for what cannot be cast without a loss."""
+    kinds = {field_.name: field_.dataType.simpleString() for field_ in frame.schema.fields}
+    wanted = {
+        "key": ("binary", "string", "void"), "value": ("binary", "string"), "partition": ("int", "bigint", "smallint"),
+        "offset": ("bigint", "int"), "timestamp": ("timestamp",),
+    }  # fmt: skip
+    for name, allowed in wanted.items():
+        if kinds[name] not in allowed:
+            raise InvalidOption(
+                f"the column {name} of {path} is {kinds[name]}", remedy=f"write it as {' or '.join(allowed)}"
+            )
+    chosen = [
+        "CAST(key AS BINARY) AS key", "CAST(value AS BINARY) AS value", "CAST(partition AS INT) AS partition",
+        "CAST(offset AS BIGINT) AS offset", "timestamp",
+    ]  # fmt: skip
+    if kinds.get("headers") == "array<struct<key:string,value:binary>>":
+        chosen.append("headers")
+    elif "headers" in kinds:
+        raise InvalidOption(
+            f"the column headers of {path} is {kinds['headers']}", remedy="write it as array<struct<key,value>>"
+        )
+    else:
+        chosen.append("CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>) AS headers")
+    return frame.selectExpr(*chosen)
