@@ -131,7 +131,7 @@ def test_a_read_is_cut_for_many_cores_and_stays_the_same(
 
 def test_a_schema_of_the_users_chooses_columns(spark: SparkSession, filled: Filled) -> None:
     reader = spark.read.format("kbroker").options(**filled.source.broker, **filled.source.store)
-    frame = reader.option("subscribe", filled.topic).schema("offset BIGINT, value BINARY").load()
+    frame = reader.option("subscribe", filled.topic).schema("offset BIGINT NOT NULL, value BINARY").load()
     assert frame.columns == ["offset", "value"]
     every = [each for part in filled.records.values() for each in part]
     (row,) = frame.selectExpr("sum(offset) AS offsets", "sum(length(value)) AS bytes").collect()
@@ -146,6 +146,8 @@ def test_a_schema_of_the_users_chooses_columns(spark: SparkSession, filled: Fill
     [
         ("offest BIGINT", ("column offest", "did you mean offset?")),
         ("value STRING", ("value as string", "take binary")),
+        ("offset BIGINT NOT NULL, value BINARY NOT NULL", ("the column value is null, which may be",)),
+        ("headers ARRAY<STRUCT<key: STRING, value: BINARY NOT NULL>>", ("the column headers is null",)),
     ],
 )
 def test_a_schema_that_does_not_fit_is_refused(

@@ -36,6 +36,7 @@ ALL_COLUMNS: Final = struct_of(
     headers=ArrayType(struct_of(key=StringType(), value=BinaryType())),
 )
 """The Kafka source's columns; headers are there with includeHeaders=true, or where a schema names them."""
+NEVER_NULL: Final = frozenset({"topic", "partition", "offset", "timestamp", "timestampType"})
 
 
 def columns_of(schema: StructType) -> tuple[str, ...]:
@@ -55,5 +56,11 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
             raise InvalidOption(
                 f"the schema has the column {field.name} as {field.dataType.simpleString()}",
                 remedy=f"take {wanted.simpleString()}, and cast it afterwards",
+            )
+        # Spark believes it, and its generated code then fails at the first null.
+        if not (field.nullable or field.name in NEVER_NULL) or field.dataType != wanted:
+            raise InvalidOption(
+                f"the schema says that nothing in the column {field.name} is null, which may be",
+                remedy="leave NOT NULL out, and filter afterwards",
             )
     return tuple(field.name for field in schema.fields)
