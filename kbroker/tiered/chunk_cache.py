@@ -133,6 +133,8 @@ class ChunkCache:
         has_room = not self._waiting and self._make_room(chunk.size)
         if not has_room and len(self._waiting) >= self._max_waiting:
             raise RetriableRemoteStorageError(f"{len(self._waiting)} reads of the tier wait for memory already")
+        if has_room:
+            self._reserve(chunk)
         self.misses += 1
         self._chunks[key] = chunk
         if has_room:
@@ -156,11 +158,14 @@ class ChunkCache:
             chunk = Chunk(ChunkKey(segment.remote_log_segment_id.id, number, self.chunk_bytes), segment)
             if self._waiting or self.unread_bytes + chunk.size > self.max_bytes // 2 or not self._make_room(chunk.size):
                 break
+            try:
+                self._reserve(chunk)
+            except RetriableRemoteStorageError:
+                break
             self.read_ahead += 1
             self._chunks[chunk.key] = chunk
             chunk.is_unread = True
             self.unread_bytes += chunk.size
-            self._reserve(chunk)
             started.append(chunk)
         if started:
             self._start(started)
@@ -271,7 +276,11 @@ class ChunkCache:
     # Reading
 
     def _reserve(self, chunk: Chunk) -> None:
-        chunk.memory = self._memory.take(chunk.size)
+        """Errors: RetriableRemoteStorageError (the system has no memory)."""
+        try:
+            chunk.memory = self._memory.take(chunk.size)
+        except (OSError, MemoryError) as error:
+            raise RetriableRemoteStorageError(f"there is no memory for {chunk.size} bytes: {error}") from error
         self.used_bytes += chunk.size
         self._memory.keep(max(0, self.max_bytes - self.used_bytes))
 
@@ -279,7 +288,11 @@ class ChunkCache:
         """Read neighbours."""
         for chunk in chunks:
             if chunk.memory is None:
-                self._reserve(chunk)
+                try:
+                    self._reserve(chunk)
+                except RetriableRemoteStorageError as error:
+                    self._give_up(chunk, error)
+                    return
         if self._nursery is not None:
             self._nursery.start_soon(self._read, chunks)
             return
@@ -337,10 +350,13 @@ class ChunkCache:
                 self._fail(chunk, error)
 
     def _fail(self, chunk: Chunk, error: RemoteStorageError) -> None:
+        self._give_up(chunk, error)
+        self._start_waiting()
+
+    def _give_up(self, chunk: Chunk, error: RemoteStorageError) -> None:
         chunk.error = without_frames(error)
         self._note_read(chunk)
         if self._chunks.get(chunk.key) is chunk:
             del self._chunks[chunk.key]
         self._free(chunk)
         chunk.ready.set()
-        self._start_waiting()

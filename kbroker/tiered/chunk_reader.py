@@ -28,7 +28,7 @@ class ChunkReader:
     def want(self, number: int, *, is_needed: bool = False) -> Chunk:
         """A chunk, which is read from now on if it is not there. With `is_needed` it does not wait for memory.
 
-        Errors  RetriableRemoteStorageError (too many wait already)
+        Errors  RetriableRemoteStorageError (too many wait already, or the system has no memory)
         """
         chunk = self._held.get(number)
         if chunk is None:
@@ -43,7 +43,7 @@ class ChunkReader:
         """Have chunks read side by side: the first one, and as many of the others as memory allows.
 
         Whoever has to wait for memory holds none: else two readers could have what the other one waits for.
-        Errors  RetriableRemoteStorageError (too many wait already)
+        Errors  RetriableRemoteStorageError (too many wait already, or the system has no memory)
         """
         if self.want(numbers[0]).waits_for_memory:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import trio
@@ -171,6 +172,45 @@ async def test_without_any_memory_everything_can_still_be_read(autojump_clock: M
         for number in range(5):
             assert await shelf.get(number) == shelf.bytes_of(number)
             assert shelf.cache.used_bytes == 0
+
+
+async def test_where_the_system_has_no_memory_everybody_is_told_so_and_nobody_waits_for_ever(
+    autojump_clock: MockClock,
+) -> None:
+    shelf, size = Shelf(), 1 << 60
+    segment = replace(shelf.segment(), segment_size_in_bytes=2 * size)
+    usual, huge = shelf.settings, replace(shelf.settings, kbroker_remote_chunk_bytes=size)
+    told: list[str] = []
+
+    async def fail(number: int, *, is_needed: bool) -> None:
+        with shelf.cache.reader(segment) as chunks:
+            try:
+                with trio.fail_after(60):
+                    await chunks.get(number, is_needed=is_needed)
+            except RetriableRemoteStorageError as error:
+                told.append(str(error))
+
+    async with shelf.open():
+        shelf.cache.reconfigure(replace(huge, kbroker_remote_chunk_cache_bytes=4 * size))
+        assert not shelf.cache.want_ahead(segment, range(1))
+        for _ in range(2):
+            await fail(0, is_needed=False)
+        shelf.cache.reconfigure(usual)
+        async with trio.open_nursery() as nursery:
+            with shelf.cache.reader(shelf.segment(1)) as holder:
+                await holder.get(0)
+                shelf.cache.reconfigure(huge)
+                nursery.start_soon(partial(fail, 0, is_needed=False))
+                nursery.start_soon(partial(fail, 1, is_needed=False))
+                await wait_all_tasks_blocked()
+                assert shelf.cache.waiting == 2
+                await fail(1, is_needed=True)
+                shelf.cache.reconfigure(replace(huge, kbroker_remote_chunk_cache_bytes=4 * size))
+        assert len(told) == 5
+        assert all("there is no memory for" in one for one in told)
+        shelf.cache.reconfigure(usual)
+        assert await shelf.get(0) == shelf.bytes_of(0)
+        assert shelf.cache.used_bytes == 2 * CHUNK
 
 
 async def test_reading_ahead_takes_half_of_the_memory_at_most_until_it_is_used(autojump_clock: MockClock) -> None:
