@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from compat.spark.source import Source, started
+from compat.tiered.site import Records, Site, Sites
 from kbroker.cli import main
 from kbroker.spark.errors import InvalidOption, StoreUnavailable, UnknownTopic
 from kbroker.spark.jobs.audit import audit
@@ -111,6 +113,41 @@ def test_a_segment_that_nobody_knows_any_more_is_a_gap(spark: SparkSession, sour
     assert [each.line() for each in found] == [f"worn-0: {where}: nobody has them"]
 
 
+def test_what_moves_or_goes_during_an_audit_is_no_finding(
+    spark: SparkSession, source: Source, new_topic_name: Callable[[str], str]
+) -> None:
+    """Segments leave the local log behind the last look at the metadata, and others expire before they are read."""
+    name, site = source.filled(new_topic_name("moving"), [0, 2, 4]), source.site
+
+    def meanwhile(text: str) -> None:
+        if text == "comparing":
+            site.produce(name, Records([6, 8], records=10).batches())
+            Sites([site]).expect(lambda site: site.local_segments(name), [40])
+        elif text.startswith("reading 2 "):
+            site.delete_records(name, 15)
+            Sites([site]).expect(lambda _: source.object_count(name), 3)
+
+    report = audit(spark, options={**source.broker, **source.store}, topics=[name], progress=meanwhile)
+    assert (report.read_segments, report.findings) == (2, [])
+
+
+def test_a_partition_of_whose_segments_nothing_is_known_is_a_gap(spark: SparkSession, tmp_path: Path) -> None:
+    """The metadata topic was lost with what the broker keeps of it; the log still begins before the local one does."""
+
+    def lose(site: Site) -> None:
+        assert site.broker.log_directory is not None
+        for path in site.broker.log_directory.glob("__remote_log_metadata-*"):
+            shutil.rmtree(path)
+
+    with started(tmp_path) as source:
+        source.filled("lost", [0, 2, 4])
+        source.site.restart(between=lose)
+        source.site.await_leaders("lost")
+        report = audit(spark, options={**source.broker, **source.store}, topics=["lost"])
+    where = "the offsets 0 to 19, before the local log, are in no segment of the log's history"
+    assert [each.line() for each in report.findings] == [f"lost-0: {where}: nobody has them"]
+
+
 def test_what_cannot_be_audited_is_told(
     spark: SparkSession, source: Source, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,6 +155,12 @@ def test_what_cannot_be_audited_is_told(
         audit(spark, options={**source.broker, **source.store}, topics=["nowhere"])
     with pytest.raises(InvalidOption, match="no store is named"):
         audit(spark, options=source.broker)
+    given = [word for pair in {**source.broker, **source.store}.items() for word in ("--option", "=".join(pair))]
+    nowhere = str(tmp_path / "nowhere" / "audit.html")
+    assert main(["spark", "audit", "--shallow", "-t", "sound", "--html", nowhere, *given]) == 1
+    told = capsys.readouterr()
+    assert f"kbroker spark: cannot write {nowhere}: No such file or directory" in told.err
+    assert "sound" in told.out, "the report is told all the same"
     with pytest.raises(StoreUnavailable, match="is it mounted"):
         audit(spark, options={**source.broker, "rsm.config.dir": str(tmp_path / "nowhere")})
     assert main(["spark", "audit", "--option", "rsm.config.dirr=/x"]) == 1

@@ -31,6 +31,8 @@ def audit(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
                 session, options=asked, topics=options.topic, deep=not options.shallow, min_age_ms=options.min_age_ms,
                 progress=tell,
             )  # fmt: skip
+    # First what took long to find out: a file that cannot be written must not cost it.
+    _print(report, as_json=options.format == "json")
     if options.html is not None:
         from kbroker.spark.jobs.audit_page import page  # noqa: PLC0415
 
@@ -38,7 +40,6 @@ def audit(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
             options.html.write_text(page(report), encoding="utf-8")
         except OSError as error:
             raise CommandFailed(f"cannot write {options.html}: {error.strerror or error}") from error
-    _print(report, as_json=options.format == "json")
     return EXIT_FOUND if report.findings else 0
 
 

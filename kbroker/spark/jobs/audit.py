@@ -5,24 +5,28 @@ names and sizes and looks for orphans; each Spark task reads a few segments. Bes
 have to be one history without a hole (`coverage`).
 
 The metadata are those of a broker's `__remote_log_metadata`; with no broker, those in the store's manifests.
+
+Segments come and go while an audit runs, which may be for hours. So the order of the questions matters: where the local
+logs begin is asked before the metadata, so that what has left the local log is in them; where the logs begin is asked
+after them, so that what is no more in them has expired. And what was found of a segment counts only if nobody has begun
+to delete it in the meantime.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from uuid import UUID
 
 from kbroker.runtime.env import RealEnv
-from kbroker.spark.broker_inventory import BrokerInventory
-from kbroker.spark.catalogue_following import CatalogueFollower
-from kbroker.spark.client import EARLIEST_LOCAL, kept_client
+from kbroker.spark.client import BrokerClient
 from kbroker.spark.errors import InvalidOption, KbrokerSourceError, StoreUnavailable, unknown_topic
 from kbroker.spark.jobs.audit_report import AuditReport, PartitionView, SegmentView
-from kbroker.spark.jobs.coverage import check_coverage, with_segments
-from kbroker.spark.options import SourceOptions, Subscription
+from kbroker.spark.jobs.audit_sites import BrokerSite, StoreSite, by_partition
+from kbroker.spark.jobs.coverage import check_coverage
+from kbroker.spark.options import SourceOptions
 from kbroker.spark.plan import PartitionState, usable_segments
-from kbroker.spark.store_inventory import StoreInventory
 from kbroker.spark.stores import StoreOptions, open_store
 from kbroker.storage.index import TIME_ENTRY
 from kbroker.tiered.api import (
@@ -33,7 +37,7 @@ from kbroker.tiered.api import (
     RemoteStorageManager,
     TopicIdPartition,
 )
-from kbroker.tiered.catalogue import DELETED, FINISHED, Catalogue, id_text, partition_of
+from kbroker.tiered.catalogue import FINISHED, Catalogue, id_text, partition_of
 from kbroker.tiered.scrubbing import Finding, Listed, Scrub, finished_in_both, read_inside
 from wire.types import uuid_to_text
 
@@ -43,6 +47,8 @@ if TYPE_CHECKING:
 HOUR_MS: Final = 3_600_000
 TASK_BYTES: Final = 128 << 20
 TASK_SEGMENTS: Final = 8
+
+Site: TypeAlias = BrokerSite | StoreSite
 
 
 def audit(
@@ -62,34 +68,65 @@ def audit(
     asked = SourceOptions.parse({**options, "subscribePattern": ".*"})
     if asked.store is None:
         raise InvalidOption("no store is named", remedy="set the store's rsm.config.* as in the broker's settings")
-    storage = open_store(asked.store)
-    tell = progress or (lambda _text: None)
-    env = RealEnv()
-    site = _BrokerSite(asked.client) if asked.client is not None else _StoreSite(storage)
-    report = AuditReport(site.name, repr(storage), env.timestamp_ms(), deep)
-    tell("reading the metadata")
-    before = site.catalogue()
-    wanted = _wanted(site, before, topics)
-    tell("listing the store")
-    listed = _listed(storage)
-    after = site.catalogue()
-    check = Scrub(storage, listed)
-    tell("comparing")
-    try:
-        _take(report, check.compare(before, after, wanted))
-        _take(report, check.find_orphans(after, wanted, older_than_ms=report.timestamp_ms - min_age_ms))
-    except RemoteStorageError as error:
-        raise _unavailable(storage, error) from error
-    views = site.partitions(after, wanted)
-    for state, local_start in views:
-        _take(report, check_coverage(state, local_start))
-    if deep:
-        whole = check.whole(finished_in_both(before, after, wanted))
-        report.read_segments, report.read_bytes = len(whole), sum(each.segment_size_in_bytes for each in whole)
-        tell(f"reading {len(whole)} segments")
-        _take(report, _read_all(spark, asked.store, whole))
-    _describe(report, storage, check, listed, after, wanted=wanted, views=views)
+    storage, tell = open_store(asked.store), progress or (lambda _text: None)
+    with _site(asked.client, storage) as site:
+        report = AuditReport(site.name, repr(storage), RealEnv().timestamp_ms(), deep)
+        tell("reading the metadata")
+        before = site.catalogue()
+        wanted = _wanted(site, before, topics)
+        local_starts = site.local_starts(topics)
+        tell("listing the store")
+        listed = _listed(storage)
+        after = site.catalogue()
+        check = Scrub(storage, listed)
+        tell("comparing")
+        try:
+            _take(report, check.compare(before, after, wanted))
+            _take(report, check.find_orphans(after, wanted, older_than_ms=report.timestamp_ms - min_age_ms))
+        except RemoteStorageError as error:
+            raise _unavailable(storage, error) from error
+        states = site.states(by_partition(after, wanted), local_starts)
+        for state in states:
+            # Of a partition that was made meanwhile nobody asked where its local log began.
+            if state.id in local_starts or not state.has_broker:
+                _take(report, check_coverage(state, local_starts.get(state.id)))
+        if deep:
+            whole = check.whole(finished_in_both(before, after, wanted))
+            report.read_segments, report.read_bytes = len(whole), sum(each.segment_size_in_bytes for each in whole)
+            tell(f"reading {len(whole)} segments")
+            _take(report, _read_all(spark, asked.store, whole))
+        _forget_deleted(report, site)
+    _describe(report, storage, check, listed, after, wanted=wanted, states=states, local_starts=local_starts)
     return report
+
+
+@contextmanager
+def _site(client: Mapping[str, Any] | None, storage: RemoteStorageManager) -> Iterator[Site]:
+    if client is None:
+        yield StoreSite(storage)
+        return
+    with BrokerClient(client) as connection:
+        yield BrokerSite(connection, ",".join(client["bootstrap_servers"]))
+
+
+def _forget_deleted(report: AuditReport, site: Site) -> None:
+    """Take back what was found of segments that are being deleted by now: then it is no wonder."""
+    if all(_finished_id(each) is None for each in report.findings):
+        return
+    try:
+        now = site.catalogue().segments
+    except KbrokerSourceError as error:
+        report.warnings.append(f"some of what was found may be of segments that were deleted meanwhile: {error}")
+        return
+    there = {None, *(id_ for id_, segment in now.items() if segment.state is FINISHED)}
+    report.findings = [each for each in report.findings if _finished_id(each) in there]
+
+
+def _finished_id(finding: Finding) -> UUID | None:
+    """Of the segment that it is about, if that was finished when the store was listed."""
+    if finding.segment is None or finding.segment.state is not FINISHED:
+        return None
+    return finding.segment.remote_log_segment_id.id
 
 
 def _take(report: AuditReport, found: Iterable[Finding]) -> None:
@@ -111,6 +148,17 @@ def _unavailable(storage: RemoteStorageManager, error: Exception) -> StoreUnavai
         f"{storage!r} cannot be read: {error}",
         remedy="see that the store answers and that its keys allow to list and read it",
     )
+
+
+def _wanted(site: Site, catalogue: Catalogue, topics: Sequence[str] | None) -> list[tuple[str, int]] | None:
+    if topics is None:
+        return None
+    there = {partition_of(each) for each in catalogue.of(None)}
+    known = {topic for topic, _ in there} | site.topics()
+    for topic in topics:
+        if topic not in known:
+            raise unknown_topic(topic)
+    return sorted(each for each in there if each[0] in topics)
 
 
 # --- reading, in parallel ---------------------------------------------------------------------------------------------
@@ -146,97 +194,6 @@ def _read_all(
     return found
 
 
-# --- where the metadata are -------------------------------------------------------------------------------------------
-
-
-class _BrokerSite:
-    def __init__(self, client: Mapping[str, Any]) -> None:
-        self._settings = client
-        self.name = f"the broker at {','.join(client['bootstrap_servers'])}"
-
-    def catalogue(self) -> Catalogue:
-        with kept_client(self._settings) as client:
-            return CatalogueFollower(client).read()
-
-    def topics(self) -> set[str]:
-        with kept_client(self._settings) as client:
-            return set(client.topics())
-
-    def partitions(
-        self, catalogue: Catalogue, wanted: Sequence[tuple[str, int]] | None
-    ) -> list[tuple[PartitionState, int | None]]:
-        segments = _by_partition(catalogue, wanted)
-        with kept_client(self._settings) as client:
-            there = client.topics({each.topic for each in segments})
-            alive = [
-                each for each in segments
-                if (topic := there.get(each.topic)) and topic.id == each.topic_id and each.partition in topic.leaders
-            ]  # fmt: skip
-            keys = [(each.topic, each.partition) for each in alive]
-            inventory = BrokerInventory(client, has_store=True)
-            inventory.topics(Subscription(partitions=tuple(keys)))
-            states = inventory.states(keys, inventory.bounds(keys)) if keys else []
-            local = client.offsets(dict.fromkeys(keys, EARLIEST_LOCAL)) if keys else {}
-        return [
-            (with_segments(state, segments[each]), local[each.topic, each.partition].offset)
-            for each, state in zip(alive, states, strict=True)
-        ]
-
-
-class _StoreSite:
-    """Manifests say what is there; nobody says what should be."""
-
-    name = "the store alone"
-
-    def __init__(self, storage: RemoteStorageManager) -> None:
-        self._inventory = StoreInventory(storage)
-        self._storage = storage
-
-    def catalogue(self) -> Catalogue:
-        partitions = self._all()
-        found = Catalogue()
-        for state in self._inventory.states(partitions, {}):
-            for segment in state.segments:
-                found.segments[segment.remote_log_segment_id.id] = segment
-        return found
-
-    def topics(self) -> set[str]:
-        return {topic for topic, _ in self._all()}
-
-    def _all(self) -> list[tuple[str, int]]:
-        found = self._inventory.topics(Subscription(pattern=".*"))
-        return [(topic, index) for topic, (_, indexes) in found.items() for index in indexes]
-
-    def partitions(
-        self, catalogue: Catalogue, wanted: Sequence[tuple[str, int]] | None
-    ) -> list[tuple[PartitionState, int | None]]:
-        keys = [(each.topic, each.partition) for each in _by_partition(catalogue, wanted)]
-        return [(state, None) for state in self._inventory.states(keys, {})]
-
-
-def _by_partition(
-    catalogue: Catalogue, wanted: Sequence[tuple[str, int]] | None
-) -> dict[TopicIdPartition, list[RemoteLogSegmentMetadata]]:
-    found: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = {}
-    for each in catalogue.of(wanted):
-        if each.state is not DELETED:
-            found.setdefault(each.remote_log_segment_id.topic_id_partition, []).append(each)
-    return found
-
-
-def _wanted(
-    site: _BrokerSite | _StoreSite, catalogue: Catalogue, topics: Sequence[str] | None
-) -> list[tuple[str, int]] | None:
-    if topics is None:
-        return None
-    there = {partition_of(each) for each in catalogue.of(None)}
-    known = {topic for topic, _ in there} | site.topics()
-    for topic in topics:
-        if topic not in known:
-            raise unknown_topic(topic)
-    return sorted(each for each in there if each[0] in topics)
-
-
 # --- the report -------------------------------------------------------------------------------------------------------
 
 
@@ -257,7 +214,8 @@ def _describe(
     catalogue: Catalogue,
     *,
     wanted: Sequence[tuple[str, int]] | None,
-    views: Sequence[tuple[PartitionState, int | None]],
+    states: Sequence[PartitionState],
+    local_starts: Mapping[TopicIdPartition, int],
 ) -> None:
     report.segments, report.bytes = check.segments, check.bytes
     report.objects, report.object_bytes = listed.count, listed.size
@@ -271,9 +229,9 @@ def _describe(
     for each in report.findings:
         if each.segment is not None:
             problems.setdefault(each.segment.remote_log_segment_id.id, []).append(each.text)
-    known = {state.id: (state, local) for state, local in views}
-    for id_, segments in sorted(_by_partition(catalogue, wanted).items(), key=lambda item: item[0][1:]):
-        state, local = known.get(id_, (None, None))
+    known = {state.id: state for state in states}
+    for id_, segments in sorted(by_partition(catalogue, wanted).items(), key=lambda item: item[0][1:]):
+        state = known.get(id_)
         used = {each.remote_log_segment_id.id for each in usable_segments(state)} if state is not None else set()
         is_live = state is not None and state.has_broker
         report.partitions.append(
@@ -283,7 +241,7 @@ def _describe(
                 id_.partition,
                 exists=state is not None,
                 log_start_offset=None if state is None else state.log_start_offset,
-                local_log_start_offset=local,
+                local_log_start_offset=None if state is None else local_starts.get(id_),
                 end_offset=state.end_offset if state is not None and is_live else None,
                 first_timestamp_ms=_first_timestamp(storage, segments[0]),
                 segments=tuple(

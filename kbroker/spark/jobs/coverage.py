@@ -9,7 +9,6 @@ same, and what an unclean election left goes when the log's start has passed it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from kbroker.spark.plan import PartitionState, usable_segments
 from kbroker.tiered.api import RemoteLogSegmentMetadata
@@ -54,8 +53,3 @@ def _gap(subject: str, start: int, end: int, local_start: int | None, *, before:
     if end > max(start, lost_to):
         text = f"the offsets {max(start, lost_to)} to {end - 1}, before {before}, are only in the local log"
         yield Finding("local-only", text, name=subject, is_note=True)
-
-
-def with_segments(state: PartitionState, segments: list[RemoteLogSegmentMetadata]) -> PartitionState:
-    """The same partition with what another look at the metadata found."""
-    return replace(state, segments=tuple(segments))

@@ -1,0 +1,120 @@
+"""Whom an audit asks: a broker, for what should be in the tier and where its own logs begin, or the store alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from kbroker.spark.broker_inventory import BrokerInventory
+from kbroker.spark.catalogue_following import CatalogueFollower
+from kbroker.spark.client import EARLIEST_LOCAL, BrokerClient
+from kbroker.spark.options import Subscription
+from kbroker.spark.plan import PartitionState
+from kbroker.spark.store_inventory import StoreInventory
+from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageManager, TopicIdPartition
+from kbroker.tiered.catalogue import DELETED, Catalogue
+
+
+class BrokerSite:
+    """Errors: KbrokerSourceError."""
+
+    def __init__(self, client: BrokerClient, servers: str) -> None:
+        self._client = client
+        self._follower = CatalogueFollower(client)
+        self.name = f"the broker at {servers}"
+
+    def catalogue(self) -> Catalogue:
+        """As it is now; it does not change any more."""
+        found = self._follower.read()
+        return replace(found, segments=dict(found.segments), copied=set(found.copied))
+
+    def topics(self) -> set[str]:
+        return set(self._client.topics())
+
+    def local_starts(self, topics: Sequence[str] | None) -> dict[TopicIdPartition, int]:
+        """Where the local logs begin, of partitions that have a leader."""
+        there = [each for each in self._client.topics(topics).values() if not each.is_internal]
+        led = {
+            (topic.name, index): TopicIdPartition(topic.id, topic.name, index)
+            for topic in there
+            for index, leader in topic.leaders.items()
+            if leader >= 0
+        }
+        found = self._client.offsets(dict.fromkeys(led, EARLIEST_LOCAL))
+        return {led[partition]: each.offset for partition, each in found.items()}
+
+    def states(
+        self,
+        segments: Mapping[TopicIdPartition, Sequence[RemoteLogSegmentMetadata]],
+        others: Iterable[TopicIdPartition],
+    ) -> list[PartitionState]:
+        """Those of the partitions that still are there, with segments or without."""
+        asked = dict.fromkeys([*segments, *others])
+        there = self._client.topics({each.topic for each in asked})
+        alive = [
+            each for each in asked
+            if (topic := there.get(each.topic)) and topic.id == each.topic_id and each.partition in topic.leaders
+        ]  # fmt: skip
+        bounds = BrokerInventory(self._client, has_store=False).bounds([(each.topic, each.partition) for each in alive])
+        epochs = self._client.epochs([(each.topic, each.partition) for each in alive if each in segments])
+        return [
+            PartitionState(
+                each,
+                log_start_offset=bounds[each.topic, each.partition].log_start_offset,
+                end_offset=bounds[each.topic, each.partition].end_offset,
+                leader_epochs=tuple(epochs.get((each.topic, each.partition), ())),
+                segments=tuple(segments.get(each, ())),
+                has_broker=True,
+            )
+            for each in alive
+        ]
+
+
+class StoreSite:
+    """Manifests say what is there; nobody says what should be. Errors: KbrokerSourceError."""
+
+    name = "the store alone"
+
+    def __init__(self, storage: RemoteStorageManager) -> None:
+        self._inventory = StoreInventory(storage)
+
+    def catalogue(self) -> Catalogue:
+        """As it is now."""
+        partitions = self._all()
+        found = Catalogue()
+        for state in self._inventory.states(partitions, {}):
+            for segment in state.segments:
+                found.segments[segment.remote_log_segment_id.id] = segment
+        return found
+
+    def topics(self) -> set[str]:
+        return {topic for topic, _ in self._all()}
+
+    def _all(self) -> list[tuple[str, int]]:
+        found = self._inventory.topics(Subscription(pattern=".*"))
+        return [(topic, index) for topic, (_, indexes) in found.items() for index in indexes]
+
+    def local_starts(self, topics: Sequence[str] | None) -> dict[TopicIdPartition, int]:
+        """Nobody knows them."""
+        del topics
+        return {}
+
+    def states(
+        self,
+        segments: Mapping[TopicIdPartition, Sequence[RemoteLogSegmentMetadata]],
+        others: Iterable[TopicIdPartition],
+    ) -> list[PartitionState]:
+        """As they were when the catalogue was read."""
+        del others
+        return self._inventory.states([(each.topic, each.partition) for each in segments], {})
+
+
+def by_partition(
+    catalogue: Catalogue, wanted: Sequence[tuple[str, int]] | None
+) -> dict[TopicIdPartition, list[RemoteLogSegmentMetadata]]:
+    """The segments that have not been deleted."""
+    found: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = {}
+    for each in catalogue.of(wanted):
+        if each.state is not DELETED:
+            found.setdefault(each.remote_log_segment_id.topic_id_partition, []).append(each)
+    return found
