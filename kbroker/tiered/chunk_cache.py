@@ -54,7 +54,7 @@ LONGEST_PAUSE_MS: Final = 1_000
 class ChunkCache:
     """See the module's text.
 
-    Units  used_bytes are those of the chunks that are there or are being read; unread_bytes those that were read ahead
+    Units  used_bytes are those that the chunks take that are there or are being read; unread_bytes those read ahead
            and not used yet. hits, misses and read_ahead count chunks, read_bytes what the store gave; reading are the
            reads that are under way, of which max_reads have a thread
     """
@@ -130,7 +130,7 @@ class ChunkCache:
             self._chunks.move_to_end(key)
             return chunk
         chunk = Chunk(key, reader.segment)
-        has_room = not self._waiting and self._make_room(chunk.size)
+        has_room = not self._waiting and self._make_room(chunk.room)
         if not has_room and len(self._waiting) >= self._max_waiting:
             raise RetriableRemoteStorageError(f"{len(self._waiting)} reads of the tier wait for memory already")
         if has_room:
@@ -156,7 +156,7 @@ class ChunkCache:
         started: list[Chunk] = []
         for number in numbers:
             chunk = Chunk(ChunkKey(segment.remote_log_segment_id.id, number, self.chunk_bytes), segment)
-            if self._waiting or self.unread_bytes + chunk.size > self.max_bytes // 2 or not self._make_room(chunk.size):
+            if self._waiting or self.unread_bytes + chunk.room > self.max_bytes // 2 or not self._make_room(chunk.room):
                 break
             try:
                 self._reserve(chunk)
@@ -165,7 +165,7 @@ class ChunkCache:
             self.read_ahead += 1
             self._chunks[chunk.key] = chunk
             chunk.is_unread = True
-            self.unread_bytes += chunk.size
+            self.unread_bytes += chunk.room
             started.append(chunk)
         if started:
             self._start(started)
@@ -244,7 +244,7 @@ class ChunkCache:
                     break
                 if not chunk.is_in_use and chunk.data is not None:
                     doomed.append(chunk)
-                    excess -= chunk.size
+                    excess -= chunk.room
             for chunk in doomed:
                 self._note_read(chunk)
                 del self._chunks[chunk.key]
@@ -256,12 +256,12 @@ class ChunkCache:
     def _free(self, chunk: Chunk) -> None:
         if chunk.memory is not None:
             chunk.memory = chunk.data = None
-            self.used_bytes -= chunk.size
+            self.used_bytes -= chunk.room
 
     def _note_read(self, chunk: Chunk) -> None:
         if chunk.is_unread:
             chunk.is_unread = False
-            self.unread_bytes -= chunk.size
+            self.unread_bytes -= chunk.room
 
     def _start_waiting(self) -> None:
         self._take_back()
@@ -270,7 +270,7 @@ class ChunkCache:
             waiting, self._waiting = self._waiting, deque()
             for chunk in waiting:
                 self._fail(chunk, RetriableRemoteStorageError("the tier is not read now"))
-        while self._waiting and self._make_room(self._waiting[0].size):
+        while self._waiting and self._make_room(self._waiting[0].room):
             self._start([self._waiting.popleft()])
 
     # Reading
@@ -281,7 +281,7 @@ class ChunkCache:
             chunk.memory = self._memory.take(chunk.size)
         except (OSError, MemoryError) as error:
             raise RetriableRemoteStorageError(f"there is no memory for {chunk.size} bytes: {error}") from error
-        self.used_bytes += chunk.size
+        self.used_bytes += chunk.room
         self._memory.keep(max(0, self.max_bytes - self.used_bytes))
 
     def _start(self, chunks: list[Chunk]) -> None:

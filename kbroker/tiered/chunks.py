@@ -18,7 +18,7 @@ import trio
 
 from kbroker.runtime.ports import Buffer
 from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageError
-from kbroker.tiered.chunk_memory import watched
+from kbroker.tiered.chunk_memory import room_for, watched
 
 _LENT_PART: Final = 8
 """What is smaller than this part of its chunk is copied."""
@@ -39,7 +39,7 @@ class Chunk:
           ahead, and nobody has asked for it yet; memory is what it is read into, as long as its bytes are counted
     """
 
-    __slots__ = ("data", "error", "is_unread", "key", "loans", "memory", "ready", "segment", "size", "users")
+    __slots__ = ("data", "error", "is_unread", "key", "loans", "memory", "ready", "room", "segment", "size", "users")
 
     def __init__(self, key: ChunkKey, segment: RemoteLogSegmentMetadata) -> None:
         start = key.number * key.chunk_bytes
@@ -47,6 +47,7 @@ class Chunk:
         self.segment = segment
         self.size = min(key.chunk_bytes, segment.segment_size_in_bytes - start)
         assert self.size > 0, f"a segment of {segment.segment_size_in_bytes} bytes has no chunk {key.number}"
+        self.room = room_for(self.size, key.chunk_bytes)
         self.users = self.loans = 0
         self.is_unread = False
         self.memory: memoryview | None = None
@@ -105,9 +106,9 @@ class Loans:
         if len(piece) * _LENT_PART < chunk.size:
             return None
         if not chunk.loans:
-            if self.lent_bytes + chunk.size > max_bytes:
+            if self.lent_bytes + chunk.room > max_bytes:
                 return None
-            self.lent_bytes += chunk.size
+            self.lent_bytes += chunk.room
         chunk.loans += 1
         return watched(piece, partial(self._end, chunk))
 
@@ -122,6 +123,6 @@ class Loans:
             chunk = self._ended.popleft()
             chunk.loans -= 1
             if not chunk.loans:
-                self.lent_bytes -= chunk.size
+                self.lent_bytes -= chunk.room
                 free.append(chunk)
         return free

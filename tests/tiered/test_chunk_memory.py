@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from random import Random
 
 import pytest
 
-from kbroker.tiered.chunk_memory import ChunkMemory
+from kbroker.tiered.chunk_memory import ChunkMemory, room_for
 
 SIZE = 4_096
 
@@ -65,17 +66,64 @@ def test_what_is_too_much_goes_back_to_the_system() -> None:
     assert memory.free_bytes == 0
 
 
-def test_only_memory_of_the_size_that_is_used_is_kept() -> None:
+def test_memory_of_chunks_of_another_setting_is_not_kept() -> None:
     memory = ChunkMemory(SIZE)
-    odd, former = memory.take(SIZE - 1), memory.take(SIZE)
-    assert (len(odd), len(former)) == (SIZE - 1, SIZE)
-    del odd
-    assert memory.free_bytes == 0
+    former = memory.take(SIZE)
     memory.resize(2 * SIZE)
     del former
     assert memory.free_bytes == 0
     assert len(memory.take(2 * SIZE)) == 2 * SIZE
     assert memory.free_bytes == 2 * SIZE
+
+
+CHUNK = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("size", "room"),
+    [
+        (CHUNK, CHUNK),
+        (CHUNK - 1, CHUNK),
+        (CHUNK // 2 + 1, CHUNK),
+        (CHUNK // 2, CHUNK // 2),
+        (100_000, 128 << 10),
+        (40_000, 64 << 10),
+        (20_000, 20_000),
+        (1, 1),
+        (CHUNK + 1, CHUNK + 1),
+    ],
+)
+def test_the_last_chunk_of_a_segment_takes_less_than_twice_its_size_and_is_used_again(size: int, room: int) -> None:
+    assert room_for(size, CHUNK) == room
+    memory = ChunkMemory(CHUNK)
+    view = memory.take(size)
+    assert len(view) == size
+    view[-1] = 7
+    del view
+    is_kept = 64 << 10 <= room <= CHUNK
+    assert memory.free_bytes == (room if is_kept else 0)
+    assert memory.take(size)[-1] == (7 if is_kept else 0), "fresh memory would have nothing in it"
+
+
+def test_chunks_of_all_sizes_end_up_in_the_same_memory() -> None:
+    memory, seen = ChunkMemory(CHUNK), set()
+    for size in [CHUNK, CHUNK, CHUNK, CHUNK - 5] * 20:
+        views = [memory.take(size)]
+        seen.add(ctypes.addressof(ctypes.c_ubyte.from_buffer(views[0])))
+        views.clear()
+        memory.keep(CHUNK)
+    assert len(seen) == 1
+
+
+def test_memory_of_each_size_goes_back_to_the_system() -> None:
+    memory = ChunkMemory(CHUNK)
+    taken = [memory.take(size) for size in (CHUNK, CHUNK // 2, CHUNK // 4, CHUNK // 4)]
+    taken.clear()
+    assert memory.free_bytes == 2 * CHUNK
+    memory.keep(CHUNK)
+    assert 0 < memory.free_bytes <= CHUNK
+    memory.keep(0)
+    assert memory.free_bytes == 0
 
 
 def test_memory_may_be_let_go_of_in_any_thread() -> None:
