@@ -83,6 +83,14 @@ def test_the_verdict_says_how_many_of_which_sort() -> None:
     assert "3 findings: 2 damage, 1 gap" in page(report(findings=found))
 
 
+def test_what_is_too_much_for_a_page_is_counted() -> None:
+    found = [Finding("damage", "x", name="a")] * 1_002
+    read = Read(page(report(*(view(segment(0, 99), topic=f"t{number}") for number in range(1_201)), findings=found)))
+    assert read.text.count("1,001 more partitions are not shown.") == 3
+    assert read.text.count("and 2 more") == 1
+    assert read.text.count("and 201 more") == 1
+
+
 @pytest.mark.parametrize(
     "partitions",
     [

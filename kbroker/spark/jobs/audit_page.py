@@ -74,16 +74,16 @@ def page(report: AuditReport) -> str:
         _findings("What was found", report.findings, is_bad=True),
         _picture(
             "Segments over time", "Each bar is a segment, from the newest record before it to its own newest.",
-            pictures.over_time(report.partitions), pictures.legend(COLOURS),
+            pictures.over_time(report.partitions), pictures.legend(COLOURS), report.partitions,
         ),
         _picture(
             "Both tiers", "Offsets of each partition: above in the tier, below at the broker.",
             pictures.both_tiers(report.partitions),
-            pictures.legend([COLOURS[0], ("local", "local at the broker"), *COLOURS[1:]]),
+            pictures.legend([COLOURS[0], ("local", "local at the broker"), *COLOURS[1:]]), report.partitions,
         ),
         _picture(
             "Sizes", "Bytes of each partition's segments, one behind the other.", pictures.sizes(report.partitions),
-            pictures.legend(COLOURS),
+            pictures.legend(COLOURS), report.partitions,
         ),
         _partitions(report.partitions),
         _findings("Under way, or harmless", report.notes, is_bad=False),
@@ -118,10 +118,12 @@ def _tiles(report: AuditReport) -> str:
     return f'<div class="tiles">{"".join(tiles)}</div>'
 
 
-def _picture(title: str, text: str, svg: str, legend: str) -> str:
+def _picture(title: str, text: str, svg: str, legend: str, partitions: Sequence[PartitionView]) -> str:
     if not svg:
         return ""
-    head = f'<h2>{escape(title)}</h2><p class="soft">{escape(text)}</p>{legend}'
+    more = len(partitions) - pictures.MAX_LANES
+    told = f"{text} {more:,} more partitions are not shown." if more > 0 else text
+    head = f'<h2>{escape(title)}</h2><p class="soft">{escape(told)}</p>{legend}'
     return f'<section class="card">{head}<div class="wide">{svg}</div></section>'
 
 
@@ -133,9 +135,8 @@ def _findings(title: str, found: Sequence[Finding], *, is_bad: bool) -> str:
         subject = each.name if each.segment is None else name_of(each.segment)
         cells = f'<td>{escape(each.problem)}</td><td class="long">{escape(subject)}</td>'
         rows.append(f'<tr{" class=bad" if is_bad else ""}>{cells}<td class="long">{escape(each.text)}</td></tr>')
-    more = f'<p class="soft">and {len(found) - MAX_ROWS:,} more</p>' if len(found) > MAX_ROWS else ""
     head = "<tr><th>Sort</th><th>Where</th><th>What</th></tr>"
-    return _table(title, head, rows).replace("</section>", f"{more}</section>")
+    return _table(title, head, rows, more=len(found) - MAX_ROWS)
 
 
 def _partitions(partitions: Sequence[PartitionView]) -> str:
@@ -154,9 +155,11 @@ def _partitions(partitions: Sequence[PartitionView]) -> str:
         )
     titles = ("Log start", "Local start", "Tiered to", "End", "Segments", "Bytes")
     head = "<tr><th>Partition</th>" + "".join(f'<th class="n">{each}</th>' for each in titles) + "</tr>"
-    return _table("Partitions", head, rows)
+    return _table("Partitions", head, rows, more=len(partitions) - MAX_ROWS)
 
 
-def _table(title: str, head: str, rows: Iterable[str]) -> str:
+def _table(title: str, head: str, rows: Iterable[str], *, more: int) -> str:
+    """A table of which so many rows are left out."""
     inner = f'<div class="wide"><table>{head}{"".join(rows)}</table></div>'
+    inner += f'<p class="soft">and {more:,} more</p>' if more > 0 else ""
     return f'<section class="card"><h2>{escape(title)}</h2>{inner}</section>'
