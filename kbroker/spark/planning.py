@@ -194,12 +194,12 @@ class Planner:
     def _indexes(self, segment: RemoteLogSegmentMetadata) -> RemoteIndexes | None:
         assert self.options.store is not None
         try:
-            found = load_indexes(open_store(self.options.store), segment)
+            found = load_indexes(open_store(self.options.store), segment, with_times=False)
         except RemoteStorageError as error:
-            logger.warning("the indexes of a segment cannot be read, it will be read from its beginning: %s", error)
+            logger.warning("the index of a segment cannot be read, it will be read from its beginning: %s", error)
             return None
         if found is None:
-            logger.warning("the indexes of %s are damaged, it will be read from its beginning", segment)
+            logger.warning("the index of %s is damaged or missing, it will be read from its beginning", segment)
         return found
 
 

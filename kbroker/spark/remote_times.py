@@ -30,14 +30,17 @@ from wire.record_batch import HEADER_SIZE, RecordBatch
 PIECE_BYTES = 1 << 20
 
 
-def load_indexes(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> RemoteIndexes | None:
+def load_indexes(
+    storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, *, with_times: bool = True
+) -> RemoteIndexes | None:
     """Offset and time index of a segment, checked; None where they are missing or damaged: they only save reading.
+    Who looks for no time is spared the time index, which is empty then.
 
     Errors  RemoteStorageError where the store cannot be asked
     """
     try:
         offsets = checked_offsets(storage.fetch_index(segment, IndexType.OFFSET), segment)
-        times = checked_times(storage.fetch_index(segment, IndexType.TIMESTAMP), segment)
+        times = checked_times(storage.fetch_index(segment, IndexType.TIMESTAMP), segment) if with_times else b""
     except (CorruptIndex, RemoteResourceNotFound):
         return None
     except RetriableRemoteStorageError:

@@ -14,7 +14,7 @@ from kbroker.spark.errors import DamagedObject, MissingObject, StoreUnavailable,
 from kbroker.spark.options import Subscription
 from kbroker.spark.pieces import SegmentPiece
 from kbroker.spark.plan import PartitionState, tile
-from kbroker.spark.remote_times import first_at_or_after
+from kbroker.spark.remote_times import first_at_or_after, load_indexes
 from kbroker.spark.store_inventory import StoreInventory
 from kbroker.testing.remote_segments import START_MS, WrittenSegment, partition_named, write_segment
 from kbroker.tiered.api import IndexType, TopicIdPartition
@@ -190,6 +190,16 @@ def test_a_time_is_found_without_indexes(tier: Tier, damage: Callable[[Path], ob
         damage(tier.path(made, index_type.value))
     assert first_at_or_after(tier.storage, tier.state(), START_MS + 40_500) == 41
     assert tier.path(made, SEGMENT).exists()
+
+
+def test_a_damaged_time_index_is_in_nobodys_way_who_looks_for_no_time(tier: Tier) -> None:
+    made = tier.copy(batches=30, value_bytes=900)
+    damaged = tier.path(made, IndexType.TIMESTAMP.value)
+    damaged.write_bytes(bytes(range(48)))
+    assert load_indexes(tier.storage, made.finished) is None
+    found = load_indexes(tier.storage, made.finished, with_times=False)
+    assert found is not None
+    assert found.offsets == made.index(IndexType.OFFSET)
 
 
 def flip(path: Path, position: int) -> None:
