@@ -29,7 +29,7 @@ from typing import Final, Protocol, TypeVar, TypeVarTuple, cast
 from kbroker.runtime import working
 from kbroker.runtime.disk import RealDisk
 from kbroker.runtime.ports import Disk
-from kbroker.runtime.working import BrokenFrame, read_frame, write_frame
+from kbroker.runtime.working import BrokenFrame, framed, read_frame, write
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
@@ -81,6 +81,7 @@ class Worker:
         assert self._process.stdout is not None
         self._requests, self._replies = self._process.stdin, self._process.stdout
         self.is_idle = False  # nothing was asked since somebody looked
+        self.is_gone = False
 
     @property
     def pid(self) -> int:
@@ -89,13 +90,17 @@ class Worker:
     def call(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
         """The function's result, or its error. Blocking. Errors: WorkerFailed."""
         self.is_idle = False
+        request = framed((function, arguments))
         try:
-            write_frame(self._requests.fileno(), (function, arguments))
+            write(self._requests.fileno(), request)
             is_result, value = _checked(read_frame(self._replies.fileno()))
-        except (BrokenFrame, EOFError, OSError) as error:
-            # It must be gone before anybody else does what it may be doing still.
+        except BaseException as error:
+            # It must be gone before anybody else does what it may be doing still; and who gave up, out of memory or
+            # interrupted, leaves an answer that the next one would take for his.
             self._process.kill()
             code = self.end(grace_s=None)
+            if not isinstance(error, BrokenFrame | EOFError | OSError):
+                raise
             why = f"ended with {code}" if isinstance(error, EOFError | BrokenPipeError) else str(error)
             raise WorkerFailed(f"process {self.pid}: {why}") from error
         if isinstance(value, Exception) and not is_result:
@@ -112,6 +117,7 @@ class Worker:
             self._process.kill()
             code = self._process.wait()
         self._replies.close()
+        self.is_gone = True
         return code
 
 
@@ -152,20 +158,13 @@ class Workers:
             worker = self._take()
             if worker is not None:
                 try:
-                    result = worker.call(function, *arguments)
+                    return worker.call(function, *arguments)
                 except WorkerFailed as failure:
                     self._note_failure(failure)
                     if not may_repeat:
                         raise OSError(errno.EAGAIN, str(failure)) from failure
-                except BaseException:
-                    self._give_back(worker)
-                    raise
-                else:
-                    self._give_back(worker)
-                    return result
                 finally:
-                    with self._guard:
-                        self._busy.discard(worker)
+                    self._give_back(worker)
         return function(*arguments)
 
     def end_idle(self) -> None:
@@ -206,6 +205,9 @@ class Workers:
 
     def _give_back(self, worker: Worker) -> None:
         with self._guard:
+            self._busy.discard(worker)
+            if worker.is_gone:
+                return
             self._failures = 0
             is_kept = not self._is_closed
             if is_kept:

@@ -35,10 +35,15 @@ class BrokenFrame(Exception):
     """What came by a pipe is no frame, or not all of one."""
 
 
-def write_frame(descriptor: int, value: object) -> None:
-    """Send a value. Errors: OSError (nobody reads any more), and what pickle says of one that cannot be sent."""
+def framed(value: object) -> bytes:
+    """A value as it is sent. Errors: what pickle says of one that cannot be."""
     data = pickle.dumps(value, protocol=5)
-    left = memoryview(FRAME.pack(MAGIC, len(data), zlib.crc32(data)) + data)
+    return FRAME.pack(MAGIC, len(data), zlib.crc32(data)) + data
+
+
+def write(descriptor: int, frame: bytes) -> None:
+    """Send all of a frame. Errors: OSError (nobody reads any more)."""
+    left = memoryview(frame)
     while left:
         left = left[os.write(descriptor, left) :]
 
@@ -87,7 +92,7 @@ def serve(requests: int, replies: int) -> None:
             return  # of this process; the other one may have some
         except Exception as error:  # noqa: BLE001  (whatever it is, it belongs to who asked)
             reply = False, error
-        write_frame(replies, reply)
+        write(replies, framed(reply))
 
 
 def _end_with(descriptor: int) -> None:

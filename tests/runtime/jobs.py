@@ -62,6 +62,13 @@ def work_for_ever(path: str) -> None:
         time.sleep(60)
 
 
+def answer_late(number: int, fifo: str) -> str:
+    """Interrupt who asked, and answer when somebody writes to a fifo."""
+    os.kill(os.getppid(), number)
+    os.close(os.open(fifo, os.O_RDONLY))
+    return "this is late"
+
+
 class DeadlyDisk(RealDisk):
     """The real disk; who is not the one who made it dies in the middle of an operation on it: write or sync."""
 

@@ -17,7 +17,7 @@ import pytest
 
 from kbroker.runtime.disk import RealDisk
 from kbroker.runtime.worker import MAX_FAILURES, Workers, run_here, workers_for
-from kbroker.runtime.working import FRAME, MAGIC, MAX_FRAME_BYTES, NICENESS, BrokenFrame, read_frame, write_frame
+from kbroker.runtime.working import FRAME, MAGIC, MAX_FRAME_BYTES, NICENESS, BrokenFrame, framed, read_frame, write
 from kbroker.storage.reading_through import read_through
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.tiered.moving import move_files
@@ -61,17 +61,18 @@ def through_a_pipe(data: bytes) -> object:
         os.close(reading)
 
 
-def framed(data: bytes) -> bytes:
+def holding(data: bytes) -> bytes:
+    """A frame of any data."""
     return FRAME.pack(MAGIC, len(data), zlib.crc32(data)) + data
 
 
-GOOD = framed(pickle.dumps((True, {"size": 5})))
+GOOD = holding(pickle.dumps((True, {"size": 5})))
 
 
 def test_a_frame_of_any_size_arrives_as_it_was() -> None:
     for value in (None, (True, b""), {"text": "x" * 10_000}):
         reading, writing = os.pipe()
-        write_frame(writing, value)
+        write(writing, framed(value))
         os.close(writing)
         assert read_frame(reading) == value
         with pytest.raises(EOFError):
@@ -94,7 +95,7 @@ def test_a_bit_flipped_anywhere_in_a_frame_is_found(position: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [FRAME.pack(MAGIC, MAX_FRAME_BYTES + 1, 0), b"Traceback (most recent call last):\n", framed(b"no pickle")]
+    "data", [FRAME.pack(MAGIC, MAX_FRAME_BYTES + 1, 0), b"Traceback (most recent call last):\n", holding(b"no pickle")]
 )
 def test_what_is_no_frame_is_refused(data: bytes) -> None:
     with pytest.raises(BrokenFrame):
@@ -182,13 +183,38 @@ def test_what_a_worker_does_not_do_is_done_here(job: object, workers: Workers, t
         b"x",
         GOOD[:-1],
         b"x" * 100,
-        framed(b"no pickle"),
-        *(framed(pickle.dumps(value)) for value in (None, 5, (True,), (False, "no error"), ("True", 1), (2, 3))),
+        holding(b"no pickle"),
+        *(holding(pickle.dumps(value)) for value in (None, 5, (True,), (False, "no error"), ("True", 1), (2, 3))),
     ],
 )
 def test_an_answer_that_is_none_is_never_taken_for_one(reply: bytes, workers: Workers, told: list[str]) -> None:
     assert workers.run(jobs.answer, reply, os.getpid()) == "done by who asked"
     assert len(told) == 1
+
+
+class Interrupted(Exception):
+    """Raised out of a signal's handler."""
+
+
+def test_an_answer_that_nobody_waited_for_is_not_given_to_the_next_who_asks(workers: Workers, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    pidfd = os.pidfd_open(workers.run(os.getpid))
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with pytest.raises(Interrupted):
+            workers.run(jobs.answer_late, signal.SIGUSR1, str(fifo))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    with fifo.open("r+b", buffering=0):  # from now on it may answer
+        assert workers.run(os.getppid) == os.getpid()
+        assert has_ended(pidfd)
+    os.close(pidfd)
+    assert len(workers.pids) == 1
 
 
 def test_what_must_not_be_begun_twice_is_not(workers: Workers) -> None:
