@@ -56,7 +56,8 @@ class BrokerSite:
             if (topic := there.get(each.topic)) and topic.id == each.topic_id and each.partition in topic.leaders
         ]  # fmt: skip
         bounds = BrokerInventory(self._client, has_store=False).bounds([(each.topic, each.partition) for each in alive])
-        epochs = self._client.epochs([(each.topic, each.partition) for each in alive if each in segments])
+        tiered = [(each.topic, each.partition) for each in alive if each in segments]
+        epochs = self._client.epochs({each: bounds[each].log_start_offset for each in tiered})
         return [
             PartitionState(
                 each,
