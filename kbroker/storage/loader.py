@@ -16,6 +16,7 @@ Source  LogLoader of Apache Kafka 4.3.1; the treatment of gaps and of a malforme
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from kbroker.storage.files import FilePool
 from kbroker.storage.leader_epoch import LeaderEpochs, format_epochs, parse_epochs
 from kbroker.storage.leftovers import finish_file_changes, has_leftovers
 from kbroker.storage.log_config import LogConfig
-from kbroker.storage.producer_state import ProducerState, parse_snapshot, read_marker
+from kbroker.storage.producer_state import ProducerEntry, ProducerState, parse_snapshot, read_marker
 from kbroker.storage.recovery import Recovery
 from kbroker.storage.segment import (
     INDEX_SUFFIX,
@@ -277,18 +278,36 @@ def load_producers(
     for offset in sorted((offset for offset in snapshots if offset <= log_end_offset), reverse=True):
         path = f"{directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
         try:
-            producers.restore(offset, parse_snapshot(read_file(disk, path)))
+            entries = parse_snapshot(read_file(disk, path))
         except (ValueError, FileNotFoundError) as error:
             report(f"{path} is not used: {error}")
             snapshots.remove(offset)
             with suppress(FileNotFoundError):
                 disk.unlink(path)
             continue
+        _note_when_heard(entries, segments, disk)
+        producers.restore(offset, entries)
         start = offset
         break
     if start < log_end_offset and (had_snapshots or not trusts_absence):
         _replay(producers, segments, start, log_end_offset)
     producers.end_offset = log_end_offset
+
+
+def _note_when_heard(entries: Sequence[ProducerEntry], segments: SegmentList, disk: Disk) -> None:
+    """Learn how long producers out of a snapshot have been silent at least, since that has the times of records alone:
+    nobody was heard after the last write to the segment of his last batch, or to the first one that is left.
+    """
+    held = tuple(segments)
+    bases = [segment.base_offset for segment in held]
+    written_ms: dict[str, int] = {}
+    for entry in entries:
+        if entry.batches:
+            path = held[max(bisect_right(bases, entry.last_offset) - 1, 0)].log_path
+            if path not in written_ms:
+                with suppress(FileNotFoundError):  # retention has deleted it meanwhile
+                    written_ms[path] = disk.modified_ms(path)
+            entry.heard_ms = written_ms.get(path, -1)
 
 
 def _replay(producers: ProducerState, segments: SegmentList, start: int, end: int) -> None:

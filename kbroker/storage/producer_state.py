@@ -70,7 +70,8 @@ class TransactionMarker(NamedTuple):
 class ProducerEntry:
     """One producer of one partition; `batches` are the last five, oldest first.
 
-    Units  heard_ms is when `ProducerState.expire` first found its last batch at heard_offset
+    Units  heard_ms is when `ProducerState.expire` first found its last batch at heard_offset; of one out of a snapshot,
+           when it was at the latest that this batch came, -1 where that is not known
     """
 
     __slots__ = (
@@ -273,7 +274,8 @@ class ProducerState:
 
         Who has sent a batch since the last look is not silent, whatever times its records have: where the times of
         events from days ago were taken for silence, a batch that is sent again after a crash would be appended again.
-        (Kafka looks at the records' times alone, and drops by them on a start what a snapshot holds.)
+        Of those out of a snapshot the segment tells when they were heard. (Kafka looks at the records' times alone, and
+        drops by them on a start what a snapshot holds.)
         """
         gone = []
         for producer_id, entry in self.producers.items():
@@ -296,7 +298,7 @@ class ProducerState:
             del self.producers[entry.producer_id]
 
     def restore(self, offset: int, entries: Iterable[ProducerEntry]) -> None:
-        """Start from a snapshot that was taken at that offset; when its producers were heard is not known."""
+        """Start from a snapshot that was taken at that offset."""
         self.clear(offset)
         for entry in entries:
             entry.heard_offset = entry.last_offset

@@ -151,13 +151,17 @@ def test_a_producer_of_events_long_past_is_not_silent() -> None:
     assert state.expire(1_199, 100) == 1
 
 
-def test_a_producer_out_of_a_snapshot_is_as_silent_as_its_records_say_until_it_is_heard() -> None:
-    before = state_after(header(0, timestamp=1), header(0, producer_id=8, offset=1, timestamp=1))
+def test_a_producer_out_of_a_snapshot_is_silent_since_its_segment_was_written_until_it_is_heard() -> None:
+    before = state_after(*(header(0, producer_id=one, offset=one, timestamp=1) for one in (7, 8, 9)))
     snapshot = parse_snapshot(before.format_snapshot())
+    assert [entry.heard_ms for entry in snapshot] == [-1] * 3, "it has the times of records alone"
+    snapshot[1].heard_ms = 901
     state = ProducerState()
-    state.restore(2, snapshot)
-    state.note(header(1, offset=2, timestamp=2))
+    state.restore(10, snapshot)
+    state.note(header(1, offset=10, timestamp=2))
     assert state.expire(1_000, 100) == 1
+    assert list(state.producers) == [7, 8]
+    assert state.expire(1_001, 100) == 1
     assert list(state.producers) == [7]
 
 
