@@ -15,8 +15,11 @@ from kbroker.tiered.partition import RemotePartition, TierCounters
 from kbroker.web.metrics import COUNTER, GAUGE, HISTOGRAM, Samples, of_broker, one
 
 if TYPE_CHECKING:
+    from kbroker.tiered.chunk_cache import ChunkCache
+    from kbroker.tiered.index_cache import RemoteIndexCache
     from kbroker.tiered.manager import RemoteLogManager
     from kbroker.tiered.quota import ByteQuota
+    from kbroker.tiered.remote_read import RemoteReader
 
 _NAME: Final = "kafka_server_brokertopicmetrics_{}".format
 _MANAGER: Final = "kafka_log_remote_remotelogmanager"
@@ -145,9 +148,12 @@ def _tasks(broker: Broker) -> Samples:
             yield (task, "waiting"), statistics.tasks_waiting
 
 
-def _reader_queue(broker: Broker) -> Samples:
-    reader = broker.tier.reader
-    return one(0 if reader is None else reader.cache.waiting)
+def _of_cache(kind: str, name: str, help: str, read: Callable[[ChunkCache], int]) -> None:
+    def samples(broker: Broker) -> Samples:
+        reader = broker.tier.reader
+        return one(0 if reader is None else read(reader.cache))
+
+    of_broker(kind, name, help)(samples)
 
 
 def _reader_idle(broker: Broker) -> Samples:
@@ -160,7 +166,12 @@ def _reader_idle(broker: Broker) -> Samples:
 for _group in ("org_apache_kafka_storage_internals_log", "kafka_log_remote"):
     # Kafka has both, the first one as deprecated.
     _pool = f"{_group}_remotestoragethreadpool"
-    of_broker(GAUGE, f"{_pool}_remotelogreadertaskqueuesize", "Reads of the tier that wait for memory.")(_reader_queue)
+    _of_cache(
+        GAUGE,
+        f"{_pool}_remotelogreadertaskqueuesize",
+        "Reads of the tier that wait for memory.",
+        lambda cache: cache.waiting,
+    )
     of_broker(
         GAUGE,
         f"{_pool}_remotelogreaderavgidlepercent",
@@ -224,33 +235,36 @@ def _expired_lookups(broker: Broker) -> Samples:
         yield (topic, str(index)), remote.counters.expired_lookups
 
 
-# Caches
+# Caches, and what reads met
 
 
-@of_broker(GAUGE, "kbroker_tier_chunk_cache_bytes", "Bytes of segments in memory, or being read into it.")
-def _chunk_bytes(broker: Broker) -> Samples:
-    reader = broker.tier.reader
-    return one(0 if reader is None else reader.cache.used_bytes)
+def _by_sort(name: str, help: str, read: Callable[[RemoteReader, RemoteIndexCache], dict[str, int]]) -> None:
+    def samples(broker: Broker) -> Samples:
+        reader, indexes = broker.tier.reader, broker.tier.indexes
+        if reader is not None and indexes is not None:
+            for sort, value in read(reader, indexes).items():
+                yield (sort,), value
+
+    of_broker(COUNTER, name, help, "sort")(samples)
 
 
-@of_broker(
-    COUNTER,
+_of_cache(
+    GAUGE,
+    "kbroker_tier_chunk_cache_bytes",
+    "Bytes of segments in memory, or being read into it.",
+    lambda cache: cache.used_bytes,
+)
+_by_sort(
     "kbroker_tier_chunks_total",
     "Pieces of segments that were wanted and in memory (hit), or not (miss), and those that were read ahead.",
-    "sort",
+    lambda reader, _: {"hit": reader.cache.hits, "miss": reader.cache.misses, "ahead": reader.cache.read_ahead},
 )
-def _chunks(broker: Broker) -> Samples:
-    if broker.tier.reader is not None:
-        cache = broker.tier.reader.cache
-        yield ("hit",), cache.hits
-        yield ("miss",), cache.misses
-        yield ("ahead",), cache.read_ahead
-
-
-@of_broker(COUNTER, "kbroker_tier_chunk_read_bytes_total", "Bytes that the store gave for such pieces.")
-def _chunk_read_bytes(broker: Broker) -> Samples:
-    reader = broker.tier.reader
-    return one(0 if reader is None else reader.cache.read_bytes)
+_of_cache(
+    COUNTER,
+    "kbroker_tier_chunk_read_bytes_total",
+    "Bytes that the store gave for such pieces.",
+    lambda cache: cache.read_bytes,
+)
 
 
 @of_broker(
@@ -261,34 +275,26 @@ def _index_bytes(broker: Broker) -> Samples:
     return one(0 if indexes is None else indexes.size_bytes)
 
 
-@of_broker(
-    COUNTER,
+_by_sort(
     "kbroker_tier_indexes_total",
     "Indexes of a segment that were in memory (resident), on disk, or had to be fetched from the tier; those that were "
     "evicted, found damaged here, or made anew from their segment, and writes here that failed.",
-    "sort",
+    lambda _, indexes: {
+        "resident": indexes.counters.resident_hits,
+        "disk": indexes.counters.disk_hits,
+        "fetched": indexes.counters.fetches,
+        "evicted": indexes.counters.evictions,
+        "damaged": indexes.counters.damaged_files,
+        "rebuilt": indexes.counters.rebuilds,
+        "write_error": indexes.counters.write_errors,
+    },
 )
-def _indexes(broker: Broker) -> Samples:
-    if broker.tier.indexes is not None:
-        counters = broker.tier.indexes.counters
-        yield ("resident",), counters.resident_hits
-        yield ("disk",), counters.disk_hits
-        yield ("fetched",), counters.fetches
-        yield ("evicted",), counters.evictions
-        yield ("damaged",), counters.damaged_files
-        yield ("rebuilt",), counters.rebuilds
-        yield ("write_error",), counters.write_errors
-
-
-@of_broker(
-    COUNTER,
+_by_sort(
     "kbroker_tier_damage_total",
     "What reads of the tier met: batches that are damaged, segments that are missing, pieces that were read again.",
-    "sort",
+    lambda reader, _: {
+        "batch": reader.counters.damaged_batches,
+        "segment": reader.counters.missing_segments,
+        "reread": reader.counters.reread_chunks,
+    },
 )
-def _damage(broker: Broker) -> Samples:
-    if broker.tier.reader is not None:
-        counters = broker.tier.reader.counters
-        yield ("batch",), counters.damaged_batches
-        yield ("segment",), counters.missing_segments
-        yield ("reread",), counters.reread_chunks
