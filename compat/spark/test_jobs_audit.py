@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from compat.spark.source import Source, started
-from compat.tiered.site import Records, Site, Sites
+from compat.tiered.site import ONLY_THE_ACTIVE_ONE, TIERED, Records, Site, Sites
 from kbroker.cli import main
 from kbroker.spark.errors import InvalidOption, StoreUnavailable, UnknownTopic
 from kbroker.spark.jobs.audit import audit
 from kbroker.spark.jobs.catalog import catalog, follow, segments
 
 HOURS = [0, 2, 4, 6, 8]
+TWICE_MS = 1_761_436_800_000  # 2025-10-26 02:00 in Berlin, for the first time
 
 
 @pytest.fixture(scope="module")
@@ -208,3 +210,34 @@ def test_each_event_of_the_metadata_comes_once_over_restarts(
         states = [each[3] for each in first if each[2] == segment_id]
         assert states == ["COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED"]
     assert run() == first
+
+
+def test_a_catalog_replaces_a_catalog_and_nothing_else(spark: SparkSession, source: Source, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    spark.range(3).coalesce(1).write.parquet(str(output))
+    with pytest.raises(InvalidOption, match=r"has part-\S+ with other columns in it, which is no catalog"):
+        catalog(spark, options=source.broker, topics=["sound"], output=str(output))
+    assert spark.read.parquet(str(output)).count() == 3
+    shutil.rmtree(output)
+    (output / "_temporary" / "0").mkdir(parents=True)  # as a job leaves it that was killed while it wrote
+    for _ in range(2):
+        catalog(spark, options=source.broker, topics=["sound"], output=str(output))
+        assert spark.read.parquet(str(output)).count() == 8
+
+
+def test_times_of_a_catalog_are_right_in_an_hour_that_comes_twice(
+    spark: SparkSession, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such an hour has no name of its own where clocks are put back, and rows of Python's are told by such names."""
+    source.site.create("clocks", {**TIERED, **ONLY_THE_ACTIVE_ONE, "retention.ms": "-1"})
+    source.site.produce("clocks", Records([0, 2], start_ms=TWICE_MS).batches())
+    Sites([source.site]).expect(lambda site: site.local_segments("clocks"), [1])
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        catalog(spark, options=source.broker, topics=["clocks"], output=str(tmp_path / "out"))
+        rows = spark.read.parquet(str(tmp_path / "out")).selectExpr("unix_millis(max_timestamp) AS ms").collect()
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert [row.ms for row in rows] == [TWICE_MS]

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kbroker.spark.errors import InvalidOption
-from kbroker.spark.segments_source import NAME
+from kbroker.spark.jobs.files import HadoopDirectory
+from kbroker.spark.segments_source import NAME, SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -63,33 +64,39 @@ def catalog(
     frame = segments(spark, options=options, topics=topics)
     if not all_states:
         frame = frame.where("state <> 'DELETE_SEGMENT_FINISHED'")
-    rows = frame.orderBy("topic", "partition", "start_offset", "event_timestamp").collect()
-    summary = CatalogSummary(output=output)
-    for row in rows:
-        summary.states[row["state"]] = summary.states.get(row["state"], 0) + 1
-        summary.segments += 1
-        if row["state"] == "COPY_SEGMENT_FINISHED":
-            summary.bytes += row["size_bytes"]
-        if show is not None:
-            show(row)
     if output is not None:
-        if progress is not None:
-            progress(f"writing {output}")
-        _write(spark, rows, frame, output)
+        _refuse_others(spark, output)
+    # Kept, so that what is shown is what is written, whatever happens to the tier meanwhile.
+    ordered = frame.orderBy("topic", "partition", "start_offset", "event_timestamp").persist()
+    try:
+        summary = CatalogSummary(output=output)
+        for row in ordered.collect():
+            summary.states[row["state"]] = summary.states.get(row["state"], 0) + 1
+            summary.segments += 1
+            if row["state"] == "COPY_SEGMENT_FINISHED":
+                summary.bytes += row["size_bytes"]
+            if show is not None:
+                show(row)
+        if output is not None:
+            if progress is not None:
+                progress(f"writing {output}")
+            ordered.coalesce(1).write.mode("overwrite").parquet(output)
+    finally:
+        ordered.unpersist()
     return summary
 
 
-def _write(spark: SparkSession, rows: list[Row], frame: DataFrame, output: str) -> None:
-    """What was shown is what is written, whatever happens to the tier meanwhile."""
-    from kbroker.spark.jobs.files import HadoopDirectory  # noqa: PLC0415
-
+def _refuse_others(spark: SparkSession, output: str) -> None:
+    """See that what will be replaced is a catalog, whole or begun. Errors: InvalidOption."""
     there = HadoopDirectory(spark, output)
-    strange = [name for name in there.names("") if name != "_SUCCESS" and not name.endswith(".parquet")]
-    if strange:
+    names = [name for name in there.names("") if name not in {"_SUCCESS", "_temporary"}]
+    strange = next((name for name in names if not name.endswith(".parquet")), None)
+    if names and strange is None and spark.read.parquet(there.path).columns != SCHEMA.names:
+        strange = f"{names[0]} with other columns"
+    if strange is not None:
         raise InvalidOption(
-            f"{there.path} has {strange[0]} in it, which is no catalog", remedy="give a directory of its own"
+            f"{there.path} has {strange} in it, which is no catalog", remedy="give a directory of its own"
         )
-    spark.createDataFrame(rows, frame.schema).coalesce(1).write.mode("overwrite").parquet(there.path)
 
 
 def follow(
