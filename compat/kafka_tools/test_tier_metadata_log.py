@@ -13,11 +13,9 @@ from uuid import UUID
 
 import pytest
 
-from compat.brokers import KbrokerProcess
 from compat.conftest import KafkaTool
-from compat.kafka import KafkaNode
 from compat.kafka_tools.test_dump_log_equality import compare, kafka_lines
-from compat.tiered.site import HURRIED, ONLY_THE_ACTIVE_ONE, TIERED, WAIT_S, Records, Site
+from compat.tiered.site import ONLY_THE_ACTIVE_ONE, TIERED, WAIT_S, Records, Site
 from kbroker.runtime.disk import RealDisk
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
@@ -117,14 +115,8 @@ def test_records_that_no_broker_wrote_are_told_of_in_kafkas_words(kafka_lines: K
 def tiered(request: pytest.FixtureRequest, kafka_libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a broker that has copied and deleted segments in its directory tier."""
     assert kafka_libraries.is_dir()
-    directory = tmp_path_factory.mktemp("tiered")
-    tier = directory / "tier"
-    broker: KafkaNode | KbrokerProcess
-    if request.param == "kbroker":
-        broker = KbrokerProcess(directory, overrides=[f"{key}={value}" for key, value in HURRIED.items()], tier=tier)
-    else:
-        broker = KafkaNode(directory, overrides=HURRIED, tier=tier)
-    site = Site(broker, tier)
+    site = Site.in_directory(tmp_path_factory.mktemp("tiered"), is_kafka=request.param != "kbroker")
+    broker = site.broker
     broker.start()
     try:
         site.create("copied", {**TIERED, **ONLY_THE_ACTIVE_ONE})

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from compat.brokers import KbrokerProcess
 from compat.conftest import missing
-from compat.kafka import KafkaNode
 from compat.tiered.minio_fixtures import make_manager, manager, minio_server, prefix, proxy, write
-from compat.tiered.site import HURRIED, Site, Sites
+from compat.tiered.site import Site, Sites
 
 __all__ = ["make_manager", "manager", "minio_server", "prefix", "proxy", "write"]
 
@@ -23,9 +21,11 @@ def sites(kafka_libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     assert kafka_libraries.is_dir()
     if os.environ.get("KBROKER_BOOTSTRAP_SERVERS"):
         missing("these scenarios start and stop their brokers and read their files: an external one will not do")
-    started = [_kafka(tmp_path_factory.mktemp("tiered-kafka"))]
     is_kafka = os.environ.get("KBROKER_COMPAT_BROKER") == "kafka"
-    started.append((_kafka if is_kafka else _kbroker)(tmp_path_factory.mktemp("tiered-broker")))
+    started = [
+        Site.in_directory(tmp_path_factory.mktemp("tiered-kafka"), is_kafka=True),
+        Site.in_directory(tmp_path_factory.mktemp("tiered-broker"), is_kafka=is_kafka),
+    ]
     try:
         for site in started:
             site.broker.start()
@@ -33,17 +33,6 @@ def sites(kafka_libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     finally:
         for site in started:
             site.broker.kill()
-
-
-def _kafka(directory: Path) -> Site:
-    tier = directory / "tier"
-    return Site(KafkaNode(directory, overrides=HURRIED, tier=tier), tier)
-
-
-def _kbroker(directory: Path) -> Site:
-    tier = directory / "tier"
-    overrides = [f"{key}={value}" for key, value in HURRIED.items()]
-    return Site(KbrokerProcess(directory, overrides=overrides, tier=tier), tier)
 
 
 @pytest.fixture

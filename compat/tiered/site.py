@@ -83,6 +83,15 @@ class Site:
         self.remote = RemoteLog(lambda: broker.bootstrap_servers)
         self._ids: dict[str, bytes] = {}
 
+    @classmethod
+    def in_directory(cls, directory: Path, *, is_kafka: bool, settings: Mapping[str, str] = HURRIED) -> Site:
+        """A broker of either kind, not started, whose tier is a directory in this one."""
+        tier = directory / "tier"
+        if is_kafka:
+            return cls(KafkaNode(directory, overrides=settings, tier=tier), tier)
+        overrides = [f"{key}={value}" for key, value in settings.items()]
+        return cls(KbrokerProcess(directory, overrides=overrides, tier=tier), tier)
+
     @property
     def address(self) -> str:
         """Its bootstrap servers."""

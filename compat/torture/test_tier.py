@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from compat.brokers import KbrokerProcess
 from compat.tiered.site import Site
 from compat.torture.tier import BROKER, CODECS, Contents, Soak
 
@@ -12,17 +11,16 @@ from compat.torture.tier import BROKER, CODECS, Contents, Soak
 def test_every_record_in_the_tier_is_right_or_refused(kafka_libraries: Path, tmp_path: Path) -> None:
     """M13 and D10: kills while it is filled and read, then files of the tier changed, cut and deleted."""
     assert kafka_libraries.is_dir()  # the schemas of what is asked lie there
-    overrides = [f"{key}={value}" for key, value in BROKER.items()]
-    broker = KbrokerProcess(tmp_path, overrides=overrides, tier=tmp_path / "tier")
-    broker.start()
+    site = Site.in_directory(tmp_path, is_kafka=False, settings=BROKER)
+    site.broker.start()
     try:
-        soak = Soak(Site(broker, tmp_path / "tier"), seed=7)
+        soak = Soak(site, seed=7)
         soak.produce(30, kills=1, segment_bytes=1 << 20)
         soak.read_at_random(40, kills=1)
         soak.damage(9)
         soak.read_all()
     finally:
-        broker.kill()
+        site.broker.kill()
     assert soak.findings == []
     assert (soak.kills, soak.damaged) == (2, 9)
     assert soak.reads == 40 + 9 + len(CODECS)

@@ -29,8 +29,6 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from compat.bench.rivals import Rival
 from compat.bench.tier_rows import highest_resident
-from compat.brokers import KbrokerProcess
-from compat.kafka import KafkaNode
 from compat.tiered.site import EARLIEST, EARLIEST_LOCAL, HURRIED, LATEST, ONLY_THE_ACTIVE_ONE, Site
 
 CODECS = ("none", "lz4", "zstd", "none")
@@ -289,16 +287,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tier-soak-") as scratch:
-        directory = Path(scratch)
-        broker: KbrokerProcess | KafkaNode
-        if options.broker == "kafka":
-            broker = KafkaNode(directory, overrides=BROKER, tier=directory / "tier")
-        else:
-            overrides = [f"{key}={value}" for key, value in BROKER.items()]
-            broker = KbrokerProcess(directory, overrides=overrides, tier=directory / "tier")
+        site = Site.in_directory(Path(scratch), is_kafka=options.broker == "kafka", settings=BROKER)
+        broker = site.broker
         broker.start()
         try:
-            soak = Soak(Site(broker, directory / "tier"), seed=options.seed)
+            soak = Soak(site, seed=options.seed)
             rival = Rival(broker)
             idle = rival.resident_mib()
             phases: dict[str, Callable[[], None]] = {

@@ -17,8 +17,6 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from compat.brokers import KbrokerProcess
-from compat.kafka import KafkaNode
 from compat.tiered.readers import READERS
 from compat.tiered.site import Site
 from compat.tiered.stock import Contents, Reader, Stock, check
@@ -45,16 +43,11 @@ def main() -> int:
     readers = [reader for reader in READERS if options.only is None or reader.name in options.only]
     findings: list[str] = []
     with tempfile.TemporaryDirectory(prefix="tier-clients-") as scratch:
-        directory = Path(scratch)
-        broker: KbrokerProcess | KafkaNode
-        if options.broker == "kafka":
-            broker = KafkaNode(directory, overrides=BROKER, tier=directory / "tier")
-        else:
-            overrides = [f"{key}={value}" for key, value in BROKER.items()]
-            broker = KbrokerProcess(directory, overrides=overrides, tier=directory / "tier")
+        site = Site.in_directory(Path(scratch), is_kafka=options.broker == "kafka", settings=BROKER)
+        broker = site.broker
         broker.start()
         try:
-            stock = Stock(Site(broker, directory / "tier"), "stock", Contents(options.megabytes, seed=options.seed))
+            stock = Stock(site, "stock", Contents(options.megabytes, seed=options.seed))
             began = time.monotonic()
             stock.fill()
             print(f"filled in {time.monotonic() - began:.1f} s", flush=True)

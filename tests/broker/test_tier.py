@@ -17,21 +17,25 @@ from kbroker.runtime.outcome import Outcome
 from kbroker.testing.broker import Client, MemoryBroker, killed, memory_broker
 from kbroker.testing.disk import Fault, SimulatedDisk
 from kbroker.web.health import problems, ready
-from tests.handlers.asking import batch, create_topic, delete_records, delete_topic, list_offset, produce, read
+from tests.handlers.asking import (
+    BROKER,
+    TOPIC,
+    alter_configs,
+    batch,
+    create_topic,
+    delete_records,
+    delete_topic,
+    list_offset,
+    produce,
+    read,
+)
 from wire.errors import ErrorCode
 from wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
 from wire.stored.metadata import FeatureLevelRecord
 from wire.types import ZERO_UUID
 
 TIER = "/data-tier"
-TOPIC, BROKER = 2, 4
-SET, DELETE = 0, 1
 EARLIEST, LATEST, EARLIEST_LOCAL, LATEST_TIERED = -2, -1, -4, -5
 QUICK = {
     "remote.log.manager.task.interval.ms": 100,
@@ -87,15 +91,7 @@ def local_start(broker: MemoryBroker, topic: str, partition: int = 0) -> int:
 async def alter(
     client: Client, name: str, changes: Mapping[str, object | None], *, resource: int = TOPIC
 ) -> tuple[int, str | None]:
-    configs = [
-        AlterableConfig(
-            name=key, config_operation=DELETE if text is None else SET, value=None if text is None else str(text)
-        )
-        for key, text in changes.items()
-    ]
-    wanted = AlterConfigsResource(resource_type=resource, resource_name=name, configs=configs)
-    answer = await client.ask(IncrementalAlterConfigsRequest(resources=[wanted], validate_only=False))
-    return answer.responses[0].error_code, answer.responses[0].error_message
+    return await alter_configs(client, resource, name, changes)
 
 
 def test_without_tiered_topics_nothing_of_the_tier_is_imported() -> None:

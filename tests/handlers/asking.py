@@ -23,11 +23,19 @@ from wire.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
+from wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from wire.messages.init_producer_id import InitProducerIdRequest
 from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from wire.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
 from wire.record_batch import Record, RecordBatch, batches, build_batch
 from wire.types import ZERO_UUID
+
+TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
+SET, DELETE = 0, 1
 
 
 async def create_topic(
@@ -41,6 +49,23 @@ async def create_topic(
     topic_id = answer.topics[0].topic_id
     assert isinstance(topic_id, UUID)
     return topic_id
+
+
+async def alter_configs(
+    client: Client, kind: int, name: str, changes: Mapping[str, object | None], *, version: int = 1
+) -> tuple[int, str | None]:
+    """Set some keys of a topic or of brokers, or take them away where the value is None: (error code, text)."""
+    configs = [
+        AlterableConfig(
+            name=key, config_operation=DELETE if value is None else SET, value=None if value is None else str(value)
+        )
+        for key, value in changes.items()
+    ]
+    resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
+    answer = await client.ask(
+        IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), version=version
+    )
+    return answer.responses[0].error_code, answer.responses[0].error_message
 
 
 async def delete_topic(client: Client, name: str) -> None:

@@ -6,9 +6,19 @@ import trio
 
 from kbroker.handlers.describe_groups import MEMBER_BYTES, REPEATED_BYTES
 from kbroker.testing.broker import Client, MemoryBroker, memory_broker
-from tests.handlers.asking import batch, create_topic, fetching, list_offset, new_producer, produce, producing, wanted
+from tests.handlers.asking import (
+    BROKER,
+    batch,
+    create_topic,
+    fetching,
+    list_offset,
+    new_producer,
+    produce,
+    producing,
+    wanted,
+)
 from tests.handlers.groups import find, form
-from tests.handlers.test_configs import BROKER, DEFAULT, alter, describe
+from tests.handlers.test_configs import DEFAULT, alter, describe
 from wire.compression import Codec
 from wire.errors import ErrorCode
 from wire.messages.api_versions import ApiVersionsRequest

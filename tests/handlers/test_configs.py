@@ -3,28 +3,16 @@
 import pytest
 
 from kbroker.testing.broker import Client, memory_broker
-from tests.handlers.asking import batch, create_topic, produce
+from tests.handlers.asking import BROKER, BROKER_LOGGER, TOPIC, alter_configs, batch, create_topic, produce
 from wire.errors import ErrorCode
 from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
 
-TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
-SET, DELETE = 0, 1
 DEFAULT, STATIC, TOPIC_SOURCE, DYNAMIC_DEFAULT, DYNAMIC_BROKER = 5, 4, 1, 3, 2
 
 
 async def alter(client: Client, kind: int, name: str, key: str, value: str | None, *, version: int = 1) -> int:
     """The error code of setting one key, or of taking it away where the value is None."""
-    config = AlterableConfig(name=key, config_operation=SET if value is not None else DELETE, value=value)
-    resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=[config])
-    answer = await client.ask(
-        IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), version=version
-    )
-    return int(answer.responses[0].error_code)
+    return (await alter_configs(client, kind, name, {key: value}, version=version))[0]
 
 
 async def describe(client: Client, kind: int, name: str, key: str) -> tuple[str | None, int]:

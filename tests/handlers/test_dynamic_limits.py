@@ -7,7 +7,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from kbroker.testing.broker import Client, ConnectionClosed, MemoryBroker, memory_broker
-from tests.handlers.test_configs import BROKER, alter, describe
+from tests.handlers.asking import BROKER
+from tests.handlers.test_configs import alter, describe
 from wire.errors import ErrorCode
 from wire.messages.api_versions import ApiVersionsRequest
 

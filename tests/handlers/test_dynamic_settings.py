@@ -16,7 +16,10 @@ from kbroker.config.settings import Dynamic, Effect
 from kbroker.replication.partition import Partition
 from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from tests.handlers.asking import (
+    BROKER,
     ONE,
+    TOPIC,
+    alter_configs,
     batch,
     create_topic,
     fetching,
@@ -27,14 +30,9 @@ from tests.handlers.asking import (
     read_batches,
     wanted,
 )
-from tests.handlers.test_configs import BROKER, DEFAULT, DELETE, SET, TOPIC, alter, describe
+from tests.handlers.test_configs import DEFAULT, alter, describe
 from wire.compression import Codec
 from wire.errors import ErrorCode
-from wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
 
 LOOKS_MS = 1_000
 """How often these brokers look what retention deletes."""
@@ -305,17 +303,6 @@ async def test_a_level_of_compression_decides_how_a_batch_is_stored(client: Clie
 # What is refused, and what that leaves as it was
 
 
-async def change(client: Client, kind: int, name: str, *changes: tuple[str, str | None]) -> tuple[int, str | None]:
-    """(error code, text) of several changes at once."""
-    configs = [
-        AlterableConfig(name=key, config_operation=SET if value is not None else DELETE, value=value)
-        for key, value in changes
-    ]
-    resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
-    answer = await client.ask(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False))
-    return answer.responses[0].error_code, answer.responses[0].error_message
-
-
 @pytest.mark.parametrize(
     "bad",
     [
@@ -330,7 +317,9 @@ async def change(client: Client, kind: int, name: str, *changes: tuple[str, str 
 )
 async def test_one_bad_value_of_a_topic_changes_nothing(client: Client, bad: tuple[str, str]) -> None:
     await create_topic(client, "t", settings={"retention.ms": 5000})
-    code, text = await change(client, TOPIC, "t", ("retention.ms", "7000"), bad, ("max.message.bytes", "10"))
+    code, text = await alter_configs(
+        client, TOPIC, "t", {"retention.ms": "7000", bad[0]: bad[1], "max.message.bytes": "10"}
+    )
     assert code == ErrorCode.INVALID_CONFIG
     assert bad[0] in str(text) or "Tiered Storage" in str(text)
     assert await describe(client, TOPIC, "t", "retention.ms") == ("5000", 1)
@@ -355,7 +344,7 @@ async def test_one_bad_value_of_a_topic_changes_nothing(client: Client, bad: tup
 async def test_one_bad_or_read_only_setting_of_a_broker_changes_nothing(
     client: Client, name: str, key: str, value: str
 ) -> None:
-    code, text = await change(client, BROKER, name, ("message.max.bytes", "5000"), (key, value))
+    code, text = await alter_configs(client, BROKER, name, {"message.max.bytes": "5000", key: value})
     assert code == ErrorCode.INVALID_REQUEST
     assert key in str(text)
     assert "swordfish" not in str(text)

@@ -28,15 +28,21 @@ from kbroker.tiered.api import IndexType, RemoteLogSegmentMetadata, TopicIdParti
 from kbroker.tiered.lifecycle import RemoteLogMetadataCache
 from kbroker.tiered.local import LocalRemoteStorage
 from kbroker.tiered.metadata_topic import decode_event, partition_of
-from tests.handlers.asking import batch, create_topic, fetching, list_offset, parts, produce, read_batches, wanted
+from tests.handlers.asking import TOPIC as A_TOPIC
+from tests.handlers.asking import (
+    alter_configs,
+    batch,
+    create_topic,
+    fetching,
+    list_offset,
+    parts,
+    produce,
+    read_batches,
+    wanted,
+)
 from tests.handlers.test_tier_fetch import SETTINGS, until_local_from
 from wire.errors import ErrorCode
 from wire.messages.fetch import PartitionData
-from wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
 from wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
@@ -57,7 +63,6 @@ CONFIGS = {
     "local.retention.bytes": 5 * 329_000,
     "file.delete.delay.ms": 0,
 }
-TOPIC_ALTERED = 2
 
 
 @dataclass
@@ -232,10 +237,7 @@ async def leave_only(world: World, count: int, *, local_from: int) -> None:
     """Produce more, until what is local begins at an offset."""
     for _ in range(count):
         assert (await produce(world.client, TOPIC, batch(VALUE))).error_code == 0
-    change = AlterableConfig(name="local.retention.bytes", config_operation=0, value="1")
-    resource = AlterConfigsResource(resource_type=TOPIC_ALTERED, resource_name=TOPIC, configs=[change])
-    answer = await world.client.ask(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False))
-    assert answer.responses[0].error_code == 0
+    assert await alter_configs(world.client, A_TOPIC, TOPIC, {"local.retention.bytes": 1}) == (0, None)
     await until_local_from(world.client, TOPIC, local_from)
 
 

@@ -29,7 +29,9 @@ from kbroker.tiered.api import RemoteLogMetadataManager, RemoteLogSegmentMetadat
 from kbroker.tiered.lifecycle import MetadataEvent
 from kbroker.tiered.local import LocalRemoteStorage
 from kbroker.tiered.metadata_topic import encode_event
+from tests.handlers.asking import TOPIC as A_TOPIC
 from tests.handlers.asking import (
+    alter_configs,
     batch,
     create_topic,
     delete_records,
@@ -42,11 +44,6 @@ from tests.handlers.asking import (
 )
 from tests.handlers.test_tier_fetch import SETTINGS, until_local_from
 from tests.handlers.test_tier_follower import Follower, World, register_follower
-from wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
 from wire.record_batch import Record, build_batch
 
 TOPIC = "orders"
@@ -106,13 +103,8 @@ class Leader:
             assert (await produce(self.client, TOPIC, made)).error_code == 0
 
     async def configure(self, **configs: object) -> None:
-        changes = [
-            AlterableConfig(name=name.replace("_", "."), config_operation=0, value=str(value))
-            for name, value in configs.items()
-        ]
-        resource = AlterConfigsResource(resource_type=2, resource_name=TOPIC, configs=changes)
-        answer = await self.client.ask(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False))
-        assert answer.responses[0].error_code == 0, answer
+        changes = {name.replace("_", "."): value for name, value in configs.items()}
+        assert await alter_configs(self.client, A_TOPIC, TOPIC, changes) == (0, None)
 
     async def move_to_tier(self, *, end: int) -> None:
         """Close what there is, copy it, and let it go here."""
@@ -224,6 +216,15 @@ async def leading(broker: MemoryBroker, topic_id: UUID | None = None) -> Leader:
     raise AssertionError("it never knows what is in the tier")
 
 
+async def led_before(disk: SimulatedDisk, *numbers: int) -> tuple[UUID, int]:
+    """This broker writes messages, and stops: (the topic's id, the epoch it led in)."""
+    async with memory_broker(disk, settings=SETTINGS) as broker:
+        leader = await leading(broker)
+        epoch = await leader.epoch()
+        await leader.write(*numbers)
+        return leader.topic_id, epoch
+
+
 async def test_scenario_3_multiple_hard_failures() -> None:
     """A (the leader) and B have messages 0 to 2 of LE-0, and A has moved seg-0-1. Both crash; B loses messages 1 and 2,
     which were not on its disk, leads in LE-1 and takes message 3 at offset 1. What A copied of offset 1 never happened.
@@ -299,11 +300,7 @@ async def test_scenario_4_unclean_leader_elections_including_truncation() -> Non
     what it wrote: the tier holds up to three records of an offset.
     """
     disk = SimulatedDisk()
-    async with memory_broker(disk, settings=SETTINGS) as broker:
-        c = await leading(broker)
-        le_0 = await c.epoch()
-        await c.write(0, 1)
-        topic_id = c.topic_id
+    topic_id, le_0 = await led_before(disk, 0, 1)
     async with memory_broker(disk, settings=SETTINGS, seed=1) as broker:
         c = await leading(broker, topic_id)
         le_1, le_2 = le_0 + 1, await c.epoch()
@@ -400,11 +397,7 @@ async def test_a_copy_that_a_fenced_leader_finishes_late_is_read_once_and_expire
     of the same records comes after it, and nobody reads a record twice for that.
     """
     disk = SimulatedDisk()
-    async with memory_broker(disk, settings=SETTINGS) as broker:
-        b = await leading(broker)
-        le_0 = await b.epoch()
-        await b.write(0, 1, 2)
-        topic_id = b.topic_id
+    topic_id, le_0 = await led_before(disk, 0, 1, 2)
     async with memory_broker(disk, settings=SETTINGS, seed=1) as broker:
         b = await leading(broker, topic_id)
         le_1 = await b.epoch()
@@ -435,11 +428,7 @@ async def test_a_log_whose_head_is_in_a_fenced_leaders_segment_alone_begins_ther
     what did not happen. Should C's checkpoint be lost too, the log begins there all the same.
     """
     disk = SimulatedDisk()
-    async with memory_broker(disk, settings=SETTINGS) as broker:
-        c = await leading(broker)
-        le_0 = await c.epoch()
-        await c.write(0, 1)
-        topic_id = c.topic_id
+    topic_id, le_0 = await led_before(disk, 0, 1)
     async with memory_broker(disk, settings=SETTINGS, seed=1) as broker:
         c = await leading(broker, topic_id)
         le_2 = await c.epoch()

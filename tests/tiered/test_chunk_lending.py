@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -83,7 +84,17 @@ async def test_what_is_small_is_copied_and_does_not_hold_its_chunk(autojump_cloc
         assert [isinstance(piece, bytearray) for piece in given] == [True, False, False, True]
 
 
-async def test_who_waits_for_memory_gets_it_when_an_answer_has_left(autojump_clock: MockClock) -> None:
+def in_another_thread(function: Callable[[], object]) -> None:
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("call", [lambda function: function(), in_another_thread], ids=["here", "in a thread"])
+async def test_who_waits_for_memory_gets_it_when_an_answer_has_left(
+    call: Callable[[Callable[[], object]], None], autojump_clock: MockClock
+) -> None:
+    """Wherever that is: the collector of garbage, who may find one, runs in any thread."""
     shelf = Shelf(chunks=2)
     async with shelf.open(), trio.open_nursery() as nursery:
         answers = [await lend(shelf, 0)]
@@ -92,25 +103,9 @@ async def test_who_waits_for_memory_gets_it_when_an_answer_has_left(autojump_clo
             nursery.start_soon(shelf.get, 2)
             await wait_all_tasks_blocked()
             assert shelf.cache.waiting == 1
-            answers.clear()
+            call(answers.clear)
             await wait_all_tasks_blocked()
             assert shelf.cache.waiting == 0
-            assert shelf.cache.has(shelf.segment(), 2)
-
-
-async def test_an_answer_may_end_in_another_thread(autojump_clock: MockClock) -> None:
-    """As when the collector of garbage, which runs in any of them, finds it."""
-    shelf = Shelf(chunks=2)
-    async with shelf.open(), trio.open_nursery() as nursery:
-        answers = [await lend(shelf, 0)]
-        with shelf.cache.reader(shelf.segment()) as chunks:
-            await chunks.get(1)
-            nursery.start_soon(shelf.get, 2)
-            await wait_all_tasks_blocked()
-            thread = threading.Thread(target=answers.clear)
-            thread.start()
-            thread.join()
-            await wait_all_tasks_blocked()
             assert shelf.cache.has(shelf.segment(), 2)
         assert shelf.cache.lent_bytes == 0
 
