@@ -1,0 +1,59 @@
+"""`make test` is red when any part of it is: what .ci/side-by-side makes of its commands."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).parents[2] / ".ci" / "side-by-side"
+
+
+def run(*commands: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(PROGRAM), *commands],
+        capture_output=True, text=True, check=False, timeout=60, env=environment,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("statuses", "status"),
+    [
+        ([0, 0, 0, 0, 0], 0),
+        ([0, 0, 0, 0, 3], 3),
+        ([0, 5, 0], 0),
+        ([5, 5, 5, 5], 5),
+        ([5, 1], 1),
+    ],
+)
+def test_it_fails_if_one_of_them_fails(statuses: list[int], status: int) -> None:
+    done = run(*(f"echo said {number}; exit {status}" for number, status in enumerate(statuses)))
+    assert done.returncode == status
+    assert sorted(line for line in done.stdout.splitlines() if line.startswith("said")) == [
+        f"said {number}" for number in range(len(statuses))
+    ]
+
+
+def test_one_that_a_signal_ended_has_failed() -> None:
+    assert run("true", "kill -9 $$").returncode == 128 + signal.SIGKILL
+
+
+def test_one_that_could_not_be_begun_has_failed(tmp_path: Path) -> None:
+    """There is no bash, so nothing was run and nothing can have passed."""
+    assert run("true", "true", environment={"PATH": str(tmp_path)}).returncode == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_what_runs_and_what_waits_is_not_begun(number: int) -> None:
+    waits = "echo begun; exec sleep 60"
+    commands = [waits, waits, waits, "echo never"]
+    with subprocess.Popen([sys.executable, str(PROGRAM), *commands], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"  # of the first, whose output is seen as it comes
+        process.send_signal(number)
+        rest = process.stdout.read()
+        assert process.wait(30) == 128 + number
+    assert "never" not in rest
