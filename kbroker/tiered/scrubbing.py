@@ -113,9 +113,7 @@ class Scrub:
         self.orphans: list[RemoteLogSegmentMetadata] = []
         self.segments = self.bytes = 0
 
-    def compare(
-        self, before: Catalogue, after: Catalogue, wanted: Sequence[Partition] | None
-    ) -> Iterator[Finding]:  # fmt: skip
+    def compare(self, before: Catalogue, after: Catalogue, wanted: Sequence[Partition] | None) -> Iterator[Finding]:
         """Look for missing objects and wrong sizes."""
         for segment in finished_in_both(before, after, wanted):
             self.segments += 1
