@@ -2,12 +2,15 @@
 
 `$KBROKER_MINIO` names a binary that is there already. Else it is looked for in `${KBROKER_CACHE:-~/.cache/kbroker}`,
 and built there by `python -m compat.minio`, which needs Go and takes some minutes; `.ci/run` does. Tests do not build.
+A Go since 1.21 fetches by itself the release that MinIO asks for; an older one, as Debian 12 has it, is told to.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -17,13 +20,16 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from compat.brokers import StartFailed, end, free_port
 from compat.kafka.libraries import Unavailable, cache_directory, executable
 
 VERSION = "v0.0.0-20260212201848-7aac2a2c5b7c"
+GO_RELEASE = "go1.24.8"  # what MinIO's go.mod asks for
+FETCHES_RELEASES = (1, 21)
+ATTEMPTS = 3
 BUCKET = "kbroker"
 START_TIMEOUT_S = 60.0
 
@@ -51,16 +57,40 @@ def build() -> Path:
     target.parent.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=target.parent.parent, prefix="minio-"))
     try:
-        environment = {**os.environ, "GOBIN": str(scratch / "bin"), "CGO_ENABLED": "0"}
-        command = [go, "install", "-ldflags=-s -w", f"github.com/minio/minio@{VERSION}"]
-        done = subprocess.run(command, env=environment, cwd=scratch, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise Unavailable(f"Go cannot build MinIO: {done.stderr[-2000:]}")
+        environment = {"GOBIN": str(scratch / "bin"), "CGO_ENABLED": "0"}
+        package = f"github.com/minio/minio@{VERSION}"
+        _go([_new_enough(go), "install", "-ldflags=-s -w", package], cwd=scratch, environment=environment)
         with contextlib.suppress(OSError):  # another run was quicker
             (scratch / "bin").rename(target.parent)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return binary()
+
+
+def _new_enough(go: str) -> str:
+    """A Go that can build MinIO: this one, or the release that it gets for us from the module proxy."""
+    found = re.search(r"\bgo(\d+)\.(\d+)", _go([go, "version"]))
+    if found is None or (int(found[1]), int(found[2])) >= FETCHES_RELEASES:
+        return go
+    platform = _go([go, "env", "GOHOSTOS", "GOHOSTARCH"]).split()
+    module = f"golang.org/toolchain@v0.0.1-{GO_RELEASE}.{'-'.join(platform)}"
+    directory = Path(json.loads(_go([go, "mod", "download", "-json", module]))["Dir"])
+    # Files of a module cannot be run; that these are programs is known to newer releases alone.
+    for program in [*directory.glob("bin/*"), *directory.glob("pkg/tool/*/*")]:
+        program.chmod(0o755)
+    return str(directory / "bin" / "go")
+
+
+def _go(command: Sequence[str], *, cwd: Path | None = None, environment: Mapping[str, str] | None = None) -> str:
+    """What Go prints; what fails is tried again, since most of what is done is to fetch. Errors: Unavailable."""
+    own = {key: value for key, value in os.environ.items() if key != "GOROOT"}
+    for _ in range(ATTEMPTS):
+        done = subprocess.run(
+            command, env={**own, **(environment or {})}, cwd=cwd, capture_output=True, text=True, check=False
+        )
+        if done.returncode == 0:
+            return done.stdout
+    raise Unavailable(f"Go cannot build MinIO: {done.stderr[-2000:]}")
 
 
 class MinioServer:
