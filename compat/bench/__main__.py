@@ -61,8 +61,7 @@ def run(options: argparse.Namespace, directory: Path) -> dict[str, list[Figures]
             shutil.rmtree(directory / key, ignore_errors=True)
     if not only & ROUND.keys():
         return found
-    started = rivals(directory / "rounds", which=which)
-    try:
+    with rivals(directory / "rounds", which=which) as started:
         for rival in started:
             rival.timed_start()
             warm_up(rival, size)
@@ -73,9 +72,6 @@ def run(options: argparse.Namespace, directory: Path) -> dict[str, list[Figures]
                     note(rival.name, ROUND[key](rival, size))
         for rival in started:
             print(f"  {rival.name}: {rival.resident_mib():.0f} MiB resident after the load", file=sys.stderr)
-    finally:
-        for rival in started:
-            rival.broker.kill() if rival.broker.process else None
     return found
 
 

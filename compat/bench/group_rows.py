@@ -37,19 +37,20 @@ def groups(rival: Rival, size: Size) -> Figures:
 def many_groups(directory: Path, which: set[str], *, rounds: int) -> dict[str, list[Figures]]:
     """Start each broker with the offsets of 500 groups, until the last ones are answered for all of them."""
     found: dict[str, list[Figures]] = {}
-    for rival in rivals(directory, which=which):
-        rival.timed_start()
-        topic = rival.topic("many-groups", partitions=GROUP_PARTITIONS)
-        job = {"groups": GROUPS, "partitions": GROUP_PARTITIONS}
-        rival.measure("fill_groups", topic, **job, rounds=GROUP_ROUNDS)
-        rival.broker.stop()
-        for _ in range(rounds):
-            began = time.perf_counter()
+    with rivals(directory, which=which) as started:
+        for rival in started:
             rival.timed_start()
-            while not groups_answer(rival.servers, topic, **job, offset=GROUP_ROUNDS - 1):
-                time.sleep(0.01)
-            found.setdefault(rival.name, []).append({"groups": time.perf_counter() - began})
+            topic = rival.topic("many-groups", partitions=GROUP_PARTITIONS)
+            job = {"groups": GROUPS, "partitions": GROUP_PARTITIONS}
+            rival.measure("fill_groups", topic, **job, rounds=GROUP_ROUNDS)
             rival.broker.stop()
+            for _ in range(rounds):
+                began = time.perf_counter()
+                rival.timed_start()
+                while not groups_answer(rival.servers, topic, **job, offset=GROUP_ROUNDS - 1):
+                    time.sleep(0.01)
+                found.setdefault(rival.name, []).append({"groups": time.perf_counter() - began})
+                rival.broker.stop()
     return found
 
 
@@ -60,22 +61,23 @@ def ten_thousand(directory: Path, which: set[str], *, rounds: int) -> dict[str, 
     """
     del rounds
     found: dict[str, list[Figures]] = {}
-    for rival in rivals(directory, which=which):
-        rival.timed_start()
-        topics = [
-            rival.topic("ten-thousand", partitions=PARTITIONS_OF_A_TOPIC)
-            for _ in range(PARTITIONS // PARTITIONS_OF_A_TOPIC)
-        ]
-        rival.broker.stop()
-        began = time.perf_counter()
-        rival.timed_start()
-        while not all(_answers(rival, topic) for topic in topics):
-            time.sleep(0.05)
-        took = time.perf_counter() - began
-        time.sleep(5)
-        figures = {"ten-thousand": took, "ten-thousand-resident": rival.resident_mib()}
-        found[rival.name] = [figures]
-        rival.broker.stop()
+    with rivals(directory, which=which) as started:
+        for rival in started:
+            rival.timed_start()
+            topics = [
+                rival.topic("ten-thousand", partitions=PARTITIONS_OF_A_TOPIC)
+                for _ in range(PARTITIONS // PARTITIONS_OF_A_TOPIC)
+            ]
+            rival.broker.stop()
+            began = time.perf_counter()
+            rival.timed_start()
+            while not all(_answers(rival, topic) for topic in topics):
+                time.sleep(0.05)
+            took = time.perf_counter() - began
+            time.sleep(5)
+            figures = {"ten-thousand": took, "ten-thousand-resident": rival.resident_mib()}
+            found[rival.name] = [figures]
+            rival.broker.stop()
     return found
 
 

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from compat.brokers import KbrokerProcess, address_of, answers
@@ -134,15 +134,17 @@ def _create(topic: dict[str, object]) -> bytes:
     return encode_request("CreateTopics", 5, {"Topics": [topic], "timeoutMs": 120_000})
 
 
+@contextlib.contextmanager
 def rivals(
     directory: Path,
     *,
     which: set[str],
     tier: Mapping[str, str] | None = None,
     kbroker: Mapping[str, str] | None = None,
-) -> list[Rival]:
-    """Those of {"kafka", "kbroker"} that are wanted; not started. With `tier`, its settings, each has a tier;
-    `kbroker` are settings of kbroker alone.
+) -> Iterator[list[Rival]]:
+    """Those of {"kafka", "kbroker"} that are wanted; not started, and none runs on at the end, however that comes: it
+    would be felt in what is measured next. With `tier`, its settings, each has a tier; `kbroker` are settings of
+    kbroker alone.
     """
     result = []
     if "kafka" in which:
@@ -154,4 +156,9 @@ def rivals(
         place = None if tier is None else directory / "kbroker-tier"
         overrides = [f"{key}={value}" for key, value in {**(tier or {}), **(kbroker or {})}.items()]
         result.append(Rival(KbrokerProcess(directory / "kbroker", overrides=overrides, tier=place)))
-    return result
+    try:
+        yield result
+    finally:
+        for rival in result:
+            if rival.broker.process is not None:
+                rival.broker.kill()

@@ -126,32 +126,34 @@ ROUND: dict[str, Callable[[Rival, Size], Figures]] = {
 def start_and_memory(directory: Path, which: set[str], *, rounds: int) -> dict[str, list[Figures]]:
     """Start each broker, alone on the machine, on a formatted and empty directory; then look at its memory."""
     found: dict[str, list[Figures]] = {}
-    for rival in rivals(directory, which=which):
-        rival.timed_start()
-        rival.broker.stop()
-        for _ in range(rounds):
-            took = rival.timed_start()
-            time.sleep(2)
-            found.setdefault(rival.name, []).append({"start": took, "resident": rival.resident_mib()})
+    with rivals(directory, which=which) as started:
+        for rival in started:
+            rival.timed_start()
             rival.broker.stop()
+            for _ in range(rounds):
+                took = rival.timed_start()
+                time.sleep(2)
+                found.setdefault(rival.name, []).append({"start": took, "resident": rival.resident_mib()})
+                rival.broker.stop()
     return found
 
 
 def many_partitions(directory: Path, which: set[str], *, rounds: int) -> dict[str, list[Figures]]:
     """Start each broker with 2,000 partitions of one record, until ListOffsets finds the record in each of them."""
     found: dict[str, list[Figures]] = {}
-    for rival in rivals(directory, which=which):
-        rival.timed_start()
-        topic = rival.topic("many", partitions=PARTITIONS)
-        _one_record_each(rival, topic)
-        rival.broker.stop()
-        for _ in range(rounds):
-            began = time.perf_counter()
+    with rivals(directory, which=which) as started:
+        for rival in started:
             rival.timed_start()
-            while not _all_answer(rival, topic):
-                time.sleep(0.01)
-            found.setdefault(rival.name, []).append({"partitions": time.perf_counter() - began})
+            topic = rival.topic("many", partitions=PARTITIONS)
+            _one_record_each(rival, topic)
             rival.broker.stop()
+            for _ in range(rounds):
+                began = time.perf_counter()
+                rival.timed_start()
+                while not _all_answer(rival, topic):
+                    time.sleep(0.01)
+                found.setdefault(rival.name, []).append({"partitions": time.perf_counter() - began})
+                rival.broker.stop()
     return found
 
 

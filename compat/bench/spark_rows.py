@@ -223,14 +223,11 @@ def spark(
 def _bench(directory: Path, which: set[str]) -> Iterator[Bench]:
     spark_python()
     http = free_port()
-    started = rivals(directory, which=which, tier=HURRIED, kbroker={"kbroker.http.listener": f"127.0.0.1:{http}"})
-    try:
+    pages = {"kbroker.http.listener": f"127.0.0.1:{http}"}
+    with rivals(directory, which=which, tier=HURRIED, kbroker=pages) as started:
         for rival in started:
             rival.timed_start()
         yield Bench(directory, started, http)
-    finally:
-        for rival in started:
-            rival.broker.kill() if rival.broker.process else None
 
 
 SPARK_MEASURES = {

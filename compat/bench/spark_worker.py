@@ -6,6 +6,7 @@ settings that Spark comes with.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -51,17 +52,19 @@ def peak_mib() -> float:
     found = [0.0]
     for process in descendants(os.getpid()):
         home = Path("/proc") / str(process)
-        if WORKER in (home / "cmdline").read_bytes():
-            text = (home / "status").read_text()
-            found.append(int(re.findall(r"VmHWM:\s+(\d+) kB", text)[0]) / 1024)
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if WORKER in (home / "cmdline").read_bytes():
+                text = (home / "status").read_text()
+                found += [int(peak) / 1024 for peak in re.findall(r"VmHWM:\s+(\d+) kB", text)]
     return max(found)
 
 
 def descendants(process: int) -> list[int]:
-    """All processes that this one and its children have started."""
-    children = [
-        int(each) for tasks in Path(f"/proc/{process}/task").glob("*/children") for each in tasks.read_text().split()
-    ]
+    """All processes that this one and its children have started, as far as they still are."""
+    children: list[int] = []
+    with contextlib.suppress(OSError):
+        for tasks in Path(f"/proc/{process}/task").glob("*/children"):
+            children += map(int, tasks.read_text().split())
     return children + [each for child in children for each in descendants(child)]
 
 

@@ -60,9 +60,8 @@ TIER_ROWS = [
 def tier(directory: Path, which: set[str], *, rounds: int) -> dict[str, list[Figures]]:
     """Move 1 GB to the tier while records are produced, then read it back, `rounds` times."""
     found: dict[str, list[Figures]] = {}
-    started = rivals(directory, which=which, tier=HURRIED)
     idle: dict[str, float] = {}
-    try:
+    with rivals(directory, which=which, tier=HURRIED) as started:
         for rival in started:
             rival.timed_start()
             rival.measure("latency", rival.topic("warm"), count=20_000)
@@ -71,9 +70,6 @@ def tier(directory: Path, which: set[str], *, rounds: int) -> dict[str, list[Fig
         for number in range(rounds):
             for rival in started if number % 2 == 0 else reversed(started):
                 found.setdefault(rival.name, []).append(_moved_and_read(rival, idle[rival.name], seed=number))
-    finally:
-        for rival in started:
-            rival.broker.kill() if rival.broker.process else None
     return found
 
 
@@ -109,16 +105,17 @@ def _moved_and_read(rival: Rival, idle_mib: float, *, seed: int) -> Figures:
 def remote_segments(directory: Path, which: set[str], *, rounds: int) -> dict[str, list[Figures]]:
     """Start each broker with 10,000 segments in the tier, until the first record of each partition is read from it."""
     found: dict[str, list[Figures]] = {}
-    for rival in rivals(directory, which=which, tier=HURRIED):
-        rival.timed_start()
-        topic = _many_segments(rival)
-        rival.broker.stop()
-        for _ in range(rounds):
-            began = time.perf_counter()
+    with rivals(directory, which=which, tier=HURRIED) as started:
+        for rival in started:
             rival.timed_start()
-            until(partial(_is_readable, rival, topic))
-            found.setdefault(rival.name, []).append({"tier-start": time.perf_counter() - began})
+            topic = _many_segments(rival)
             rival.broker.stop()
+            for _ in range(rounds):
+                began = time.perf_counter()
+                rival.timed_start()
+                until(partial(_is_readable, rival, topic))
+                found.setdefault(rival.name, []).append({"tier-start": time.perf_counter() - began})
+                rival.broker.stop()
     return found
 
 
