@@ -139,13 +139,13 @@ class TierSettings:
         doc="What takes the processor in copying segments is done by another process, so that producers do not notice.",
     )
     kbroker_remote_chunk_bytes: int = setting(
-        default=4 * MB, at_least=64 * 1024, doc="Segments are read from the tier in pieces of this size."
+        default=2 * MB, at_least=64 * 1024, doc="Segments are read from the tier in pieces of this size."
     )
     kbroker_remote_chunk_cache_bytes: int = setting(
         default=96 * MB, kind=Kind.LONG, at_least=0, doc="The memory for such pieces, of all partitions together."
     )
     kbroker_remote_read_ahead_chunks: int = setting(
-        default=4,
+        default=8,
         at_least=0,
         doc="How many pieces are read ahead of a consumer that reads one after the other; neighbours by one request.",
     )
