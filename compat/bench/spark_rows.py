@@ -42,6 +42,8 @@ SPARK_ROWS = [
         "<= 0.5 x",
         at_most_times(0.5),
     ),
+    Row("spark-1k-again", "the same: that query once more in the session", "s", "told", lambda *_: True),
+    Row("spark-1k-ready", "the same of Python rows that are ready-made: nothing is read", "s", "told", lambda *_: True),
     Row("spark-1k-through", "the same: bytes through the broker", "bytes", "0", at_most(0)),
     Row("spark-1k-stock", "the same by the stock connector on both brokers", "s", "told", lambda *_: True),
     Row("spark-zstd", "the same with batches of zstd", "s", "< 1 x", lambda ours, theirs, _: ours < theirs),
@@ -103,6 +105,13 @@ class Bench:
             assert (figures["records"], figures["bytes"]) == wanted, figures
         return figures
 
+    def ready_made(self, filled: Filled) -> float:
+        """The seconds of the same query on as many rows, which no record is read for."""
+        options = {"records": str(filled.day.count), "record_bytes": str(filled.day.record_bytes)}
+        figures = run_spark(self.python, {"format": "ready-made", "options": options})
+        assert figures["records"] == filled.day.count
+        return figures["seconds"]
+
     def through(self, rival: Rival, filled: Filled) -> float:
         """How many bytes of the topic clients have fetched, by the broker's metrics."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._http}/metrics", timeout=10) as answer:
@@ -152,9 +161,11 @@ def _whole(bench: Bench, rounds: int, found: Rounds) -> None:
     for number in range(rounds):
         for rival in bench.started if number % 2 == 0 else reversed(bench.started):
             before = bench.through(rival, filled) if rival.name == "kbroker" else 0
-            figures = {"spark-1k": bench.query(rival, filled)["seconds"]}
+            query = bench.query(rival, filled)
+            figures = {"spark-1k": query["seconds"], "spark-1k-again": query["seconds_again"]}
             if rival.name == "kbroker":
                 figures["spark-1k-through"] = bench.through(rival, filled) - before
+                figures["spark-1k-ready"] = bench.ready_made(filled)
                 figures["spark-1k-stock"] = bench.query(rival, filled, stock=True)["seconds"]
             else:
                 figures["spark-1k-stock"] = figures["spark-1k"]

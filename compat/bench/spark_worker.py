@@ -1,7 +1,7 @@
 """One query of Spark, run by PySpark's interpreter: `python -m compat.bench.spark_worker '{"format": "kafka", ...}'`.
 
-The clock runs from the call of `load` to the result, in a session that has done nothing before. The session has the
-settings that Spark comes with.
+The clock runs from the call of `load` to the result, in a session that has done nothing before, and then once more for
+the same query. The session has the settings that Spark comes with.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from compat.bench.spark_ready import ReadyMade
 from compat.spark.session import start_session
 
 WORKER = b"pyspark.daemon"
@@ -32,9 +33,11 @@ def main() -> None:
         if "small" in job:
             query(spark, job["format"], {**job["options"], **job["small"]})
             found["small_mib"] = peak_mib()
-        began = time.perf_counter()
-        found |= query(spark, job["format"], job["options"])
-        found["seconds"] = time.perf_counter() - began
+        spark.dataSource.register(ReadyMade)
+        for key in ("seconds", "seconds_again"):
+            began = time.perf_counter()
+            found |= query(spark, job["format"], job["options"])
+            found[key] = time.perf_counter() - began
         found["peak_mib"] = peak_mib()
         print("FIGURES " + json.dumps(found))
         spark.stop()
