@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -167,6 +169,8 @@ def test_what_cannot_be_audited_is_told(
         audit(spark, options={**source.broker, "rsm.config.dir": str(tmp_path / "nowhere")})
     assert main(["spark", "audit", "--option", "rsm.config.dirr=/x"]) == 1
     assert "kbroker spark: " in capsys.readouterr().err
+    assert main(["spark", "audit", *given, "--spark-log", str(tmp_path / "nowhere" / "log")]) == 1
+    assert f"kbroker spark: cannot write {tmp_path}/nowhere/log: No such file" in capsys.readouterr().err
 
 
 # --- the catalog ---
@@ -192,6 +196,15 @@ def test_the_catalog_is_what_the_metadata_tell(
     assert (summary["segments"], summary["bytes"]) == (8, sum(each["size_bytes"] for each in listed))
     assert spark.read.parquet(str(output)).count() == 8
     assert catalog(spark, options=source.store, topics=["sound"]).segments == 8
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_reader_that_leaves_is_no_failure(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w", buffering=1) as left:
+        monkeypatch.setattr(sys, "stdout", left)
+        assert main(["spark", "catalog", "-b", source.site.address, "-t", "sound", "--format", "json"]) == 0
 
 
 def test_each_event_of_the_metadata_comes_once_over_restarts(

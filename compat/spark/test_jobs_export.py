@@ -176,6 +176,35 @@ def test_a_process_that_is_killed_while_it_writes_is_taken_over(
     assert not (output / "_kbroker_staging").exists()
 
 
+def test_a_follow_that_is_interrupted_ends_with_what_it_has_done(
+    spark: SparkSession, tiered_site: Site, small: str, tmp_path: Path
+) -> None:
+    """By Ctrl-C in the midst of a batch, while Spark is being asked."""
+    fill(tiered_site, small, json_samples(10))
+    output, words = tmp_path / "out", [w for pair in options(tiered_site).items() for w in ("--option", "=".join(pair))]
+    command = [sys.executable, "-m", "kbroker", "spark", "export", "-t", small, "-o", str(output), *words, "--follow"]
+    process = subprocess.Popen(
+        [*command, "--poll-ms", "100", "--master", "local[1]", "--format", "json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        until(lambda: process.poll() is not None or (output / "_SUCCESS").exists(), seconds=120)
+        fill(tiered_site, small, json_samples(10, start=10))
+        staging = output / "_kbroker_staging"
+        until(lambda: process.poll() is not None or any(staging.glob("*1-*/data/**")), seconds=60)
+        process.send_signal(signal.SIGINT)
+        told, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, said) == (130, "")
+    *steps, summary = map(json.loads, told.splitlines())
+    assert [each["kind"] for each in steps] == ["committed", "complete"]
+    assert (summary["rows"], summary["commits"], summary["is_complete"]) == (10, [0], False)
+    export(spark, topic=small, output=str(output), options=options(tiered_site))
+    assert numbered(exported(output)) == [(0, offset) for offset in range(20)]
+
+
 def test_of_two_exports_at_once_one_commits_and_the_other_is_told(
     spark: SparkSession, tiered_site: Site, small: str, tmp_path: Path
 ) -> None:

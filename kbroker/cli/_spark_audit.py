@@ -26,7 +26,7 @@ def audit(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     with spark_session(options) as session:
         from kbroker.spark.jobs.audit import audit as job  # noqa: PLC0415  (needs PySpark)
 
-        with progress(options, session) as tell:
+        with progress(session) as tell:
             report = job(
                 session, options=asked, topics=options.topic, deep=not options.shallow, min_age_ms=options.min_age_ms,
                 progress=tell,

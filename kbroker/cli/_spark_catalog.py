@@ -7,28 +7,33 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from kbroker.cli import EXIT_INTERRUPTED
 from kbroker.cli._spark_session import progress, source_options, spark_session
 from kbroker.cli._table import print_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
 
+    from kbroker.spark.jobs.catalog import CatalogSummary
+
 COLUMNS = ("TOPIC", "PARTITION", "START", "END", "EPOCHS", "STATE", "BYTES", "SEGMENT")
 
 
-def catalog(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Print or write what there is."""
+def catalog(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Print or write what there is; the exit code."""
     if options.events and options.output is None:
         parser.error("--events needs --output")
     if not options.events and (options.follow or options.checkpoint):
         parser.error("--follow and --checkpoint are of --events")
+    if options.events and options.all:
+        parser.error("--all is not of --events, which has them all")
     asked = source_options(options)
     with spark_session(options) as session:
         from kbroker.spark.jobs import catalog as job  # noqa: PLC0415  (needs PySpark)
 
         if options.events:
             checkpoint = options.checkpoint or f"{options.output.rstrip('/')}/_checkpoint"
-            with progress(options, session) as tell:
+            with progress(session) as tell:
                 tell("writing the events")
                 summary = job.follow(
                     session, options=asked, output=options.output, checkpoint=checkpoint, topics=options.topic,
@@ -36,7 +41,7 @@ def catalog(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Non
                 )  # fmt: skip
         else:
             rows: list[Row] = []
-            with progress(options, session) as tell:
+            with progress(session) as tell:
                 summary = job.catalog(
                     session, options=asked, topics=options.topic, all_states=options.all, output=options.output,
                     show=rows.append, progress=tell,
@@ -46,13 +51,19 @@ def catalog(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Non
                     print(json.dumps(_as_json(row)))
             else:
                 print_rows(COLUMNS, map(_cells, rows))
+    _summarize(summary, options)
+    return EXIT_INTERRUPTED if options.follow else 0
+
+
+def _summarize(summary: CatalogSummary, options: argparse.Namespace) -> None:
     if options.format == "json":
         print(json.dumps({"kind": "summary", **summary.as_json()}))
         return
     sys.stdout.flush()
     told = ", ".join(f"{count} {state}" for state, count in sorted(summary.states.items())) or "nothing in the tier"
+    size = "" if options.events else f"; {summary.bytes} bytes"
     where = f"; written to {summary.output}" if summary.output else ""
-    print(f"kbroker spark: {told}; {summary.bytes} bytes{where}", file=sys.stderr)
+    print(f"kbroker spark: {told}{size}{where}", file=sys.stderr)
 
 
 def _cells(row: Row) -> tuple[object, ...]:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kbroker.cli import CommandFailed
+from kbroker.cli import EXIT_INTERRUPTED, CommandFailed
 from kbroker.cli._spark_session import progress, source_options, spark_session
 from kbroker.cli._table import print_rows
 
@@ -23,8 +23,7 @@ def export(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Export, and say what; the exit code."""
     if (options.decode is None) != (options.schema is None):
         parser.error("--decode and --schema belong together")
-    if options.decode is None and (options.into or options.confluent_header or options.schema_id is not None):
-        parser.error("--into, --confluent-header and --schema-id are of --decode")
+    _check_decoding(parser, options)
     asked = source_options(options)
     with spark_session(options) as session:
         from kbroker.spark.jobs.export import export as job  # noqa: PLC0415  (needs PySpark)
@@ -37,11 +36,15 @@ def export(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
                 schema_id=options.schema_id, allows_unknown_fields=not options.refuse_unknown_fields,
                 csv_delimiter=options.csv_delimiter, csv_null=options.csv_null,
             )  # fmt: skip
-        with progress(options, session) as tell:
+        with progress(session) as tell:
+            told = ""
 
             def step(done: Step) -> None:
+                nonlocal told
                 tell(done.text)
-                if options.follow and done.name in {"committed", "complete"}:
+                # Not with each look that finds nothing new.
+                if options.follow and done.name in {"committed", "complete"} and done.text != told:
+                    told = done.text
                     _tell_step(done, as_json=options.format == "json")
 
             summary = job(
@@ -61,7 +64,28 @@ def export(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
             f"{summary.output}{finished}",
             file=sys.stderr,
         )
+    if options.follow:
+        return EXIT_INTERRUPTED
     return EXIT_FOUND if summary.bad_rows else 0
+
+
+def _check_decoding(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """What is of one format alone means nothing with another: somebody expects it to be looked at."""
+    kind = options.decode
+    given = {
+        "--into": options.into, "--refuse-unknown-fields": options.refuse_unknown_fields,
+        "--csv-delimiter": options.csv_delimiter != ",", "--csv-null": options.csv_null,
+        "--confluent-header": options.confluent_header, "--schema-id": options.schema_id is not None,
+    }  # fmt: skip
+    formats = {
+        "--into": ("json", "csv", "avro"), "--refuse-unknown-fields": ("json",), "--csv-delimiter": ("csv",),
+        "--csv-null": ("csv",), "--confluent-header": ("avro",), "--schema-id": ("avro",),
+    }  # fmt: skip
+    for flag, is_given in given.items():
+        if is_given and kind not in formats[flag]:
+            parser.error(f"{flag} is of --decode {' or '.join(formats[flag])}")
+    if options.schema_id is not None and not options.confluent_header:
+        parser.error("--schema-id is looked for in what --confluent-header takes off")
 
 
 def _tell_step(step: Any, *, as_json: bool) -> None:

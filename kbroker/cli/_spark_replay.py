@@ -25,7 +25,7 @@ def replay(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         from kbroker.spark.jobs.replay import replay as job  # noqa: PLC0415  (needs PySpark)
         from wire.compression import Codec  # noqa: PLC0415
 
-        with progress(options, session) as tell:
+        with progress(session) as tell:
             summary = job(
                 session, target=options.to, options=target, topic=options.topic, source_options=asked,
                 parquet=options.parquet, job_id=options.job_id, by_key=options.by_key,

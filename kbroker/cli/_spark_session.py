@@ -1,18 +1,22 @@
 """Spark for the jobs of the command line: a session, its noise kept away, and its errors as one sentence.
 
-Spark's JVM writes its log to the standard error that it was started with, so it is started with a file in its place. If
-a failure is Spark's own the file stays and is named; what kbroker's own code warns of there is told.
+Spark's JVM writes its log to the standard error that it was started with, so it is started with a file in its place;
+what Python's packages log goes there as well. If a failure is Spark's own the file stays and is named; what kbroker's
+own code warns of there is told.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -44,49 +48,94 @@ def spark_session(options: argparse.Namespace) -> Iterator[SparkSession]:
         raise CommandFailed(MISSING)
     from kbroker.spark.errors import KbrokerSourceError  # noqa: PLC0415  (help must not cost these imports)
 
-    with _log(options.spark_log) as log:
+    with spark_log(options.spark_log) as log:
         from py4j.protocol import Py4JError  # noqa: PLC0415
         from pyspark.errors import PySparkException  # noqa: PLC0415
         from pyspark.sql import SparkSession  # noqa: PLC0415
 
-        # A program that has a session of its own keeps it.
+        # A program that has a session of its own keeps it, and its handlers of signals and logs.
         running = SparkSession.getActiveSession()
-        session = _start(options, log) if running is None else running
+        with _own_session(options, log) if running is None else nullcontext(running) as session:
+            try:
+                yield session
+            except BrokenPipeError:  # who read our output has left
+                raise
+            except ConnectionError as error:  # brokers and stores have errors of their own
+                log.is_needed = True
+                raise CommandFailed(f"Spark has come to an end: {error} (its log is {log.path})") from error
+            except (KbrokerSourceError, OSError) as error:
+                raise CommandFailed(str(error)) from error
+            except (PySparkException, Py4JError) as error:
+                raise CommandFailed(explain(error, log)) from error
+
+
+@contextmanager
+def _own_session(options: argparse.Namespace, log: _Log) -> Iterator[SparkSession]:
+    from py4j.protocol import Py4JError  # noqa: PLC0415
+
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT)
+    with _logged_into(log.path):
+        session = _start(options, log)
+        if is_main:
+            # PySpark's handler calls the JVM from inside of the call that it interrupts, which fails; a session that is
+            # stopped cancels its jobs as well.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             yield session
-        except (KbrokerSourceError, OSError) as error:
-            raise CommandFailed(str(error)) from error
-        except (PySparkException, Py4JError) as error:
-            raise CommandFailed(explain(error, log)) from error
         finally:
-            if running is None:
+            with suppress(Py4JError, OSError):  # of a JVM that has died
                 session.stop()
+            if is_main:
+                signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _logged_into(path: str) -> Iterator[None]:
+    """What is logged in this process goes there, where nobody has said otherwise."""
+    if logging.root.handlers:
+        yield
+        return
+    handler = logging.FileHandler(path, encoding="utf-8")
+    logging.root.addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.root.removeHandler(handler)
+        handler.close()
 
 
 class _Log:
-    """Where Spark's log goes. Shape: is_needed says that it is kept, because a message names it."""
+    """Where Spark's log goes, behind what was there. Shape: is_needed: it is kept, because a message names it."""
 
     def __init__(self, path: str, *, is_asked_for: bool) -> None:
         self.path = path
         self.is_asked_for = is_asked_for
         self.is_needed = False
+        with open(path, "ab") as file:
+            self._start = file.tell()
 
     def tell_warnings(self) -> None:
         """What of the log concerns the user: what the data source left out, as it was allowed to."""
         with open(self.path, encoding="utf-8", errors="replace") as file:
+            file.seek(self._start)
             told = {line.strip() for line in file if _WARNED in line}
         for line in sorted(told):
             print(f"kbroker spark: {line}", file=sys.stderr)
 
 
 @contextmanager
-def _log(wanted: Path | None) -> Iterator[_Log]:
+def spark_log(wanted: Path | None) -> Iterator[_Log]:
+    """A file for Spark's log, which goes if nobody needs it. Raises CommandFailed for one that cannot be written."""
     if wanted is not None:
         path = str(wanted)
     else:
         descriptor, path = tempfile.mkstemp(prefix="kbroker-spark-", suffix=".log")
         os.close(descriptor)
-    log = _Log(path, is_asked_for=wanted is not None)
+    try:
+        log = _Log(path, is_asked_for=wanted is not None)
+    except OSError as error:
+        raise CommandFailed(f"cannot write {path}: {error.strerror or error}") from error
     try:
         yield log
     finally:
@@ -176,12 +225,12 @@ def source_options(options: argparse.Namespace) -> dict[str, str]:
 
 
 @contextmanager
-def progress(options: argparse.Namespace, session: SparkSession) -> Iterator[Callable[[str], None]]:
+def progress(session: SparkSession) -> Iterator[Callable[[str], None]]:
     """Gives the function that is told what is being done: shown on stderr with Spark's tasks, where a person looks."""
-    del options
     if not sys.stderr.isatty():
         yield lambda _text: None
         return
+    from py4j.protocol import Py4JError  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn  # noqa: PLC0415
     from rich.progress import TimeElapsedColumn as Elapsed  # noqa: PLC0415
@@ -193,15 +242,22 @@ def progress(options: argparse.Namespace, session: SparkSession) -> Iterator[Cal
 
         def get_renderables(self) -> Any:
             total = done = 0
-            for stage_id in tracker.getActiveStageIds():
-                stage = tracker.getStageInfo(stage_id)
-                if stage is not None:
-                    total, done = total + stage.numTasks, done + stage.numCompletedTasks
+            with suppress(Py4JError, OSError):  # the job tells of a JVM that has died
+                for stage_id in tracker.getActiveStageIds():
+                    stage = tracker.getStageInfo(stage_id)
+                    if stage is not None:
+                        total, done = total + stage.numTasks, done + stage.numCompletedTasks
             for task in self.tasks:
                 task.total, task.completed = total or None, done
             return super().get_renderables()
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Elapsed())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        Elapsed(),
+    )
     shares = sys.stdout.isatty()
     with Tasks(
         *columns, console=Console(stderr=True), transient=True, redirect_stdout=shares, refresh_per_second=4

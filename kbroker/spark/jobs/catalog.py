@@ -110,16 +110,22 @@ def follow(
 ) -> CatalogSummary:
     """Add each event to the Parquet files in `output`, exactly once over restarts with the same `checkpoint`.
 
-    With `once` it ends when all events that there are have been written; else it runs until it is interrupted.
+    With `once` it ends when all events that there are have been written; else it runs until somebody interrupts
+    (KeyboardInterrupt). The summary counts all that are there.
     """
     events = segment_events(spark, options=options, topics=topics)
     writer = events.writeStream.format("parquet").option("path", output).option("checkpointLocation", checkpoint)
     query = (writer.trigger(availableNow=True) if once else writer).start()
     try:
         query.awaitTermination()
+    except KeyboardInterrupt:
+        if once:
+            raise
     finally:
         query.stop()
     summary = CatalogSummary(output=output)
-    for row in spark.read.parquet(output).groupBy("state").count().collect():
+    if not HadoopDirectory(spark, output).names(""):
+        return summary  # it was interrupted before the first was written
+    for row in spark.read.schema(SCHEMA).parquet(output).groupBy("state").count().collect():
         summary.states[row["state"]] = row["count"]
     return summary

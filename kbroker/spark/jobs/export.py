@@ -80,7 +80,7 @@ def export(
     poll_seconds: float = DEFAULT_POLL_SECONDS,
     progress: Any = None,
 ) -> ExportSummary:
-    """Export what a topic has now, or with `follow` also what it gets until somebody interrupts.
+    """Export what a topic has now, or with `follow` also what it gets until somebody interrupts (KeyboardInterrupt).
 
     `options` are those of `format("kbroker")` without the subscription; `decoding` makes columns of values, in one
     struct named `into` if that is given. `progress` is called with each Step.
@@ -90,13 +90,18 @@ def export(
         spark, topic=topic, output=output, options=options, decoding=decoding, into=into,
         max_records_per_batch=max_records_per_batch,
     )  # fmt: skip
-    while True:
-        for step in job.steps():
-            if progress is not None:
-                progress(step)
+    try:
+        while True:
+            for step in job.steps():
+                if progress is not None:
+                    progress(step)
+            if not follow:
+                break
+            Event().wait(poll_seconds)
+    except KeyboardInterrupt:
         if not follow:
-            return job.summary
-        Event().wait(poll_seconds)
+            raise
+    return job.summary
 
 
 class Export:
@@ -145,6 +150,7 @@ class Export:
             if not any(each.end > each.start for each in batch.values()):
                 break
             number = 0 if last is None else last.number + 1
+            self.summary.is_complete = False
             yield Step("planned", f"batch {number}: {sum(each.end - each.start for each in batch.values())} offsets")
             staging = f"{STAGING}/{number:020d}-{self._env.new_uuid().hex}"
             with self._told_of_others(number):
