@@ -14,6 +14,7 @@ import os
 import pkgutil
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import TypeAlias
 
@@ -46,6 +47,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read our output has left (`| head`): nothing is wrong, and nothing more can be said.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def add_part(parts: Commands, command: str, name: str, help: str, description: str) -> argparse.ArgumentParser:
+    """Declare a part of a command, which is the function of its name in a module named like both: `_tier_ls.ls`.
+
+    That module is imported when the part runs: help must cost neither clients nor the broker nor Spark.
+    """
+    parser = parts.add_parser(name, help=help, description=description)
+    parser.set_defaults(run=partial(_run_part, f"{__name__}._{command}_{name}", name, parser))
+    return parser
+
+
+def _run_part(
+    module: str, function: str, parser: argparse.ArgumentParser, options: argparse.Namespace
+) -> int | None:  # fmt: skip
+    code: int | None = getattr(import_module(module), function)(parser, options)
+    return code
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:

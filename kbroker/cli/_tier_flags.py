@@ -1,16 +1,21 @@
-"""The flags that the parts of `kbroker tier` share."""
+"""The flags that the parts of `kbroker tier` share, and those that the jobs of `kbroker spark` share with them."""
 
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kbroker.cli import _positions as parse
 from kbroker.cli._admin import add_connection_flags
 
 if TYPE_CHECKING:
     from uuid import UUID
+
+HOUR_MS: Final = 3_600_000
+Flags = argparse._ActionsContainer
+"""A parser, or a group of it."""
 
 
 def add_source_flags(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +28,7 @@ def add_source_flags(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def add_store_flags(parser: argparse.ArgumentParser) -> None:
+def add_store_flags(parser: Flags) -> None:
     """Declare the flags that say where the store is."""
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="the broker's settings, of which those of remote storage count"
@@ -31,6 +36,14 @@ def add_store_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--override", action="append", default=[], metavar="KEY=VALUE",
         help="one of its settings, as rsm.config.dir=/tier; stronger than the file; repeatable",
+    )  # fmt: skip
+
+
+def add_min_age_flag(parser: Flags) -> None:
+    """Declare the flag that says of what it is too early to say anything."""
+    parser.add_argument(
+        "--min-age-ms", type=partial(parse.integer, at_least=0), default=HOUR_MS, metavar="MS",
+        help=f"younger objects that nothing refers to are left alone: one may just be arriving (default {HOUR_MS})",
     )  # fmt: skip
 
 

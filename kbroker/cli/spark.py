@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from kbroker.cli import Commands
+from kbroker.cli import Commands, add_part
 from kbroker.cli import _positions as parse
+from kbroker.cli._tier_flags import add_min_age_flag, add_store_flags
 
-HOUR_MS: Final = 3_600_000
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -36,19 +35,7 @@ def add_parser(commands: Commands) -> None:
     )
     jobs: Commands = parser.add_subparsers(dest="job", required=True, metavar="JOB")
     for declare in (_export, _audit, _replay, _catalog):
-        declare(jobs)
-
-
-def _job(jobs: Commands, name: str, help: str, description: str) -> argparse.ArgumentParser:
-    parser = jobs.add_parser(name, help=help, description=description)
-    # What a job needs is imported when it runs: help must cost neither Spark nor the client.
-    parser.set_defaults(run=partial(_run, name, parser))
-    return parser
-
-
-def _run(name: str, parser: argparse.ArgumentParser, options: argparse.Namespace) -> int | None:
-    code: int | None = getattr(import_module(f"kbroker.cli._spark_{name}"), name)(parser, options)
-    return code
+        _add_common(declare(jobs))
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -61,11 +48,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "--command-config", type=Path, metavar="FILE", help="a client's settings in Kafka's properties format"
     )
     site.add_argument("--data-dir", type=Path, metavar="DIR", help="a broker's data directory, below which its tier is")
-    site.add_argument("--config", type=Path, metavar="FILE", help="the broker's settings, those of the tier")
-    site.add_argument(
-        "--override", action="append", default=[], metavar="KEY=VALUE",
-        help="one of its settings, as rsm.config.dir=/tier; stronger than the file; repeatable",
-    )  # fmt: skip
+    add_store_flags(site)
     site.add_argument(
         "--option", action="append", default=[], type=_pair, metavar="NAME=VALUE",
         help="an option of format('kbroker'), as startingTimestamp=0; repeatable",
@@ -92,9 +75,9 @@ def _pair(text: str) -> tuple[str, str]:
     return key.strip(), value
 
 
-def _export(jobs: Commands) -> None:
-    parser = _job(
-        jobs, "export", "write a topic as Parquet",
+def _export(jobs: Commands) -> argparse.ArgumentParser:
+    parser = add_part(
+        jobs, "spark", "export", "write a topic as Parquet",
         "Write a topic as Parquet files below --output, in directories by date and partition, each record exactly once "
         "over restarts. Run it again to add what has come since. Exit codes: 0 done, 1 it could not be done, 3 done, "
         "but records could not be decoded: these are in _bad_records with the reason.",
@@ -134,29 +117,26 @@ def _export(jobs: Commands) -> None:
         metavar="MS",
         help="how often --follow looks (default 10000)",
     )
-    _add_common(parser)
+    return parser
 
 
-def _audit(jobs: Commands) -> None:
-    parser = _job(
-        jobs, "audit", "check every segment of the tier",
+def _audit(jobs: Commands) -> argparse.ArgumentParser:
+    parser = add_part(
+        jobs, "spark", "audit", "check every segment of the tier",
         "Compare the store with the metadata as `kbroker tier scrub --deep` does, in parallel: objects that are "
         "missing, cut or too many, every batch's CRC, offsets, indexes; and whether each partition's segments are one "
         "history without a gap. Exit codes: 0 nothing was found, 1 it could not be run, 3 something was found.",
     )  # fmt: skip
     parser.add_argument("-t", "--topic", action="append", metavar="NAME", help="a topic; repeatable (default all)")
     parser.add_argument("--shallow", action="store_true", help="do not read the segments")
-    parser.add_argument(
-        "--min-age-ms", type=partial(parse.integer, at_least=0), default=HOUR_MS, metavar="MS",
-        help=f"younger objects that nothing refers to are left alone: one may just be arriving (default {HOUR_MS})",
-    )  # fmt: skip
+    add_min_age_flag(parser)
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report as one page with pictures, too")
-    _add_common(parser)
+    return parser
 
 
-def _replay(jobs: Commands) -> None:
-    parser = _job(
-        jobs, "replay", "write records into a topic",
+def _replay(jobs: Commands) -> argparse.ArgumentParser:
+    parser = add_part(
+        jobs, "spark", "replay", "write records into a topic",
         "Write the records of a topic, or of Parquet files, into a topic: keys, headers and timestamps are kept, and "
         "the order within each partition. Start it again with the same arguments after an interruption: it goes on "
         "where it was.",
@@ -183,12 +163,12 @@ def _replay(jobs: Commands) -> None:
     parser.add_argument(
         "-z", "--compression-codec", default="none", choices=CODECS, metavar="CODEC", help=", ".join(CODECS)
     )
-    _add_common(parser)
+    return parser
 
 
-def _catalog(jobs: Commands) -> None:
-    parser = _job(
-        jobs, "catalog", "the tier's segments as a table",
+def _catalog(jobs: Commands) -> argparse.ArgumentParser:
+    parser = add_part(
+        jobs, "spark", "catalog", "the tier's segments as a table",
         "Print the segments that the metadata know, or write them as Parquet; with --events what happens to them.",
     )  # fmt: skip
     parser.add_argument("-t", "--topic", action="append", metavar="NAME", help="a topic; repeatable (default all)")
@@ -199,4 +179,4 @@ def _catalog(jobs: Commands) -> None:
     )
     parser.add_argument("--checkpoint", metavar="DIR", help="of --events (default OUTPUT/_checkpoint)")
     parser.add_argument("--follow", action="store_true", help="with --events: go on until interrupted")
-    _add_common(parser)
+    return parser

@@ -15,19 +15,16 @@ Exit codes of scrub: 0 nothing was found, 1 it could not be run, 3 something was
 
 from __future__ import annotations
 
-import argparse
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from kbroker.cli import Commands
+from kbroker.cli import Commands, add_part
 from kbroker.cli import _positions as parse
 from kbroker.cli._admin import add_connection_flags
 from kbroker.cli._records import unescape
-from kbroker.cli._tier_flags import add_source_flags, add_store_flags, add_topic_flag, segment_id
+from kbroker.cli._tier_flags import add_min_age_flag, add_source_flags, add_store_flags, add_topic_flag, segment_id
 
-HOUR_MS: Final = 3_600_000
 FLUSH_TIMEOUT_MS: Final = 120_000
 INDEX_KINDS: Final = ("index", "timeindex", "snapshot", "txnindex", "leader-epoch-checkpoint")
 
@@ -44,21 +41,9 @@ def add_parser(commands: Commands) -> None:
         declare(parts)
 
 
-def _part(parts: Commands, name: str, help: str, description: str) -> argparse.ArgumentParser:
-    parser = parts.add_parser(name, help=help, description=description)
-    # What a part needs is imported when it runs: help must cost neither the client nor the broker.
-    parser.set_defaults(run=partial(_run, f"kbroker.cli._tier_{name}", name, parser))
-    return parser
-
-
-def _run(module: str, function: str, parser: argparse.ArgumentParser, options: argparse.Namespace) -> int | None:
-    code: int | None = getattr(import_module(module), function)(parser, options)
-    return code
-
-
 def _ls(parts: Commands) -> None:
-    parser = _part(
-        parts, "ls", "list segments", "List the segments in the tier, or with --offsets where partitions lie."
+    parser = add_part(
+        parts, "tier", "ls", "list segments", "List the segments in the tier, or with --offsets where partitions lie."
     )
     add_source_flags(parser)
     add_topic_flag(parser)
@@ -70,8 +55,12 @@ def _ls(parts: Commands) -> None:
 
 
 def _cat(parts: Commands) -> None:
-    parser = _part(
-        parts, "cat", "print a segment", "Print the records of one segment in the tier, or its bytes, from the store."
+    parser = add_part(
+        parts,
+        "tier",
+        "cat",
+        "print a segment",
+        "Print the records of one segment in the tier, or its bytes, from the store.",
     )
     add_source_flags(parser)
     add_store_flags(parser)
@@ -95,8 +84,9 @@ def _cat(parts: Commands) -> None:
 
 
 def _flush(parts: Commands) -> None:
-    parser = _part(
+    parser = add_part(
         parts,
+        "tier",
         "flush",
         "copy all there is now",
         "Have everything that a tiered topic holds now copied to the tier, and wait until it is there. Only closed "
@@ -113,8 +103,9 @@ def _flush(parts: Commands) -> None:
 
 
 def _scrub(parts: Commands) -> None:
-    parser = _part(
+    parser = add_part(
         parts,
+        "tier",
         "scrub",
         "compare the store with the metadata",
         "Compare what the store holds with what the metadata say. Exit codes: 0 nothing was found, 1 it could not be "
@@ -126,10 +117,7 @@ def _scrub(parts: Commands) -> None:
     parser.add_argument(
         "--deep", action="store_true", help="read every segment: offsets, each batch's CRC, what the indexes say"
     )
-    parser.add_argument(
-        "--min-age-ms", type=partial(parse.integer, at_least=0), default=HOUR_MS, metavar="MS",
-        help=f"younger objects that nothing refers to are left alone: one may just be arriving (default {HOUR_MS})",
-    )  # fmt: skip
+    add_min_age_flag(parser)
     parser.add_argument(
         "--delete-orphans", action="store_true",
         help="delete objects of segments that the metadata call deleted; what the metadata never knew is only told",
@@ -138,8 +126,9 @@ def _scrub(parts: Commands) -> None:
 
 
 def _why(parts: Commands) -> None:
-    parser = _part(
+    parser = add_part(
         parts,
+        "tier",
         "why",
         "what keeps segments local",
         "Say of each segment in a data directory what keeps it there. A broker may run on it.",

@@ -312,9 +312,9 @@ class Export:
         if waiting:
             # Another export that came to its end meanwhile may have said that all is there.
             self.directory.delete(SUCCESS)
-        for number, file in enumerate(waiting):
+        for place, file in enumerate(waiting):
             self._place(file)
-            if number == 0:
+            if place == 0:
                 yield Step("renaming", f"the first of {len(waiting)} files of batch {commit.number} is in place")
         if waiting:
             yield Step("renamed", f"the files of batch {commit.number} are in place")
