@@ -82,3 +82,9 @@ def as_sample(row: dict[str, object]) -> Sample:
 def numbered(rows: Iterable[dict[str, object]]) -> list[tuple[object, object]]:
     """Partition and offset of each row."""
     return [(row["partition"], row["offset"]) for row in rows]
+
+
+def topics(site: Site) -> set[str]:
+    """The names of the topics that a broker tells of."""
+    answer = site.call("Metadata", 12, {"Topics": None, "AllowAutoTopicCreation": False})
+    return {topic["Name"] for topic in answer["Topics"]}

@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from compat.clients.samples import Sample, samples
-from compat.spark.jobs import DAY_MS, TIERED, as_sample, exported, fill, json_samples, numbered, options, until
+from compat.spark.jobs import DAY_MS, TIERED, as_sample, exported, fill, json_samples, numbered, options, topics, until
 from compat.tiered.site import LATEST_TIERED, Site, Sites
 from kbroker.cli import main
 from kbroker.spark.errors import InvalidOption, UnknownTopic
@@ -347,9 +347,3 @@ def test_what_does_not_belong_into_a_directory_is_refused(
     with pytest.raises(ExportConflict, match="created again since the last export"):
         run()
     assert len(exported(output)) == 3
-
-
-def topics(site: Site) -> set[str]:
-    """The names of the topics that a broker tells of."""
-    answer = site.call("Metadata", 12, {"Topics": None, "AllowAutoTopicCreation": False})
-    return {topic["Name"] for topic in answer["Topics"]}
