@@ -9,6 +9,8 @@ from pathlib import Path
 from compat.kafka.libraries import Unavailable
 
 ROOT = Path(__file__).parents[2]
+# What `stream_job` is told on its standard input when it is to come to an end.
+FINISH = b"finish\n"
 
 
 def spark_python() -> str:

@@ -14,9 +14,10 @@ from pyspark.sql import SparkSession
 from compat.clients import confluent
 from compat.clients.samples import CODECS, Sample
 from compat.spark.rows import Records, by_partition, kafka_rows, kafka_stream, numbered
-from compat.tiered.site import EARLIEST, EARLIEST_LOCAL, ONLY_THE_ACTIVE_ONE, YESTERDAY_MS, Site, Sites
+from compat.tiered.site import EARLIEST, EARLIEST_LOCAL, ONLY_THE_ACTIVE_ONE, TIERED, YESTERDAY_MS, Site, Sites
 
-COUNT, VALUE_BYTES, SEGMENT_BYTES = 3_000, 400, 200_000
+COUNT, VALUE_BYTES = 3_000, 400
+STEP_MS = 20_000  # a segment is an hour of records, which Apache Kafka takes as well: its segments by size are larger
 
 
 @dataclass(frozen=True)
@@ -31,14 +32,13 @@ class Stock:
 @pytest.fixture(scope="module")
 def stock(tiered_site: Site, new_topic_name: Callable[[str], str]) -> Iterator[Stock]:
     site, topic = tiered_site, new_topic_name("stock")
-    settings = {"remote.storage.enable": "true", "segment.bytes": str(SEGMENT_BYTES), **ONLY_THE_ACTIVE_ONE}
-    site.create(topic, settings, partitions=len(CODECS))
+    site.create(topic, {**TIERED, **ONLY_THE_ACTIVE_ONE}, partitions=len(CODECS))
     draws = random.Random(406)
     records = {}
     for partition, codec in enumerate(CODECS):
         values = (base64.b64encode(draws.randbytes(VALUE_BYTES * 3 // 4)) for _ in range(COUNT))
         records[partition] = [
-            Sample(b"%d" % (number % 7), value, YESTERDAY_MS + 10 * number, (("one", b"1"),) if number % 3 else ())
+            Sample(b"%d" % (number % 7), value, YESTERDAY_MS + STEP_MS * number, (("one", b"1"),) if number % 3 else ())
             for number, value in enumerate(values)
         ]
         confluent.produce(
@@ -57,7 +57,9 @@ def test_a_batch_finds_every_record_of_the_tier_and_behind_it(spark: SparkSessio
 
 
 def test_a_batch_by_time_begins_and_ends_within_the_tier(spark: SparkSession, stock: Stock) -> None:
-    times = {"startingTimestamp": YESTERDAY_MS + 4_995, "endingTimestamp": YESTERDAY_MS + 10_001}
+    times = {
+        "startingTimestamp": YESTERDAY_MS + 500 * STEP_MS - 5, "endingTimestamp": YESTERDAY_MS + 1_000 * STEP_MS + 1,
+    }  # fmt: skip
     found = by_partition(kafka_rows(spark, stock.servers, stock.topic, **times))
     assert found == numbered(stock.records, start=500, end=1_001)
 

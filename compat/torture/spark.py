@@ -7,7 +7,8 @@ One query of Spark's stock connector writes files, exactly once, another one a t
 (`compat/spark/stream_job.py`). Records are produced as fast as the queries take them, and most of them are in the tier
 by then. The driver, which is Python and the JVM that it has started, is killed in the middle of a batch as often as
 between two; the new one goes on from the checkpoints. At the end every record must be in the files once, with its
-bytes and its time, and in the other topic at least once. Exit status 1 when there are findings.
+bytes and its time, and in the other topic at least once. The last records are held back until all kills are done.
+Exit status 1 when there are findings.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-from compat.brokers import KbrokerProcess
-from compat.kafka import KafkaNode
-from compat.tiered.site import EARLIEST_LOCAL, HURRIED, LATEST, ONLY_THE_ACTIVE_ONE, YESTERDAY_MS, Site
+from compat.spark.environment import FINISH
+from compat.tiered.site import EARLIEST_LOCAL, LATEST, ONLY_THE_ACTIVE_ONE, Site, Sites
 from compat.torture.tier import Contents
 from kbroker.testing.draws import Draws
 
 CODECS = ("none", "lz4", "zstd", "gzip")
 AT_ONCE = 400  # records a batch of Spark
 AHEAD = 4 * AT_ONCE
-SEGMENT_BYTES = 150_000
+# By time, because Apache Kafka takes no segments below a megabyte: half an hour of records is one.
+STEP_MS, SEGMENT_MS = 12_000, 30 * 60_000
 PATIENCE_S = 240.0
 _ROOT = Path(__file__).parents[2]
 
@@ -50,13 +51,13 @@ class Driver:
         self._process: subprocess.Popen[bytes] | None = None
         self._log = directory / "driver.log"
 
-    def start(self, *, finish: bool = False) -> None:
-        """Start it."""
-        job = json.dumps({**self._job, "directory": str(self.directory), "finish": finish})
+    def start(self) -> None:
+        """Start it. It ends with this process, however that ends."""
+        job = json.dumps({**self._job, "directory": str(self.directory)})
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "compat.spark.stream_job", job],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 cwd=_ROOT,
@@ -69,10 +70,15 @@ class Driver:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+            assert self._process.stdin is not None
+            self._process.stdin.close()
 
-    def wait(self) -> int:
-        """Its exit status, when it has come to the end."""
+    def finish(self) -> int:
+        """Have it take what is there and end; its exit status."""
         assert self._process is not None, "not started"
+        assert self._process.stdin is not None
+        self._process.stdin.write(FINISH)
+        self._process.stdin.flush()
         return self._process.wait(PATIENCE_S)
 
     def is_up(self) -> bool:
@@ -112,12 +118,17 @@ class Run:
         self.site, self.records = site, records
         self.topic, self.target = f"spark-{seed}", f"spark-copy-{seed}"
         self.contents, self._draws = Contents(seed), Draws("spark", seed)
+        self._start_ms = Sites.now_ms() - (records + 1) * STEP_MS - SEGMENT_MS
         self.findings: list[str] = []
         self.driver_kills = self.broker_kills = self.within_batches = self.copies = 0
-        total = records * len(CODECS)
-        pieces = [(number * total + self._draws.below(total)) // (kills + 1) for number in range(1, kills + 1)]
-        self._driver_moments, self._broker_moments = list(pieces), [self._draws.below(total) for _ in range(kills)]
-        self._broker_moments.sort()
+        # What comes before the last batch, so that each moment comes while there is something to be done.
+        self._before_last = max(records * len(CODECS) - AT_ONCE, 1)
+        pieces = [
+            (number * self._before_last + self._draws.below(self._before_last)) // (kills + 1)
+            for number in range(1, kills + 1)
+        ]
+        self._driver_moments = pieces
+        self._broker_moments = sorted(self._draws.below(self._before_last) for _ in range(kills))
         job = {"servers": site.address, "topic": self.topic, "target": self.target, "at_once": AT_ONCE}
         self.driver = Driver(job, directory)
         self._ends = [0] * len(CODECS)
@@ -136,8 +147,11 @@ class Run:
         while done < self.records * len(CODECS):
             if (reached := self.driver.done(self.topic)) > done:
                 done, moved = reached, time.monotonic()
+            limit = done + AHEAD
+            if self._driver_moments or self._broker_moments:
+                limit = min(limit, self._before_last)
             for partition, producer in enumerate(producers):
-                self._produce(producer, partition, limit=done + AHEAD)
+                self._produce(producer, partition, limit=limit)
             if self._broker_moments and sum(self._ends) >= self._broker_moments[0]:
                 self._broker_moments.pop(0)
                 self.site.broker.kill()
@@ -147,7 +161,8 @@ class Run:
             if planned == committed:
                 files = self.driver.files()
             within = planned > committed and (wanted == "planned" or self.driver.files() > files)
-            if self._driver_moments and done >= self._driver_moments[0] and (within or wanted == "any"):
+            is_moment = within or wanted == "any" or done >= self._before_last
+            if self._driver_moments and done >= self._driver_moments[0] and is_moment:
                 self._driver_moments.pop(0)
                 self.driver.kill()
                 self.driver_kills += 1
@@ -163,7 +178,6 @@ class Run:
             time.sleep(0.005)
         for producer in producers:
             producer.flush()
-        self.driver.kill()
 
     def finish(self) -> None:
         """Let the driver come to the end, then look at every record."""
@@ -173,17 +187,15 @@ class Run:
             begins = self.site.offset(self.topic, EARLIEST_LOCAL, partition=partition)[1]
             if begins <= end // 2:
                 self.findings.append(f"partition {partition} is not mostly in the tier: {begins} of {end}")
-        self.driver.start(finish=True)
-        status = self.driver.wait()
+        status = self.driver.finish()
         if status != 0:
             self.findings.append(f"the driver has ended with {status}:\n{self.driver.said()}")
             return
-        self._judge_files()
-        self._judge_copies()
+        self._judge()
 
     def _create(self) -> None:
-        settings = {"remote.storage.enable": "true", "segment.bytes": str(SEGMENT_BYTES), **ONLY_THE_ACTIVE_ONE}
-        self.site.create(self.topic, settings, partitions=len(CODECS))
+        settings = {"remote.storage.enable": "true", "segment.ms": str(SEGMENT_MS), "retention.ms": "-1"}
+        self.site.create(self.topic, {**settings, **ONLY_THE_ACTIVE_ONE}, partitions=len(CODECS))
         self.site.create(self.target, {}, partitions=len(CODECS))
 
     def _produce(self, producer: Producer, partition: int, *, limit: int) -> None:
@@ -192,55 +204,70 @@ class Run:
             offset = self._ends[partition]
             if offset == self.records or sum(self._ends) >= limit or len(producer) > 500:
                 return
-            value, time_ms = self.contents.value(partition, offset), YESTERDAY_MS + offset
+            value, time_ms = self.contents.value(partition, offset), self._start_ms + STEP_MS * offset
             producer.produce(self.topic, value, b"%d" % offset, partition, _refused, timestamp=time_ms)
             self._ends[partition] += 1
 
-    def _judge_files(self) -> None:
+    def _judge(self) -> None:
         with pa.OSFile(str(self.driver.directory / "rows.arrow")) as file:
-            table = pa.ipc.open_file(file).read_all()
-        seen: Counter[tuple[int, int]] = Counter()
-        for row in table.to_pylist():
-            partition, offset = row["partition"], row["offset"]
-            seen[partition, offset] += 1
-            expected = (YESTERDAY_MS + offset, b"%d" % offset, self.contents.value(partition, offset))
-            if (row["time"], row["key"], row["value"]) != expected:
-                self.findings.append(f"{partition}:{offset} is in the files with other contents")
-        self._judge("the files", seen)
-        twice = [place for place, count in seen.items() if count > 1]
-        self.findings += [f"{len(twice)} records are in the files more than once, {twice[:5]}"] if twice else []
-
-    def _judge_copies(self) -> None:
-        numbers = {
-            (partition, self.contents.value(partition, offset)): offset
-            for partition in range(len(CODECS))
-            for offset in range(self.records)
-        }
-        seen: Counter[tuple[int, int]] = Counter()
-        for message in _all_of(self.site, self.target):
-            partition = message.partition()
-            assert partition is not None
-            offset = numbers.get((partition, message.value() or b""))
-            if offset is None:
-                self.findings.append(
-                    f"the copy has a record that is not of the topic at {partition}:{message.offset()}"
-                )
-            else:
-                seen[partition, offset] += 1
-        self._judge("the copy", seen)
-        self.copies = sum(seen.values()) - len(seen)
-
-    def _judge(self, where: str, seen: Counter[tuple[int, int]]) -> None:
-        places = {(partition, offset) for partition in range(len(CODECS)) for offset in range(self.records)}
-        if lost := sorted(places - seen.keys()):
-            self.findings.append(f"{len(lost)} records are not in {where}, {lost[:5]}")
-        if alien := sorted(seen.keys() - places):
-            self.findings.append(f"{len(alien)} places that nobody wrote are in {where}, {alien[:5]}")
+            rows = pa.ipc.open_file(file).read_all().to_pylist()
+        self.findings += complaints_of_files(self.contents, self.records, rows, start_ms=self._start_ms)
+        copies = ((each.partition() or 0, each.offset() or 0, each.value()) for each in _all_of(self.site, self.target))
+        found, self.copies = complaints_of_copies(self.contents, self.records, copies)
+        self.findings += found
 
     def __str__(self) -> str:
         kills = f"{self.driver_kills} kills of the driver, {self.within_batches} of them within a batch"
         records = f"{self.records * len(CODECS)} records once in the files, {self.copies} copied again"
         return f"{kills}, {self.broker_kills} kills of the broker, {records}, {len(self.findings)} findings"
+
+
+def complaints_of_files(
+    contents: Contents, records: int, rows: Iterable[Mapping[str, object]], *, start_ms: int
+) -> list[str]:
+    """What is wrong with the rows: each record has to be there once, as it was written."""
+    found: list[str] = []
+    seen: Counter[tuple[int, int]] = Counter()
+    for row in rows:
+        partition, offset = row["partition"], row["offset"]
+        assert isinstance(partition, int)
+        assert isinstance(offset, int)
+        seen[partition, offset] += 1
+        expected = (start_ms + STEP_MS * offset, b"%d" % offset, contents.value(partition, offset))
+        if (row["time"], row["key"], row["value"]) != expected:
+            found.append(f"{partition}:{offset} is in the files with other contents")
+    found += _complaints_of_places("the files", records, seen)
+    twice = [place for place, count in seen.items() if count > 1]
+    return [*found, f"{len(twice)} records are in the files more than once, {twice[:5]}"] if twice else found
+
+
+def complaints_of_copies(
+    contents: Contents, records: int, copies: Iterable[tuple[int, int, bytes | None]]
+) -> tuple[list[str], int]:
+    """What is wrong with the copies, each with its partition and offset in the other topic: each record has to be there
+    at least once, in its partition. And how many are there again.
+    """
+    numbers = {
+        (partition, contents.value(partition, offset)): offset
+        for partition in range(len(CODECS))
+        for offset in range(records)
+    }
+    found: list[str] = []
+    seen: Counter[tuple[int, int]] = Counter()
+    for partition, at, value in copies:
+        offset = numbers.get((partition, value or b""))
+        if offset is None:
+            found.append(f"the copy has a record that is not of the topic at {partition}:{at}")
+        else:
+            seen[partition, offset] += 1
+    return found + _complaints_of_places("the copy", records, seen), sum(seen.values()) - len(seen)
+
+
+def _complaints_of_places(where: str, records: int, seen: Counter[tuple[int, int]]) -> list[str]:
+    places = {(partition, offset) for partition in range(len(CODECS)) for offset in range(records)}
+    lost, alien = sorted(places - seen.keys()), sorted(seen.keys() - places)
+    told = [f"{len(lost)} records are not in {where}, {lost[:5]}"] if lost else []
+    return [*told, f"{len(alien)} places that nobody wrote are in {where}, {alien[:5]}"] if alien else told
 
 
 def _refused(error: object, _: Message) -> None:
@@ -272,21 +299,6 @@ def _all_of(site: Site, topic: str) -> Iterator[Message]:
         consumer.close()
 
 
-@contextlib.contextmanager
-def running(directory: Path, kind: Callable[..., KbrokerProcess | KafkaNode]) -> Iterator[Site]:
-    """A broker with a tier on a directory."""
-    tier = directory / "tier"
-    if kind is KbrokerProcess:
-        broker = kind(directory, overrides=[f"{key}={text}" for key, text in HURRIED.items()], tier=tier)
-    else:
-        broker = kind(directory, overrides=HURRIED, tier=tier)
-    broker.start()
-    try:
-        yield Site(broker, tier)
-    finally:
-        broker.kill()
-
-
 def torture(site: Site, directory: Path, *, seed: int, records: int, kills: int) -> Run:
     """One run from beginning to end."""
     directory.mkdir()
@@ -307,11 +319,15 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=0, help="for each of four partitions (default 700 a kill)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    kind: Callable[..., KbrokerProcess | KafkaNode] = KafkaNode if options.broker == "kafka" else KbrokerProcess
     records = options.records or 700 * max(options.kills, 1)
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="spark-kills-") as name, running(Path(name) / "broker", kind) as site:
-        run = torture(site, Path(name) / "driver", seed=options.seed, records=records, kills=options.kills)
+    with tempfile.TemporaryDirectory(prefix="spark-kills-") as name:
+        site = Site.in_directory(Path(name) / "broker", is_kafka=options.broker == "kafka")
+        site.broker.start()
+        try:
+            run = torture(site, Path(name) / "driver", seed=options.seed, records=records, kills=options.kills)
+        finally:
+            site.broker.kill()
     for finding in run.findings[:50]:
         print(finding)
     print(f"{run}, {time.monotonic() - began:.0f} s")
