@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compat.brokers import KbrokerProcess
 from compat.clients.conftest import new_topic
 from compat.conftest import missing
-from compat.kafka import KafkaNode, Unavailable
+from compat.kafka import Unavailable
 from compat.kafka.libraries import java
-from compat.tiered.site import HURRIED, Site
+from compat.tiered.site import Site
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from compat.spark.source import Source
 
 __all__ = ["new_topic"]
 
@@ -51,13 +52,18 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def tiered_site(kafka_libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """The broker under test with a tier on a directory, which it looks after five times a second."""
     assert kafka_libraries.is_dir()  # the schemas of what is asked lie there
-    directory = tmp_path_factory.mktemp("tiered")
-    tier = directory / "tier"
-    broker: KafkaNode | KbrokerProcess
-    if os.environ.get("KBROKER_COMPAT_BROKER") == "kafka":
-        broker = KafkaNode(directory, overrides=HURRIED, tier=tier)
-    else:
-        broker = KbrokerProcess(directory, overrides=[f"{key}={text}" for key, text in HURRIED.items()], tier=tier)
-    broker.start()
-    yield Site(broker, tier)
-    broker.kill()
+    is_kafka = os.environ.get("KBROKER_COMPAT_BROKER") == "kafka"
+    site = Site.in_directory(tmp_path_factory.mktemp("tiered"), is_kafka=is_kafka)
+    site.broker.start()
+    yield site
+    site.broker.kill()
+
+
+@pytest.fixture(scope="module")
+def source(kafka_libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
+    """kbroker with a tier on a directory, for the tests of a module, which may do to it what they like."""
+    from compat.spark.source import started  # noqa: PLC0415  PySpark is not everywhere
+
+    assert kafka_libraries.is_dir()  # the schemas of what is asked lie there
+    with started(tmp_path_factory.mktemp("source")) as made:
+        yield made

@@ -11,8 +11,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from compat.brokers import KbrokerProcess
-from compat.tiered.site import HURRIED, ONLY_THE_ACTIVE_ONE, TIERED, Records, Site, Sites
+from compat.tiered.site import ONLY_THE_ACTIVE_ONE, TIERED, Records, Site, Sites
 
 HASTY = {"kafka.default.api.timeout.ms": "1500"}
 """So soon a job gives a broker up that does not answer."""
@@ -77,13 +76,12 @@ def read(spark: SparkSession, named: Mapping[str, str], options: Mapping[str, ob
 @contextmanager
 def started(directory: Path) -> Iterator[Source]:
     """A broker of a test's own, with its tier on a directory."""
-    tier = directory / "tier"
-    broker = KbrokerProcess(directory, overrides=[f"{key}={text}" for key, text in HURRIED.items()], tier=tier)
-    broker.start()
+    site = Site.in_directory(directory, is_kafka=False)
+    site.broker.start()
     try:
-        yield Source(Site(broker, tier), {"rsm.config.dir": str(tier)})
+        yield Source(site, {"rsm.config.dir": str(site.tier_directory)})
     finally:
-        broker.kill()
+        site.broker.kill()
 
 
 def offsets_of(frame: DataFrame) -> list[int]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -13,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from compat.clients.samples import CODECS, START_MS
 from compat.spark.rows import Records, by_partition, consumed, kafka_rows, numbered, written
-from compat.spark.source import Source, fails, read, started
+from compat.spark.source import Source, fails, read
 from compat.tiered.site import EARLIEST_LOCAL, ONLY_THE_ACTIVE_ONE, Sites
 
 COUNT = 2_000
@@ -27,13 +26,6 @@ class Filled:
     source: Source
     topic: str
     records: Records
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory, kafka_libraries: Path) -> Iterator[Source]:
-    assert kafka_libraries.is_dir()  # the schemas of what is asked lie there
-    with started(tmp_path_factory.mktemp("source")) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

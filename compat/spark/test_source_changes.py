@@ -13,13 +13,6 @@ from compat.tiered.site import EARLIEST, Records, Sites
 from kbroker.tiered.layout import KINDS
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory, kafka_libraries: Path) -> Iterator[Source]:
-    assert kafka_libraries.is_dir()  # the schemas of what is asked lie there
-    with started(tmp_path_factory.mktemp("changes")) as made:
-        yield made
-
-
 @pytest.fixture
 def topic(source: Source, new_topic_name: Callable[[str], str], request: pytest.FixtureRequest) -> str:
     """Three segments of ten records in the tier alone, and an active one of ten that only the broker has."""

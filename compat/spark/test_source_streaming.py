@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from compat.spark.source import Source, fails, started
+from compat.spark.source import Source, fails
 from compat.tiered.site import Records
 
 AVAILABLE_NOW_WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory, kafka_libraries: Path) -> Iterator[Source]:
-    assert kafka_libraries.is_dir()  # the schemas of what is asked lie there
-    with started(tmp_path_factory.mktemp("streaming")) as made:
-        yield made
 
 
 @pytest.fixture
