@@ -247,3 +247,10 @@ def test_a_bucket_without_access_that_is_asked_for_everything(
         assert told.out == ""
         assert "SignatureDoesNotMatch" in told.err
         assert "To mend it: see that the store answers and that its keys allow to list and read it" in told.err
+
+
+def test_a_directory_that_cannot_be_written(run: Run) -> None:
+    """Spark knows why, behind many lines."""
+    code, _, err = run("export", "-t", TOPIC, "-o", "/proc/nothing")
+    assert code == 1
+    assert err.startswith("kbroker spark: java.io.IOException: Mkdirs failed to create ")

@@ -333,6 +333,8 @@ def test_what_does_not_belong_into_a_directory_is_refused(
     (strange / "notes.txt").write_text("mine")
     with pytest.raises(ExportConflict, match=r"is not empty and has no export in it: there is notes\.txt"):
         run(into=strange)
+    with pytest.raises(InvalidOption, match=r"out\{1\} has \{ in it, which is a pattern to Spark.* To mend it: "):
+        run(into=tmp_path / "out{1}")
     for schema in ("number BIGGINT", "{", '{"type": "struct"}', "offset BIGINT"):
         with pytest.raises(InvalidOption, match="To mend it: "):
             run(into=tmp_path / "schema", decoding=decoding_of(spark, "json", schema))

@@ -38,6 +38,8 @@ SETTINGS: Final[Mapping[str, str]] = {
 }
 LOCAL: Final[Mapping[str, str]] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _OURS: Final = re.compile(r"kbroker\.(?:spark|config)\.[\w.]+: (.+)")
+_CALLING: Final = "An error occurred while calling"  # so py4j begins, and says nothing yet
+_CAUSES: Final = re.compile(r"^(?:Caused by)?: ([\w.$]+: .+)$", re.MULTILINE)
 _WARNED: Final = "(failOnDataLoss=false)"
 
 
@@ -193,13 +195,15 @@ def _tail(path: str) -> str:
 
 
 def explain(error: Exception, log: _Log) -> str:
-    """What a Spark error comes to: what our own code said in a worker, else Spark's first line and where its log is."""
+    """What a Spark error comes to: what our own code said in a worker, else what Spark says and where its log is."""
     text = str(error)
     found = _OURS.findall(text)
     if found:
         return str(found[-1])
     log.is_needed = True
     line = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    if line.startswith(_CALLING) and (causes := _CAUSES.findall(text)):
+        line = causes[-1]
     return f"{line} (Spark's log is {log.path})"
 
 

@@ -88,7 +88,7 @@ def catalog(
 
 def _refuse_others(spark: SparkSession, output: str) -> None:
     """See that what will be replaced is a catalog, whole or begun. Errors: InvalidOption."""
-    there = HadoopDirectory(spark, output)
+    there = HadoopDirectory.for_writing(spark, output)
     names = [name for name in there.names("") if name not in {"_SUCCESS", "_temporary"}]
     strange = next((name for name in names if not name.endswith(".parquet")), None)
     if names and strange is None and spark.read.parquet(there.path).columns != SCHEMA.names:
@@ -113,6 +113,7 @@ def follow(
     With `once` it ends when all events that there are have been written; else it runs until somebody interrupts
     (KeyboardInterrupt). The summary counts all that are there.
     """
+    directory = HadoopDirectory.for_writing(spark, output)
     events = segment_events(spark, options=options, topics=topics)
     writer = events.writeStream.format("parquet").option("path", output).option("checkpointLocation", checkpoint)
     query = (writer.trigger(availableNow=True) if once else writer).start()
@@ -124,7 +125,7 @@ def follow(
     finally:
         query.stop()
     summary = CatalogSummary(output=output)
-    if not HadoopDirectory(spark, output).names(""):
+    if not directory.names(""):
         return summary  # it was interrupted before the first was written
     for row in spark.read.schema(SCHEMA).parquet(output).groupBy("state").count().collect():
         summary.states[row["state"]] = row["count"]

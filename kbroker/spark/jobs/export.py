@@ -126,7 +126,7 @@ class Export:
         self._max_records = max_records_per_batch
         self._env = RealEnv()
         self._in_place: int | None = None
-        self.directory = HadoopDirectory(spark, output)
+        self.directory = HadoopDirectory.for_writing(spark, output)
         self.summary = ExportSummary(topic, self.directory.path)
         if subscribed := [name for name in options if name.lower() in {"subscribe", "subscribepattern", "assign"}]:
             raise InvalidOption(f"{subscribed[0]} is given beside the topic", remedy="leave it out")

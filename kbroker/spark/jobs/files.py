@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kbroker.spark.errors import InvalidOption
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -35,6 +37,16 @@ class HadoopDirectory:
             self._root = self._fs.makeQualified(root)
             self._context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(self._root.toUri(), configuration)
         self.path: str = self._root.toString()
+
+    @classmethod
+    def for_writing(cls, spark: SparkSession, path: str) -> HadoopDirectory:
+        """One that Spark can read again. Errors: InvalidOption."""
+        if pattern := [character for character in path if character in "*?[]{}"]:
+            raise InvalidOption(
+                f"the directory's name {path} has {pattern[0]} in it, which is a pattern to Spark when it reads it",
+                remedy="give a name without *, ?, [, ], { and }",
+            )
+        return cls(spark, path)
 
     def _at(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self._root, path) if path else self._root
