@@ -67,12 +67,17 @@ class HadoopDirectory:
         with _java_errors(f"{self.path}/{path}"):
             if not self._fs.exists(self._at(path)):
                 return []
-            prefix = self._fs.makeQualified(self._at(path)).toUri().getPath().rstrip("/") + "/"
-            found = []
-            remaining = self._fs.listFiles(self._at(path), True)
-            while remaining.hasNext():
-                each = remaining.next()
-                found.append(Listed(each.getPath().toUri().getPath().removeprefix(prefix), int(each.getLen())))
+            found, waiting = [], [("", self._at(path))]
+            while waiting:
+                prefix, directory = waiting.pop()
+                # Not `listFiles`: that asks for owners as well, for which Hadoop starts a process for each file that
+                # is on a local disk.
+                for each in self._fs.listStatus(directory):
+                    name = prefix + str(each.getPath().getName())
+                    if each.isDirectory():
+                        waiting.append((f"{name}/", each.getPath()))
+                    else:
+                        found.append(Listed(name, int(each.getLen())))
             return sorted(found)
 
     def size(self, path: str) -> int | None:
