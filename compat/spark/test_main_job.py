@@ -6,6 +6,7 @@ import json
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 
@@ -27,16 +28,16 @@ from kbroker.spark.jobs.decoding import Decoding
 from kbroker.spark.jobs.export import ExportSummary, export
 
 EARLY = ROWS * 4 // 5
-AT_ONCE = 500
 TOPIC = "flights"
 
 
 class Pipeline:
     """MinIO, a broker with its tier there, and the topic."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
         self.minio = MinioServer(directory / "minio")
         self.minio.directory.mkdir()
+        stack.callback(self.minio.kill)
         self.minio.start()
         admin(self.minio).make_bucket(BUCKET)
         self.http = free_port()
@@ -46,14 +47,15 @@ class Pipeline:
         overrides = [f"{key}={text}" for key, text in settings.items()]
         self.broker = KbrokerProcess(directory / "broker", overrides=overrides)
         self.broker.start()
+        stack.callback(self.broker.kill)
         self.site = Site(self.broker, directory)
         configs = {"remote.storage.enable": "true", "segment.bytes": "1000000", "retention.ms": "-1"}
         self.site.create(TOPIC, {**configs, **ONLY_THE_ACTIVE_ONE}, partitions=1)
 
-    def produce(self, table: pa.Table, *, pause: Callable[[], object] = lambda: None) -> None:
+    def produce(self, table: pa.Table, *, at_once: int, pause: Callable[[], object] = lambda: None) -> None:
         """Each row as JSON, with the hour that it was due as its time, and the aircraft as its key."""
         producer = Producer({"bootstrap.servers": self.site.address, "compression.type": "zstd", "linger.ms": 5})
-        for batch in table.to_batches(AT_ONCE):
+        for batch in table.to_batches(at_once):
             for row in batch.to_pylist():
                 value, time_ms = json.dumps(row).encode(), event_time_ms(row["time_hour"])
                 producer.produce(TOPIC, value, row["tailnum"], timestamp=time_ms)
@@ -85,11 +87,6 @@ class Pipeline:
             spark, topic=TOPIC, output=str(output), options=options, decoding=decoding, max_records_per_batch=150_000
         )
 
-    def close(self) -> None:
-        """End both."""
-        self.broker.kill()
-        self.minio.kill()
-
 
 @pytest.fixture
 def pipeline(kafka_libraries: Path, tmp_path: Path) -> Iterator[Pipeline]:
@@ -98,19 +95,18 @@ def pipeline(kafka_libraries: Path, tmp_path: Path) -> Iterator[Pipeline]:
         binary()
     except Unavailable as error:
         missing(str(error))
-    started = Pipeline(tmp_path)
-    yield started
-    started.close()
+    with ExitStack() as stack:
+        yield Pipeline(tmp_path, stack)
 
 
 def test_the_parquet_is_the_data_set_row_for_row(spark: SparkSession, pipeline: Pipeline, tmp_path: Path) -> None:
     table, output = flights(), tmp_path / "parquet"
-    pipeline.produce(table.slice(0, EARLY))
+    pipeline.produce(table.slice(0, EARLY), at_once=20_000)
     pipeline.await_tier()
     done = threading.Event()
     # Rows come as they would of themselves: all the while, until the first export is over.
     late = threading.Thread(
-        target=pipeline.produce, args=(table.slice(EARLY),), kwargs={"pause": lambda: done.wait(0.1)}
+        target=pipeline.produce, args=(table.slice(EARLY),), kwargs={"at_once": 500, "pause": lambda: done.wait(0.1)}
     )
     late.start()
     try:

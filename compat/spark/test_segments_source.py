@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from compat.spark.source import Source, fails, started
+from compat.spark.source import Source, fails
 from kbroker.spark.segments_source import NAME
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory, kafka_libraries: Path) -> Iterator[Source]:
-    assert kafka_libraries.is_dir()  # the schemas of what is asked lie there
-    with started(tmp_path_factory.mktemp("segments")) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
