@@ -34,6 +34,11 @@ def options(site: Site) -> dict[str, str]:
     }
 
 
+def flags(site: Site) -> list[str]:
+    """The same on the command line."""
+    return [word for name, value in options(site).items() for word in ("--option", f"{name}={value}")]
+
+
 def fill(site: Site, topic: str, records: Sequence[Sample], *, partition: int = 0) -> None:
     """Write records in batches that segments of 120 kB take some of."""
     kafka_python.produce(site.address, topic, partition, list(records), "none", idempotent=True)

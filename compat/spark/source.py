@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
 
 from py4j.protocol import Py4JJavaError
@@ -62,7 +63,8 @@ class Source:
 
     def objects(self, topic: str, kind: str = "log") -> list[Path]:
         """The files of this kind in a directory tier, by their first offsets."""
-        found = self.site.tier_directory.glob(f"{topic}-*/*/*.{kind}")
+        # Unlike Path.glob this goes on where a directory is removed under it.
+        found = map(Path, glob(f"{self.site.tier_directory}/{topic}-*/*/*.{kind}"))
         return sorted(found, key=lambda path: (path.parent.name, path.name))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
@@ -17,7 +18,20 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from compat.clients.samples import Sample, samples
-from compat.spark.jobs import DAY_MS, TIERED, as_sample, exported, fill, json_samples, numbered, options, topics, until
+from compat.spark.jobs import (
+    DAY_MS,
+    TIERED,
+    as_sample,
+    exported,
+    fill,
+    flags,
+    json_samples,
+    numbered,
+    options,
+    topics,
+    until,
+)
+from compat.spark.session import SHORT_LIVED
 from compat.tiered.site import LATEST_TIERED, Site, Sites
 from kbroker.cli import main
 from kbroker.spark.errors import InvalidOption, UnknownTopic
@@ -26,6 +40,7 @@ from kbroker.spark.jobs.export import Export, export
 from kbroker.spark.jobs.schemas import decoding_of
 
 COUNT = 400
+SMALL_JVM = ("--master", "local[1]", "--conf", f"spark.driver.extraJavaOptions={SHORT_LIVED}")
 STEPS = ("planned", "written", "opened", "committed", "renaming", "renamed", "swept", "complete")
 
 
@@ -56,6 +71,11 @@ def small(tiered_site: Site, new_topic_name: Callable[[str], str]) -> Iterator[s
 def started(spark: SparkSession, site: Site, topic: str, output: Path, **more: Any) -> Export:
     settings = {"decoding": None, "into": None, "max_records_per_batch": None, **more}
     return Export(spark, topic=topic, output=str(output), options=options(site), **settings)
+
+
+def has(directory: Path, pattern: str) -> bool:
+    """Whether there is such a file. Unlike Path.glob this goes on where a directory is removed under it."""
+    return any(glob.iglob(f"{directory}/{pattern}", recursive=True))
 
 
 def stop_after(job: Export, step: str) -> None:
@@ -97,7 +117,7 @@ def test_values_become_columns_and_what_does_not_fit_is_kept_with_the_reason(
     words = [
         "spark", "export", "-t", small, "-o", str(tmp_path / "out"), "--decode", "json",
         "--schema", "number BIGINT, name STRING, at TIMESTAMP", "--format", "json",
-        *(word for pair in options(tiered_site).items() for word in ("--option", "=".join(pair))),
+        *flags(tiered_site),
     ]  # fmt: skip
     assert main(words) == 3
     summary = json.loads(capsys.readouterr().out)
@@ -155,16 +175,15 @@ def test_a_process_that_is_killed_while_it_writes_is_taken_over(
 ) -> None:
     name, records = topic
     output = tmp_path / "out"
-    words = [word for pair in options(tiered_site).items() for word in ("--option", "=".join(pair))]
-    command = [sys.executable, "-m", "kbroker", "spark", "export", "-t", name, "-o", str(output), *words]
+    command = [sys.executable, "-m", "kbroker", "spark", "export", "-t", name, "-o", str(output), *flags(tiered_site)]
     log = tmp_path / "log"
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [*command, "--master", "local[1]"], stdout=file, stderr=file, start_new_session=True
+            [*command, *SMALL_JVM], stdout=file, stderr=file, start_new_session=True
         )  # fmt: skip
     try:
         staging = output / "_kbroker_staging"
-        until(lambda: process.poll() is not None or any(staging.glob("*/data/**/*.parquet")), seconds=120)
+        until(lambda: process.poll() is not None or has(staging, "*/data/**/*.parquet"), seconds=120)
         assert process.poll() is None, log.read_text()
     finally:
         os.killpg(process.pid, signal.SIGKILL)
@@ -181,17 +200,17 @@ def test_a_follow_that_is_interrupted_ends_with_what_it_has_done(
 ) -> None:
     """By Ctrl-C in the midst of a batch, while Spark is being asked."""
     fill(tiered_site, small, json_samples(10))
-    output, words = tmp_path / "out", [w for pair in options(tiered_site).items() for w in ("--option", "=".join(pair))]
-    command = [sys.executable, "-m", "kbroker", "spark", "export", "-t", small, "-o", str(output), *words, "--follow"]
+    output = tmp_path / "out"
+    command = [sys.executable, "-m", "kbroker", "spark", "export", "-t", small, "-o", str(output), *flags(tiered_site)]
     process = subprocess.Popen(
-        [*command, "--poll-ms", "100", "--master", "local[1]", "--format", "json"],
+        [*command, *SMALL_JVM, "--follow", "--poll-ms", "100", "--format", "json"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
         until(lambda: process.poll() is not None or (output / "_SUCCESS").exists(), seconds=120)
         fill(tiered_site, small, json_samples(10, start=10))
         staging = output / "_kbroker_staging"
-        until(lambda: process.poll() is not None or any(staging.glob("*1-*/data/**")), seconds=60)
+        until(lambda: process.poll() is not None or has(staging, "*1-*/data/**"), seconds=60)
         process.send_signal(signal.SIGINT)
         told, said = process.communicate(timeout=60)
     finally:
@@ -289,11 +308,10 @@ def test_a_damaged_object_ends_the_export_and_nothing_counts_as_done(
     damaged = bytearray(sound)
     damaged[200] ^= 1
     path.write_bytes(damaged)
-    words = [word for pair in options(tiered_site).items() for word in ("--option", "=".join(pair))]
     try:
         with pytest.raises(PySparkException, match=f"{name}-1 at offset 0 in object"):
             export(spark, topic=name, output=str(tmp_path / "out"), options=options(tiered_site))
-        assert main(["spark", "export", "-t", name, "-o", str(tmp_path / "out"), *words]) == 1
+        assert main(["spark", "export", "-t", name, "-o", str(tmp_path / "out"), *flags(tiered_site)]) == 1
     finally:
         path.write_bytes(sound)
     said = capsys.readouterr().err

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from compat.clients import kafka_python
 from compat.clients.samples import Sample, samples
-from compat.spark.jobs import TIERED, fill, json_samples, options
+from compat.spark.jobs import TIERED, fill, flags, json_samples, options
 from compat.tiered.site import LATEST, LATEST_TIERED, Site, Sites
 from kbroker.cli import main
 from kbroker.spark.errors import InvalidOption, UnknownTopic
@@ -69,11 +69,10 @@ def test_records_are_written_as_they_were_and_once(
     done = run(spark, tiered_site, target, topic=name, codec=Codec.ZSTD)
     assert consumed(tiered_site, target) == records
     assert (done.is_resumed, done.written, done.warnings) == (False, {0: COUNT, 1: COUNT}, [])
-    words = [word for pair in options(tiered_site).items() for word in ("--option", "=".join(pair))]
-    assert main(["spark", "replay", "-t", name, "--to", target, "--format", "json", *words]) == 0
+    assert main(["spark", "replay", "-t", name, "--to", target, "--format", "json", *flags(tiered_site)]) == 0
     again = json.loads(capsys.readouterr().out)
     assert (again["is_resumed"], again["was_done"], again["written"]) == (True, True, {})
-    assert main(["spark", "replay", "-t", name, "--to", target, *words]) == 0
+    assert main(["spark", "replay", "-t", name, "--to", target, *flags(tiered_site)]) == 0
     assert "was done before, and nothing was written: another --job-id replays" in capsys.readouterr().err
     assert consumed(tiered_site, target) == records
 
