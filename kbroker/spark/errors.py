@@ -115,7 +115,8 @@ class BrokerUnavailable(KbrokerSourceError):
 def unknown_topic(topic: str, partition: int | None = None) -> UnknownTopic:
     """What to say of a topic that is not there."""
     what = "there is no such topic" if partition is None else "the topic has no such partition"
-    return UnknownTopic(what, remedy="name one that exists, see `kbroker topic --list`", topic=topic, partition=partition)
+    remedy = "name one that exists, see `kbroker topic --list`"
+    return UnknownTopic(what, remedy=remedy, topic=topic, partition=partition)
 
 
 _REMEDIES: Final[dict[type[KbrokerSourceError], str]] = {
