@@ -5,22 +5,26 @@
 
 Crash sweeps over generated workloads take most of the time, `kill -9` of real brokers under load the rest. Each step
 is a short command that is repeated with other seeds until its share of the time is over, at least once, so a run ends
-about when it should. Spark's step is run in PySpark's environment. The report at the end (or at Ctrl-C) sums up what
-was done, and names every command that failed, which repeats the failure by itself. The exit status is 1 when any of
-them failed.
+about when it should. Spark's step is run in PySpark's environment. A step that takes too long is ended with all that it
+has started. The report at the end (or at Ctrl-C) sums up what was done, and names every command that failed, which
+repeats the failure by itself. The exit status is 1 when any of them failed.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-STEP_SECONDS = 1_800
+STEP_SECONDS = 1_800.0
+END_SECONDS = 30.0
 # PySpark is in an environment of its own, which `make soak` sees to.
 SPARK_PYTHON = str(Path(__file__).parents[2] / ".venv-spark" / "bin" / "python")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -36,6 +40,10 @@ class Step:
     weight: float
     seeds_a_run: int = 1
     python: str = sys.executable
+
+    def command(self, seed: int) -> list[str]:
+        """One run of it."""
+        return [self.python, "-m", self.module, *self.arguments, "--seed", str(seed)]
 
 
 STEPS = (
@@ -82,29 +90,55 @@ def run_step(step: Step, outcome: Outcome, *, seconds: float, first_seed: int) -
     """Repeat a step until its time is over, at least once; what was done is in `outcome`, also if it is interrupted."""
     began, seed = time.monotonic(), first_seed
     while not outcome.runs or time.monotonic() - began < seconds:
-        command = ["-m", step.module, *step.arguments, "--seed", str(seed)]
-        print("$ python", *command, flush=True)
-        try:
-            done = subprocess.run(
-                [step.python, *command],
-                check=False,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=STEP_SECONDS,
-            )
-            passed, said = done.returncode == 0, done.stdout.strip().splitlines() or ["(it said nothing)"]
-        except FileNotFoundError:
-            passed, said = False, [f"(there is no {step.python})"]
-        except subprocess.TimeoutExpired:
-            passed, said = False, [f"(it took more than {STEP_SECONDS} s)"]
+        command = step.command(seed)
+        print("$", *command, flush=True)
+        passed, said = run(command)
         outcome.runs += 1
         outcome.last_lines.append(said[-1])
         outcome.seconds = time.monotonic() - began
         if not passed:
             print("\n".join(said[-40:]), flush=True)
-            outcome.failed.append((" ".join(["python", *command]), said[-1]))
+            outcome.failed.append((" ".join(command), said[-1]))
         seed += step.seeds_a_run
+
+
+def run(command: list[str], *, within: float = STEP_SECONDS, grace: float = END_SECONDS) -> tuple[bool, list[str]]:
+    """Whether a command did well within the time, and what it said.
+
+    It has a process group of its own, with the brokers that it starts. Interrupted, it ends these itself; where it does
+    not, or is at its end and left some, they are killed: what runs on would be felt by all steps that follow.
+    """
+    try:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0
+        )  # fmt: skip
+    except FileNotFoundError:
+        return False, [f"(there is no {command[0]})"]
+    late = False
+    try:
+        with process:
+            try:
+                output, _ = process.communicate(timeout=within)
+            except (subprocess.TimeoutExpired, KeyboardInterrupt) as error:
+                late = True
+                process.send_signal(signal.SIGINT)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.communicate(timeout=grace)
+                _kill_group(process.pid)
+                output, _ = process.communicate()
+                if isinstance(error, KeyboardInterrupt):
+                    raise
+    finally:
+        _kill_group(process.pid)
+    said = output.strip().splitlines()
+    if late:
+        return False, [*said, f"(it took more than {within:g} s)"]
+    return process.returncode == 0, said or ["(it said nothing)"]
+
+
+def _kill_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
 
 
 def main() -> int:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from compat.torture.soak import STEPS, Outcome, Step, run_step, total
+import os
+import select
+import sys
+
+import pytest
+
+from compat.torture.soak import STEPS, Outcome, Step, run, run_step, total
 from kbroker.testing.crash_sweep import Report
 
 
@@ -23,4 +29,33 @@ def test_a_step_is_run_once_at_least_and_names_what_failed() -> None:
     outcome = Outcome(broken)
     run_step(broken, outcome, seconds=0, first_seed=7)
     assert len(outcome.failed) == 1
-    assert f"FAILED python -m {step.module} --no-such-option --seed 7" in str(outcome)
+    assert f"FAILED {sys.executable} -m {step.module} --no-such-option --seed 7" in str(outcome)
+
+
+def ends(process: int) -> bool:
+    """Whether a process is gone, or is a moment later."""
+    try:
+        descriptor = os.pidfd_open(process)
+    except ProcessLookupError:
+        return True
+    with os.fdopen(descriptor) as handle:
+        return bool(select.select([handle], [], [], 10)[0])
+
+
+@pytest.mark.parametrize("trap", ["true", "trap '' INT"], ids=["interrupted", "killed"])
+def test_a_step_that_takes_too_long_is_ended_with_all_that_it_started(trap: str) -> None:
+    passed, said = run(["bash", "-c", f"{trap}; sleep 300 & echo $!; wait"], within=0.5, grace=0.5)
+    assert (passed, said[1:]) == (False, ["(it took more than 0.5 s)"])
+    assert ends(int(said[0]))
+
+
+def test_what_a_step_leaves_behind_is_ended() -> None:
+    passed, said = run(["bash", "-c", "sleep 300 >&- 2>&- & echo $!"])
+    assert passed
+    assert ends(int(said[0]))
+
+
+def test_what_cannot_be_run_has_failed() -> None:
+    assert run(["/nowhere/python", "-m", "compat"]) == (False, ["(there is no /nowhere/python)"])
+    assert run(["false"]) == (False, ["(it said nothing)"])
+    assert run(["echo", "well"]) == (True, ["well"])
