@@ -1,15 +1,22 @@
-"""The pages that are generated from the code say what the code says, and the README names only what exists."""
+"""The pages that are generated from the code say what the code says, and all pages name only what exists."""
 
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from kbroker.cli import _parser
+
 ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    str(page.relative_to(ROOT))
+    for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("changes/*.md"), ROOT / "compat/README.md")
+)
 
 
 @pytest.mark.parametrize(
@@ -25,18 +32,48 @@ def test_a_generated_page_is_up_to_date(module: str, page: str) -> None:
     assert (ROOT / "docs" / page).read_text() == made, "run `make docs`"
 
 
-@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md"])
-def test_links_lead_to_files_that_exist(page: str) -> None:
-    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text())
-    missing = [link for link in links if not (ROOT / link).exists()]
-    assert not missing
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files_and_headings_that_exist(page: str) -> None:
+    path = ROOT / page
+    for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+        if re.match("https?:", link):
+            continue
+        name, _, heading = link.partition("#")
+        target = path.parent / name if name else path
+        assert target.exists(), link
+        assert not heading or heading in headings(target), link
 
 
-def test_commands_of_the_readme_exist() -> None:
-    text = (ROOT / "README.md").read_text()
-    stems = {path.stem.replace("_", "-") for path in (ROOT / "kbroker" / "cli").glob("[a-z]*.py")}
-    used = set(re.findall(r"^kbroker ([a-z-]+)", text, re.MULTILINE))
-    assert used
-    assert used <= stems
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert set(re.findall(r"\bmake ([a-z]+)\b", text)) <= targets | {"and"}
+def headings(page: Path) -> set[str]:
+    """The names that headings of a page have in links."""
+    found = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in found}
+
+
+def commands(page: str) -> list[list[str]]:
+    """The command lines of kbroker in a page's examples, as words."""
+    examples = re.findall(r"^```\w*\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    lines = "\n".join(examples).replace("\\\n", " ").splitlines()
+    parts = [part.strip() for line in lines for part in re.split(r"\||&&?", line.partition(" #")[0])]
+    return [shlex.split(part)[1:] for part in parts if part.startswith("kbroker ")]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
+def test_commands_in_examples_are_taken_as_they_stand(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in commands(page):
+        try:
+            _parser(words).parse_args(words)
+        except SystemExit:
+            pytest.fail(f"kbroker {shlex.join(words)}: {capsys.readouterr().err}")
+
+
+def test_the_examples_are_looked_at() -> None:
+    with_commands = {page for page in PAGES if commands(page)}
+    assert {"README.md", "docs/cli.md", "docs/spark.md", "docs/tiered-storage.md"} <= with_commands
+
+
+def test_what_is_made_is_what_the_makefile_makes() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    used = {(page, name) for page in PAGES for name in re.findall(r"`make ([a-z-]+)\b", (ROOT / page).read_text())}
+    assert {page for page, _ in used} >= {"README.md", "docs/spark.md"}
+    assert {(page, name) for page, name in used if name not in targets} == set()
