@@ -18,6 +18,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -110,18 +111,17 @@ def wait_until_written(servers: str, count: int, *, timeout_s: float = 60) -> in
 
 def read_all(servers: str) -> dict[int, list[tuple[bytes, bytes]]]:
     """Every record of every partition, in the order of the log, by an assigned kafka-python consumer."""
-    consumer = KafkaConsumer(bootstrap_servers=servers, group_id=None, enable_auto_commit=False)
-    partitions = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
-    ends = consumer.end_offsets(partitions)
-    consumer.assign(partitions)
-    consumer.seek_to_beginning(*partitions)
-    found: dict[int, list[tuple[bytes, bytes]]] = {index: [] for index in range(PARTITIONS)}
-    while any(len(found[each.partition]) < end for each, end in ends.items()):
-        batch = consumer.poll(timeout_ms=10_000)
-        assert batch, f"nothing more comes: { ({key: len(part) for key, part in found.items()}) } of {ends}"
-        for each, records in batch.items():
-            found[each.partition] += [(record.key, record.value) for record in records]
-    consumer.close()
+    with closing(KafkaConsumer(bootstrap_servers=servers, group_id=None, enable_auto_commit=False)) as consumer:
+        partitions = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
+        ends = consumer.end_offsets(partitions)
+        consumer.assign(partitions)
+        consumer.seek_to_beginning(*partitions)
+        found: dict[int, list[tuple[bytes, bytes]]] = {index: [] for index in range(PARTITIONS)}
+        while any(len(found[each.partition]) < end for each, end in ends.items()):
+            batch = consumer.poll(timeout_ms=10_000)
+            assert batch, f"nothing more comes: { ({key: len(part) for key, part in found.items()}) } of {ends}"
+            for each, records in batch.items():
+                found[each.partition] += [(record.key, record.value) for record in records]
     return found
 
 
@@ -131,9 +131,8 @@ def run(broker: Broker, *, count: int = LEAST_LINES, kills: int = 1) -> Result:
     source = source_file()
     lines = input_lines(source, count)
     broker.start()
-    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-    admin.create_topics({TOPIC: {"num_partitions": PARTITIONS, "replication_factor": 1}}, wait_for_metadata=True)
-    admin.close()
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
+        admin.create_topics({TOPIC: {"num_partitions": PARTITIONS, "replication_factor": 1}}, wait_for_metadata=True)
     with tempfile.TemporaryFile() as complaints:
         before = _produce_and_kill(broker, lines, kills, complaints)
     found = read_all(broker.bootstrap_servers)

@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -202,12 +203,13 @@ class Watch:
 
 def write(servers: str, lines: Sequence[bytes], written: dict[int, list[Record]]) -> None:
     """Write lines by their keys, and add them to what each partition holds, in order."""
-    producer = KafkaProducer(bootstrap_servers=servers, linger_ms=20, compression_type="zstd", acks="all")
-    sent = []
-    for line in lines:
-        key, _, value = line.partition(b"|")
-        sent.append((producer.send(TOPIC, value, key), (key, value)))
-    producer.close()
+    with closing(
+        KafkaProducer(bootstrap_servers=servers, linger_ms=20, compression_type="zstd", acks="all")
+    ) as producer:
+        sent = []
+        for line in lines:
+            key, _, value = line.partition(b"|")
+            sent.append((producer.send(TOPIC, value, key), (key, value)))
     told = [(future.get(timeout=30), record) for future, record in sent]
     for place, record in sorted(told, key=lambda each: (each[0].partition, each[0].offset)):
         assert place.offset == len(written[place.partition])
@@ -221,9 +223,8 @@ def run(broker: Broker, *, count: int = LEAST_LINES) -> Result:
     lines = input_lines(source, count)
     broker.start()
     servers = broker.bootstrap_servers
-    admin = KafkaAdminClient(bootstrap_servers=servers)
-    admin.create_topics({TOPIC: {"num_partitions": PARTITIONS, "replication_factor": 1}}, wait_for_metadata=True)
-    admin.close()
+    with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
+        admin.create_topics({TOPIC: {"num_partitions": PARTITIONS, "replication_factor": 1}}, wait_for_metadata=True)
     await_coordinator(servers, GROUP)
     written: dict[int, list[Record]] = {partition: [] for partition in range(PARTITIONS)}
     ledger, watch, members = Ledger(), Watch(servers), list[MemberProcess]()

@@ -99,7 +99,7 @@ def test_m8_a_broker_that_dies_while_it_deletes_leaves_nothing(
         broker.stop()
     monkeypatch.setenv(DIES_AT, point)
     dying = BrokerProcess(filled, *QUICK, module=DYING).wait_until_ready()
-    delete_topic(dying, "orders")
+    delete_topic(dying, "orders", may_die=True)
     assert_dies(dying)
     assert remote_files(filled)
     with BrokerProcess(filled, *QUICK) as broker:

@@ -10,7 +10,7 @@ import socket
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import KafkaConsumer, KafkaProducer, TopicPartition
     from kafka.admin import KafkaAdminClient, NewTopic
+    from kafka.errors import KafkaConnectionError
 
 QUICK = (
     "--override",
@@ -55,37 +56,37 @@ def address(broker: BrokerProcess) -> str:
 
 
 def create_topic(broker: BrokerProcess, name: str) -> None:
-    admin = KafkaAdminClient(bootstrap_servers=address(broker))
-    configs = {"remote.storage.enable": "true", "segment.bytes": str(SEGMENT_BYTES), "local.retention.bytes": "1"}
-    admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1, topic_configs=configs)])
-    admin.close()
+    with closing(KafkaAdminClient(bootstrap_servers=address(broker))) as admin:
+        configs = {"remote.storage.enable": "true", "segment.bytes": str(SEGMENT_BYTES), "local.retention.bytes": "1"}
+        admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1, topic_configs=configs)])
 
 
-def delete_topic(broker: BrokerProcess, name: str) -> None:
-    admin = KafkaAdminClient(bootstrap_servers=address(broker))
-    admin.delete_topics([name])
-    admin.close()
+def delete_topic(broker: BrokerProcess, name: str, *, may_die: bool = False) -> None:
+    """A broker that may die of it may do so before it answers."""
+    with (
+        closing(KafkaAdminClient(bootstrap_servers=address(broker))) as admin,
+        suppress(*[KafkaConnectionError] * may_die),
+    ):
+        admin.delete_topics([name])
 
 
 def produce(broker: BrokerProcess, topic: str, start: int, end: int) -> None:
-    producer = KafkaProducer(bootstrap_servers=address(broker), acks="all")
-    sent = [producer.send(topic, value(number)) for number in range(start, end)]
-    assert [one.get(timeout=WAIT_S).offset for one in sent] == list(range(start, end))
-    producer.close()
+    with closing(KafkaProducer(bootstrap_servers=address(broker), acks="all")) as producer:
+        sent = [producer.send(topic, value(number)) for number in range(start, end)]
+        assert [one.get(timeout=WAIT_S).offset for one in sent] == list(range(start, end))
 
 
 def consume(broker: BrokerProcess, topic: str, count: int) -> None:
     """Read from offset 0 and compare every record."""
-    consumer = KafkaConsumer(
-        bootstrap_servers=address(broker), auto_offset_reset="none", consumer_timeout_ms=WAIT_S * 1000
-    )
-    partition = TopicPartition(topic, 0)
-    consumer.assign([partition])
-    consumer.seek(partition, 0)
-    for number in range(count):
-        record = next(consumer)
-        assert (record.offset, record.value) == (number, value(number))
-    consumer.close()
+    with closing(
+        KafkaConsumer(bootstrap_servers=address(broker), auto_offset_reset="none", consumer_timeout_ms=WAIT_S * 1000)
+    ) as consumer:
+        partition = TopicPartition(topic, 0)
+        consumer.assign([partition])
+        consumer.seek(partition, 0)
+        for number in range(count):
+            record = next(consumer)
+            assert (record.offset, record.value) == (number, value(number))
 
 
 def local_bytes(directory: Path, topic: str) -> int:
@@ -150,12 +151,13 @@ def test_a_log_begins_where_it_did_though_all_metadata_of_the_tier_is_lost(tmp_p
         with BrokerProcess(directory, *QUICK) as broker:
             produce(broker, "orders", begun * RECORDS, (begun + 1) * RECORDS)
             until(broker, lambda: local_bytes(directory, "orders") < SEGMENT_BYTES)
-            consumer = KafkaConsumer(bootstrap_servers=address(broker))
-            assert consumer.beginning_offsets([partition]) == {partition: 0}, begun
-            consumer.close()
+            with closing(KafkaConsumer(bootstrap_servers=address(broker))) as consumer:
+                assert consumer.beginning_offsets([partition]) == {partition: 0}, begun
             assert broker.stop()[0] == 0
-    with BrokerProcess(directory, *QUICK) as broker:
-        consumer = KafkaConsumer(bootstrap_servers=address(broker), consumer_timeout_ms=WAIT_S * 1000)
+    with (
+        BrokerProcess(directory, *QUICK) as broker,
+        closing(KafkaConsumer(bootstrap_servers=address(broker), consumer_timeout_ms=WAIT_S * 1000)) as consumer,
+    ):
         assert consumer.beginning_offsets([partition]) == {partition: 0}
         consumer.assign([partition])
         for number in range(RECORDS, 3 * RECORDS):
@@ -163,7 +165,6 @@ def test_a_log_begins_where_it_did_though_all_metadata_of_the_tier_is_lost(tmp_p
                 consumer.seek(partition, number)
             record = next(consumer)
             assert (record.offset, record.value) == (number, value(number))
-        consumer.close()
     assert copied < set(remote_files(directory)), "nothing of it is deleted"
 
 

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -102,12 +103,13 @@ def python_clients(servers: str, recorder: Recorder) -> None:
             module.produce(servers, topic, 0, records, codec, idempotent=idempotent)
             module.consume(servers, topic, {0: len(records)})
     recorder.label = kafka_python.name
-    consumer = KafkaConsumer(
-        "captured-kafka-python-zstd", bootstrap_servers=servers, group_id="python", auto_offset_reset="earliest"
-    )
-    assert consumer.poll(timeout_ms=20_000)
-    consumer.commit()
-    consumer.close()
+    with closing(
+        KafkaConsumer(
+            "captured-kafka-python-zstd", bootstrap_servers=servers, group_id="python", auto_offset_reset="earliest"
+        )
+    ) as consumer:
+        assert consumer.poll(timeout_ms=20_000)
+        consumer.commit()
     recorder.label = confluent.name
     member = confluent.consumer(servers, **{"auto.offset.reset": "earliest"})
     member.subscribe(["captured-confluent-kafka-zstd"])
@@ -124,14 +126,13 @@ def admin_clients(servers: str, recorder: Recorder) -> None:
     from kafka.admin import ConfigResource as PythonConfigResource  # noqa: PLC0415
 
     recorder.label = kafka_python.name
-    admin = KafkaAdminClient(bootstrap_servers=servers)
-    admin.create_topics({"captured-admin": {"num_partitions": 1}}, wait_for_metadata=True)
-    admin.create_partitions({"captured-admin": 2})
-    admin.alter_configs([PythonConfigResource("TOPIC", "captured-admin", {"retention.ms": "5000"})])
-    admin.describe_configs([PythonConfigResource("TOPIC", "captured-admin", {"retention.ms": None})])
-    admin.describe_cluster()
-    admin.delete_topics(["captured-admin"])
-    admin.close()
+    with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
+        admin.create_topics({"captured-admin": {"num_partitions": 1}}, wait_for_metadata=True)
+        admin.create_partitions({"captured-admin": 2})
+        admin.alter_configs([PythonConfigResource("TOPIC", "captured-admin", {"retention.ms": "5000"})])
+        admin.describe_configs([PythonConfigResource("TOPIC", "captured-admin", {"retention.ms": None})])
+        admin.describe_cluster()
+        admin.delete_topics(["captured-admin"])
     recorder.label = confluent.name
     other = AdminClient({"bootstrap.servers": servers})
     other.create_topics([NewTopic("captured-other", 1, 1)], operation_timeout=10)["captured-other"].result(10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 from aiokafka import TopicPartition as AioPartition
@@ -37,35 +38,36 @@ from compat.clients.samples import Sample, samples
 
 def test_kafka_python_administers(broker: Broker, new_topic_name: Callable[[str], str]) -> None:
     name = new_topic_name("kafka-python-admin")
-    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-    created = {name: {"num_partitions": 2, "replication_factor": 1, "configs": {"retention.ms": "1000000"}}}
-    admin.create_topics(created, wait_for_metadata=True)
-    with pytest.raises(TopicAlreadyExistsError):
-        admin.create_topics(created)
-    assert name in {topic["name"] for topic in admin.describe_topics()}
-    admin.create_partitions({name: 5})
-    described = admin.describe_topics([name])[0]
-    assert sorted(partition["partition_index"] for partition in described["partitions"]) == list(range(5))
-    admin.alter_configs([PythonConfigResource("TOPIC", name, {"retention.ms": "5000", "segment.ms": "70000"})])
-    changed = admin.describe_configs([PythonConfigResource("TOPIC", name)], config_filter="modified")["topic"][name]
-    assert {key: config["value"] for key, config in changed.items()} == {"retention.ms": "5000", "segment.ms": "70000"}
-    kafka_python.produce(
-        broker.bootstrap_servers, name, 4, samples(20, seed=1, null_headers=False), "none", idempotent=False
-    )
-    partition = TopicPartition(name, 4)
-    deleted = admin.delete_records({partition: 7})
-    assert deleted[partition]["low_watermark"] == 7
-    found = admin.list_partition_offsets({partition: PythonOffsetSpec.EARLIEST})
-    assert found[partition].offset == 7
-    consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap_servers, group_id=None)
-    assert consumer.beginning_offsets([partition]) == {partition: 7}
-    assert consumer.end_offsets([partition]) == {partition: 20}
-    consumer.close()
-    admin.delete_topics([name])
-    with pytest.raises(UnknownTopicOrPartitionError):
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
+        created = {name: {"num_partitions": 2, "replication_factor": 1, "configs": {"retention.ms": "1000000"}}}
+        admin.create_topics(created, wait_for_metadata=True)
+        with pytest.raises(TopicAlreadyExistsError):
+            admin.create_topics(created)
+        assert name in {topic["name"] for topic in admin.describe_topics()}
+        admin.create_partitions({name: 5})
+        described = admin.describe_topics([name])[0]
+        assert sorted(partition["partition_index"] for partition in described["partitions"]) == list(range(5))
+        admin.alter_configs([PythonConfigResource("TOPIC", name, {"retention.ms": "5000", "segment.ms": "70000"})])
+        changed = admin.describe_configs([PythonConfigResource("TOPIC", name)], config_filter="modified")["topic"][name]
+        assert {key: config["value"] for key, config in changed.items()} == {
+            "retention.ms": "5000",
+            "segment.ms": "70000",
+        }
+        kafka_python.produce(
+            broker.bootstrap_servers, name, 4, samples(20, seed=1, null_headers=False), "none", idempotent=False
+        )
+        partition = TopicPartition(name, 4)
+        deleted = admin.delete_records({partition: 7})
+        assert deleted[partition]["low_watermark"] == 7
+        found = admin.list_partition_offsets({partition: PythonOffsetSpec.EARLIEST})
+        assert found[partition].offset == 7
+        with closing(KafkaConsumer(bootstrap_servers=broker.bootstrap_servers, group_id=None)) as consumer:
+            assert consumer.beginning_offsets([partition]) == {partition: 7}
+            assert consumer.end_offsets([partition]) == {partition: 20}
         admin.delete_topics([name])
-    assert admin.describe_cluster()["cluster_id"]
-    admin.close()
+        with pytest.raises(UnknownTopicOrPartitionError):
+            admin.delete_topics([name])
+        assert admin.describe_cluster()["cluster_id"]
 
 
 def test_confluent_administers(broker: Broker, new_topic_name: Callable[[str], str]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 from aiokafka import AIOKafkaConsumer
@@ -36,24 +37,25 @@ def dated(broker: Broker, new_topic: NewTopic) -> str:
 
 
 def test_kafka_python_seeks_and_asks_for_times_and_ends(broker: Broker, dated: str) -> None:
-    consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap_servers, group_id=None, enable_auto_commit=False)
-    full, empty = TopicPartition(dated, 0), TopicPartition(dated, 1)
-    consumer.assign([full, empty])
-    assert consumer.beginning_offsets([full, empty]) == {full: 0, empty: 0}
-    assert consumer.end_offsets([full, empty]) == {full: COUNT, empty: 0}
-    found = consumer.offsets_for_times({full: START_MS + 30_500, empty: START_MS})
-    assert (found[full].offset, found[full].timestamp) == (31, START_MS + 31_000)
-    assert found[empty] is None
-    assert consumer.offsets_for_times({full: START_MS + 10**9})[full] is None
-    consumer.seek(empty, 0)
-    for offset in (0, 19, 20, 21, 49):
-        consumer.seek(full, offset)
-        first = next(consumer)
-        assert (first.offset, first.value) == (offset, b"value %d" % offset)
-    consumer.seek_to_end(full)
-    assert consumer.position(full) == COUNT
-    assert consumer.partitions_for_topic(dated) == {0, 1}
-    consumer.close()
+    with closing(
+        KafkaConsumer(bootstrap_servers=broker.bootstrap_servers, group_id=None, enable_auto_commit=False)
+    ) as consumer:
+        full, empty = TopicPartition(dated, 0), TopicPartition(dated, 1)
+        consumer.assign([full, empty])
+        assert consumer.beginning_offsets([full, empty]) == {full: 0, empty: 0}
+        assert consumer.end_offsets([full, empty]) == {full: COUNT, empty: 0}
+        found = consumer.offsets_for_times({full: START_MS + 30_500, empty: START_MS})
+        assert (found[full].offset, found[full].timestamp) == (31, START_MS + 31_000)
+        assert found[empty] is None
+        assert consumer.offsets_for_times({full: START_MS + 10**9})[full] is None
+        consumer.seek(empty, 0)
+        for offset in (0, 19, 20, 21, 49):
+            consumer.seek(full, offset)
+            first = next(consumer)
+            assert (first.offset, first.value) == (offset, b"value %d" % offset)
+        consumer.seek_to_end(full)
+        assert consumer.position(full) == COUNT
+        assert consumer.partitions_for_topic(dated) == {0, 1}
 
 
 def test_confluent_seeks_and_asks_for_times_and_ends(broker: Broker, dated: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from textwrap import dedent
 
@@ -74,13 +75,13 @@ def test_clients_produce_and_consume_and_the_health_check_agrees(container: Cont
     with container.running(RUN, **LOOPBACK) as running:
         running.wait_for(READY)
         address = f"127.0.0.1:{running.port()}"
-        producer = KafkaProducer(bootstrap_servers=address)
-        producer.send("greetings", b"hello").get(timeout=20)
-        producer.close()
-        consumer = KafkaConsumer(bootstrap_servers=address, auto_offset_reset="earliest", consumer_timeout_ms=20_000)
-        consumer.assign([TopicPartition("greetings", 0)])
-        assert next(consumer).value == b"hello"
-        consumer.close()
+        with closing(KafkaProducer(bootstrap_servers=address)) as producer:
+            producer.send("greetings", b"hello").get(timeout=20)
+        with closing(
+            KafkaConsumer(bootstrap_servers=address, auto_offset_reset="earliest", consumer_timeout_ms=20_000)
+        ) as consumer:
+            consumer.assign([TopicPartition("greetings", 0)])
+            assert next(consumer).value == b"hello"
         code, said = container.run(HEALTH)
         assert (code, said[:8]) == (0, "healthy:"), said
         running.stop(signal.SIGKILL)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -53,10 +54,9 @@ def topic(broker: Broker, new_topic_name: Callable[[str], str]) -> str:
     # Its records are old: retention must not meet them between two questions.
     keep = ("--config", "retention.ms=-1")
     ours(broker, "topic", "--create", "--topic", name, "--partitions", "3", *keep)
-    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
-    for number in range(10):
-        producer.send(name, b"value", partition=0, timestamp_ms=1_700_000_000_000 + number).get(20)
-    producer.close()
+    with closing(KafkaProducer(bootstrap_servers=broker.bootstrap_servers)) as producer:
+        for number in range(10):
+            producer.send(name, b"value", partition=0, timestamp_ms=1_700_000_000_000 + number).get(20)
     return name
 
 
@@ -73,9 +73,8 @@ def member(broker: Broker, topic: str) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def empty(broker: Broker, topic: str) -> str:
     """The name of a group without members."""
-    consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap_servers, group_id="lines-empty")
-    consumer.commit({TopicPartition(topic, index): OffsetAndMetadata(index, "", -1) for index in range(3)})
-    consumer.close()
+    with closing(KafkaConsumer(bootstrap_servers=broker.bootstrap_servers, group_id="lines-empty")) as consumer:
+        consumer.commit({TopicPartition(topic, index): OffsetAndMetadata(index, "", -1) for index in range(3)})
     return "lines-empty"
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -131,21 +132,20 @@ def coordinate(broker: KbrokerProcess | KafkaNode) -> None:
     """Everything that classic groups leave in the log: members, offsets with metadata, and what deletes them."""
     create(broker, "read", partitions=3)
     servers = broker.bootstrap_servers
-    simple = KafkaConsumer(bootstrap_servers=servers, group_id="simple")
-    simple.commit({TopicPartition("read", 0): OffsetAndMetadata(5, 'noted \u00e9 "so"', 0)})
-    simple.close()
+    with closing(KafkaConsumer(bootstrap_servers=servers, group_id="simple")) as simple:
+        simple.commit({TopicPartition("read", 0): OffsetAndMetadata(5, 'noted \u00e9 "so"', 0)})
     for name, settings in (
         ("plain", {"client_id": "one"}),
         ("static", {"group_instance_id": "first", "session_timeout_ms": 10_000}),
     ):
-        member = KafkaConsumer("read", bootstrap_servers=servers, group_id=name, **settings)
-        _until(lambda member=member: len(member.assignment()) == 3, lambda member=member: member.poll(timeout_ms=100))
-        member.commit({TopicPartition("read", index): OffsetAndMetadata(index, "", -1) for index in range(3)})
-        member.close()
-    admin = KafkaAdminClient(bootstrap_servers=servers)
-    admin.delete_group_offsets("plain", [TopicPartition("read", 1)])
-    admin.delete_groups(["simple"])
-    admin.close()
+        with closing(KafkaConsumer("read", bootstrap_servers=servers, group_id=name, **settings)) as member:
+            _until(
+                lambda member=member: len(member.assignment()) == 3, lambda member=member: member.poll(timeout_ms=100)
+            )
+            member.commit({TopicPartition("read", index): OffsetAndMetadata(index, "", -1) for index in range(3)})
+    with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
+        admin.delete_group_offsets("plain", [TopicPartition("read", 1)])
+        admin.delete_groups(["simple"])
 
 
 def coordinate_newly(servers: str) -> None:

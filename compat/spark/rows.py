@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import closing
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
@@ -67,9 +68,8 @@ def _headers(headers: Iterable[Any] | None) -> tuple[tuple[str, bytes | None], .
 
 def consumed(servers: str, topic: str, partitions: int) -> Records:
     """All of a topic, by kafka-python."""
-    consumer = KafkaConsumer(bootstrap_servers=servers, group_id=None)
-    ends = consumer.end_offsets([TopicPartition(topic, partition) for partition in range(partitions)])
-    consumer.close()
+    with closing(KafkaConsumer(bootstrap_servers=servers, group_id=None)) as consumer:
+        ends = consumer.end_offsets([TopicPartition(topic, partition) for partition in range(partitions)])
     return kafka_python.consume(servers, topic, {place.partition: end for place, end in ends.items()})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,24 +35,20 @@ class Sound(NamedTuple):
 def fill(broker: BrokerProcess) -> None:
     """Partition 0 over several segments, idempotent; 1 with every codec; committed offsets; a deleted topic."""
     servers = f"{broker.host}:{broker.port}"
-    admin = KafkaAdminClient(bootstrap_servers=servers)
-    configs = {"segment.bytes": "1048576", "retention.ms": "-1", "index.interval.bytes": "4096"}
-    admin.create_topics({TOPIC: {"num_partitions": 2, "replication_factor": 1, "configs": configs}})
-    admin.create_topics({"gone": {"num_partitions": 1, "replication_factor": 1}})
-    producer = KafkaProducer(bootstrap_servers=servers, batch_size=8_000)
-    for number in range(2_400):
-        producer.send(TOPIC, b"%d" % number * 250, key=b"k%d" % number, partition=0)
-    producer.close()
-    for codec in (None, "gzip", "snappy", "lz4", "zstd"):
-        producer = KafkaProducer(bootstrap_servers=servers, compression_type=codec)
-        for number in range(50):
-            producer.send(TOPIC, b"even " * 40, headers=[("n", b"%d" % number)], partition=1)
-        producer.close()
-    consumer = KafkaConsumer(bootstrap_servers=servers, group_id="readers")
-    consumer.commit({TopicPartition(TOPIC, 0): OffsetAndMetadata(7, "", -1)})
-    consumer.close()
-    admin.delete_topics(["gone"])
-    admin.close()
+    with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
+        configs = {"segment.bytes": "1048576", "retention.ms": "-1", "index.interval.bytes": "4096"}
+        admin.create_topics({TOPIC: {"num_partitions": 2, "replication_factor": 1, "configs": configs}})
+        admin.create_topics({"gone": {"num_partitions": 1, "replication_factor": 1}})
+        with closing(KafkaProducer(bootstrap_servers=servers, batch_size=8_000)) as producer:
+            for number in range(2_400):
+                producer.send(TOPIC, b"%d" % number * 250, key=b"k%d" % number, partition=0)
+        for codec in (None, "gzip", "snappy", "lz4", "zstd"):
+            with closing(KafkaProducer(bootstrap_servers=servers, compression_type=codec)) as producer:
+                for number in range(50):
+                    producer.send(TOPIC, b"even " * 40, headers=[("n", b"%d" % number)], partition=1)
+        with closing(KafkaConsumer(bootstrap_servers=servers, group_id="readers")) as consumer:
+            consumer.commit({TopicPartition(TOPIC, 0): OffsetAndMetadata(7, "", -1)})
+        admin.delete_topics(["gone"])
 
 
 def make_sound(root: Path) -> Sound:
@@ -62,10 +59,9 @@ def make_sound(root: Path) -> Sound:
         fill(broker)
         assert broker.stop()[0] in {0, 143}
     with BrokerProcess(live, *overrides) as broker:
-        producer = KafkaProducer(bootstrap_servers=f"{broker.host}:{broker.port}")
-        for number in range(20):
-            producer.send(TOPIC, b"again %d" % number, partition=number % 2).get(20)
-        producer.close()
+        with closing(KafkaProducer(bootstrap_servers=f"{broker.host}:{broker.port}")) as producer:
+            for number in range(20):
+                producer.send(TOPIC, b"again %d" % number, partition=number % 2).get(20)
         assert broker.stop()[0] in {0, 143}
     shutil.copytree(live, root / "stopped")
     with BrokerProcess(live, *overrides) as broker:

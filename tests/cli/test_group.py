@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from tests.cli.conftest import Done, Run
 
@@ -23,17 +23,13 @@ Group = Callable[..., Done]
 @pytest.fixture(scope="module")
 def topic(broker: str) -> str:
     """Two partitions: 0 holds ten records, one an hour from START_MS on; 1 is empty."""
-    producer = KafkaProducer(bootstrap_servers=broker)
-    producer.close()
-    from kafka.admin import KafkaAdminClient
-
-    admin = KafkaAdminClient(bootstrap_servers=broker)
-    admin.create_topics({"grouped": {"num_partitions": 2, "replication_factor": 1, "configs": {"retention.ms": "-1"}}})
-    admin.close()
-    producer = KafkaProducer(bootstrap_servers=broker)
-    for number in range(RECORDS):
-        producer.send("grouped", b"%d" % number, partition=0, timestamp_ms=START_MS + number * HOUR_MS).get(20)
-    producer.close()
+    with closing(KafkaAdminClient(bootstrap_servers=broker)) as admin:
+        admin.create_topics(
+            {"grouped": {"num_partitions": 2, "replication_factor": 1, "configs": {"retention.ms": "-1"}}}
+        )
+    with closing(KafkaProducer(bootstrap_servers=broker)) as producer:
+        for number in range(RECORDS):
+            producer.send("grouped", b"%d" % number, partition=0, timestamp_ms=START_MS + number * HOUR_MS).get(20)
     return "grouped"
 
 

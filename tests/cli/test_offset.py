@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 from kafka import KafkaProducer
@@ -21,15 +22,13 @@ def topic(broker: str) -> str:
     """Three partitions with 3, 1 and no records; the newest of 0 is its second."""
     from kafka.admin import KafkaAdminClient
 
-    admin = KafkaAdminClient(bootstrap_servers=broker)
-    configs = {"retention.ms": "-1"}
-    admin.create_topics({"located": {"num_partitions": 3, "replication_factor": 1, "configs": configs}})
-    admin.create_topics({"located-too": {"num_partitions": 1, "replication_factor": 1}})
-    admin.close()
-    producer = KafkaProducer(bootstrap_servers=broker)
-    for index, timestamp in ((0, 0), (0, 9_000), (0, 5_000), (1, 1_000)):
-        producer.send("located", b"v", partition=index, timestamp_ms=START_MS + timestamp).get(20)
-    producer.close()
+    with closing(KafkaAdminClient(bootstrap_servers=broker)) as admin:
+        configs = {"retention.ms": "-1"}
+        admin.create_topics({"located": {"num_partitions": 3, "replication_factor": 1, "configs": configs}})
+        admin.create_topics({"located-too": {"num_partitions": 1, "replication_factor": 1}})
+    with closing(KafkaProducer(bootstrap_servers=broker)) as producer:
+        for index, timestamp in ((0, 0), (0, 9_000), (0, 5_000), (1, 1_000)):
+            producer.send("located", b"v", partition=index, timestamp_ms=START_MS + timestamp).get(20)
     return "located"
 
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +120,8 @@ def test_what_cannot_be_read_is_counted_and_hides_nothing(run: Run, site: Site) 
     with TieredBroker(site) as served:
         assert run("tier", "flush", "-b", served.address, "-t", WARM).code == 0
         before = listed(run, site, "--all")
-        producer = KafkaProducer(bootstrap_servers=served.address)
-        producer.send(REMOTE_LOG_METADATA_TOPIC, b"\x01\x63garbage", partition=0).get(20)
-        producer.close()
+        with closing(KafkaProducer(bootstrap_servers=served.address)) as producer:
+            producer.send(REMOTE_LOG_METADATA_TOPIC, b"\x01\x63garbage", partition=0).get(20)
         for words in (["-b", served.address], ["--data-dir", site.data]):
             done = run("tier", "ls", "--all", "--format", "json", *words)
             assert [json.loads(line) for line in done.lines] == before
@@ -267,33 +267,31 @@ def test_the_store_has_to_be_named(run: Run, tiered: Served) -> None:
 
 
 def test_a_flush_has_the_tier_take_the_active_segment_too(run: Run, tiered: Served) -> None:
-    admin = KafkaAdminClient(bootstrap_servers=tiered.address)
-    admin.create_topics({"flushed": {"num_partitions": 2, "replication_factor": 1, "configs": TIERED}})
-    for first in (0, 7):
-        fill(tiered, "flushed", first=first, count=7)
-        (done, empty) = objects_of(run("tier", "flush", "-b", tiered.address, "-t", "flushed", "--format", "json"))
-        assert (done["high_watermark"], done["highest_offset_in_remote_storage"]) == (first + 7, first + 6)
-        assert (empty["high_watermark"], empty["is_done"]) == (0, True)
-    again = run("tier", "flush", "-b", tiered.address, "-t", "flushed")
-    assert (again.code, again.lines[1].split()) == (0, ["flushed", "0", "14", "13", "yes"])
-    assert len(objects_of(run("tier", "ls", "-b", tiered.address, "-t", "flushed", "--format", "json"))) == 2
-    admin.delete_topics(["flushed"])
-    admin.close()
+    with closing(KafkaAdminClient(bootstrap_servers=tiered.address)) as admin:
+        admin.create_topics({"flushed": {"num_partitions": 2, "replication_factor": 1, "configs": TIERED}})
+        for first in (0, 7):
+            fill(tiered, "flushed", first=first, count=7)
+            (done, empty) = objects_of(run("tier", "flush", "-b", tiered.address, "-t", "flushed", "--format", "json"))
+            assert (done["high_watermark"], done["highest_offset_in_remote_storage"]) == (first + 7, first + 6)
+            assert (empty["high_watermark"], empty["is_done"]) == (0, True)
+        again = run("tier", "flush", "-b", tiered.address, "-t", "flushed")
+        assert (again.code, again.lines[1].split()) == (0, ["flushed", "0", "14", "13", "yes"])
+        assert len(objects_of(run("tier", "ls", "-b", tiered.address, "-t", "flushed", "--format", "json"))) == 2
+        admin.delete_topics(["flushed"])
 
 
 def test_what_would_never_be_copied_is_refused(run: Run, tiered: Served) -> None:
-    admin = KafkaAdminClient(bootstrap_servers=tiered.address)
-    configs = {**TIERED, "remote.log.copy.disable": "true"}
-    admin.create_topics({"uncopied": {"num_partitions": 1, "replication_factor": 1, "configs": configs}})
-    for topic, reason in (
-        (PLAIN, "topic 'plain' is not tiered: its setting remote.storage.enable is not true"),
-        ("uncopied", "nothing of topic 'uncopied' is copied: its setting remote.log.copy.disable is true"),
-        ("nowhere", "topic 'nowhere' does not exist"),
-    ):
-        assert run("tier", "flush", "-b", tiered.address, "-t", topic) == (1, "", f"kbroker tier: {reason}\n")
-    assert run("tier", "flush", "-b", tiered.address).code == 2
-    admin.delete_topics(["uncopied"])
-    admin.close()
+    with closing(KafkaAdminClient(bootstrap_servers=tiered.address)) as admin:
+        configs = {**TIERED, "remote.log.copy.disable": "true"}
+        admin.create_topics({"uncopied": {"num_partitions": 1, "replication_factor": 1, "configs": configs}})
+        for topic, reason in (
+            (PLAIN, "topic 'plain' is not tiered: its setting remote.storage.enable is not true"),
+            ("uncopied", "nothing of topic 'uncopied' is copied: its setting remote.log.copy.disable is true"),
+            ("nowhere", "topic 'nowhere' does not exist"),
+        ):
+            assert run("tier", "flush", "-b", tiered.address, "-t", topic) == (1, "", f"kbroker tier: {reason}\n")
+        assert run("tier", "flush", "-b", tiered.address).code == 2
+        admin.delete_topics(["uncopied"])
 
 
 # --- why ---
@@ -329,10 +327,9 @@ def test_while_copies_fail_it_is_told_everywhere(run: Run, tmp_path: Path) -> No
     obstacle = tmp_path / "no-directory"
     obstacle.write_text("")
     with TieredBroker(site, "--override", f"rsm.config.dir={obstacle}/tier") as served:
-        admin = KafkaAdminClient(bootstrap_servers=served.address)
-        configs = {**TIERED, "local.retention.bytes": "1"}
-        admin.create_topics({"stuck": {"num_partitions": 1, "replication_factor": 1, "configs": configs}})
-        admin.close()
+        with closing(KafkaAdminClient(bootstrap_servers=served.address)) as admin:
+            configs = {**TIERED, "local.retention.bytes": "1"}
+            admin.create_topics({"stuck": {"num_partitions": 1, "replication_factor": 1, "configs": configs}})
         fill(served, "stuck")
         done = run("tier", "flush", "-b", served.address, "-t", "stuck", "--timeout-ms", "500")
         assert done.code == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -207,10 +208,8 @@ def test_young_remains_are_left_alone(run: Run, scrub: Scrub, site: Site) -> Non
 
 def test_nothing_is_deleted_by_metadata_that_cannot_all_be_read(run: Run, site: Site) -> None:
     left = left_of_deleted(run, site)
-    with TieredBroker(site) as served:
-        producer = KafkaProducer(bootstrap_servers=served.address)
+    with TieredBroker(site) as served, closing(KafkaProducer(bootstrap_servers=served.address)) as producer:
         producer.send(REMOTE_LOG_METADATA_TOPIC, b"garbage", partition=0).get(20)
-        producer.close()
     done = run("tier", "scrub", "--data-dir", site.data, "--delete-orphans")
     assert done.code == 1
     assert "nothing is deleted by metadata that cannot all be read" in done.err

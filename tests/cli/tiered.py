@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from glob import glob
 from http.client import HTTPConnection
 from pathlib import Path
@@ -133,32 +134,34 @@ def value_of(number: int) -> bytes:
 
 def fill(served: Served, topic: str, *, first: int = 0, count: int = RECORDS, partition: int = 0) -> None:
     """Write records, in batches of about 16 KB."""
-    producer = KafkaProducer(bootstrap_servers=served.address)
-    for number in range(first, first + count):
-        producer.send(topic, value_of(number), key=b"k%d" % number, partition=partition, timestamp_ms=1_000 + number)
-    producer.close()
+    with closing(KafkaProducer(bootstrap_servers=served.address)) as producer:
+        for number in range(first, first + count):
+            producer.send(
+                topic, value_of(number), key=b"k%d" % number, partition=partition, timestamp_ms=1_000 + number
+            )
 
 
 def make_site(root: Path) -> Site:
     """Made by a broker that ran twice, so that there are two leader epochs."""
     site = Site(root / "data")
     with TieredBroker(site) as served:
-        admin = KafkaAdminClient(bootstrap_servers=served.address)
-        admin.create_topics(
-            {
-                name: {"num_partitions": 2 if name == COLD else 1, "replication_factor": 1, "configs": configs}
-                for name, configs in TOPICS.items()
-            }
-        )
-        for topic in TOPICS:
-            fill(served, topic, count=3 if topic == SMALL else RECORDS)
-        # Not before: retention closes the active segment at each look then, and the slower the machine writes, the
-        # smaller the segments would be.
-        assert main(["config", "--alter", "-b", served.address, "--topic", COLD, "--add-config", NOTHING_LOCAL]) == 0
-        for topic in (COLD, WARM, SMALL, QUICK, GONE):
-            assert main(["tier", "flush", "-b", served.address, "--topic", topic, "--format", "json"]) == 0
-        admin.delete_topics([GONE])
-        admin.close()
+        with closing(KafkaAdminClient(bootstrap_servers=served.address)) as admin:
+            admin.create_topics(
+                {
+                    name: {"num_partitions": 2 if name == COLD else 1, "replication_factor": 1, "configs": configs}
+                    for name, configs in TOPICS.items()
+                }
+            )
+            for topic in TOPICS:
+                fill(served, topic, count=3 if topic == SMALL else RECORDS)
+            # Not before: retention closes the active segment at each look then, and the slower the machine writes, the
+            # smaller the segments would be.
+            assert (
+                main(["config", "--alter", "-b", served.address, "--topic", COLD, "--add-config", NOTHING_LOCAL]) == 0
+            )
+            for topic in (COLD, WARM, SMALL, QUICK, GONE):
+                assert main(["tier", "flush", "-b", served.address, "--topic", topic, "--format", "json"]) == 0
+            admin.delete_topics([GONE])
         served.until("the deleted topic leaves the tier", lambda: not site.objects(GONE, "log"))
         served.until("expired segments leave the tier", lambda: not site.objects(QUICK, "log"))
     with TieredBroker(site) as served:

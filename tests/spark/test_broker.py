@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -59,18 +59,15 @@ def connected(served: Served) -> Iterator[Counting]:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     """A topic in the tier whose leader was elected twice before its first record."""
     made = Site(tmp_path_factory.mktemp("broker") / "data")
-    with TieredBroker(made) as served:
-        admin = KafkaAdminClient(bootstrap_servers=served.address)
+    with TieredBroker(made) as served, closing(KafkaAdminClient(bootstrap_servers=served.address)) as admin:
         admin.create_topics({TOPIC: {"num_partitions": 1, "replication_factor": 1, "configs": TIERED}})
-        admin.close()
     with TieredBroker(made):
         pass
     with TieredBroker(made) as served:
         fill(served, TOPIC)
         assert main(["tier", "flush", "-b", served.address, "--topic", TOPIC, "--format", "json"]) == 0
-        admin = KafkaAdminClient(bootstrap_servers=served.address)
-        admin.delete_records({TopicPartition(TOPIC, 0): LOG_START})
-        admin.close()
+        with closing(KafkaAdminClient(bootstrap_servers=served.address)) as admin:
+            admin.delete_records({TopicPartition(TOPIC, 0): LOG_START})
     return made
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -35,20 +36,18 @@ GAUGES = [
 
 
 def create(served: Served, topic: str, **configs: str) -> None:
-    admin = KafkaAdminClient(bootstrap_servers=served.address)
-    settings = {**TIERED, **configs}
-    admin.create_topics({topic: {"num_partitions": 2, "replication_factor": 1, "configs": settings}})
-    admin.close()
+    with closing(KafkaAdminClient(bootstrap_servers=served.address)) as admin:
+        settings = {**TIERED, **configs}
+        admin.create_topics({topic: {"num_partitions": 2, "replication_factor": 1, "configs": settings}})
 
 
 def read_all(served: Served, topic: str, count: int) -> None:
-    consumer = KafkaConsumer(bootstrap_servers=served.address)
-    partition = TopicPartition(topic, 0)
-    consumer.assign([partition])
-    consumer.seek(partition, 0)
-    while consumer.position(partition) < count:
-        consumer.poll(timeout_ms=100)
-    consumer.close()
+    with closing(KafkaConsumer(bootstrap_servers=served.address)) as consumer:
+        partition = TopicPartition(topic, 0)
+        consumer.assign([partition])
+        consumer.seek(partition, 0)
+        while consumer.position(partition) < count:
+            consumer.poll(timeout_ms=100)
 
 
 def test_what_the_tier_does_is_counted_by_topic_and_in_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,9 +74,8 @@ def test_what_the_tier_does_is_counted_by_topic_and_in_all(tmp_path: Path, capsy
         for name in (*COUNTERS, *GAUGES):
             assert found[name, None] == found[name, "a"] + found[name, "b"], name
 
-        admin = KafkaAdminClient(bootstrap_servers=served.address)
-        admin.delete_topics(["a"])
-        admin.close()
+        with closing(KafkaAdminClient(bootstrap_servers=served.address)) as admin:
+            admin.delete_topics(["a"])
         served.until("the deleted topic leaves the tier", lambda: not site.objects("a", "log"))
         after = served.metrics()
         assert not [topic for _, topic in after if topic == "a"]
