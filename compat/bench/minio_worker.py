@@ -14,7 +14,6 @@ from typing import TypeVar
 
 from minio import Minio
 
-from compat.bench.frames import fetch_frame
 from compat.bench.tier_worker import Reader
 
 Each = TypeVar("Each")
@@ -22,23 +21,13 @@ RANGE_BYTES = 4 << 20
 ACCESS_KEY, SECRET_KEY = "KBROKER_MINIO_ACCESS_KEY", "KBROKER_MINIO_SECRET_KEY"
 
 
-class LargeReader(Reader):
-    """Fetches one partition, 4 MiB at a time."""
-
-    def __init__(self, servers: str, topic: str, partition: int) -> None:
-        super().__init__(servers, topic)
-        self._partition = partition
-        self._buffer = memoryview(bytearray(2 * RANGE_BYTES))
-
-    def frame(self, offset: int) -> bytes:
-        return fetch_frame(self.topic, self._partition, offset, RANGE_BYTES)
-
-
 def read_partitions(servers: str, topic: str, *, ends: Sequence[int]) -> dict[str, float]:
     """Read each partition from its beginning to its end, all at once, one request in flight for each."""
 
+    readers = [Reader(servers, topic, partition=partition, max_bytes=RANGE_BYTES) for partition in range(len(ends))]
+
     def read(partition: int) -> int:
-        reader, offset, got = LargeReader(servers, topic, partition), 0, 0
+        reader, offset, got = readers[partition], 0, 0
         while offset < ends[partition]:
             offset, size = reader.fetch(offset)
             got += size

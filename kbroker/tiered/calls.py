@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import BinaryIO, Final
 
 from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageError, RemoteStorageManager
@@ -43,7 +44,8 @@ def read_whole(
     ends: list[int] = []
     while len(ends) < _ATTEMPTS:
         with plugin_errors("fetch_log_segment"), closing(storage.fetch_log_segment(segment, start, end - 1)) as stream:
-            while (got := _filled(stream, into[at])) == len(into[at]):
+            fill = stream.fill if isinstance(stream, FillsMemory) else partial(_read_into, stream)
+            while (got := _filled(fill, into[at])) == len(into[at]):
                 on_filled(at)
                 start, at = start + got, at + 1
                 if at == len(into):
@@ -53,14 +55,15 @@ def read_whole(
     raise RemoteStorageError(f"{segment.remote_log_segment_id}: {size} bytes from {start} on ended after {ends}")
 
 
-def _filled(stream: BinaryIO, into: memoryview) -> int:
-    """How many bytes came before the stream has ended, or was full."""
-    got, size = 0, len(into)
-    if isinstance(stream, FillsMemory):
-        while got < size and (received := stream.fill(into[got:])):
-            got += received
-        return got
-    while got < size and (data := stream.read(size - got)):
-        into[got : got + len(data)] = data
-        got += len(data)
+def _filled(fill: Callable[[memoryview], int], into: memoryview) -> int:
+    """How many bytes came before the stream has ended, or the place was full."""
+    got = 0
+    while got < len(into) and (received := fill(into[got:])):
+        got += received
     return got
+
+
+def _read_into(stream: BinaryIO, into: memoryview) -> int:
+    data = stream.read(len(into))
+    into[: len(data)] = data
+    return len(data)

@@ -149,6 +149,16 @@ class ChunkCache:
         """Whether a chunk is there or will be."""
         return ChunkKey(segment.remote_log_segment_id.id, number, self.chunk_bytes) in self._chunks
 
+    @property
+    def most_ahead(self) -> int:
+        """How many chunks may be read ahead at a time, for all readers together."""
+        return self.max_bytes // 2 // self.chunk_bytes
+
+    @property
+    def room_ahead(self) -> int:
+        """How many more."""
+        return 0 if self._waiting else max(0, self.max_bytes // 2 - self.unread_bytes) // self.chunk_bytes
+
     def want_ahead(self, segment: RemoteLogSegmentMetadata, numbers: range) -> bool:
         """Have chunks read by one read that may be asked for next, none of which is known yet; False if there is no
         memory for all of them now.

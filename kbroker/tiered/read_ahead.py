@@ -1,7 +1,7 @@
 """Which chunks are read before they are asked for: those behind what a consumer reads on, across segments' ends.
 
 Each request costs the broker and the store the same whatever its size, so neighbours are asked for together: not one as
-soon as one was used, but several when half of those ahead are missing.
+soon as one was used, but several when half of those ahead are missing, and memory has room for as many.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ def read_ahead(
     segment behind one.
     """
     missing: list[tuple[RemoteLogSegmentMetadata, range]] = []
+    count = min(count, cache.most_ahead)
     enough = -(-count // 2)
     for _ in range(count):
         number += 1
@@ -39,7 +40,7 @@ def read_ahead(
             missing[-1] = (segment, range(missing[-1][1].start, number + 1))
         else:
             missing.append((segment, range(number, number + 1)))
-    if sum(len(numbers) for _, numbers in missing) < enough:
+    if min(sum(len(numbers) for _, numbers in missing), cache.room_ahead) < enough:
         return
     for of_segment, numbers in missing:
         if not cache.want_ahead(of_segment, numbers):

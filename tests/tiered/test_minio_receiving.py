@@ -17,8 +17,10 @@ from kbroker.tiered.api import RetriableRemoteStorageError
 from kbroker.tiered.minio_client import Deadline
 from kbroker.tiered.minio_receiving import receive_into
 
-SIZE = 300_000
+SIZE = 3_000_000
 BODY = Random(1).randbytes(SIZE)
+STOPS = [200_000, 1_700_000, 2_900_000]
+"""Before anybody is woken, in the middle, and where so little is left that each piece wakes."""
 
 Answer = Callable[[socket.socket], None]
 
@@ -68,15 +70,22 @@ def in_pieces(connected: socket.socket) -> None:
         connected.sendall(BODY[start : start + 7_001])
 
 
-def cut_off(connected: socket.socket) -> None:
-    connected.sendall(head() + BODY[:200_000])
-    connected.shutdown(socket.SHUT_WR)
+def cut_off(stop: int) -> Answer:
+    def answer(connected: socket.socket) -> None:
+        connected.sendall(head() + BODY[:stop])
+        connected.shutdown(socket.SHUT_WR)
+
+    return answer
 
 
-def stuck(connected: socket.socket) -> None:
+def stuck(stop: int) -> Answer:
     """Then nothing more, until the client has gone."""
-    connected.sendall(head() + BODY[:200_000])
-    connected.recv(1)
+
+    def answer(connected: socket.socket) -> None:
+        connected.sendall(head() + BODY[:stop])
+        connected.recv(1)
+
+    return answer
 
 
 def in_chunks(connected: socket.socket) -> None:
@@ -104,7 +113,7 @@ def received(response: BaseHTTPResponse, size: int, *, step: int = SIZE) -> byte
 
 
 @pytest.mark.parametrize("answer", [whole, in_pieces, in_chunks])
-@pytest.mark.parametrize("step", [1_000, 8_192, 50_000, SIZE])
+@pytest.mark.parametrize("step", [10_000, 8_192, 50_000, 1_000_000, 2_100_000, SIZE])
 def test_all_of_a_body_arrives_and_its_connection_serves_the_next_request(answer: Answer, step: int) -> None:
     with served(answer, whole, answer) as pool:
         for _ in range(3):
@@ -123,10 +132,11 @@ def test_nothing_is_read_beyond_the_body_however_large_the_place_is() -> None:
         response.release_conn()
 
 
-def test_a_body_that_is_cut_off_ends_where_it_does() -> None:
-    with served(cut_off) as pool:
+@pytest.mark.parametrize("stop", STOPS)
+def test_a_body_that_is_cut_off_ends_where_it_does(stop: int) -> None:
+    with served(cut_off(stop)) as pool:
         response = get(pool)
-        assert received(response, SIZE) == BODY[:200_000]
+        assert received(response, SIZE) == BODY[:stop]
         response.close()
         response.release_conn()
 
@@ -136,19 +146,21 @@ def fill(response: BaseHTTPResponse, memory: memoryview, until: Deadline) -> Non
         memory = memory[got:]
 
 
-def test_what_came_before_a_pause_is_given_and_a_pause_that_is_too_long_is_an_error() -> None:
-    with served(stuck, read_s=0.2) as pool:
+@pytest.mark.parametrize("stop", STOPS)
+def test_what_came_before_a_pause_is_given_and_a_pause_that_is_too_long_is_an_error(stop: int) -> None:
+    with served(stuck(stop), read_s=0.2) as pool:
         response = get(pool)
         memory = memoryview(bytearray(SIZE))
         with pytest.raises(OSError, match="timed out"):
             fill(response, memory, deadline())
-        assert bytes(memory[:200_000]) == BODY[:200_000]
+        assert bytes(memory[:stop]) == BODY[:stop]
         response.close()
         response.release_conn()
 
 
-def test_who_pauses_does_not_outlast_the_deadline() -> None:
-    with served(stuck, read_s=0.5) as pool:
+@pytest.mark.parametrize("stop", STOPS)
+def test_who_pauses_does_not_outlast_the_deadline(stop: int) -> None:
+    with served(stuck(stop), read_s=0.5) as pool:
         response = get(pool)
         memory = memoryview(bytearray(SIZE))
         began = time.monotonic()
@@ -157,3 +169,20 @@ def test_who_pauses_does_not_outlast_the_deadline() -> None:
         assert time.monotonic() - began < 10
         response.close()
         response.release_conn()
+
+
+def test_a_body_that_comes_slowly_comes_whole() -> None:
+    """Less than the system would wake for within the time that a read may pause."""
+
+    def slowly(connected: socket.socket) -> None:
+        connected.sendall(head())
+        for start in range(0, SIZE, 100_000):
+            time.sleep(0.05)
+            connected.sendall(BODY[start : start + 100_000])
+
+    with served(slowly, whole, read_s=0.2) as pool:
+        for _ in range(2):
+            response = get(pool)
+            assert received(response, SIZE) == BODY
+            response.release_conn()
+        assert pool.num_connections == 1

@@ -90,6 +90,25 @@ async def test_only_as_many_are_read_as_there_is_memory_for(autojump_clock: Mock
         assert shelf.cache.unread_bytes == shelf.cache.used_bytes == 3 * CHUNK
 
 
+async def test_who_finds_room_for_less_than_half_waits_until_there_is_more(autojump_clock: MockClock) -> None:
+    """Else requests would become the smaller the more consumers read."""
+    shelf = Shelf(chunks=16)
+    async with shelf.open():
+        ahead(shelf, 0, count=5)
+        ahead(shelf, 0, count=5, segment=1, last_segment=1)
+        await wait_all_tasks_blocked()
+        assert sorted(asked(shelf)) == [(1, 3 * CHUNK), (1, 5 * CHUNK)]
+        for number in (1, 2):
+            await shelf.get(number)
+        ahead(shelf, 3, count=5)
+        await wait_all_tasks_blocked()
+        assert (asked(shelf), shelf.cache.room_ahead) == ([], 2)
+        await shelf.get(3)
+        ahead(shelf, 3, count=5)
+        await wait_all_tasks_blocked()
+        assert asked(shelf) == [(6, 3 * CHUNK)]
+
+
 async def test_what_came_before_a_request_failed_is_there_and_the_rest_is_forgotten(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=20)
     half = 5 * CHUNK // 2
