@@ -3,8 +3,7 @@
 Every chunk lies in a buffer that is mapped by itself, and a new one takes the buffer of one that has gone: fresh memory
 costs a page fault and zeros for each of its pages, which is more than copying them costs, and pieces of many sizes
 leave holes that the C library gives to nobody. The last chunk of a segment may have any size, so buffers are of the
-full size, or half of it, or a quarter, and so on, and some have room to spare. Large ones are of huge pages where the
-system has them.
+full size, or half of it, or a quarter, and so on, and some have room to spare.
 
 Whoever looks at a buffer keeps it: it can be taken again only when the last view of it, or of any part of it, is gone.
 That is not a matter of anybody's bookkeeping but of references, so an answer that is slow to leave, a thread that was
@@ -21,11 +20,9 @@ import mmap
 import weakref
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
-_HUGE_PAGE: Final = 2 << 20
 _SMALLEST: Final = 64 << 10
 """No piece of this size is cut in halves for what is smaller: pages that nobody touches take no memory."""
 
@@ -53,11 +50,7 @@ def watched(memory: mmap.mmap | memoryview, on_end: Callable[[], object]) -> mem
 
 
 def _mapped(size: int) -> mmap.mmap:
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if size >= _HUGE_PAGE:
-        with suppress(OSError, AttributeError):  # a system may have none
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 class ChunkMemory:
