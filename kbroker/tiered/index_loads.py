@@ -4,6 +4,7 @@ end even when these have gone.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from uuid import UUID
 
@@ -26,6 +27,11 @@ class _Load:
         self.ended = trio.Event()
         self.found: RemoteIndexes | None = None
         self.error: RemoteStorageError | None = None
+
+    def have(self, found: RemoteIndexes) -> None:
+        """They are there."""
+        self.found, self.error = found, None
+        self.ended.set()
 
 
 class IndexLoads:
@@ -67,10 +73,18 @@ class IndexLoads:
 
     async def _run(self, segment: RemoteLogSegmentMetadata, load: _Load, *, rebuild: bool) -> None:
         load.error = RetriableRemoteStorageError("the tier is not read now")
+        token = trio.lowlevel.current_trio_token()
+
+        def on_found(found: RemoteIndexes) -> None:
+            # In a thread, which then writes them down: nobody waits for that.
+            with suppress(trio.RunFinishedError):
+                token.run_sync_soon(load.have, found)
+
         try:
-            fetch = self._indexes.rebuild if rebuild else self._indexes.indexes
-            load.found = await self._threads.run_blocking(fetch, segment)
-            load.error = None
+            if rebuild:
+                load.have(await self._threads.run_blocking(self._indexes.rebuild, segment))
+            else:
+                load.have(await self._threads.run_blocking(self._indexes.indexes, segment, on_found))
         except RemoteStorageError as error:
             load.error = without_frames(error)
         finally:

@@ -1,0 +1,81 @@
+"""Indexes for those who may not block: `kbroker.tiered.index_loads`."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from typing import Any
+
+import pytest
+import trio
+
+from kbroker.runtime.env import RealThreads
+from kbroker.runtime.ports import File
+from kbroker.testing.disk import Fault, SimulatedDisk
+from kbroker.tiered.api import RemoteStorageError, RetriableRemoteStorageError
+from kbroker.tiered.chunk_cache import ChunkCache
+from kbroker.tiered.index_cache import DIRECTORY
+from kbroker.tiered.index_loads import IndexLoads
+from kbroker.tiered.quota import ByteQuota
+from tests.tiered.cached_indexes import World, is_right
+from tests.tiered.reading_site import SlowEnv, reader_settings
+
+
+class HaltingDisk(SimulatedDisk):
+    """Makes no file in the cache of indexes before it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_write = threading.Event()
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
+        if create and DIRECTORY in path:
+            assert self.may_write.wait(10)
+        return super().open(path, create=create, writable=writable)
+
+
+class ThreadedEnv(SlowEnv):
+    def threads(self, max_threads: int) -> Any:
+        return RealThreads(max_threads=max_threads)
+
+
+def loads_of(world: World) -> tuple[IndexLoads, ChunkCache]:
+    env = ThreadedEnv(world.disk)
+    quota = ByteQuota(1 << 62, window_ms=1_000, now_ms=0)
+    cache = ChunkCache(env, reader_settings(), storage=world.store, quota=quota)
+    return IndexLoads(env, world.cache, cache, max_threads=2), cache
+
+
+async def test_indexes_are_given_before_they_are_written_down() -> None:
+    disk = HaltingDisk()
+    world = World(disk)
+    loads, cache = loads_of(world)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(cache.run)
+        with trio.fail_after(10):
+            for _ in range(2):
+                assert is_right(await loads.get(world.segments[0].finished), world.segments[0])
+            assert len(world.cache) == 0
+            disk.may_write.set()
+            await trio.to_thread.run_sync(world.ask)
+            assert len(world.cache) == 1
+        assert is_right(await loads.get(world.segments[0].finished), world.segments[0])
+        assert sum(world.store.asked.values()) == 2, "the offsets and the times, once"
+        nursery.cancel_scope.cancel()
+    assert world.files() == world.names(0)
+
+
+async def test_who_asks_gets_indexes_that_the_disk_does_not_take_and_errors_of_the_tier() -> None:
+    world = World(segments=2)
+    world.disk.inject(Fault(errno.ENOSPC, name="write", path=f"*/{DIRECTORY}/*"))
+    loads, cache = loads_of(world)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(cache.run)
+        with trio.fail_after(10):
+            assert is_right(await loads.get(world.segments[0].finished), world.segments[0])
+            world.store.unwell = RetriableRemoteStorageError("503")
+            with pytest.raises(RemoteStorageError, match="503"):
+                await loads.get(world.segments[1].finished)
+            world.store.unwell = None
+            assert is_right(await loads.get(world.segments[1].finished), world.segments[1])
+        nursery.cancel_scope.cancel()
