@@ -10,7 +10,8 @@ that is decided here is decided in the event loop; only the reading itself runs 
 * Only what came whole is a chunk. What failed is told to those who wait and forgotten: the next one asks the store.
 * A chunk in use stays, so that readers cannot make each other read the same again and again. Who needs one more chunk
   for a batch that it has begun gets it even when there is no memory left: else two readers could wait for each other.
-* What is read ahead takes half of the memory at most, as long as nobody has used it.
+* What is read ahead takes half of the memory at most, as long as nobody has used it. What nobody comes for does not
+  count after a while: else the consumers that have gone would leave none of it to those who read on.
 * Answers are sent out of the chunks themselves: a chunk is lent to them, and stays as if it were in use until they have
   left or are given up. Slow clients hold half of the memory that way at most; beyond that they are sent copies, as is
   what is small: so the other half goes round, however slow they are.
@@ -49,6 +50,8 @@ from kbroker.tiered.chunks import Chunk, ChunkKey, Loans
 from kbroker.tiered.quota import ByteQuota
 
 LONGEST_PAUSE_MS: Final = 1_000
+UNREAD_MS: Final = 10_000
+"""Who reads on asks for what was read ahead within this time, or is too slow to wait for the store."""
 
 
 class ChunkCache:
@@ -154,10 +157,17 @@ class ChunkCache:
         """How many chunks may be read ahead at a time, for all readers together."""
         return self.max_bytes // 2 // self.chunk_bytes
 
-    @property
-    def room_ahead(self) -> int:
-        """How many more."""
-        return 0 if self._waiting else max(0, self.max_bytes // 2 - self.unread_bytes) // self.chunk_bytes
+    def has_room_ahead(self, count: int) -> bool:
+        """Whether so many more may be."""
+        if self._waiting:
+            return False
+        most_bytes = self.max_bytes // 2 - count * self.chunk_bytes
+        if self.unread_bytes > most_bytes:
+            long_ago_ms = self._env.now_ms() - UNREAD_MS
+            for chunk in self._chunks.values():
+                if chunk.is_unread and chunk.since_ms < long_ago_ms:
+                    self._note_read(chunk)
+        return self.unread_bytes <= most_bytes
 
     def want_ahead(self, segment: RemoteLogSegmentMetadata, numbers: range) -> bool:
         """Have chunks read by one read that may be asked for next, none of which is known yet; False if there is no
@@ -174,7 +184,7 @@ class ChunkCache:
                 break
             self.read_ahead += 1
             self._chunks[chunk.key] = chunk
-            chunk.is_unread = True
+            chunk.is_unread, chunk.since_ms = True, self._env.now_ms()
             self.unread_bytes += chunk.room
             started.append(chunk)
         if started:

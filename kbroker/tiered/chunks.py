@@ -36,10 +36,24 @@ class Chunk:
     """One chunk, wanted or there.
 
     Note  users have it in use or wait for it; loans are the parts of it that answers have; is_unread: it was read
-          ahead, and nobody has asked for it yet; memory is what it is read into, as long as its bytes are counted
+          ahead, at since_ms, and nobody has asked for it yet; memory is what it is read into, as long as its bytes are
+          counted
     """
 
-    __slots__ = ("data", "error", "is_unread", "key", "loans", "memory", "ready", "room", "segment", "size", "users")
+    __slots__ = (
+        "data",
+        "error",
+        "is_unread",
+        "key",
+        "loans",
+        "memory",
+        "ready",
+        "room",
+        "segment",
+        "since_ms",
+        "size",
+        "users",
+    )
 
     def __init__(self, key: ChunkKey, segment: RemoteLogSegmentMetadata) -> None:
         start = key.number * key.chunk_bytes
@@ -50,6 +64,7 @@ class Chunk:
         self.room = room_for(self.size, key.chunk_bytes)
         self.users = self.loans = 0
         self.is_unread = False
+        self.since_ms = 0
         self.memory: memoryview | None = None
         self.data: memoryview | None = None
         self.error: RemoteStorageError | None = None

@@ -12,7 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.runtime.env import RealThreads
 from kbroker.tiered.api import RemoteStorageError
-from kbroker.tiered.chunk_cache import ChunkCache
+from kbroker.tiered.chunk_cache import UNREAD_MS, ChunkCache
 from kbroker.tiered.quota import ByteQuota
 from kbroker.tiered.read_ahead import read_ahead
 from tests.tiered.reading_site import SlowEnv, WatchedStorage
@@ -102,11 +102,29 @@ async def test_who_finds_room_for_less_than_half_waits_until_there_is_more(autoj
             await shelf.get(number)
         ahead(shelf, 3, count=5)
         await wait_all_tasks_blocked()
-        assert (asked(shelf), shelf.cache.room_ahead) == ([], 2)
+        assert asked(shelf) == []
+        assert [shelf.cache.has_room_ahead(count) for count in (2, 3)] == [True, False]
         await shelf.get(3)
         ahead(shelf, 3, count=5)
         await wait_all_tasks_blocked()
         assert asked(shelf) == [(6, 3 * CHUNK)]
+
+
+async def test_consumers_that_have_gone_do_not_keep_others_from_being_read_ahead_for(autojump_clock: MockClock) -> None:
+    shelf = Shelf(chunks=8)
+    async with shelf.open():
+        ahead(shelf, 0, count=4)
+        await wait_all_tasks_blocked()
+        assert asked(shelf) == [(1, 4 * CHUNK)]
+        for seconds, read_ahead_now in ((0, []), (UNREAD_MS / 1000, []), (0.001, [(1, 4 * CHUNK)])):
+            await trio.sleep(seconds)
+            ahead(shelf, 0, count=4, segment=1, last_segment=1)
+            await wait_all_tasks_blocked()
+            assert asked(shelf) == read_ahead_now, seconds
+        assert await shelf.get(1) == shelf.bytes_of(1), "it is there as long as nobody needs its memory"
+        assert asked(shelf) == []
+        assert shelf.cache.unread_bytes == 4 * CHUNK
+        assert shelf.cache.used_bytes == 8 * CHUNK
 
 
 async def test_what_came_before_a_request_failed_is_there_and_the_rest_is_forgotten(autojump_clock: MockClock) -> None:
