@@ -133,12 +133,10 @@ def _many_segments(rival: Rival) -> str:
             answer = connection.call("Produce", PRODUCE_VERSION, message)
             assert {part["ErrorCode"] for part in answer["Responses"][0]["PartitionResponses"]} == {0}, answer
     for partition in range(SEGMENT_PARTITIONS):
-        while offset(rival, topic, EARLIEST_LOCAL, partition=partition) < each:
-            time.sleep(0.1)
+        until(lambda partition=partition: offset(rival, topic, EARLIEST_LOCAL, partition=partition) >= each)
     logs = rival.broker.log_directory
     assert logs is not None
-    while any(logs.glob(f"{topic}-*/*.deleted")):
-        time.sleep(0.1)
+    until(lambda: not any(logs.glob(f"{topic}-*/*.deleted")))
     return topic
 
 

@@ -157,8 +157,8 @@ class ChunkCache:
         """How many chunks may be read ahead at a time, for all readers together."""
         return self.max_bytes // 2 // self.chunk_bytes
 
-    def has_room_ahead(self, count: int) -> bool:
-        """Whether so many more may be."""
+    def make_room_ahead(self, count: int) -> bool:
+        """Whether so many more may be; what nobody came for does not count from then on."""
         if self._waiting:
             return False
         most_bytes = self.max_bytes // 2 - count * self.chunk_bytes

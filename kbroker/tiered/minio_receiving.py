@@ -69,8 +69,7 @@ def _receive_all(connected: socket.socket, place: memoryview, left_bytes: int, l
             finally:
                 connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
             if received < eagerly:  # there may be more, though too little to have been woken for
-                more = _wait_for(connected, place[received:], socket.MSG_DONTWAIT)
-                return received + more
+                return received + _wait_for(connected, place[received:], socket.MSG_DONTWAIT)
         return received + (_wait_for(connected, place[received:]) if received < len(place) else 0)
     finally:
         connected.settimeout(pause_s)

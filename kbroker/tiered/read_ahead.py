@@ -40,7 +40,7 @@ def read_ahead(
             missing[-1] = (segment, range(missing[-1][1].start, number + 1))
         else:
             missing.append((segment, range(number, number + 1)))
-    if sum(len(numbers) for _, numbers in missing) < enough or not cache.has_room_ahead(enough):
+    if sum(len(numbers) for _, numbers in missing) < enough or not cache.make_room_ahead(enough):
         return
     for of_segment, numbers in missing:
         if not cache.want_ahead(of_segment, numbers):

@@ -37,18 +37,19 @@ def asked(shelf: Shelf) -> list[tuple[int, int]]:
     return found
 
 
+async def asked_ahead(shelf: Shelf, number: int, **more: int) -> list[tuple[int, int]]:
+    """What is asked for when a chunk is used."""
+    ahead(shelf, number, **more)
+    await wait_all_tasks_blocked()
+    return sorted(asked(shelf))
+
+
 async def test_neighbours_are_asked_for_together_when_half_of_them_are_missing(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=20)
     async with shelf.open():
-        ahead(shelf, 0, count=4)
-        await wait_all_tasks_blocked()
-        assert asked(shelf) == [(1, 4 * CHUNK)]
-        ahead(shelf, 1, count=4)
-        await wait_all_tasks_blocked()
-        assert asked(shelf) == [], "three are there, and one alone costs as much as two"
-        ahead(shelf, 2, count=4)
-        await wait_all_tasks_blocked()
-        assert asked(shelf) == [(5, 2 * CHUNK)]
+        assert await asked_ahead(shelf, 0, count=4) == [(1, 4 * CHUNK)]
+        assert await asked_ahead(shelf, 1, count=4) == [], "three are there, and one alone costs as much as two"
+        assert await asked_ahead(shelf, 2, count=4) == [(5, 2 * CHUNK)]
         for number in range(1, 7):
             assert await shelf.get(number) == shelf.bytes_of(number)
         assert asked(shelf) == []
@@ -64,9 +65,7 @@ async def test_reading_ahead_goes_on_in_the_next_segment_and_up_to_the_very_end(
         ahead(shelf, last - 2, count=6, segment=1, last_segment=1)
         await wait_all_tasks_blocked()
         assert [first for first, _ in asked(shelf)] == [last - 1]
-        ahead(shelf, last - 1, count=6, segment=1, last_segment=1)
-        await wait_all_tasks_blocked()
-        assert asked(shelf) == []
+        assert await asked_ahead(shelf, last - 1, count=6, segment=1, last_segment=1) == []
         for segment, number in ((0, last - 1), (0, last), (1, 0), (1, 1), (1, last - 1), (1, last)):
             assert await shelf.get(number, segment) == shelf.bytes_of(number, segment)
         assert asked(shelf) == []
@@ -84,9 +83,7 @@ async def test_of_the_last_chunk_of_all_even_one_alone_is_read_ahead(autojump_cl
 async def test_only_as_many_are_read_as_there_is_memory_for(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=6)
     async with shelf.open():
-        ahead(shelf, 0, count=6)
-        await wait_all_tasks_blocked()
-        assert asked(shelf) == [(1, 3 * CHUNK)]
+        assert await asked_ahead(shelf, 0, count=6) == [(1, 3 * CHUNK)]
         assert shelf.cache.unread_bytes == shelf.cache.used_bytes == 3 * CHUNK
 
 
@@ -100,27 +97,19 @@ async def test_who_finds_room_for_less_than_half_waits_until_there_is_more(autoj
         assert sorted(asked(shelf)) == [(1, 3 * CHUNK), (1, 5 * CHUNK)]
         for number in (1, 2):
             await shelf.get(number)
-        ahead(shelf, 3, count=5)
-        await wait_all_tasks_blocked()
-        assert asked(shelf) == []
-        assert [shelf.cache.has_room_ahead(count) for count in (2, 3)] == [True, False]
+        assert await asked_ahead(shelf, 3, count=5) == []
+        assert [shelf.cache.make_room_ahead(count) for count in (2, 3)] == [True, False]
         await shelf.get(3)
-        ahead(shelf, 3, count=5)
-        await wait_all_tasks_blocked()
-        assert asked(shelf) == [(6, 3 * CHUNK)]
+        assert await asked_ahead(shelf, 3, count=5) == [(6, 3 * CHUNK)]
 
 
 async def test_consumers_that_have_gone_do_not_keep_others_from_being_read_ahead_for(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=8)
     async with shelf.open():
-        ahead(shelf, 0, count=4)
-        await wait_all_tasks_blocked()
-        assert asked(shelf) == [(1, 4 * CHUNK)]
+        assert await asked_ahead(shelf, 0, count=4) == [(1, 4 * CHUNK)]
         for seconds, read_ahead_now in ((0, []), (UNREAD_MS / 1000, []), (0.001, [(1, 4 * CHUNK)])):
             await trio.sleep(seconds)
-            ahead(shelf, 0, count=4, segment=1, last_segment=1)
-            await wait_all_tasks_blocked()
-            assert asked(shelf) == read_ahead_now, seconds
+            assert await asked_ahead(shelf, 0, count=4, segment=1, last_segment=1) == read_ahead_now, seconds
         assert await shelf.get(1) == shelf.bytes_of(1), "it is there as long as nobody needs its memory"
         assert asked(shelf) == []
         assert shelf.cache.unread_bytes == 4 * CHUNK
@@ -146,9 +135,7 @@ async def test_a_request_that_broke_off_goes_on_where_it_did(autojump_clock: Moc
     shelf = Shelf(chunks=20)
     shelf.storage.changes = [lambda data: data[: 5 * CHUNK // 2]]
     async with shelf.open():
-        ahead(shelf, 0, count=4)
-        await wait_all_tasks_blocked()
-        assert asked(shelf) == [(1, 4 * CHUNK), (3, 2 * CHUNK)]
+        assert await asked_ahead(shelf, 0, count=4) == [(1, 4 * CHUNK), (3, 2 * CHUNK)]
         for number in range(1, 5):
             assert await shelf.get(number) == shelf.bytes_of(number)
         assert asked(shelf) == []

@@ -1,0 +1,49 @@
+"""The clients that measure must see what they claim to: one that passed over records would be the faster for it."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from compat.bench.tier_worker import Reader
+
+
+def batches(sizes: Sequence[tuple[int, int]], base: int = 700) -> bytes:
+    """Headers of batches of so many bytes and offsets, one behind the other; the rest of each is zeros."""
+    made = b""
+    for size, count in sizes:
+        header = struct.pack(">qi11xi", base, size - 12, count - 1)
+        made += header + bytes(size - len(header))
+        base += count
+    return made
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cut"),
+    [
+        ([(100, 1)], 0),
+        ([(100, 5)] * 9, 0),
+        ([(100, 5)] * 9, 1),
+        ([(100, 5)] * 9 + [(70, 2)], 0),
+        ([(100, 5)] * 9 + [(70, 2)], 30),
+        ([(100, 5)] * 4 + [(200, 9)] + [(100, 5)] * 3, 0),
+        ([(100, 5)] * 4 + [(100, 4)] + [(100, 5)] * 3, 0),
+        ([(100, 5), (100, 4), (100, 6), (100, 5)], 0),
+        ([(300, 5), (100, 1), (100, 1), (100, 1)], 0),
+    ],
+)
+def test_a_reader_goes_on_behind_the_last_whole_batch(
+    sizes: list[tuple[int, int]], cut: int, kafka_libraries: Path
+) -> None:
+    assert kafka_libraries.is_dir()  # the schemas of what is asked lie there
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        reader = Reader(f"127.0.0.1:{listening.getsockname()[1]}", "t")
+    data = batches(sizes)[: sum(size for size, _ in sizes) - cut]
+    reader._buffer[reader._records_at : reader._records_at + len(data)] = data
+    whole = sizes[:-1] if cut else sizes
+    assert reader._following(reader._records_at + len(data)) == 700 + sum(count for _, count in whole)
+    reader.socket.close()
