@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -18,10 +17,10 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from compat.brokers import Broker
+from compat.clients.joining import join, join_confluent
 from compat.conftest import KafkaTool
 from compat.kafka import KafkaNode
 
-JOIN_TIMEOUT_S = 30
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 Words = list[list[str]]
 
@@ -40,13 +39,6 @@ def theirs(kafka_tool: KafkaTool, tool: str, broker: Broker, *words: str) -> Wor
     return [line.split() for line in done.stdout.splitlines() if line.strip() and not line.startswith("Warn: ")]
 
 
-def until(is_so: Callable[[], bool], step: Callable[[], object]) -> None:
-    deadline = time.monotonic() + JOIN_TIMEOUT_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        step()
-
-
 @pytest.fixture(scope="module")
 def topic(broker: Broker, new_topic_name: Callable[[str], str]) -> str:
     """Three partitions, of which 0 has ten records."""
@@ -63,8 +55,8 @@ def topic(broker: Broker, new_topic_name: Callable[[str], str]) -> str:
 @pytest.fixture(scope="module")
 def member(broker: Broker, topic: str) -> Iterator[str]:
     """The name of a group with one member, which has read a part of the topic."""
-    consumer = KafkaConsumer(topic, bootstrap_servers=broker.bootstrap_servers, group_id="lines", client_id="reader")
-    until(lambda: len(consumer.assignment()) == 3, lambda: consumer.poll(timeout_ms=100))
+    consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap_servers, group_id="lines", client_id="reader")
+    join(consumer, topic, 3)
     consumer.commit({TopicPartition(topic, 0): OffsetAndMetadata(4, "", -1)})
     yield "lines"
     consumer.close(autocommit=False)
@@ -161,8 +153,7 @@ def test_a_group_of_the_new_protocol_is_described_in_kafkas_columns(
     settings = {"bootstrap.servers": new_protocol.bootstrap_servers, "group.id": "new", "group.protocol": "consumer"}
     consumer = Consumer(settings)
     try:
-        consumer.subscribe(["new"])
-        until(lambda: len(consumer.assignment()) == 2, lambda: consumer.poll(0.1))
+        join_confluent(consumer, "new", 2)
         for flags in ([], ["--members", "--verbose"], ["--state", "--verbose"]):
             words = ["--describe", "--group", "new", *flags]
             printed = ours(new_protocol, "group", *words)

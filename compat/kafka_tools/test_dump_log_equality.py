@@ -9,8 +9,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from compat.brokers import KbrokerProcess
 from compat.clients import confluent, kafka_python
+from compat.clients.joining import join, join_confluent
 from compat.clients.samples import START_MS, Sample, samples
 from compat.conftest import KafkaTool
 from compat.kafka import KafkaNode
@@ -125,9 +124,6 @@ def test_a_cut_log_is_dumped_as_kafka_does(kafka_lines: KafkaTool, data: Path, t
     assert lines[-2].startswith("Found ")
 
 
-JOIN_TIMEOUT_S = 30
-
-
 def coordinate(broker: KbrokerProcess | KafkaNode) -> None:
     """Everything that classic groups leave in the log: members, offsets with metadata, and what deletes them."""
     create(broker, "read", partitions=3)
@@ -138,10 +134,8 @@ def coordinate(broker: KbrokerProcess | KafkaNode) -> None:
         ("plain", {"client_id": "one"}),
         ("static", {"group_instance_id": "first", "session_timeout_ms": 10_000}),
     ):
-        with closing(KafkaConsumer("read", bootstrap_servers=servers, group_id=name, **settings)) as member:
-            _until(
-                lambda member=member: len(member.assignment()) == 3, lambda member=member: member.poll(timeout_ms=100)
-            )
+        with closing(KafkaConsumer(bootstrap_servers=servers, group_id=name, **settings)) as member:
+            join(member, "read", 3)
             member.commit({TopicPartition("read", index): OffsetAndMetadata(index, "", -1) for index in range(3)})
     with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
         admin.delete_group_offsets("plain", [TopicPartition("read", 1)])
@@ -154,8 +148,7 @@ def coordinate_newly(servers: str) -> None:
         {"bootstrap.servers": servers, "group.id": "new", "group.protocol": "consumer", "auto.offset.reset": "earliest"}
     )
     try:
-        member.subscribe(["read"])
-        _until(lambda: len(member.assignment()) == 3, lambda: member.poll(0.1))
+        join_confluent(member, "read", 3)
         member.commit(asynchronous=False, offsets=[Position("read", index, index + 1) for index in range(3)])
     finally:
         member.close()
@@ -166,13 +159,6 @@ def coordinate_newly(servers: str) -> None:
         producer.produce("read", b"value", partition=number)
         producer.flush(20)
         getattr(producer, ends)(20)
-
-
-def _until(is_so: Callable[[], bool], step: Callable[[], object]) -> None:
-    deadline = time.monotonic() + JOIN_TIMEOUT_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        step()
 
 
 @pytest.fixture(scope="module")

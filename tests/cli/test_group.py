@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
+from compat.clients.joining import join
 from tests.cli.conftest import Done, Run
 
 START_MS = 1_700_000_000_000
@@ -67,20 +68,10 @@ def committed(group: Group, name: str) -> dict[tuple[str, int], int]:
 def member(broker: str, topic: str, name: str, **settings: Any) -> Iterator[KafkaConsumer]:
     """A member that has all partitions of a topic."""
     consumer = KafkaConsumer(
-        topic,
-        bootstrap_servers=broker,
-        group_id=name,
-        auto_offset_reset="earliest",
-        client_id="reader",
-        metadata_max_age_ms=1000,  # a leader that joined before it knew the partitions looks again
-        **settings,
+        bootstrap_servers=broker, group_id=name, auto_offset_reset="earliest", client_id="reader", **settings
     )
     try:
-        for _ in range(100):
-            consumer.poll(timeout_ms=100)
-            if len(consumer.assignment()) == 2:
-                break
-        assert len(consumer.assignment()) == 2
+        join(consumer, topic, 2)
         yield consumer
     finally:
         consumer.close(autocommit=False)
