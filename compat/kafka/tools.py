@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Sequence
 
+from compat.kafka.archive import class_archive
 from compat.kafka.libraries import LOG_CONFIGURATION, class_path, java
 
 # A tool lives for a second: the first compiler tier and the serial collector save a third of that.
@@ -13,9 +14,14 @@ QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-
 
 
 def java_command(main_class: str, *arguments: str, options: Sequence[str] = QUICK_START) -> list[str]:
-    """The argv that runs `main_class` with Kafka's jars (see `java_environment`)."""
+    """The argv that runs `main_class` with Kafka's jars (see `java_environment`).
+
+    With "-Xshare:auto" among the options it starts from the archive of classes, if that was made.
+    """
+    archive = class_archive() if "-Xshare:auto" in options else None
+    quicker = () if archive is None else (f"-XX:SharedArchiveFile={archive}",)
     logging = f"-Dlog4j2.configurationFile=file:{LOG_CONFIGURATION}"
-    return [java(), *options, logging, "-Djava.awt.headless=true", main_class, *arguments]
+    return [java(), *options, *quicker, logging, "-Djava.awt.headless=true", main_class, *arguments]
 
 
 def java_environment() -> dict[str, str]:

@@ -1,0 +1,39 @@
+"""Kafka's tools start from the archive of their classes where it was made, and without it where it was not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compat.conftest import missing
+from compat.kafka.archive import class_archive
+from compat.kafka.tools import QUICK_START, java_command, run_tool
+
+TOOL = "org.apache.kafka.tools.TopicCommand"
+
+
+@pytest.fixture(autouse=True)
+def _found_anew(kafka_libraries: Path) -> Iterator[None]:
+    """Otherwise it is looked for once a process."""
+    assert kafka_libraries.is_dir()
+    class_archive.cache_clear()
+    yield
+    class_archive.cache_clear()
+
+
+def test_a_tool_takes_its_classes_from_the_archive() -> None:
+    if class_archive() is None:
+        missing("there is no archive of Kafka's classes: `python -m compat.kafka.rehearsal` makes it")
+    done = run_tool(TOOL, "--version", options=(*QUICK_START, "-Xlog:class+load"))
+    assert done.returncode == 0
+    (line,) = [each for each in done.stdout.splitlines() if f" {TOOL} source:" in each]
+    assert "shared objects file" in line
+
+
+def test_a_tool_does_without_it(kafka_libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KBROKER_CACHE", str(tmp_path))
+    monkeypatch.setenv("KBROKER_KAFKA_LIBS", str(kafka_libraries))
+    assert not any("SharedArchiveFile" in word for word in java_command(TOOL))
+    assert run_tool(TOOL, "--version").returncode == 0
