@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.spark.errors import InvalidOption
 from kbroker.spark.jobs.files import HadoopDirectory
+from kbroker.spark.jobs.session import afterwards
 from kbroker.spark.segments_source import NAME, SCHEMA
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def catalog(
         _refuse_others(spark, output)
     # Kept, so that what is shown is what is written, whatever happens to the tier meanwhile.
     ordered = frame.orderBy("topic", "partition", "start_offset", "event_timestamp").persist()
-    try:
+    with afterwards(ordered.unpersist):
         summary = CatalogSummary(output=output)
         for row in ordered.collect():
             summary.states[row["state"]] = summary.states.get(row["state"], 0) + 1
@@ -81,8 +82,6 @@ def catalog(
             if progress is not None:
                 progress(f"writing {output}")
             ordered.coalesce(1).write.mode("overwrite").parquet(output)
-    finally:
-        ordered.unpersist()
     return summary
 
 
@@ -118,12 +117,11 @@ def follow(
     writer = events.writeStream.format("parquet").option("path", output).option("checkpointLocation", checkpoint)
     query = (writer.trigger(availableNow=True) if once else writer).start()
     try:
-        query.awaitTermination()
+        with afterwards(query.stop):
+            query.awaitTermination()
     except KeyboardInterrupt:
         if once:
             raise
-    finally:
-        query.stop()
     summary = CatalogSummary(output=output)
     if not directory.names(""):
         return summary  # it was interrupted before the first was written

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.spark.errors import InvalidOption
+from kbroker.spark.jobs.session import afterwards
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,10 +90,8 @@ class HadoopDirectory:
         """All of a small file."""
         with _java_errors(f"{self.path}/{path}"):
             stream = self._fs.open(self._at(path))
-            try:
+            with afterwards(stream.close):
                 return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-            finally:
-                stream.close()
 
     def create(self, path: str, text: str, *, staged: str) -> None:
         """Write a small file that must not be there yet: as `staged` first, then renamed.
@@ -128,12 +127,10 @@ class HadoopDirectory:
 
     def _write(self, path: str, text: str) -> None:
         stream = self._fs.create(self._at(path), True)
-        try:
+        with afterwards(stream.close):
             stream.write(text.encode())
             if hasattr(stream, "hsync"):
                 stream.hsync()
-        finally:
-            stream.close()
 
     def make_parent(self, path: str) -> None:
         with _java_errors(f"{self.path}/{path}"):
