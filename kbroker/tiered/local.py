@@ -8,7 +8,8 @@
 A copy writes `<name>.tmp` files, syncs each, reads each back and compares size and CRC-32C with what was sent. Then
 they take their names, the directory is synced, and the manifest follows in the same way: where there is a manifest
 there was a whole segment. A copy that fails takes away what it wrote, since after an error that may pass nobody else
-does. A deletion begins with the manifest, and forgets directories that are empty.
+does. A deletion begins with files that have no name of their own yet, then comes the manifest; directories that are
+empty are forgotten.
 
 What is moved is moved in pieces and synced in steps, so that a gigabyte on its way to the tier is never a gigabyte of
 dirty pages in front of somebody's append.
@@ -21,7 +22,7 @@ from __future__ import annotations
 import errno
 import posixpath
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import BinaryIO, Final, cast
 from uuid import UUID
@@ -52,7 +53,7 @@ from kbroker.tiered.layout import (
     parse_object_name,
     partition_prefix,
 )
-from kbroker.tiered.moving import move_files, settle_files
+from kbroker.tiered.moving import Publication, move_files, publish_files, unlink_files
 from kbroker.tiered.streams import FileStream
 
 KNOWN_KEYS: Final = frozenset({"dir", "log.dir", "broker.id", "cluster.id"})
@@ -138,7 +139,6 @@ class LocalRemoteStorage:
 
     def _copy(self, metadata: RemoteLogSegmentMetadata, sources: Mapping[str, str | bytes]) -> None:
         temporary = {kind: self._path(metadata, kind) + TEMPORARY_SUFFIX for kind in [*sources, MANIFEST]}
-        published: list[str] = []
         try:
             with self._names:
                 self._make_directories(metadata)
@@ -146,9 +146,8 @@ class LocalRemoteStorage:
                 # From now on the directory is not empty, so a deletion does not remove it.
                 self._disk.open(temporary[SEGMENT], create=True).close()
             self._store(metadata, sources, temporary)
-            self._publish(metadata, temporary, published)
         except (OSError, RemoteStorageError):
-            for path in [*temporary.values(), *reversed(published)]:
+            for path in temporary.values():
                 with suppress(OSError):
                     self._disk.unlink(path)
             with suppress(OSError):
@@ -169,7 +168,7 @@ class LocalRemoteStorage:
     def _store(
         self, metadata: RemoteLogSegmentMetadata, sources: Mapping[str, str | bytes], paths: Mapping[str, str]
     ) -> None:
-        """Write the files and the manifest, make them durable, and compare them with what was sent."""
+        """Write the files and the manifest, make them durable, compare them with what was sent, and publish them."""
         for path in paths.values():
             self._disk.open(path, create=True).close()
         moved = self._run(move_files, self._disk, {paths[kind]: source for kind, source in sources.items()})
@@ -178,30 +177,17 @@ class LocalRemoteStorage:
             raise RemoteStorageError(
                 f"{_describe(metadata)} has {sent[SEGMENT].size} bytes, not {metadata.segment_size_in_bytes}"
             )
-        manifest = Manifest(metadata, self._cluster_id, dict(sent))
-        moved = move_files(self._disk, {paths[MANIFEST]: manifest.to_bytes()})
-        sent[MANIFEST] = StoredFile(*moved[paths[MANIFEST]])
+        manifest = Manifest(metadata, self._cluster_id, sent)
+        moved |= move_files(self._disk, {paths[MANIFEST]: manifest.to_bytes()})
+        replaced = [MANIFEST, *(kind for kind in KINDS if kind not in paths)]
+        publication = Publication(
+            self._directory(metadata),
+            moved,
+            names=tuple((paths[kind], self._path(metadata, kind)) for kind in [*sources, MANIFEST]),
+            replaced=tuple(self._path(metadata, kind) for kind in replaced),
+        )
         # Who dies after a sync has failed takes that with him: another sync would succeed, and nothing be durable.
-        found = self._run(settle_files, self._disk, tuple(paths.values()), may_repeat=False)
-        for kind, path in paths.items():
-            stored = StoredFile(*found[path])
-            if stored != sent[kind]:
-                raise RemoteStorageError(f"{path} is not what was written: {stored}, sent were {sent[kind]}")
-
-    def _publish(self, metadata: RemoteLogSegmentMetadata, temporary: Mapping[str, str], published: list[str]) -> None:
-        directory = self._directory(metadata)
-        # A copy of this id may be there: without its manifest first, lest that one vouch for other files.
-        replaced = [
-            self._path(metadata, kind) for kind in [MANIFEST, *(kind for kind in KINDS if kind not in temporary)]
-        ]
-        if self._unlink(replaced):
-            self._disk.sync_directory(directory)
-        for kinds in ([kind for kind in temporary if kind != MANIFEST], [MANIFEST]):
-            for kind in kinds:
-                path = self._path(metadata, kind)
-                self._disk.rename(temporary[kind], path)
-                published.append(path)
-            self._disk.sync_directory(directory)
+        self._run(publish_files, self._disk, publication, may_repeat=False)
 
     def _make_directories(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Make what is missing from the root down, and its name durable; even what is there may not be, so it is done
@@ -274,22 +260,14 @@ class LocalRemoteStorage:
                 if self._was_there:
                     self._expect_root(f"deleting {_describe(metadata)}")
                 paths = [self._path(metadata, kind) for kind in reversed(KINDS)]
-                self._unlink(path + suffix for path in paths for suffix in ("", TEMPORARY_SUFFIX))
+                # What is gone under its first name gets no other one, though somebody should be about to give it.
+                unlink_files(self._disk, [path + suffix for suffix in (TEMPORARY_SUFFIX, "") for path in paths])
                 # Also when nothing was there: somebody may have died before this line.
                 with suppress(FileNotFoundError):
                     self._disk.sync_directory(self._directory(metadata))
                 self._remove_empty_directories(metadata)
         except OSError as error:
             raise _classified(error, f"deleting {_describe(metadata)}") from error
-
-    def _unlink(self, paths: Iterable[str]) -> int:
-        """Remove what is there of these; how many were."""
-        count = 0
-        for path in paths:
-            with suppress(FileNotFoundError):
-                self._disk.unlink(path)
-                count += 1
-        return count
 
     def _remove_empty_directories(self, metadata: RemoteLogSegmentMetadata) -> None:
         directory = self._directory(metadata)

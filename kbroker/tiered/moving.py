@@ -1,19 +1,23 @@
 """Moving the bytes of files, with size and checksum, so that whoever produces meanwhile hardly notices.
 
 On a real disk all of it is done by another process (see `kbroker.runtime.worker`): what is here are its functions,
-which need nothing but paths. They do not make files, lest one who comes too late leave something behind.
+which need nothing but paths. They do not make files, lest one who comes too late leave something behind, and of the
+names that they give they take back what they can.
 
 Measured beside a producer of single records, in one process: each call of the system that another thread makes costs
-the event loop a chance to wait for the interpreter, so pieces are not small. New memory for each piece costs page
-faults and unmappings, which the kernel does in the way of the other threads, so on the real disk a buffer is used
-again. What is written is sent on its way to the disk piece by piece, so that no flood of dirty pages stands before an
-append, but it is synced seldom: each sync is a commit of the file system's journal, for which appends wait too.
+the event loop a chance to wait for the interpreter, so pieces are not small, and files get their names here too. New
+memory for each piece costs page faults and unmappings, which the kernel does in the way of the other threads, so on the
+real disk a buffer is used again. What is written is sent on its way to the disk piece by piece, so that no flood of
+dirty pages stands before an append, but it is synced seldom: each sync is a commit of the file system's journal, for
+which appends wait too.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from contextlib import suppress
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -51,7 +55,58 @@ def move_files(disk: Disk, sources: Mapping[str, str | bytes]) -> dict[str, Sum]
     return sent
 
 
-def settle_files(disk: Disk, paths: Iterable[str]) -> dict[str, Sum]:
+class Publication(NamedTuple):
+    """Files that were written under one name each and are to have another one.
+
+    Shape  `moved` says what was written to each path; `names` are path and final name of each, in order; the last one
+           vouches for the others: it gets its name when theirs are durable; `replaced` goes before any of that; all lie
+           in `directory`
+    """
+
+    directory: str
+    moved: Mapping[str, Sum]
+    names: tuple[tuple[str, str], ...]
+    replaced: tuple[str, ...]
+
+
+def publish_files(disk: Disk, publication: Publication) -> None:
+    """Make files durable, read them back, and give them their names. Not to be done twice.
+
+    Errors  OSError: EIO when a file does not hold what was written to it. No file has its final name then, nor is
+            `replaced` there if that had been begun
+    """
+    for path, found in _settled(disk, publication.moved).items():
+        if found != (sent := publication.moved[path]):
+            raise OSError(errno.EIO, f"{path} is not what was written: {found}, sent were {sent}")
+    directory, names = publication.directory, publication.names
+    published: list[str] = []
+    try:
+        # Others may be there under these names, and what vouches for them must not be taken for this one's.
+        if unlink_files(disk, publication.replaced):
+            disk.sync_directory(directory)
+        for pairs in (names[:-1], names[-1:]):
+            for path, name in pairs:
+                disk.rename(path, name)
+                published.append(name)
+            disk.sync_directory(directory)
+    except OSError:
+        for name in reversed(published):
+            with suppress(OSError):
+                disk.unlink(name)
+        raise
+
+
+def unlink_files(disk: Disk, paths: Iterable[str]) -> int:
+    """Remove what is there of these; how many were. Errors: OSError."""
+    count = 0
+    for path in paths:
+        with suppress(FileNotFoundError):
+            disk.unlink(path)
+            count += 1
+    return count
+
+
+def _settled(disk: Disk, paths: Iterable[str]) -> dict[str, Sum]:
     """Make the contents of files durable and read them back; what is in each. Errors: OSError."""
     files: dict[str, File] = {}
     try:
