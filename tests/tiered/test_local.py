@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kbroker.storage.checkpoint import TEMPORARY_SUFFIX
 from kbroker.testing.disk import Fault, Operation, SimulatedDisk
 from kbroker.testing.disk_nodes import FileNode, Loss
 from kbroker.testing.remote_segments import partition_named, write_segment
@@ -21,7 +23,7 @@ from kbroker.tiered.api import (
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
-from kbroker.tiered.layout import MANIFEST, SEGMENT, Manifest, object_name
+from kbroker.tiered.layout import KINDS, MANIFEST, SEGMENT, Manifest, object_name
 from kbroker.tiered.local import LocalRemoteStorage
 from tests.tiered.directories import CONFIGS, ROOT, changed, files, is_whole, new_disk, on, path_of, written
 
@@ -362,6 +364,31 @@ def test_the_last_segment_takes_the_directories_with_it() -> None:
     assert disk.list(ROOT) == []
     manager.copy_log_segment_data(first.metadata, first.data)
     assert is_whole(on(disk.crash(Loss.ONLY_SYNCED)), first)
+
+
+class DiskWithALateOne(SimulatedDisk):
+    """Somebody whose broker has died gives files their names still, each when the name has just become free."""
+
+    is_there = False
+
+    def unlink(self, path: str) -> None:
+        try:
+            super().unlink(path)
+        finally:
+            if self.is_there:
+                with suppress(FileNotFoundError):
+                    self.rename(path + TEMPORARY_SUFFIX, path)
+
+
+def test_m8_who_is_late_to_give_files_their_names_leaves_nothing_behind() -> None:
+    disk = DiskWithALateOne()
+    segment = written(new_disk(disk))
+    on(disk).copy_log_segment_data(segment.metadata, segment.data)
+    for kind in KINDS:
+        disk.rename(path_of(segment, kind), path_of(segment, kind) + TEMPORARY_SUFFIX)
+    disk.is_there = True
+    on(disk).delete_log_segment_data(segment.metadata)
+    assert files(disk) == []
 
 
 def test_a_list_tells_what_is_not_part_of_a_segment() -> None:
