@@ -13,7 +13,7 @@ export ARGS
 run: $(VENV)/run.stamp
 	exec $(BIN)/kbroker serve $(ARGS)
 
-# Four at a time, the longest first: tests with real clients mostly wait for their tools.
+# Three at a time, the longest first. Tests with real clients mostly wait for their tools; the others keep one core busy.
 OF_THEIR_OWN := compat/spark compat/tiered compat/kafka_tools compat/image compat/oracle
 test: $(VENV)/dev.stamp $(if $(SPARK),$(SPARK_VENV)/spark.stamp)
 	$(BIN)/python .ci/side-by-side \

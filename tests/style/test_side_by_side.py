@@ -49,7 +49,7 @@ def test_one_that_could_not_be_begun_has_failed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_what_runs_and_what_waits_is_not_begun(number: int) -> None:
     waits = "echo begun; exec sleep 60"
-    commands = [*[waits] * 4, "echo never"]
+    commands = [waits, waits, waits, "echo never"]
     with subprocess.Popen([sys.executable, str(PROGRAM), *commands], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"  # of the first, whose output is seen as it comes
