@@ -1,0 +1,93 @@
+"""A job on a cluster by `--master`: Spark's own standalone master and a worker, whose executors are other processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from compat.brokers import free_port
+from compat.clients.samples import Sample, samples
+from compat.spark.jobs import TIERED, as_sample, exported, fill, flags, until
+from compat.spark.session import SHORT_LIVED
+from compat.tiered.site import LATEST_TIERED, Site, Sites
+
+HOME = Path(pyspark.__file__).parent
+START_S = 120.0
+COUNT = 400
+
+
+@contextmanager
+def running(log: Path, main_class: str, *words: str) -> Iterator[None]:
+    """One of Spark's servers, on loopback; it ends with the block."""
+    options = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED}
+    command = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{main_class}", "--host", "127.0.0.1"]
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [*command, "--webui-port", "0", *words],
+            stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+            env={**os.environ, **options, "SPARK_HOME": str(HOME), "PYSPARK_PYTHON": sys.executable},
+        )  # fmt: skip
+    try:
+        yield
+        assert process.poll() is None, log.read_text()
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Iterator[str]:
+    """The address of a cluster with one worker, which has two cores."""
+    port = free_port()
+    log = tmp_path / "master.log"
+    with ExitStack() as servers:
+        servers.enter_context(running(log, "master.Master", "--port", str(port)))
+        until(lambda: "I have been elected leader" in log.read_text(), seconds=START_S)
+        work = ("-d", str(tmp_path / "work"), "--cores", "2", "--memory", "1g")
+        servers.enter_context(running(tmp_path / "worker.log", "worker.Worker", *work, f"spark://127.0.0.1:{port}"))
+        until(lambda: "Registering worker" in log.read_text(), seconds=START_S)
+        yield f"spark://127.0.0.1:{port}"
+
+
+@pytest.fixture
+def topic(tiered_site: Site, new_topic_name: Callable[[str], str]) -> Iterator[tuple[str, list[Sample]]]:
+    """Of its records the tier has a part, and the broker alone the rest."""
+    name, records = new_topic_name("clustered"), samples(COUNT, seed=7, null_headers=False)
+    tiered_site.create(name, TIERED)
+    fill(tiered_site, name, records)
+    Sites([tiered_site]).expect(lambda site: site.offset(name, LATEST_TIERED)[1] > COUNT // 4, True)
+    yield name, records
+    tiered_site.delete_topic(name)
+
+
+def test_an_export_runs_in_the_executors_of_a_cluster(
+    master: str, tiered_site: Site, topic: tuple[str, list[Sample]], tmp_path: Path
+) -> None:
+    name, records = topic
+    settings = {
+        "spark.driver.extraJavaOptions": SHORT_LIVED,
+        "spark.executor.extraJavaOptions": SHORT_LIVED,
+        "spark.executor.memory": "512m",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    words = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "kbroker", "spark", "export", "-t", name, "-o", str(tmp_path / "out")),
+            *flags(tiered_site), "--master", master, *words,
+        ],
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [as_sample(row) for row in exported(tmp_path / "out")] == records
+    logs = list((tmp_path / "work").glob("app-*/*/stderr"))
+    assert any("Finished task" in log.read_text() for log in logs), "the executors did nothing"
