@@ -19,10 +19,10 @@ test: $(VENV)/dev.stamp $(if $(SPARK),$(SPARK_VENV)/spark.stamp)
 	$(BIN)/python .ci/side-by-side \
 		$(if $(SPARK),'eval "$(SPARK_VENV)/bin/python -m pytest compat/spark $$ARGS"') \
 		'eval "$(BIN)/python -m pytest tests $$ARGS"' \
-		'eval "$(BIN)/python -m pytest compat $(OF_THEIR_OWN:%=--ignore %) $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/tiered $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/kafka_tools $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/image $$ARGS"' \
+		'eval "$(BIN)/python -m pytest compat $(OF_THEIR_OWN:%=--ignore %) $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/oracle $$ARGS"'
 	@$(if $(SPARK),,echo 'compat/spark was left out: KBROKER_SPARK=1 fetches PySpark (half a gigabyte) and runs it, as `make test-spark` does')
 
