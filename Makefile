@@ -13,8 +13,9 @@ export ARGS
 run: $(VENV)/run.stamp
 	exec $(BIN)/kbroker serve $(ARGS)
 
-# Three at a time, the longest first. Tests with real clients mostly wait for their tools; the others keep one core busy.
 OF_THEIR_OWN := compat/spark compat/tiered compat/kafka_tools compat/image compat/oracle
+
+# Three at a time, the longest first. Tests with real clients mostly wait for their tools; the others keep one core busy.
 test: $(VENV)/dev.stamp $(if $(SPARK),$(SPARK_VENV)/spark.stamp)
 	$(BIN)/python .ci/side-by-side \
 		$(if $(SPARK),'eval "$(SPARK_VENV)/bin/python -m pytest compat/spark $$ARGS"') \

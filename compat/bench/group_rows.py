@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 from compat.bench.group_worker import groups_answer
 from compat.bench.rivals import Rival, rivals
 from compat.bench.sizes import FULL, Figures, Row, Size, at_least_or, at_most, at_most_times
+from compat.bench.waiting import until
 from compat.oracle.raw import connected
 
 MEMBERS, COMMITTERS = 50, 10
@@ -47,8 +49,7 @@ def many_groups(directory: Path, which: set[str], *, rounds: int) -> dict[str, l
             for _ in range(rounds):
                 began = time.perf_counter()
                 rival.timed_start()
-                while not groups_answer(rival.servers, topic, **job, offset=GROUP_ROUNDS - 1):
-                    time.sleep(0.01)
+                until(partial(groups_answer, rival.servers, topic, **job, offset=GROUP_ROUNDS - 1), each_s=0.01)
                 found.setdefault(rival.name, []).append({"groups": time.perf_counter() - began})
                 rival.broker.stop()
     return found
@@ -71,14 +72,17 @@ def ten_thousand(directory: Path, which: set[str], *, rounds: int) -> dict[str, 
             rival.broker.stop()
             began = time.perf_counter()
             rival.timed_start()
-            while not all(_answers(rival, topic) for topic in topics):
-                time.sleep(0.05)
+            until(partial(_all_answer, rival, topics), each_s=0.05)
             took = time.perf_counter() - began
             time.sleep(5)
             figures = {"ten-thousand": took, "ten-thousand-resident": rival.resident_mib()}
             found[rival.name] = [figures]
             rival.broker.stop()
     return found
+
+
+def _all_answer(rival: Rival, topics: list[str]) -> bool:
+    return all(_answers(rival, topic) for topic in topics)
 
 
 def _answers(rival: Rival, topic: str) -> bool:

@@ -9,7 +9,9 @@ import statistics
 import struct
 import time
 from collections.abc import Sequence
+from functools import partial
 
+from compat.bench.waiting import until
 from compat.oracle.groups import joining, subscription
 from compat.oracle.raw import RawConnection, Reply
 from compat.oracle.schema import Message, decode_response, encode_request
@@ -23,13 +25,15 @@ ASSIGNMENT = bytes(100)
 def await_coordinator(servers: str, group: str) -> None:
     """Wait until the group has a coordinator that answers."""
     connection = RawConnection(servers, timeout_s=60)
-    while True:
+
+    def answers() -> bool:
         found = connection.call("FindCoordinator", FIND, {"Key": group, "KeyType": 0})
-        if found["ErrorCode"] == 0:
-            answer = connection.call("OffsetFetch", FETCH, {"GroupId": group, "Topics": None})
-            if answer["ErrorCode"] == 0:
-                break
-        time.sleep(0.02)
+        if found["ErrorCode"] != 0:
+            return False
+        answer = connection.call("OffsetFetch", FETCH, {"GroupId": group, "Topics": None})
+        return int(answer["ErrorCode"]) == 0
+
+    until(answers)
     connection.close()
 
 
@@ -182,15 +186,16 @@ def fill_groups(servers: str, topic: str, *, groups: int, partitions: int, round
     connection = RawConnection(servers, timeout_s=60)
     for number, group in itertools.product(range(rounds), range(groups)):
         request = commit(f"groups-{group}", topic, range(partitions), number)
-        while True:
-            answer = connection.call("OffsetCommit", COMMIT, request)
-            codes = {part["ErrorCode"] for part in answer["Topics"][0]["Partitions"]}
-            if codes == {0}:
-                break
-            assert codes <= set(NOT_YET), codes
-            time.sleep(0.02)
+        until(partial(_is_committed, connection, request))
     connection.close()
     return {}
+
+
+def _is_committed(connection: RawConnection, request: Message) -> bool:
+    answer = connection.call("OffsetCommit", COMMIT, request)
+    codes = {part["ErrorCode"] for part in answer["Topics"][0]["Partitions"]}
+    assert codes == {0} or codes <= set(NOT_YET), codes
+    return codes == {0}
 
 
 def groups_answer(servers: str, topic: str, *, groups: int, partitions: int, offset: int) -> bool:

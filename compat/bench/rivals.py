@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from compat.bench.waiting import until
 from compat.brokers import KbrokerProcess, address_of, answers
 from compat.kafka import KafkaNode
 from compat.kafka.node import AS_INSTALLED
@@ -43,8 +44,7 @@ class Rival:
         """Start it. Seconds from the start of the process to the first answer to ApiVersions."""
         began = time.perf_counter()
         self.broker.start()
-        while not answers(address_of(self.servers)):
-            time.sleep(0.001)
+        until(lambda: answers(address_of(self.servers)), each_s=0.001)
         return time.perf_counter() - began
 
     def resident_mib(self) -> float:

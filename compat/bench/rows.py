@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from compat.bench.frames import PRODUCE_VERSION, batch_of_size
@@ -13,6 +14,7 @@ from compat.bench.rivals import Rival, rivals
 from compat.bench.sizes import FULL, Figures, Row, Size, at_least_times, at_most, at_most_times
 from compat.bench.spark_rows import SPARK_ROWS
 from compat.bench.tier_rows import TIER_ROWS
+from compat.bench.waiting import until
 from compat.oracle.raw import connected
 
 KIB = 1 << 10
@@ -150,8 +152,7 @@ def many_partitions(directory: Path, which: set[str], *, rounds: int) -> dict[st
             for _ in range(rounds):
                 began = time.perf_counter()
                 rival.timed_start()
-                while not _all_answer(rival, topic):
-                    time.sleep(0.01)
+                until(partial(_all_answer, rival, topic), each_s=0.01)
                 found.setdefault(rival.name, []).append({"partitions": time.perf_counter() - began})
                 rival.broker.stop()
     return found

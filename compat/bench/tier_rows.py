@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from compat.bench.frames import PRODUCE_VERSION
 from compat.bench.rivals import Rival, rivals
 from compat.bench.sizes import Figures, Row, at_least_times, at_most, at_most_times
 from compat.bench.tier_worker import LATEST_TIERED, LIST_VERSION
+from compat.bench.waiting import until
 from compat.oracle.batches import Batch, Item
 from compat.oracle.raw import connected
 
@@ -23,7 +24,6 @@ REST_COUNT = 10_000
 HOUR_MS = 3_600_000
 SEGMENTS, SEGMENT_PARTITIONS = 10_000, 10
 LATEST, EARLIEST_LOCAL = -1, -4
-PATIENCE_S = 900
 # Tasks look around often, so that a run does not consist of waiting for them; the rest is as installed.
 HURRIED = {
     "remote.log.manager.task.interval.ms": "500",
@@ -162,14 +162,6 @@ def offset(rival: Rival, topic: str, timestamp: int, *, partition: int = 0) -> i
     with connected(rival.servers) as connection:
         request = {"ReplicaId": -1, "Topics": [{"Name": topic, "Partitions": asked}]}
         return int(connection.call("ListOffsets", LIST_VERSION, request)["Topics"][0]["Partitions"][0]["Offset"])
-
-
-def until(reached: Callable[[], bool]) -> None:
-    """Wait until it is so."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not reached():
-        assert time.monotonic() < deadline, f"not reached within {PATIENCE_S} s"
-        time.sleep(0.02)
 
 
 @contextlib.contextmanager

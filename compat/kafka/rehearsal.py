@@ -51,7 +51,7 @@ def make() -> Path:
 def loaded_classes(directory: Path) -> list[str]:
     """The lines of the JVM's lists of loaded classes, each once; the node's files go below `directory`.
 
-    Errors: StartFailed when the node does not start.
+    Errors: StartFailed when the node does not start, Unavailable when a tool fails.
     """
     lists = directory / "lists"
     lists.mkdir(parents=True)
@@ -59,7 +59,10 @@ def loaded_classes(directory: Path) -> list[str]:
     node.start(timeout_s=TIMEOUT_S)
     try:
         for number, (tool, *words) in enumerate(_tools(node.bootstrap_servers)):
-            run_tool(tool, *words, input="key\n" * RECORDS, timeout_s=TIMEOUT_S, options=_listing(lists / str(number)))
+            options = _listing(lists / str(number))
+            done = run_tool(tool, *words, input="key\n" * RECORDS, timeout_s=TIMEOUT_S, options=options)
+            if done.returncode != 0:
+                raise Unavailable(f"{tool} ended with {done.returncode}: {(done.stdout + done.stderr)[-1000:]}")
     finally:
         node.stop()
     return list(dict.fromkeys(line for each in lists.iterdir() for line in each.read_text().splitlines(keepends=True)))

@@ -8,8 +8,8 @@ Measured beside a producer of single records, in one process: each call of the s
 the event loop a chance to wait for the interpreter, so pieces are not small, and files get their names here too. New
 memory for each piece costs page faults and unmappings, which the kernel does in the way of the other threads, so on the
 real disk a buffer is used again. What is written is sent on its way to the disk piece by piece, so that no flood of
-dirty pages stands before an append, but it is synced seldom: each sync is a commit of the file system's journal, for
-which appends wait too.
+dirty pages stands before an append, but it is synced seldom: where the file system has a journal each sync commits it,
+for which appends wait too.
 """
 
 from __future__ import annotations

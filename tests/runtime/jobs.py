@@ -70,7 +70,9 @@ def answer_late(number: int, fifo: str) -> str:
 
 
 class DeadlyDisk(RealDisk):
-    """The real disk; who is not the one who made it dies in the middle of an operation on it: write or sync."""
+    """The real disk; who is not the one who made it dies in the middle of an operation on it: write or sync, or
+    behind one that gives a file a name that ends so.
+    """
 
     def __init__(self, operation: str) -> None:
         self.operation, self.pid = operation, os.getpid()
@@ -81,6 +83,11 @@ class DeadlyDisk(RealDisk):
         deadly.operation = "" if os.getpid() == self.pid else self.operation
         file.close()
         return deadly
+
+    def rename(self, old: str, new: str) -> None:
+        super().rename(old, new)
+        if os.getpid() != self.pid and new.endswith(self.operation):
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class DeadlyFile(RealFile):

@@ -77,6 +77,22 @@ def test_m8_a_worker_that_dies_while_it_syncs_has_the_copy_tried_again(tmp_path:
     mine.close()
 
 
+@pytest.mark.parametrize("named", [".log", ".leader-epoch-checkpoint", ".manifest.json"])
+def test_m8_a_worker_that_dies_while_it_gives_names_has_the_copy_tried_again(tmp_path: Path, named: str) -> None:
+    mine = Workers(report=print)
+    manager, segment = manager_in(tmp_path / "tier", mine, DeadlyDisk(named)), segment_in(tmp_path)
+    for _ in range(2):
+        with pytest.raises(RetriableRemoteStorageError, match="ended with -9"):
+            manager.copy_log_segment_data(segment.metadata, segment.data)
+    assert left(tmp_path / "tier"), "nobody knows which of them have their names, and so which of them are others'"
+    manager.delete_log_segment_data(segment.metadata)
+    assert left(tmp_path / "tier") == []
+    again = manager_in(tmp_path / "tier", mine)
+    again.copy_log_segment_data(segment.metadata, segment.data)
+    assert is_whole(again, segment)
+    mine.close()
+
+
 def test_what_is_wrong_with_files_is_told_as_before(tmp_path: Path) -> None:
     told: list[str] = []
     mine = Workers(report=told.append)

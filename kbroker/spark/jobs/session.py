@@ -22,6 +22,7 @@ def afterwards(tidy: Callable[[], object]) -> Iterator[None]:
     and then refuses the first call behind one that was interrupted, and would hide that it was.
     """
     from py4j.protocol import Py4JError  # noqa: PLC0415  (comes with PySpark)
+    from pyspark.errors import PySparkException  # noqa: PLC0415
 
     try:
         yield
@@ -29,7 +30,7 @@ def afterwards(tidy: Callable[[], object]) -> Iterator[None]:
         for _ in range(ATTEMPTS):
             try:
                 tidy()
-            except (Py4JError, OSError):
+            except (PySparkException, Py4JError, OSError):
                 continue
             break
         raise
