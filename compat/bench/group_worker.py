@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from compat.bench.waiting import until
+from compat.bench.waiting import MEASURE_S, until
 from compat.oracle.groups import joining, subscription
 from compat.oracle.raw import RawConnection, Reply
 from compat.oracle.schema import Message, decode_response, encode_request
@@ -33,7 +33,7 @@ def await_coordinator(servers: str, group: str) -> None:
         answer = connection.call("OffsetFetch", FETCH, {"GroupId": group, "Topics": None})
         return int(answer["ErrorCode"]) == 0
 
-    until(answers)
+    until(answers, patience_s=MEASURE_S / 2)
     connection.close()
 
 
@@ -186,7 +186,7 @@ def fill_groups(servers: str, topic: str, *, groups: int, partitions: int, round
     connection = RawConnection(servers, timeout_s=60)
     for number, group in itertools.product(range(rounds), range(groups)):
         request = commit(f"groups-{group}", topic, range(partitions), number)
-        until(partial(_is_committed, connection, request))
+        until(partial(_is_committed, connection, request), patience_s=MEASURE_S / 2)
     connection.close()
     return {}
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from compat.bench.waiting import until
+from compat.bench.waiting import MEASURE_S, until
 from compat.brokers import KbrokerProcess, address_of, answers
 from compat.kafka import KafkaNode
 from compat.kafka.node import AS_INSTALLED
@@ -92,9 +92,11 @@ class Rival:
     def measure(self, name: str, topic: str, **arguments: object) -> dict[str, float]:
         """Run one measure of `worker` in a process of its own."""
         job = json.dumps({"measure": name, "servers": self.servers, "topic": topic, **arguments})
-        done = subprocess.run(
-            [sys.executable, "-m", "compat.bench.worker", job], capture_output=True, text=True, timeout=600, check=False
-        )
+        command = [sys.executable, "-m", "compat.bench.worker", job]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=MEASURE_S, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeError(f"{name} on {self.name}: {error}\n{self.broker.log_tail()}") from error
         if done.returncode != 0:
             raise RuntimeError(f"{name} on {self.name} failed:\n{done.stderr[-2000:]}\n{self.broker.log_tail()}")
         result: dict[str, float] = json.loads(done.stdout)
@@ -106,7 +108,7 @@ class Rival:
             "org.apache.kafka.tools.ProducerPerformance",
             *("--bootstrap-server", self.servers, "--topic", topic, "--num-records", str(records)),
             *("--record-size", "1024", "--throughput", "-1"),
-            timeout_s=600,
+            timeout_s=MEASURE_S,
             options=PERFORMANCE_TOOL,
         )
         found = re.findall(rf"^{records} records sent, ([\d.]+) records/sec", done.stdout, re.MULTILINE)

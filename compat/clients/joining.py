@@ -19,8 +19,9 @@ def join(consumer: KafkaConsumer, topic: str, partitions: int) -> None:
     Errors: AssertionError when it does not have them after `JOIN_S` seconds.
     """
     deadline = time.monotonic() + JOIN_S
-    while consumer.partitions_for_topic(topic) is None:
-        assert time.monotonic() < deadline, f"{topic} is not known"
+    while len(known := consumer.partitions_for_topic(topic) or set()) < partitions:
+        assert time.monotonic() < deadline, f"of {topic} {known} are known, not {partitions} partitions"
+        time.sleep(0.05)
     consumer.subscribe([topic])
     while len(consumer.assignment()) != partitions:
         assert time.monotonic() < deadline, f"assigned: {consumer.assignment()}"

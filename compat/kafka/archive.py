@@ -18,8 +18,9 @@ def archive_path() -> Path:
     """Where the archive for this JVM and these jars is, or goes. Errors: Unavailable without one of them."""
     # The JVM refuses an archive of others by itself, but not without a word on standard output.
     known = [Path(java()).resolve(), *map(Path, class_path().split(os.pathsep))]
-    told = repr([(str(each), (found := each.stat()).st_size, found.st_mtime_ns) for each in known])
-    return cache_directory() / f"kafka-classes-{hashlib.sha256(told.encode()).hexdigest()[:16]}.jsa"
+    told = repr([(str(each), (found := each.stat()).st_size, found.st_mtime_ns) for each in known]).encode()
+    told += Path(__file__).with_name("rehearsal.py").read_bytes()  # which decides about what is in it
+    return cache_directory() / f"kafka-classes-{hashlib.sha256(told).hexdigest()[:16]}.jsa"
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Makes the archive of `compat.kafka.archive`: `python -m compat.kafka.rehearsal`, some seconds, once.
+"""Makes the archive of `compat.kafka.archive`: `python -m compat.kafka.rehearsal`, half a minute, once.
 
 A node of Kafka and its tools do once what they do in the tests, and write down which classes they load.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from compat.kafka.node import KafkaNode
 from compat.kafka.tools import java_environment, run_tool
 
 TIMEOUT_S = 120
+KEPT_S = 7 * 86_400
+"""Other checkouts may use other archives out of the same cache; those made longer ago are taken away."""
 TOPIC = "rehearsed"
 RECORDS = 10
 
@@ -45,6 +48,9 @@ def make() -> Path:
         if done.returncode != 0 or not archive.exists():
             raise Unavailable(f"this JVM makes no archive of classes: {(done.stdout + done.stderr)[-1000:]}")
         archive.rename(target)
+    for old in target.parent.glob("kafka-classes-*.jsa"):
+        if old.stat().st_mtime < time.time() - KEPT_S:
+            old.unlink()
     return target
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
 import pytest
 
-from compat.brokers import free_port
+from compat.brokers import end
 from compat.clients.samples import Sample, samples
 from compat.spark.jobs import TIERED, as_sample, exported, fill, flags, until
 from compat.spark.session import SHORT_LIVED
@@ -24,8 +25,8 @@ COUNT = 400
 
 
 @contextmanager
-def running(log: Path, main_class: str, *words: str) -> Iterator[None]:
-    """One of Spark's servers, on loopback; it ends with the block."""
+def running(log: Path, main_class: str, *words: str, ready: str) -> Iterator[str]:
+    """One of Spark's servers, on loopback, until the end of the block: what follows `ready` in its log, once there."""
     options = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED}
     command = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{main_class}", "--host", "127.0.0.1"]
     with log.open("wb") as file:
@@ -34,26 +35,33 @@ def running(log: Path, main_class: str, *words: str) -> Iterator[None]:
             stdin=subprocess.DEVNULL, stdout=file, stderr=file,
             env={**os.environ, **options, "SPARK_HOME": str(HOME), "PYSPARK_PYTHON": sys.executable},
         )  # fmt: skip
+
+    def told() -> str | None:
+        text = log.read_text()
+        assert process.poll() is None, text
+        found = re.search(f"{re.escape(ready)}(.*)\n", text)
+        return None if found is None else found[1]
+
     try:
-        yield
+        until(lambda: told() is not None, seconds=START_S)
+        yield told() or ""
         assert process.poll() is None, log.read_text()
+    except AssertionError as error:
+        error.add_note(log.read_text())
+        raise
     finally:
-        process.terminate()
-        process.wait(30)
+        end(process, timeout_s=30)
 
 
 @pytest.fixture
 def master(tmp_path: Path) -> Iterator[str]:
     """The address of a cluster with one worker, which has two cores."""
-    port = free_port()
-    log = tmp_path / "master.log"
-    with ExitStack() as servers:
-        servers.enter_context(running(log, "master.Master", "--port", str(port)))
-        until(lambda: "I have been elected leader" in log.read_text(), seconds=START_S)
-        work = ("-d", str(tmp_path / "work"), "--cores", "2", "--memory", "1g")
-        servers.enter_context(running(tmp_path / "worker.log", "worker.Worker", *work, f"spark://127.0.0.1:{port}"))
-        until(lambda: "Registering worker" in log.read_text(), seconds=START_S)
-        yield f"spark://127.0.0.1:{port}"
+    work = ("-d", str(tmp_path / "work"), "--cores", "2", "--memory", "1g")
+    with (
+        running(tmp_path / "master.log", "master.Master", "--port", "0", ready="Starting Spark master at ") as address,
+        running(tmp_path / "worker.log", "worker.Worker", *work, address, ready="Successfully registered with master "),
+    ):
+        yield address
 
 
 @pytest.fixture

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkRuntimeError
 
+from kbroker.cli._spark_session import stop
 from kbroker.spark.jobs.session import afterwards, session_settings
 
 if TYPE_CHECKING:
@@ -15,10 +17,14 @@ if TYPE_CHECKING:
 SET, NOT_SET = "spark.sql.shuffle.partitions", "spark.sql.execution.arrow.maxBytesPerBatch"
 
 
-class Refused:
-    """A call that py4j refuses so many times."""
+REFUSALS = [Py4JNetworkError("Answer from Java side is empty"), PySparkRuntimeError("refused"), ConnectionResetError()]
 
-    def __init__(self, times: int) -> None:
+
+class Refused:
+    """A call that is refused so many times: by py4j, or by PySpark."""
+
+    def __init__(self, times: int, refusal: Exception = REFUSALS[0]) -> None:
+        self.refusal = refusal
         self.left = times
         self.calls = 0
 
@@ -26,7 +32,7 @@ class Refused:
         self.calls += 1
         if self.left > 0:
             self.left -= 1
-            raise Py4JNetworkError("Answer from Java side is empty")
+            raise self.refusal
 
 
 def test_tidying_happens_once_where_all_is_well() -> None:
@@ -42,9 +48,10 @@ def test_a_refusal_is_told_where_nothing_else_is_wrong() -> None:
 
 
 @pytest.mark.parametrize("reason", [KeyboardInterrupt, ValueError])
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda each: type(each).__name__)
 @pytest.mark.parametrize(("refusals", "calls"), [(0, 1), (1, 2), (9, 3)])
-def test_a_refusal_hides_no_reason(reason: type[BaseException], refusals: int, calls: int) -> None:
-    tidy = Refused(refusals)
+def test_a_refusal_hides_no_reason(reason: type[BaseException], refusal: Exception, refusals: int, calls: int) -> None:
+    tidy = Refused(refusals, refusal)
     with pytest.raises(reason), afterwards(tidy):
         raise reason
     assert tidy.calls == calls
@@ -61,3 +68,35 @@ def test_settings_are_put_back_behind_an_interruption(spark: SparkSession) -> No
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert (spark.conf.get(SET), spark.conf.get(NOT_SET, None)) == before
+
+
+class FirstCallRefused:
+    """What PySpark's session is to the command line: one whose first call of the JVM is refused, whichever it is."""
+
+    def __init__(self) -> None:
+        self.conf = self
+        self.calls = 0
+        self.is_stopped = False
+
+    def _call(self) -> None:
+        self.calls += 1
+        if self.calls == 1:
+            raise Py4JNetworkError("Answer from Java side is empty")
+
+    def get(self, _name: str, default: str | None) -> str | None:
+        self._call()
+        return default
+
+    def stop(self) -> None:
+        self._call()
+        self.is_stopped = True
+
+
+def test_a_session_is_stopped_though_the_first_call_behind_an_interruption_is_refused() -> None:
+    session = FirstCallRefused()
+    stop(cast("SparkSession", session))
+    assert session.is_stopped
+
+
+def test_stopping_a_session_asks_for_what_every_session_has(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.app.id", None) == spark.sparkContext.applicationId

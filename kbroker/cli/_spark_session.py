@@ -73,8 +73,6 @@ def spark_session(options: argparse.Namespace) -> Iterator[SparkSession]:
 
 @contextmanager
 def _own_session(options: argparse.Namespace, log: _Log) -> Iterator[SparkSession]:
-    from py4j.protocol import Py4JError  # noqa: PLC0415
-
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT)
     with _logged_into(log.path):
@@ -86,10 +84,22 @@ def _own_session(options: argparse.Namespace, log: _Log) -> Iterator[SparkSessio
         try:
             yield session
         finally:
-            with suppress(Py4JError, OSError):  # of a JVM that has died
-                session.stop()
+            stop(session)
             if is_main:
                 signal.signal(signal.SIGINT, before)
+
+
+def stop(session: SparkSession) -> None:
+    """End a session and its jobs, also one whose JVM has died.
+
+    py4j may refuse the first call behind one that was interrupted, and PySpark stops a session only once. So the first
+    call is another one.
+    """
+    from py4j.protocol import Py4JError  # noqa: PLC0415
+
+    for end in (lambda: session.conf.get("spark.app.id", None), session.stop):
+        with suppress(Py4JError, OSError):
+            end()
 
 
 @contextmanager

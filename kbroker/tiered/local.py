@@ -7,9 +7,9 @@
 
 A copy writes `<name>.tmp` files, syncs each, reads each back and compares size and CRC-32C with what was sent. Then
 they take their names, the directory is synced, and the manifest follows in the same way: where there is a manifest
-there was a whole segment. A copy that fails takes away what it wrote, since after an error that may pass nobody else
-does. A deletion begins with files that have no name of their own yet, then comes the manifest; directories that are
-empty are forgotten.
+there was a whole segment. A copy that fails takes away what it wrote; files that have their names by then may stay,
+when the disk fails or the process dies that gave them, until `copying` deletes what the attempt has left. A deletion
+begins with files that have no name of their own yet, then comes the manifest; directories that are empty are forgotten.
 
 What is moved is moved in pieces and synced in steps, so that a gigabyte on its way to the tier is never a gigabyte of
 dirty pages in front of somebody's append.

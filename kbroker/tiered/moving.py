@@ -72,8 +72,8 @@ class Publication(NamedTuple):
 def publish_files(disk: Disk, publication: Publication) -> None:
     """Make files durable, read them back, and give them their names. Not to be done twice.
 
-    Errors  OSError: EIO when a file does not hold what was written to it. No file has its final name then, nor is
-            `replaced` there if that had been begun
+    Errors  OSError: EIO when a file does not hold what was written to it. What vouches for the others has not its
+            name then, unless it cannot be removed; others may have theirs, or be there from before
     """
     for path, found in _settled(disk, publication.moved).items():
         if found != (sent := publication.moved[path]):
@@ -90,9 +90,12 @@ def publish_files(disk: Disk, publication: Publication) -> None:
                 published.append(name)
             disk.sync_directory(directory)
     except OSError:
-        for name in reversed(published):
-            with suppress(OSError):
-                disk.unlink(name)
+        # As in a deletion: the others go when what vouches for them has gone for good, or stay until there is one.
+        with suppress(OSError):
+            if len(published) == len(names):
+                disk.unlink(published.pop())
+                disk.sync_directory(directory)
+            unlink_files(disk, published)
         raise
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from kbroker.testing.disk import Operation, SimulatedDisk
+from kbroker.testing.disk import Fault, Operation, SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
+from kbroker.tiered.api import RemoteStorageError
 from kbroker.tiered.layout import MANIFEST, Manifest, object_name
 from tests.tiered.directories import files, is_gone, is_whole, new_disk, on, path_of, written
 
@@ -60,6 +62,37 @@ def test_m8_after_a_crash_in_a_copy_a_manifest_means_a_whole_segment_and_a_delet
             assert [path for path in files(later) if object_name(segment.metadata, "") in path] == []
             assert is_whole(on(later), before)
     assert len(survivors) > 40
+    assert manifests or loss is not Loss.PROCESS_DEATH
+
+
+@pytest.mark.parametrize("loss", list(Loss))
+def test_m8_after_a_crash_in_taking_a_copy_back_a_manifest_means_a_whole_segment(loss: Loss) -> None:
+    """The last sync fails, when all files have their names; what takes these back is cut off at each operation."""
+    counted = new_disk()
+    segment, syncs = written(counted), 0
+
+    def count(operation: Operation) -> None:
+        nonlocal syncs
+        syncs += operation.name == "sync_directory"
+
+    counted.observer = count
+    on(counted).copy_log_segment_data(segment.metadata, segment.data)
+
+    disk = new_disk()
+    segment = written(disk)
+    disk.inject(Fault(errno.EIO, name="sync_directory", skip=syncs - 1, times=1))
+
+    def copy() -> None:
+        with pytest.raises(RemoteStorageError):
+            on(disk).copy_log_segment_data(segment.metadata, segment.data)
+
+    survivors = at_each_operation(disk, [loss], copy)
+    assert not disk.exists(path_of(segment, MANIFEST))
+    manifests = 0
+    for survivor in survivors:
+        if survivor.exists(path_of(segment, MANIFEST)):
+            manifests += 1
+            assert is_whole(on(survivor), segment)
     assert manifests or loss is not Loss.PROCESS_DEATH
 
 
