@@ -139,15 +139,19 @@ class TierSettings:
         doc="What takes the processor in copying segments is done by another process, so that producers do not notice.",
     )
     kbroker_remote_chunk_bytes: int = setting(
-        default=2 * MB, at_least=64 * 1024, doc="Segments are read from the tier in pieces of this size."
+        default=-1,
+        at_least=64 * 1024,
+        also=-1,
+        doc="Segments are read from the tier in pieces of this size; -1: 1 MiB of a directory, else 4 MiB.",
     )
     kbroker_remote_chunk_cache_bytes: int = setting(
         default=96 * MB, kind=Kind.LONG, at_least=0, doc="The memory for such pieces, of all partitions together."
     )
-    kbroker_remote_read_ahead_chunks: int = setting(
-        default=8,
+    kbroker_remote_read_ahead_bytes: int = setting(
+        default=16 * MB,
+        kind=Kind.LONG,
         at_least=0,
-        doc="How many pieces are read ahead of a consumer that reads one after the other; neighbours by one request.",
+        doc="So much is read ahead of a consumer that reads one piece after the other; neighbours by one request.",
     )
     rsm_configs: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     rlmm_configs: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)

@@ -6,7 +6,7 @@ not end the tasks of other partitions; so it is the one place where everything i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import BinaryIO, Final
@@ -15,6 +15,7 @@ from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageError, Rem
 from kbroker.tiered.streams import FillsMemory
 
 _ATTEMPTS: Final = 2
+_FILLED: Final = memoryview(b"")
 
 
 @contextmanager
@@ -32,11 +33,12 @@ def read_whole(
     storage: RemoteStorageManager,
     segment: RemoteLogSegmentMetadata,
     start: int,
-    into: Sequence[memoryview],
+    into: list[memoryview],
     on_filled: Callable[[int], object],
 ) -> None:
     """Fill places one after the other with the bytes of a segment from `start` on, by one request; on_filled is told
-    the number of each. What ends early is asked for once more.
+    the number of each, and `into` has an empty one instead from then on: whoever got the bytes alone decides how long
+    their memory is taken. What ends early is asked for once more.
 
     Errors  RemoteStorageError
     """
@@ -46,6 +48,7 @@ def read_whole(
         with plugin_errors("fetch_log_segment"), closing(storage.fetch_log_segment(segment, start, end - 1)) as stream:
             fill = stream.fill if isinstance(stream, FillsMemory) else partial(_read_into, stream)
             while (got := _filled(fill, into[at])) == len(into[at]):
+                into[at] = _FILLED
                 on_filled(at)
                 start, at = start + got, at + 1
                 if at == len(into):

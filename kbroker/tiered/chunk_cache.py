@@ -33,6 +33,7 @@ from typing import Final
 
 import trio
 
+from kbroker.config.settings import MB
 from kbroker.config.tier import TierSettings
 from kbroker.runtime.frames import without_frames
 from kbroker.runtime.net_ports import Env
@@ -54,6 +55,15 @@ UNREAD_MS: Final = 10_000
 """Who reads on asks for what was read ahead within this time, or is too slow to wait for the store."""
 
 
+def chunk_bytes_of(settings: TierSettings) -> int:
+    """`kbroker.remote.chunk.bytes`, by the store unless somebody has set it: a directory costs little for each chunk,
+    so whoever seeks waits for a small one; a request costs an object store and its client the same for any size.
+    """
+    if settings.kbroker_remote_chunk_bytes > 0:
+        return settings.kbroker_remote_chunk_bytes
+    return 1 * MB if settings.is_directory else 4 * MB
+
+
 class ChunkCache:
     """See the module's text.
 
@@ -70,7 +80,7 @@ class ChunkCache:
         self._chunks: OrderedDict[ChunkKey, Chunk] = OrderedDict()  # those used last at the end
         self._waiting: deque[Chunk] = deque()  # for memory
         self._quota = quota
-        self._memory = ChunkMemory(settings.kbroker_remote_chunk_bytes)
+        self._memory = ChunkMemory(chunk_bytes_of(settings))
         self._loans = Loans(self._on_loan_end)
         self._token: trio.lowlevel.TrioToken | None = None
         self.used_bytes = self.unread_bytes = 0
@@ -98,7 +108,7 @@ class ChunkCache:
         self._start_waiting()
 
     def _take(self, settings: TierSettings) -> None:
-        self.chunk_bytes = settings.kbroker_remote_chunk_bytes
+        self.chunk_bytes = chunk_bytes_of(settings)
         self.max_bytes = settings.kbroker_remote_chunk_cache_bytes
         self.max_reads = settings.remote_log_reader_threads
         self._max_waiting = settings.remote_log_reader_max_pending_tasks

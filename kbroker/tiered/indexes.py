@@ -83,6 +83,13 @@ class RemoteIndexes:
         found = self.floor_offset(offset)
         return 0 if found is None else found.position
 
+    def end_position_for(self, offset: int) -> int | None:
+        """Where the batch that holds `offset` has ended at the latest: the next indexed batch behind it begins there;
+        None if there is none.
+        """
+        behind = 1 + _count_upto(OFFSET_ENTRY, self.offsets, self._offset_count, 0, offset - self.start_offset - 1)
+        return self._offset_entry(behind).position if behind < self._offset_count else None
+
     def floor_position(self, position: int) -> OffsetPosition | None:
         """The last indexed batch that begins at or before `position`."""
         at = _count_upto(OFFSET_ENTRY, self.offsets, self._offset_count, 1, position)

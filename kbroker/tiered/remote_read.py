@@ -277,23 +277,30 @@ class RemoteReader:
         """
         place = self._places.get((key, wanted.offset))
         find_start: FindStart | None = None
+        segment_size = segment.segment_size_in_bytes
+        most = max(wanted.max_bytes, 1)
         if place is not None and place.segment_id == segment.remote_log_segment_id:
             start = Start(place.position, wanted.offset)
         elif wanted.offset <= segment.start_offset:
             start = Start(0, segment.start_offset)
         elif may_wait:
+            # Who seeks waits for one batch, and nobody knows yet that it will read on: chunks that lie behind it would
+            # only keep it waiting.
+            indexes = await self.indexes_of(segment)
             find_start = partial(_by_index, offset=wanted.offset)
-            start = find_start(await self.indexes_of(segment))
+            start = find_start(indexes)
+            most_of_batch = (indexes.end_position_for(wanted.offset) or segment_size) - start.position
+            most = most_of_batch if wanted.at_least_one_batch else min(most, most_of_batch)
         else:
             return None
-        position, segment_size = start.position, segment.segment_size_in_bytes
+        position = start.position
         if position >= segment_size:
             return Taken([], 0, position, -1)
         with self.cache.reader(segment) as chunks:
             first = position // chunks.chunk_bytes
             if not may_wait and not self.cache.has(segment, first):
                 return None
-            last = (min(position + max(wanted.max_bytes, 1), segment_size) - 1) // chunks.chunk_bytes
+            last = (min(position + most, segment_size) - 1) // chunks.chunk_bytes
             chunks.want_all(range(first, last + 1))
             if may_wait:
                 take = partial(take_batches, wanted=wanted)
@@ -308,7 +315,7 @@ class RemoteReader:
         for number in range(first, reached):
             self.cache.pass_over(segment, number)
         if place is not None or not may_wait:
-            ahead = self.settings.kbroker_remote_read_ahead_chunks
+            ahead = -(-self.settings.kbroker_remote_read_ahead_bytes // self.cache.chunk_bytes)
             read_ahead(self.cache, segment, max(last, reached), count=ahead, following=partial(self._following, key))
         return taken
 

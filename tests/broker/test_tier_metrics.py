@@ -129,7 +129,7 @@ async def test_how_long_the_quotas_hold_up_copies_and_reads_is_told() -> None:
         await moved(broker, 6)
         found = page(broker)
         assert found[f"{COPY_THROTTLE}_count",] == found[f"{FETCH_THROTTLE}_count",] == 0
-    patient = {"remote.fetch.max.wait.ms": 60_000, "kbroker.remote.read.ahead.chunks": 0}
+    patient = {"remote.fetch.max.wait.ms": 60_000, "kbroker.remote.read.ahead.bytes": 0}
     async with memory_broker(disk, settings={**QUICK, **quotas, **patient}) as broker:
         client = await broker.connect()
         began = trio.current_time()
@@ -176,7 +176,7 @@ async def test_what_the_tier_does_not_give_in_time_is_counted() -> None:
 
 
 async def test_fetches_that_wait_for_the_tier_at_the_same_time_are_all_counted() -> None:
-    async with memory_broker(settings={**QUICK, "kbroker.remote.read.ahead.chunks": 0}) as broker:
+    async with memory_broker(settings={**QUICK, "kbroker.remote.read.ahead.bytes": 0}) as broker:
         await moved(broker, 3)
         broker.slow_down(20_000)
         async with trio.open_nursery() as nursery:
@@ -188,7 +188,7 @@ async def test_fetches_that_wait_for_the_tier_at_the_same_time_are_all_counted()
 
 
 async def test_what_is_read_of_the_tier_now_takes_from_what_may_be() -> None:
-    settings = {**QUICK, "remote.log.reader.threads": 4, "kbroker.remote.read.ahead.chunks": 0}
+    settings = {**QUICK, "remote.log.reader.threads": 4, "kbroker.remote.read.ahead.bytes": 0}
     async with memory_broker(settings=settings) as broker:
         assert {page(broker)[name,] for name in IDLE} == {1}
         await moved(broker, 3)
@@ -204,7 +204,7 @@ async def test_what_is_read_of_the_tier_now_takes_from_what_may_be() -> None:
 
 async def test_the_caches_tell_what_they_had_and_what_the_store_had_to_give() -> None:
     disk = SimulatedDisk()
-    settings = {**QUICK, "kbroker.remote.read.ahead.chunks": 0}
+    settings = {**QUICK, "kbroker.remote.read.ahead.bytes": 0}
     async with memory_broker(disk, settings=settings) as broker:
         assert not [key for key in page(broker) if key[0] in (INDEXES, CHUNKS)], "nothing is tiered"
         client = await moved(broker, 3)

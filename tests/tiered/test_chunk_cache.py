@@ -10,6 +10,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageError, RetriableRemoteStorageError
+from kbroker.tiered.chunk_cache import chunk_bytes_of
+from tests.tiered.reading_site import reader_settings
 from tests.tiered.shelf import CHUNK, Shelf
 
 
@@ -348,3 +350,14 @@ async def test_however_many_wait_for_memory_all_hear_of_the_end(autojump_clock: 
         await wait_all_tasks_blocked()
     assert (given, refused) == (1, 539), "what is in a thread comes to its end"
     assert shelf.cache.waiting == 0
+
+
+@pytest.mark.parametrize(
+    ("store", "chosen", "expected"),
+    [(None, -1, 1 << 20), ("directory", -1, 1 << 20), ("minio", -1, 4 << 20), ("minio", 1 << 16, 1 << 16)],
+)
+def test_chunks_are_as_large_as_it_suits_the_store_unless_somebody_says_otherwise(
+    store: str | None, chosen: int, expected: int
+) -> None:
+    settings = reader_settings(remote_log_storage_manager_class_name=store, kbroker_remote_chunk_bytes=chosen)
+    assert chunk_bytes_of(settings) == expected

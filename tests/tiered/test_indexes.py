@@ -67,6 +67,16 @@ def test_a_look_up_by_offset_ends_at_a_batch_at_most_an_interval_before_the_one_
         assert HEADERS[number].last_offset == entry.last_offset <= offset
 
 
+@given(st.integers(START - 5, START + 3 * 60 + 5))
+def test_where_a_batch_has_ended_at_the_latest_is_at_most_two_entries_behind_it(offset: int) -> None:
+    end = indexes_of(SEGMENT).end_position_for(offset)
+    holder = next((at for at, header in enumerate(HEADERS) if header.last_offset >= offset), len(HEADERS) - 1)
+    behind = [at for _, at in OFFSET_ENTRY.iter_unpack(SEGMENT.index(IndexType.OFFSET)) if at > POSITIONS[holder]]
+    assert end in (*behind[:2], None)
+    assert end is not None or len(behind) < 2
+    assert end is None or end >= POSITIONS[holder] + HEADERS[holder].size
+
+
 @given(st.integers(-5, len(SEGMENT.log) + 5))
 def test_a_look_up_by_position_gives_the_last_indexed_batch_that_begins_there_or_before(position: int) -> None:
     entry = indexes_of(SEGMENT).floor_position(position)

@@ -12,7 +12,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.runtime.env import RealThreads
 from kbroker.tiered.api import RemoteStorageError
+from kbroker.tiered.calls import read_whole
 from kbroker.tiered.chunk_cache import UNREAD_MS, ChunkCache
+from kbroker.tiered.chunk_memory import ChunkMemory
 from kbroker.tiered.quota import ByteQuota
 from kbroker.tiered.read_ahead import read_ahead
 from tests.tiered.reading_site import SlowEnv, WatchedStorage
@@ -177,3 +179,28 @@ async def test_the_first_of_several_is_given_before_the_last_has_come() -> None:
             has_first.set()
             for number in range(2, 5):
                 assert await shelf.get(number) == shelf.bytes_of(number)
+
+
+async def test_a_chunk_that_went_leaves_its_memory_though_its_neighbours_are_still_read() -> None:
+    """Else the next one is read into fresh memory, page by page."""
+    memory = ChunkMemory(CHUNK)
+    shelf = Shelf(chunks=20)
+    segment = shelf.segment()
+    free: list[int] = []
+
+    class Looking(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            free.append(memory.free_bytes)
+            return super().read(size)
+
+    class LookingStorage(WatchedStorage):
+        def fetch_log_segment(self, metadata: Any, start_position: int, end_position: int | None = None) -> BinaryIO:
+            with super().fetch_log_segment(metadata, start_position, end_position) as stream:
+                return Looking(stream.read())
+
+    storage = LookingStorage(shelf.disk)
+    storage.configure({"dir": "/tier"})
+    filled: list[int] = []
+    read_whole(storage, segment, 0, [memory.take(CHUNK) for _ in range(3)], filled.append)
+    assert filled == [0, 1, 2]
+    assert free == [0, CHUNK, 2 * CHUNK]

@@ -252,7 +252,7 @@ async def test_what_the_metadata_do_not_know_keeps_nobody_from_the_end_of_the_se
 
 async def test_what_lies_behind_an_answer_does_not_hold_it_up(autojump_clock: MockClock) -> None:
     """A batch of the next segment that is at hand in part alone."""
-    site = ReadingSite(tier=reader_settings(kbroker_remote_read_ahead_chunks=0))
+    site = ReadingSite(tier=reader_settings(kbroker_remote_read_ahead_bytes=0))
     async with site.reading():
         partition = await site.tiered(sizes=(CHUNK,))
         second = site.segments(partition)[1]
@@ -263,6 +263,38 @@ async def test_what_lies_behind_an_answer_does_not_hold_it_up(autojump_clock: Mo
         began = trio.current_time()
         assert (await site.read(partition, 0)).next_offset == second.start_offset
         assert trio.current_time() == began
+
+
+async def test_who_seeks_waits_for_one_chunk_and_has_the_others_read_when_it_reads_on(
+    autojump_clock: MockClock,
+) -> None:
+    """Of small batches in a chunk of many, all in one segment; the answer has room for all of them."""
+    site = ReadingSite(
+        tier=reader_settings(kbroker_remote_chunk_bytes=4_096),
+        config=tiered_config(segment_bytes=40_000, index_interval_bytes=300),
+    )
+    async with site.reading():
+        partition = await site.tiered(count=400)
+        first = site.segments(partition)[0]
+        seek = await site.read(partition, 60)
+        assert seek.next_offset < first.end_offset
+        assert [size for _, _, size in site.watched.reads] == [4_096]
+        await site.read(partition, seek.next_offset)
+        assert sum(size for _, _, size in site.watched.reads) > 6 * 4_096
+
+
+async def test_who_seeks_a_batch_that_may_reach_into_other_chunks_has_them_read_at_once(
+    autojump_clock: MockClock,
+) -> None:
+    site = ReadingSite(
+        tier=reader_settings(kbroker_remote_chunk_bytes=4_096), config=tiered_config(segment_bytes=90_000)
+    )
+    async with site.reading():
+        partition = await site.tiered(sizes=(9_000,) * 12)
+        site.slow.latency_ms = 1_000
+        began = trio.current_time()
+        assert (await site.read(partition, 5, 1)).next_offset == 6
+        assert trio.current_time() - began == pytest.approx(2), "its indexes, and then all of its chunks side by side"
 
 
 @pytest.mark.parametrize("kept", [0, 1, 100])
