@@ -53,8 +53,8 @@ class Loading:
         """
         log = self.led.partition.log
         end_offset, start_offset = log.log_end_offset, self.next_offset
-        found = log.read(start_offset, max_bytes=self.slice_bytes, end_offset=end_offset)
-        data = found.read()
+        with log.disk_errors():
+            data = log.read(start_offset, max_bytes=self.slice_bytes, end_offset=end_offset).read()
         if not data:
             self.next_offset = end_offset
             return

@@ -26,7 +26,7 @@ from kbroker.storage.log import Log
 from kbroker.tiered import metadata_snapshot
 from kbroker.tiered.api import TopicIdPartition
 from kbroker.tiered.lifecycle import MetadataEvent, RemoteLogMetadataCache
-from kbroker.tiered.metadata_reading import read_on
+from kbroker.tiered.metadata_reading import read_new, read_on
 from kbroker.tiered.metadata_topic import Events, partition_of
 from kbroker.tiered.ports import MetadataTopic
 from wire.errors import KafkaError
@@ -187,7 +187,9 @@ class FollowedPartition:
             if topic.high_watermark(self.index) <= position:
                 await self._env.sleep_ms(self._retry_ms)  # it is no longer here
             return
-        events = await self._env.run_blocking(self._read, found, position, end_offset)
+        events = read_new(found, position, end_offset=end_offset, partition_count=self.partition_count)
+        if events is None:
+            events = await self._env.run_blocking(self._read, found, position, end_offset)
         if topic.log(self.index) is not found or found.log_end_offset < events.next_offset:
             return
         if events.next_offset == position:

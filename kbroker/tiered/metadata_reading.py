@@ -19,6 +19,23 @@ WINDOW_BYTES: Final = 1 << 20
 _MAGIC: Final = b"\x02"
 _MAGIC_POSITION: Final = 16
 _MAX_BATCH_BYTES: Final = 64 << 20
+_FEW_RECORDS: Final = 8
+_FEW_BYTES: Final = 8 << 10
+
+
+def read_new(log: Log, offset: int, *, end_offset: int, partition_count: int) -> Events | None:
+    """The same for the event loop, which waits for neither disk nor many records: None unless there are a few records
+    of those that were appended last, whole ones.
+    """
+    if offset < log.tail.start_offset or end_offset - offset > _FEW_RECORDS:
+        return None
+    try:
+        with log.disk_errors():
+            data = log.read(offset, max_bytes=_FEW_BYTES, end_offset=end_offset, at_least_one_batch=False).read()
+    except KafkaError:
+        return None  # it is told in the other way
+    events = read_events(data, offset, end_offset=end_offset, partition=log.partition, partition_count=partition_count)
+    return events if events.next_offset > offset and not events.skipped else None
 
 
 def read_on(log: Log, offset: int, *, end_offset: int, max_bytes: int, partition_count: int) -> Events:
@@ -33,7 +50,8 @@ def read_on(log: Log, offset: int, *, end_offset: int, max_bytes: int, partition
     if start >= end_offset:
         return found
     try:
-        data = log.read(start, max_bytes=max_bytes, end_offset=end_offset).read()
+        with log.disk_errors():
+            data = log.read(start, max_bytes=max_bytes, end_offset=end_offset).read()
     except KafkaError as error:
         if error.code is not ErrorCode.CORRUPT_MESSAGE:
             raise

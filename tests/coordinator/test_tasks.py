@@ -10,13 +10,14 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.coordinator.led import LedPartition, State
+from kbroker.coordinator.loading import Loading
 from kbroker.coordinator.tasks import GroupCoordinator
 from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk import Fault, SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
 from tests.handlers.asking import create_topic, delete_topic
 from tests.handlers.groups import beat, commit, fetch_group, find, form, offsets_of
-from wire.errors import ErrorCode
+from wire.errors import ErrorCode, KafkaError
 from wire.messages.heartbeat import HeartbeatRequest
 from wire.record_batch import Record, batches, build_batch
 from wire.stored.frame import encode_key, encode_value
@@ -189,6 +190,18 @@ async def test_a_log_that_does_not_decode_leaves_its_groups_without_a_coordinato
         await trio.sleep(1)
         assert led_by(broker).state is State.FAILED
         assert (await fetch_group(client)).error_code == ErrorCode.NOT_COORDINATOR
+
+
+async def test_a_log_that_the_disk_does_not_give_is_a_storage_error_to_who_loads_it(autojump_clock: MockClock) -> None:
+    async with memory_broker(settings=ONE_PARTITION) as broker:
+        await commit(await ready(broker, "t"), {("t", 0): 5})
+        loading = Loading(led_by(broker), slice_bytes=1 << 20)
+        broker.disk.inject(Fault(errno.EMFILE, name="read", path=f"{LOG}/*.log"))
+        with pytest.raises(KafkaError) as raised:
+            loading.step()
+        assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        loading.step()
+        assert loading.is_complete
 
 
 async def test_a_topic_that_is_deleted_while_its_offsets_are_loaded_takes_them_along(autojump_clock: MockClock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kbroker.testing.disk import SimulatedDisk
+from kbroker.testing.disk import Fault, SimulatedDisk
 from kbroker.testing.remote_metadata import (
     DELETED,
     DELETING,
@@ -235,6 +236,24 @@ async def test_m10_a_torn_log_is_read_around_and_the_cache_is_rebuilt_from_the_r
         assert offsets_of(manager.list_remote_log_segments(ORDERS)) == expected
         assert manager.counters.skipped_records == 2
         await copy(manager, segment_metadata(ORDERS, 60, 69))
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+async def test_m10_a_log_that_cannot_be_read_for_a_while_is_read_later(is_new: bool, autojump_clock: MockClock) -> None:
+    disk = SimulatedDisk()
+    env, topic = topic_on(disk)
+    values, segments = history(ORDERS, 20)
+    await topic.ensure()
+    async with at_work(env, topic) as manager:
+        await hold(manager, ORDERS)
+        disk.inject(Fault(errno.EIO, name="read", path="*.log", times=3))
+        if is_new:
+            await topic.append_batch(home_of(ORDERS), batch_of(values[:2]))
+        else:
+            await topic.append_batch(home_of(ORDERS), batch_of(values))
+        await trio.sleep(60)
+        assert len(manager.list_remote_log_segments(ORDERS)) == (1 if is_new else len(segments))
+        assert manager.counters.skipped_records == 0
 
 
 @pytest.mark.parametrize("how", ["cut", "replaced"])
