@@ -163,7 +163,7 @@ def _allowed(one: Setting) -> str:
     also = f" or {one.also}" if one.also is not None else ""
     if low is not None and high is not None:
         return f"{low} to {high}{also}"
-    return f"from {low}" if low is not None else f"to {high}" if high is not None else ""
+    return f"from {low}{also}" if low is not None else f"to {high}{also}" if high is not None else ""
 
 
 def _fallbacks(one: Setting) -> str:
