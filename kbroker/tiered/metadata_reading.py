@@ -24,8 +24,8 @@ _FEW_BYTES: Final = 8 << 10
 
 
 def read_new(log: Log, offset: int, *, end_offset: int, partition_count: int) -> Events | None:
-    """The same for the event loop, which waits for neither disk nor many records: None unless there are a few records
-    of those that were appended last, whole ones.
+    """The events from `offset` up to `end_offset`, for the event loop, which waits neither for a disk nor for many of
+    them: None unless they are few, of those that were appended last, and whole.
     """
     if offset < log.tail.start_offset or end_offset - offset > _FEW_RECORDS:
         return None

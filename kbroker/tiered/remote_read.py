@@ -289,8 +289,7 @@ class RemoteReader:
             indexes = await self.indexes_of(segment)
             find_start = partial(_by_index, offset=wanted.offset)
             start = find_start(indexes)
-            most_of_batch = (indexes.end_position_for(wanted.offset) or segment_size) - start.position
-            most = most_of_batch if wanted.at_least_one_batch else min(most, most_of_batch)
+            most = min(most, (indexes.end_position_for(wanted.offset) or segment_size) - start.position)
         else:
             return None
         position = start.position
