@@ -67,7 +67,9 @@ class StoreInventory:
         return {name: (there[name][0], indexes) for name, indexes in wanted.items()}
 
     def _read(self, subscription: Subscription) -> None:
-        """Read the manifests that are new, and forget those that are gone. Errors: UnknownTopic for an empty store."""
+        """Read the manifests that are new, and forget those that are gone: a list may be old, so that what it has no
+        more is asked for by name. Errors: UnknownTopic for an empty store.
+        """
         # A topic's name may have been cut there: the manifest tells it for certain, and its id which topic it is.
         names = None if subscription.names is None else {topic_in_names(name) for name in subscription.names}
         listed = []
@@ -83,12 +85,13 @@ class StoreInventory:
                 f"{self._storage!r} holds nothing at all",
                 remedy="see that rsm.config.* names the broker's tier, and that something has been copied into it",
             )
-        self._manifests = {name: self._manifests[name] for name in listed if name in self._manifests}
-        missing = [name for name in listed if name not in self._manifests]
+        asked = sorted(self._manifests.keys() ^ set(listed))
         with ThreadPoolExecutor(THREADS, thread_name_prefix="kbroker-spark") as threads:
-            for name, found in zip(missing, threads.map(self._manifest, missing), strict=True):
+            for name, found in zip(asked, threads.map(self._manifest, asked), strict=True):
                 if found is not None:
                     self._manifests[name] = found
+                else:
+                    self._manifests.pop(name, None)
 
     def _manifest(self, name: str) -> RemoteLogSegmentMetadata | None:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from kbroker.spark.plan import PartitionState, tile
 from kbroker.spark.remote_times import first_at_or_after, load_indexes
 from kbroker.spark.store_inventory import StoreInventory
 from kbroker.testing.remote_segments import START_MS, WrittenSegment, partition_named, write_segment
-from kbroker.tiered.api import IndexType, TopicIdPartition
+from kbroker.tiered.api import IndexType, StoredObject, TopicIdPartition
 from kbroker.tiered.layout import MANIFEST, SEGMENT, object_name
 from kbroker.tiered.local import LocalRemoteStorage
 from wire.record_batch import batches
@@ -154,6 +154,28 @@ def test_what_is_new_and_what_is_gone_is_found_by_the_next_look(tier: Tier) -> N
     tier.storage.delete_log_segment_data(first.metadata)
     inventory.topics(Subscription(topics=("orders",)))
     assert inventory.bounds([("orders", 0)])["orders", 0] == (15, 30)
+
+
+class OldList(LocalRemoteStorage):
+    """A store whose list lacks what is said, as an old one does."""
+
+    unlisted: frozenset[str] = frozenset()
+
+    def list_objects(self) -> Iterator[StoredObject]:
+        return (each for each in super().list_objects() if each.name not in self.unlisted)
+
+
+def test_m6_a_segment_that_an_old_list_has_no_more_is_still_there(tier: Tier) -> None:
+    """M6: what was known is asked for by name before it counts as gone."""
+    made = [tier.copy(start_offset=start, leader_epochs=((0, 0),)) for start in (0, 15, 30)]
+    storage = OldList()
+    storage.configure({"dir": str(tier.directory / "tier")})
+    inventory = StoreInventory(storage)
+    inventory.topics(Subscription(topics=("orders",)))
+    storage.unlisted = frozenset(object_name(each.metadata, MANIFEST) for each in made[:2])
+    tier.storage.delete_log_segment_data(made[0].metadata)
+    inventory.topics(Subscription(topics=("orders",)))
+    assert inventory.bounds([("orders", 0)])["orders", 0] == (15, 45)
 
 
 # --- times ------------------------------------------------------------------------------------------------------------
