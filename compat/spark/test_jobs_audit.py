@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from pyspark.sql import SparkSession
@@ -20,6 +20,8 @@ from kbroker.cli import main
 from kbroker.spark.errors import InvalidOption, StoreUnavailable, UnknownTopic
 from kbroker.spark.jobs.audit import audit
 from kbroker.spark.jobs.catalog import catalog, follow, segments
+from kbroker.tiered.api import StoredObject
+from kbroker.tiered.local import LocalRemoteStorage
 
 HOURS = [0, 2, 4, 6, 8]
 TWICE_MS = 1_761_436_800_000  # 2025-10-26 02:00 in Berlin, for the first time
@@ -132,7 +134,36 @@ def test_what_moves_or_goes_during_an_audit_is_no_finding(
             Sites([site]).expect(lambda _: source.object_count(name), 3)
 
     report = audit(spark, options={**source.broker, **source.store}, topics=[name], progress=meanwhile)
-    assert (report.read_segments, report.findings) == (2, [])
+    assert (report.read_segments, report.findings, report.deleted_meanwhile) == (2, [], 1)
+
+
+class OnceListed(LocalRemoteStorage):
+    """A store to which something happens as soon as it has been listed."""
+
+    happens: ClassVar[Callable[[], None] | None] = None
+
+    def list_objects(self) -> Iterator[StoredObject]:
+        found = list(super().list_objects())
+        happens, OnceListed.happens = OnceListed.happens, None
+        if happens is not None:
+            happens()
+        yield from found
+
+
+def test_segments_that_are_deleted_behind_the_list_leave_no_orphans(
+    spark: SparkSession, source: Source, new_topic_name: Callable[[str], str]
+) -> None:
+    name, site = source.filled(new_topic_name("listed"), [0, 2, 4]), source.site
+
+    def expire() -> None:
+        site.delete_records(name, 15)
+        Sites([site]).expect(lambda _: source.object_count(name), 1)
+
+    OnceListed.happens = expire
+    by_class = {"remote.log.storage.manager.class.name": f"{OnceListed.__module__}:{OnceListed.__qualname__}"}
+    options = {**source.broker, **source.store, **by_class}
+    report = audit(spark, options=options, topics=[name], deep=False, min_age_ms=0)
+    assert (OnceListed.happens, report.segments, report.findings) == (None, 1, [])
 
 
 def test_a_partition_of_whose_segments_nothing_is_known_is_a_gap(spark: SparkSession, tmp_path: Path) -> None:

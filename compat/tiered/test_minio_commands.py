@@ -16,6 +16,8 @@ from compat.minio import BUCKET, MinioServer
 from compat.tiered.minio_fixtures import HASTY, admin
 from compat.tiered.site import HURRIED, LATEST_TIERED, ONLY_THE_ACTIVE_ONE, TIERED, Records, Site, Sites
 from compat.tiered.test_commands import tier
+from kbroker.tiered.api import StoredObject
+from kbroker.tiered.minio import MinioRemoteStorage
 
 NAME = "bucket"
 WRITTEN = Records([0, 2, 4, 6], records=3, padding=2_000)
@@ -38,9 +40,9 @@ class Bucket:
         assert self.server.secret_key not in done.stdout + done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 
-    def problems(self, *words: object) -> list[str]:
+    def problems(self, *words: object, by_broker: bool = False) -> list[str]:
         """What scrub finds."""
-        *found, summary = self.run("scrub", *words)
+        *found, summary = self.run("scrub", *words, by_broker=by_broker)
         assert summary["findings"] == sum(each["kind"] == "finding" for each in found)
         return [each["problem"] for each in found if each["kind"] == "finding"]
 
@@ -116,6 +118,35 @@ def test_what_was_done_to_objects_is_found(bucket: Bucket) -> None:
     try:
         assert sorted(bucket.problems()) == ["missing", "size"]
         assert sorted(bucket.problems("--deep")) == ["damage", "missing", "size"]
+    finally:
+        for name, data in before.items():
+            bucket.store(name, data)
+
+
+class ListOfManifests(MinioRemoteStorage):
+    """A bucket whose list is so old that it lacks all other objects."""
+
+    def list_objects(self) -> Iterator[StoredObject]:
+        return (each for each in super().list_objects() if each.is_auxiliary)
+
+
+@pytest.mark.parametrize("by_broker", [False, True])
+def test_m6_what_was_done_to_objects_that_are_not_listed_is_found(bucket: Bucket, by_broker: bool) -> None:
+    """M6: every object that the metadata know is asked for by its name."""
+    by_class = f"remote.log.storage.manager.class.name={ListOfManifests.__module__}:{ListOfManifests.__qualname__}"
+    words = ["--override", by_class]
+    assert bucket.problems("--deep", *words, by_broker=by_broker) == []
+    first, second, third = bucket.objects("log")
+    index = bucket.objects("index")[0]
+    before = {name: bucket.contents(name) for name in (first, second, third, index)}
+    admin(bucket.server).remove_object(BUCKET, first)
+    bucket.store(index, before[index] + b"?")
+    bucket.store(second, before[second][:-1])
+    bucket.store(third, before[third][:500] + b"?" + before[third][501:])
+    try:
+        assert sorted(bucket.problems(*words, by_broker=by_broker)) == ["damage", "missing", "size"]
+        bucket.store(index, before[index])
+        assert sorted(bucket.problems("--deep", *words, by_broker=by_broker)) == ["damage", "missing", "size"]
     finally:
         for name, data in before.items():
             bucket.store(name, data)

@@ -59,7 +59,8 @@ def _print(report: AuditReport, *, as_json: bool) -> None:
     told = ", ".join(f"{count} {problem}" for problem, count in sorted(report.problems.items())) or "nothing found"
     read = f"{report.read_segments} read with {report.read_bytes} bytes"
     where = f"{report.segments} segments ({read}) against {report.objects} objects"
-    print(f"kbroker spark: {told}, {len(report.notes)} notes; {where}", file=sys.stderr)
+    more = f"; {report.deleted_meanwhile} segments were deleted meanwhile" if report.deleted_meanwhile else ""
+    print(f"kbroker spark: {told}, {len(report.notes)} notes; {where}{more}", file=sys.stderr)
 
 
 def _row(view: PartitionView) -> tuple[object, ...]:

@@ -1,6 +1,7 @@
 """`kbroker tier scrub`: compare what the store holds with what the metadata say.
 
-What is compared, and how, is `kbroker.tiered.scrubbing`; with --deep every segment is read as well.
+What is compared, and how, is `kbroker.tiered.scrubbing`; with --deep every segment is read as well. Before anything is
+told of a segment the metadata are read on to their end, since a broker that runs may have deleted it meanwhile.
 
 Nothing is deleted without --delete-orphans, and with it only what the metadata themselves call deleted: an object that
 they never knew may belong to another cluster, or to one whose metadata are lost.
@@ -14,42 +15,65 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from typing import Final, cast
+from uuid import UUID
 
 from kbroker.cli import CommandFailed
 from kbroker.cli._tier_ls import warn
-from kbroker.cli._tier_sources import choose, open_source
+from kbroker.cli._tier_sources import Source, choose, open_source
 from kbroker.cli._tier_store import open_store
 from kbroker.runtime.env import RealEnv
 from kbroker.tiered.api import ListingRemoteStorageManager
-from kbroker.tiered.catalogue import partition_of
-from kbroker.tiered.scrubbing import Finding, Listed, Scrub, finished_in_both, read_inside
+from kbroker.tiered.catalogue import Catalogue, partition_of
+from kbroker.tiered.scrubbing import Finding, Listed, Scrub, finished_in_both, is_deleted_meanwhile, read_inside
 
 EXIT_FOUND: Final = 3
 
 
 class Report:
-    """Prints what is found, a line or an object each."""
+    """Prints what is found, a line or an object each.
 
-    def __init__(self, *, as_json: bool) -> None:
+    Shape  deleted_meanwhile are segments of which something was found that is not told
+    """
+
+    def __init__(self, source: Source, *, as_json: bool) -> None:
+        self._source: Source | None = source
         self._as_json = as_json
         self.findings: Counter[str] = Counter()
         self.notes = 0
+        self.deleted_meanwhile: set[UUID] = set()
 
     def tell(self, found: Iterable[Finding]) -> None:
-        """Print each as it comes."""
-        for each in found:
+        """Print what is still so by the metadata as they are then."""
+        known = list(found)
+        now = None if all(each.is_note for each in known) else self._catalogue()
+        for each in known:
+            if now is not None and each.segment is not None and is_deleted_meanwhile(each, now):
+                self.deleted_meanwhile.add(each.segment.remote_log_segment_id.id)
+                continue
             if each.is_note:
                 self.notes += 1
             else:
                 self.findings[each.problem] += 1
             print(json.dumps(each.as_json()) if self._as_json else each.line())
 
+    def _catalogue(self) -> Catalogue | None:
+        """As it is now. A source that cannot be read any more is not asked again: what was found must not be lost."""
+        if self._source is None:
+            return None
+        try:
+            return self._source.catalogue()
+        except CommandFailed as error:
+            self._source = None
+            doubt = "some of what was found may be of segments that were deleted meanwhile"
+            print(f"kbroker tier: {doubt}: {error}", file=sys.stderr)
+            return None
+
 
 def scrub(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Compare; the exit code."""
-    report = Report(as_json=options.format == "json")
     deleted = 0
     with open_store(parser, options) as storage, open_source(options) as source:
+        report = Report(source, as_json=options.format == "json")
         if not hasattr(storage, "list_objects"):
             raise CommandFailed("this storage manager cannot list what it holds")
         before = source.catalogue()
@@ -65,7 +89,7 @@ def scrub(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         after = source.catalogue()
         check = Scrub(storage, listed)
         report.tell(check.compare(before, after, wanted))
-        report.tell(check.find_orphans(after, wanted, older_than_ms=now_ms - options.min_age_ms))
+        report.tell(check.find_orphans(before, after, wanted, older_than_ms=now_ms - options.min_age_ms))
         if options.deep:
             for segment in check.whole(finished_in_both(before, after, wanted)):
                 report.tell(read_inside(storage, segment))
@@ -83,10 +107,13 @@ def _summarize(report: Report, check: Scrub, listed: Listed, deleted: int, *, is
     if is_json:
         counts = {"segments": check.segments, "bytes": check.bytes, "objects": listed.count}
         fields = {"kind": "summary", "findings": found.total(), "notes": report.notes, **counts}
-        print(json.dumps({**fields, "problems": dict(found), "deleted_segments": deleted}))
+        gone = {"deleted_segments": deleted, "deleted_meanwhile": len(report.deleted_meanwhile)}
+        print(json.dumps({**fields, "problems": dict(found), **gone}))
         return
     sys.stdout.flush()
     told = ", ".join(f"{count} {problem}" for problem, count in sorted(found.items())) or "nothing found"
     where = f"{check.segments} segments with {check.bytes} bytes against {listed.count} objects"
     more = f"; {deleted} orphans deleted" if deleted else ""
+    if report.deleted_meanwhile:
+        more += f"; {len(report.deleted_meanwhile)} segments were deleted meanwhile"
     print(f"kbroker tier: {told}, {report.notes} notes; {where}{more}", file=sys.stderr)

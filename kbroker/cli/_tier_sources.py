@@ -74,6 +74,9 @@ class BrokerSource:
     def __init__(self, client: KafkaAdminClient, settings: Mapping[str, Any]) -> None:
         self.client = client
         self._settings = settings
+        self._found = Catalogue()
+        self._next: dict[Any, int] = {}
+        self._topic_id: object = None
 
     def partitions(self) -> dict[str, list[int]]:
         """Every topic with the numbers of its partitions."""
@@ -83,14 +86,19 @@ class BrokerSource:
         }
 
     def catalogue(self) -> Catalogue:
-        """The metadata topic from its beginning to where it ends now."""
+        """The metadata topic to where it ends now; after the first time it is read on from where that was."""
         from kafka import KafkaConsumer  # noqa: PLC0415
         from kafka.structs import TopicPartition  # noqa: PLC0415
 
-        found = Catalogue()
-        indexes = self.partitions().get(METADATA_TOPIC, [])
-        if not indexes:
-            return found
+        with client_errors(self._settings):
+            topic = next((each for each in self.client.describe_topics() if each["name"] == METADATA_TOPIC), None)
+        topic_id = None if topic is None else topic.get("topic_id")
+        if self._next and (topic is None or topic_id != self._topic_id):
+            raise CommandFailed(f"{METADATA_TOPIC} was deleted meanwhile")
+        self._topic_id = topic_id
+        if topic is None:
+            return Catalogue()
+        indexes = sorted(each["partition_index"] for each in topic["partitions"])
         settings = {
             **self._settings,
             "enable_auto_commit": False,
@@ -100,10 +108,10 @@ class BrokerSource:
         with client_errors(settings):
             consumer = KafkaConsumer(**settings)
             try:
-                _read(consumer, [TopicPartition(METADATA_TOPIC, index) for index in indexes], found)
+                _read(consumer, [TopicPartition(METADATA_TOPIC, index) for index in indexes], self._found, self._next)
             finally:
                 consumer.close(autocommit=False)
-        return found
+        return self._found.copy()
 
     def offsets(self, partitions: Sequence[Partition], catalogue: Catalogue) -> dict[Partition, Offsets]:
         """By ListOffsets."""
@@ -118,13 +126,16 @@ class BrokerSource:
         }
 
 
-def _read(consumer: KafkaConsumer, partitions: list[Any], found: Catalogue) -> None:
+def _read(consumer: KafkaConsumer, partitions: list[Any], found: Catalogue, positions: dict[Any, int]) -> None:
+    """Replay each partition from its position to its end, and move the positions on."""
     consumer.assign(partitions)
     starts, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
-    found.is_whole = not any(starts.values())
     for each in partitions:
-        consumer.seek(each, starts[each])
-    missing = {each for each in partitions if starts[each] < ends[each]}
+        position = positions.get(each, 0)
+        found.is_whole &= starts[each] <= position
+        positions[each] = max(position, starts[each])
+        consumer.seek(each, positions[each])
+    missing = {each for each in partitions if positions[each] < ends[each]}
     idle_ms = 0
     while missing:
         # A partition that has been read would keep the others waiting for records that nobody asked for.
@@ -136,7 +147,8 @@ def _read(consumer: KafkaConsumer, partitions: list[Any], found: Catalogue) -> N
         for records in polled.values():
             for record in records:
                 found.replay(record.value)
-        missing = {each for each in missing if consumer.position(each) < ends[each]}
+        positions.update({each: consumer.position(each) for each in missing})
+        missing = {each for each in missing if positions[each] < ends[each]}
 
 
 def choose(

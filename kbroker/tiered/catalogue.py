@@ -78,6 +78,10 @@ class Catalogue:
             if event.state is FINISHED:
                 self.copied.add(event.remote_log_segment_id.id)
 
+    def copy(self) -> Catalogue:
+        """As it is now, whatever is replayed later."""
+        return replace(self, segments=dict(self.segments), copied=set(self.copied))
+
     def of(self, partitions: Iterable[Partition] | None) -> list[RemoteLogSegmentMetadata]:
         """The segments of some partitions, or of all, in the order of their offsets."""
         wanted = None if partitions is None else set(partitions)

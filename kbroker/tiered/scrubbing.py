@@ -1,8 +1,8 @@
 """What of a store is not as the metadata say: objects that are missing, of another size, or that nothing refers to.
 
-The metadata are read, then the store is listed, then the metadata are read again: what only looks wrong because
-something moved meanwhile is not told. A list may be stale, so that what it lacks is asked for by name before it is
-called missing.
+The metadata are read, then the store is listed, then the metadata are read again, and once more when something was
+found: what only looks wrong because something moved meanwhile is not told. A list may be stale, so that what it lacks
+is asked for by name before it is called missing, and what it has too much before it is called an orphan.
 
 Findings are what is wrong; notes are what the broker is about to settle by itself: copies and deletions under way.
 """
@@ -12,19 +12,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 from uuid import UUID
 
 from kbroker.tiered.api import (
+    DescribedRemoteStorageManager,
     IndexType,
     RemoteLogSegmentMetadata,
+    RemoteObjectDamaged,
     RemoteResourceNotFound,
     RemoteStorageError,
     RemoteStorageManager,
+    RetriableRemoteStorageError,
     StoredObject,
 )
-from kbroker.tiered.catalogue import DELETED, FINISHED, Catalogue, Partition, id_text, name_of, partition_of
-from kbroker.tiered.layout import SEGMENT, kind_of
+from kbroker.tiered.catalogue import DELETED, DELETING, FINISHED, Catalogue, Partition, id_text, name_of, partition_of
+from kbroker.tiered.layout import MANIFEST, SEGMENT, kind_of, object_name
 from kbroker.tiered.scrubbing_inside import check_segment
 from wire.types import uuid_to_text
 
@@ -99,11 +102,22 @@ def finished_in_both(
     ]
 
 
+def is_deleted_meanwhile(finding: Finding, now: Catalogue) -> bool:
+    """Whether it is of a segment that was finished when it was looked at, and that by now is being deleted, or has gone
+    from the metadata: these are told before the first object goes, so that nobody knows whether it was wrong before.
+    """
+    segment = finding.segment
+    if finding.is_note or segment is None or segment.state is not FINISHED:
+        return False
+    known = now.segments.get(segment.remote_log_segment_id.id)
+    return known is None or known.state in {DELETING, DELETED}
+
+
 class Scrub:
     """One comparison of a store with the metadata.
 
     Shape   segments and bytes are what `compare` looked at, orphans what `find_orphans` found that may be deleted
-    Errors  RemoteStorageError, OSError from the store
+    Errors  RetriableRemoteStorageError from a store that neither lists nor gives anything
     """
 
     def __init__(self, storage: RemoteStorageManager, listed: Listed) -> None:
@@ -122,11 +136,12 @@ class Scrub:
             for kind in ALWAYS_THERE:
                 if kind in held:
                     continue
-                if self._is_there(segment, kind):
+                wrong = self._ask_for(segment, kind)
+                if wrong is None:
                     yield Finding("stale-list", f"the {kind} is there, though it is not listed", segment, is_note=True)
                 else:
                     self._damaged.add(segment.remote_log_segment_id.id)
-                    yield Finding("missing", f"the {kind} is missing", segment)
+                    yield wrong
             found = held.get(SEGMENT)
             if found is not None and found.size != segment.segment_size_in_bytes:
                 self._damaged.add(segment.remote_log_segment_id.id)
@@ -136,40 +151,83 @@ class Scrub:
             if segment.state not in {FINISHED, DELETED}:
                 yield Finding("unfinished", f"is in the state {segment.state.name}", segment, is_note=True)
 
-    def _is_there(self, segment: RemoteLogSegmentMetadata, kind: str) -> bool:
-        """Ask for what the list does not have: a list may be old."""
+    def _ask_for(self, segment: RemoteLogSegmentMetadata, kind: str) -> Finding | None:
+        """Ask for what the list does not have, since a list may be old; what is wrong with it."""
         try:
             if kind == SEGMENT:
-                with self._storage.fetch_log_segment(segment, 0, 0) as stream:
-                    stream.read(1)
+                # The last byte, which a log that was cut does not have.
+                last = segment.segment_size_in_bytes - 1
+                with self._storage.fetch_log_segment(segment, last, last) as stream:
+                    if not stream.read(1):
+                        raise RemoteObjectDamaged(f"it ends before byte {last}")
             else:
                 self._storage.fetch_index(segment, IndexType(kind))
         except RemoteResourceNotFound:
-            return False
-        return True
+            return Finding("missing", f"the {kind} is missing", segment)
+        except RemoteObjectDamaged as error:
+            return Finding("size", f"the {kind} has another size: {error}", segment)
+        except (RemoteStorageError, OSError) as error:
+            is_passing = isinstance(error, RetriableRemoteStorageError)
+            if is_passing and not self._listed.count:
+                raise  # nothing is listed, nothing given: it is the store that is not there
+            # As `read_inside` tells it: a store that says no to an index for good knows that it is another one.
+            problem = "unreadable" if is_passing or kind == SEGMENT else "damage"
+            return Finding(problem, f"the {kind} cannot be read: {error}", segment)
+        return None
 
     def find_orphans(
-        self, known: Catalogue, wanted: Sequence[Partition] | None, *, older_than_ms: int
+        self, before: Catalogue, after: Catalogue, wanted: Sequence[Partition] | None, *, older_than_ms: int
     ) -> Iterator[Finding]:
-        """Look for objects of segments that are deleted or unknown. Nothing is known of whose topic the unknown are, so
-        that they are told only where all topics are meant.
+        """Look for objects of segments that were deleted, or unknown, already when the store was listed. Nothing is
+        known of whose topic the unknown are, so that they are told only where all topics are meant.
         """
         for segment_id, objects in sorted(self._listed.objects.items()):
-            segment = known.segments.get(segment_id)
+            segment, earlier = after.segments.get(segment_id), before.segments.get(segment_id)
             if segment is None:
-                if wanted is None:
+                if wanted is None and earlier is None:
                     yield from _unknown(segment_id, objects, older_than_ms)
-            elif segment.state is DELETED and (wanted is None or partition_of(segment) in wanted):
-                if all(each.modified_ms <= older_than_ms for each in objects.values()):
-                    self.orphans.append(segment)
-                    for each in objects.values():
-                        text = f"is left of a segment that was deleted ({each.size} bytes)"
-                        yield Finding("orphan", text, segment, each.name)
-                else:
-                    yield Finding("young", "is deleted, but its objects are young", segment, is_note=True)
+            elif earlier is None or earlier.state is not DELETED:
+                continue  # its objects are those of a segment, or they went while they were listed
+            elif wanted is None or partition_of(segment) in wanted:
+                yield from self._left_of(segment, objects.values(), older_than_ms)
         if wanted is None:
             for each in self._listed.unnamed:
                 yield Finding("foreign", "has a name that no segment's object has", name=each.name)
+
+    def _left_of(
+        self, segment: RemoteLogSegmentMetadata, objects: Iterable[StoredObject], older_than_ms: int
+    ) -> Iterator[Finding]:
+        """Of a segment that was deleted."""
+        there = []
+        for each in objects:
+            if self._is_there(segment, each):
+                there.append(each)
+            else:
+                text = "is listed, though it is not there any more"
+                yield Finding("stale-list", text, segment, each.name, is_note=True)
+        if any(each.modified_ms > older_than_ms for each in there):
+            yield Finding("young", "is deleted, but its objects are young", segment, is_note=True)
+        elif there:
+            self.orphans.append(segment)
+            for each in there:
+                text = f"is left of a segment that was deleted ({each.size} bytes)"
+                yield Finding("orphan", text, segment, each.name)
+
+    def _is_there(self, segment: RemoteLogSegmentMetadata, listed: StoredObject) -> bool:
+        """Ask by name, as far as there is a way to; whatever else is wrong with it, it is there."""
+        try:
+            if not listed.is_auxiliary and listed.index_type is not None:
+                self._storage.fetch_index(segment, listed.index_type)
+            elif not listed.is_auxiliary:
+                with self._storage.fetch_log_segment(segment, 0, 0) as stream:
+                    stream.read(1)
+            elif listed.name == object_name(segment, MANIFEST) and hasattr(self._storage, "read_manifest"):
+                cast(DescribedRemoteStorageManager, self._storage).read_manifest(listed.name)
+        except RemoteResourceNotFound:
+            return False
+        except (RemoteStorageError, OSError):
+            return True
+        return True
 
     def whole(self, segments: Iterable[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
         """Those in which `compare` found nothing wrong, so that they can be read."""

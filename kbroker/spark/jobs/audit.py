@@ -38,7 +38,7 @@ from kbroker.tiered.api import (
     TopicIdPartition,
 )
 from kbroker.tiered.catalogue import FINISHED, Catalogue, id_text, partition_of
-from kbroker.tiered.scrubbing import Finding, Listed, Scrub, finished_in_both, read_inside
+from kbroker.tiered.scrubbing import Finding, Listed, Scrub, finished_in_both, is_deleted_meanwhile, read_inside
 from wire.types import uuid_to_text
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def audit(
         tell("comparing")
         try:
             _take(report, check.compare(before, after, wanted))
-            _take(report, check.find_orphans(after, wanted, older_than_ms=report.timestamp_ms - min_age_ms))
+            _take(report, check.find_orphans(before, after, wanted, older_than_ms=report.timestamp_ms - min_age_ms))
         except RemoteStorageError as error:
             raise _unavailable(storage, error) from error
         states = site.states(by_partition(after, wanted), local_starts)
@@ -111,22 +111,21 @@ def _site(client: Mapping[str, Any] | None, storage: RemoteStorageManager) -> It
 
 def _forget_deleted(report: AuditReport, site: Site) -> None:
     """Take back what was found of segments that are being deleted by now: then it is no wonder."""
-    if all(_finished_id(each) is None for each in report.findings):
+    if not report.findings:
         return
     try:
-        now = site.catalogue().segments
+        now = site.catalogue()
     except KbrokerSourceError as error:
         report.warnings.append(f"some of what was found may be of segments that were deleted meanwhile: {error}")
         return
-    there = {None, *(id_ for id_, segment in now.items() if segment.state is FINISHED)}
-    report.findings = [each for each in report.findings if _finished_id(each) in there]
-
-
-def _finished_id(finding: Finding) -> UUID | None:
-    """Of the segment that it is about, if that was finished when the store was listed."""
-    if finding.segment is None or finding.segment.state is not FINISHED:
-        return None
-    return finding.segment.remote_log_segment_id.id
+    found, report.findings = report.findings, []
+    gone: set[UUID] = set()
+    for each in found:
+        if each.segment is not None and is_deleted_meanwhile(each, now):
+            gone.add(each.segment.remote_log_segment_id.id)
+        else:
+            report.findings.append(each)
+    report.deleted_meanwhile = len(gone)
 
 
 def _take(report: AuditReport, found: Iterable[Finding]) -> None:

@@ -43,7 +43,11 @@ class PartitionView(NamedTuple):
 
 @dataclass(slots=True)
 class AuditReport:
-    """What an audit found. Units: bytes of segments that were read, and of objects that were listed."""
+    """What an audit found.
+
+    Shape  deleted_meanwhile counts the segments of which something was found that is not told
+    Units  bytes of segments that were read, and of objects that were listed
+    """
 
     source: str
     store: str
@@ -58,6 +62,7 @@ class AuditReport:
     read_bytes: int = 0
     objects: int = 0
     object_bytes: int = 0
+    deleted_meanwhile: int = 0
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -69,7 +74,7 @@ class AuditReport:
         """For machines, without the findings, which stand for themselves."""
         names = (
             "source", "store", "timestamp_ms", "is_deep", "segments", "bytes", "read_segments", "read_bytes", "objects",
-            "object_bytes", "warnings",
+            "object_bytes", "deleted_meanwhile", "warnings",
         )  # fmt: skip
         counts = {"findings": len(self.findings), "notes": len(self.notes), "problems": dict(self.problems)}
         partitions = [

@@ -1,0 +1,237 @@
+"""`kbroker tier scrub` on a tier that changes meanwhile, by a list that is old: nothing is told that is not so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from kafka import TopicPartition
+from kafka.admin import KafkaAdminClient
+
+from kbroker.cli._tier_directory import DirectorySource
+from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
+from kbroker.tiered.api import IndexType, RemoteLogSegmentMetadata, StoredObject
+from kbroker.tiered.catalogue import DELETED, partition_of
+from kbroker.tiered.local import LocalRemoteStorage
+from tests.cli.conftest import Run
+from tests.cli.directories import flip, starts
+from tests.cli.tiered import COLD, Served, Site, TieredBroker
+
+
+class Changing(LocalRemoteStorage):
+    """A store to which something happens once: when it has been listed, or before the first index is read. What
+    `unlisted` names the list does not have, and what `remembered` has it does, as one that is old.
+    """
+
+    once_listed: ClassVar[Callable[[], None] | None] = None
+    once_read: ClassVar[Callable[[], None] | None] = None
+    unlisted: ClassVar[frozenset[str]] = frozenset()
+    remembered: ClassVar[tuple[StoredObject, ...]] = ()
+
+    def list_objects(self) -> Iterator[StoredObject]:
+        found = [each for each in super().list_objects() if each.name not in self.unlisted]
+        names = {each.name for each in found}
+        happens, Changing.once_listed = Changing.once_listed, None
+        if happens is not None:
+            happens()
+        yield from [*found, *(each for each in self.remembered if each.name not in names)]
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
+        happens, Changing.once_read = Changing.once_read, None
+        if happens is not None:
+            happens()
+        return super().fetch_index(metadata, index_type)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_happens() -> Iterator[None]:
+    yield
+    Changing.once_listed = Changing.once_read = None
+    Changing.unlisted, Changing.remembered = frozenset(), ()
+
+
+class Told:
+    """What a run of scrub said. Shape: found are its findings and notes, summary its last line."""
+
+    def __init__(self, run: Run, site: Site, *words: object) -> None:
+        by_class = f"remote.log.storage.manager.class.name={Changing.__module__}:{Changing.__qualname__}"
+        done = run("tier", "scrub", "--data-dir", site.data, "--override", by_class, "--format", "json", *words)
+        self.code, self.err = done.code, done.err
+        assert self.code in {0, 3}, done.err
+        found = list(map(json.loads, done.lines))
+        self.found: list[dict[str, Any]] = found[:-1]
+        self.summary: dict[str, Any] = found[-1]
+
+    def problems(self, kind: str = "finding") -> list[str]:
+        return [each["problem"] for each in self.found if each["kind"] == kind]
+
+
+def source_of(served: Served, *, by_broker: bool) -> list[str]:
+    return ["-b", served.address] if by_broker else []
+
+
+def log_names(site: Site) -> list[str]:
+    return [str(path.relative_to(site.tier)) for path in site.objects(COLD, "log")]
+
+
+def deleted(site: Site) -> int:
+    """How many segments the metadata call deleted."""
+    segments = DirectorySource(str(site.data)).catalogue().segments.values()
+    return sum(each.state is DELETED and partition_of(each)[0] == COLD for each in segments)
+
+
+def expire(served: Served, *, through: int) -> None:
+    """DeleteRecords, and wait until the first segments have left the tier, which the metadata tell last."""
+    paths = served.site.objects(COLD, "log")
+    offset = int(paths[through].name[:20])
+    with closing(KafkaAdminClient(bootstrap_servers=served.address)) as admin:
+        admin.delete_records({TopicPartition(COLD, 0): offset})
+    served.until("the segments leave the tier", lambda: deleted(served.site) == through)
+    assert served.site.objects(COLD, "log") == paths[through:]
+
+
+def delete_topic(served: Served) -> None:
+    count = len(log_names(served.site))
+    with closing(KafkaAdminClient(bootstrap_servers=served.address)) as admin:
+        admin.delete_topics([COLD])
+    served.until("the topic leaves the tier", lambda: deleted(served.site) == count)
+
+
+@pytest.fixture
+def served(site: Site) -> Iterator[Served]:
+    with TieredBroker(site) as served:
+        yield served
+
+
+# --- deletions ---
+
+
+@pytest.mark.parametrize("by_broker", [True, False])
+def test_segments_that_expire_before_they_are_read_are_no_finding(run: Run, served: Served, by_broker: bool) -> None:
+    Changing.once_read = lambda: expire(served, through=2)
+    told = Told(run, served.site, "--deep", "-t", COLD, *source_of(served, by_broker=by_broker))
+    assert (told.code, told.problems(), told.summary["deleted_meanwhile"]) == (0, [], 2)
+
+
+def test_a_topic_that_is_deleted_while_it_is_read_is_no_finding(run: Run, served: Served) -> None:
+    count = len(log_names(served.site))
+    Changing.once_read = lambda: delete_topic(served)
+    told = Told(run, served.site, "--deep", *source_of(served, by_broker=True))
+    assert (told.code, told.problems(), told.summary["deleted_meanwhile"]) == (0, [], count)
+
+
+def test_segments_that_expire_before_an_old_list_is_checked_are_no_finding(run: Run, served: Served) -> None:
+    """The list lacks their indexes, so that these are asked for by name, and are gone by then."""
+    first, second = log_names(served.site)[:2]
+    Changing.unlisted = frozenset(name.replace(".log", ".index") for name in (first, second))
+    Changing.once_read = lambda: expire(served, through=2)
+    told = Told(run, served.site, "-t", COLD, *source_of(served, by_broker=True))
+    assert (told.code, told.problems(), told.summary["deleted_meanwhile"]) == (0, [], 2)
+
+
+def test_damage_in_what_stays_is_told_all_the_same(run: Run, served: Served) -> None:
+    """Its segment is finished before and after; those in front of it expire."""
+    damaged, lost = served.site.objects(COLD, "log")[2:4]
+    flip(damaged, starts(damaged)[3] + 100)
+
+    def happens() -> None:
+        expire(served, through=2)
+        lost.unlink()
+
+    Changing.once_read = happens
+    told = Told(run, served.site, "--deep", "-t", COLD, *source_of(served, by_broker=True))
+    assert (told.code, told.problems()) == (3, ["damage", "unreadable"])
+    assert [each["segment_id"] for each in told.found] == [path.name[21:43] for path in (damaged, lost)]
+
+
+def test_what_was_found_is_told_though_the_metadata_cannot_be_read_again(run: Run, site: Site, tmp_path: Path) -> None:
+    """Nobody can say then whether it was deleted meanwhile, which is told too."""
+    lost = site.objects(COLD, "log")[1]
+
+    def happens() -> None:
+        (site.data / f"{REMOTE_LOG_METADATA_TOPIC}-0").rename(tmp_path / "elsewhere")
+        lost.unlink()
+
+    Changing.once_read = happens
+    told = Told(run, site, "--deep", "-t", COLD)
+    assert (told.code, told.problems()) == (3, ["unreadable"])
+    assert "kbroker tier: some of what was found may be of segments that were deleted meanwhile: " in told.err
+
+
+# --- orphans ---
+
+
+@pytest.mark.parametrize("by_broker", [True, False])
+def test_segments_that_are_deleted_behind_the_list_leave_no_orphans(run: Run, served: Served, by_broker: bool) -> None:
+    """The list has their objects, old ones, and the metadata call them deleted when they are read again."""
+    Changing.once_listed = lambda: expire(served, through=2)
+    words = ["--min-age-ms", 0, "--delete-orphans", *source_of(served, by_broker=by_broker)]
+    told = Told(run, served.site, *words)
+    assert (told.code, told.problems(), told.summary["deleted_segments"]) == (0, [], 0)
+
+
+def listed(site: Site) -> Iterable[StoredObject]:
+    storage = LocalRemoteStorage()
+    storage.configure({"dir": str(site.tier)})
+    return list(storage.list_objects())
+
+
+def test_m6_what_an_old_list_still_has_of_deleted_segments_is_no_orphan(run: Run, served: Served) -> None:
+    """M6: the list is as it was before they were deleted; asked for by name nothing is there."""
+    Changing.remembered = tuple(listed(served.site))
+    expire(served, through=2)
+    words = ["--min-age-ms", 0, "--delete-orphans", *source_of(served, by_broker=True)]
+    told = Told(run, served.site, *words)
+    assert (told.code, told.problems(), told.summary["deleted_segments"]) == (0, [], 0)
+    assert set(told.problems("note")) == {"stale-list"}
+
+
+# --- damage that an old list hides ---
+
+
+def unlisted(path: Path, site: Site) -> None:
+    Changing.unlisted = frozenset({str(path.relative_to(site.tier))})
+
+
+@pytest.mark.parametrize("kind", ["index", "timeindex", "snapshot", "leader-epoch-checkpoint"])
+@pytest.mark.parametrize("words", [[], ["--deep"]])
+def test_m6_a_damaged_index_that_is_not_listed_is_found(run: Run, site: Site, kind: str, words: list[str]) -> None:
+    """M6: it is asked for by name, and what the store says of it is a finding, not the end of the run."""
+    path = site.objects(COLD, kind)[1]
+    flip(path, path.stat().st_size - 2)
+    unlisted(path, site)
+    told = Told(run, site, *words)
+    assert (told.code, told.problems()) == (3, ["damage"])
+    assert told.found[0]["segment_id"] == path.name[21:43]
+    assert told.found[0]["text"].startswith(f"the {kind} cannot be read: ")
+    assert told.summary["segments"] == len(list(site.tier.rglob("*.log")))
+
+
+@pytest.mark.parametrize("words", [[], ["--deep"]])
+def test_m6_a_log_that_was_cut_and_is_not_listed_is_found(run: Run, site: Site, words: list[str]) -> None:
+    path = site.objects(COLD, "log")[1]
+    path.write_bytes(path.read_bytes()[:-1])
+    unlisted(path, site)
+    told = Told(run, site, *words)
+    assert (told.code, told.problems()) == (3, ["size"])
+    assert told.found[0]["segment_id"] == path.name[21:43]
+
+
+def test_m6_a_damaged_log_that_is_not_listed_is_found_by_reading(run: Run, site: Site) -> None:
+    path = site.objects(COLD, "log")[1]
+    flip(path, starts(path)[3] + 100)
+    unlisted(path, site)
+    told = Told(run, site, "--deep")
+    assert (told.code, told.problems(), told.problems("note")) == (3, ["damage"], ["stale-list"])
+    assert "has a wrong CRC" in told.found[1]["text"]
+
+
+def test_m6_an_object_that_is_neither_listed_nor_there_is_missing(run: Run, site: Site) -> None:
+    path = site.objects(COLD, "index")[1]
+    path.unlink()
+    told = Told(run, site, "--deep")
+    assert (told.code, told.problems(), told.summary["deleted_meanwhile"]) == (3, ["missing"], 0)
