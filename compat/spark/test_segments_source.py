@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from compat.spark.source import Source, fails
+from compat.spark.source import Source, fails, offsets_of, started
 from kbroker.spark.segments_source import NAME
+from wire.record_batch import batches
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +88,29 @@ def test_a_checkpoint_of_another_stream_is_refused(
     stream.start().awaitTermination()
     with fails("the offsets of the checkpoint are none of this source"):
         events(spark, tmp_path, dict(source.broker))
+
+
+@pytest.mark.parametrize("position", [-1, 16], ids=["records", "format"])
+def test_m10_a_rotten_batch_of_the_metadata_topic_ends_no_query_and_costs_no_row(
+    spark: SparkSession, tmp_path: Path, position: int
+) -> None:
+    with started(tmp_path / "broker") as source:
+        source.filled("rotten", [0, 2, 4, 6])
+        assert source.site.broker.log_directory is not None
+        (log,) = (
+            path
+            for path in source.site.broker.log_directory.glob("__remote_log_metadata-*/*.log")
+            if path.stat().st_size
+        )
+        data = bytearray(log.read_bytes())
+        second = list(batches(bytes(data)))[1]  # the first copy is finished
+        data[second.position + position % second.size] ^= 1
+        with log.open("r+b") as file:
+            file.write(data)
+        states = [row.state for row in events(spark, tmp_path, dict(source.broker))]
+        assert sorted(states) == ["COPY_SEGMENT_FINISHED"] * 2 + ["COPY_SEGMENT_STARTED"] * 3
+        table = spark.read.format(NAME).options(**source.broker).load().orderBy("start_offset")
+        assert [row.state.removeprefix("COPY_SEGMENT_") for row in table.collect()] == [
+            "STARTED", "FINISHED", "FINISHED",
+        ]  # fmt: skip
+        assert offsets_of(source.rows(spark, "rotten")) == list(range(40))

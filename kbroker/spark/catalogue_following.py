@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from kbroker.spark.client import EARLIEST, LATEST, BrokerClient, Topic
-from kbroker.spark.fetching import fetch_records
+from kbroker.spark.metadata_fetching import fetch_events
 from kbroker.spark.pieces import TailPiece
 from kbroker.spark.positions import Partition
 from kbroker.tiered.catalogue import METADATA_TOPIC, Catalogue
 
 
 class CatalogueFollower:
-    """What `__remote_log_metadata` tells; each `read` reads on from where the last one stopped."""
+    """What `__remote_log_metadata` tells; each `read` reads on from where the last one stopped. What of it cannot be
+    read is counted, and told in the log.
+    """
 
     def __init__(self, client: BrokerClient) -> None:
         self._client = client
@@ -38,6 +40,10 @@ class CatalogueFollower:
         return self._found
 
     def _read(self, topic: Topic, partition: Partition, offset: int, end: int) -> None:
-        for record in fetch_records(self._client, TailPiece(METADATA_TOPIC, topic.id, partition[1], offset, end)):
-            self._found.replay(record.value)
-        self._next[partition] = end
+        piece = TailPiece(METADATA_TOPIC, topic.id, partition[1], offset, end)
+        for found in fetch_events(self._client, piece, partition_count=len(topic.leaders)):
+            # Noted with each answer: who reads on after an error counts nothing twice.
+            self._next[partition] = found.next_offset
+            self._found.unreadable += sum(count for _, count, _ in found.skipped)
+            for _, event in found.events:
+                self._found.replay_event(event)

@@ -31,11 +31,13 @@ FETCH_WAIT_MS: Final = 500
 FETCH_BYTES: Final = 8 << 20
 
 OFFSET_OUT_OF_RANGE: Final = 1
+CORRUPT_MESSAGE: Final = 2
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 INVALID_TOPIC_EXCEPTION: Final = 17
 UNKNOWN_TOPIC_ID: Final = 100
 INCONSISTENT_TOPIC_ID: Final = 103
 # Of these one knows what to do; all that pass by themselves are asked again.
+REFUSED: Final = frozenset({OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE})
 GONE: Final = frozenset({UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID})
 
 
@@ -64,7 +66,7 @@ class EpochEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What a Fetch brought for one partition. Shape: error_code is 0, OFFSET_OUT_OF_RANGE or one of GONE."""
+    """What a Fetch brought for one partition. Shape: error_code is 0, one of REFUSED, or of GONE."""
 
     records: bytes
     error_code: int
@@ -205,9 +207,17 @@ class BrokerClient:
 
     # --- records ------------------------------------------------------------------------------------------------------
 
-    def fetch(self, topic_id: UUID, partition: Partition, offset: int, *, max_bytes: int = FETCH_BYTES) -> Fetched:
+    def fetch(
+        self,
+        topic_id: UUID,
+        partition: Partition,
+        offset: int,
+        *,
+        max_bytes: int = FETCH_BYTES,
+        wait_ms: int = FETCH_WAIT_MS,
+    ) -> Fetched:
         """The batches from the one that holds `offset` on, the last of them perhaps cut off; b"" if there is nothing
-        yet. Storage errors, of a tier that is slow, are asked again like all that pass.
+        for `wait_ms`. Storage errors, of a tier that is slow, are asked again like all that pass.
         """
         topic, index = partition
         kind = self._kafka.FetchRequest.FetchTopic
@@ -218,7 +228,7 @@ class BrokerClient:
 
         def look() -> Fetched | int:
             request = self._kafka.FetchRequest(
-                replica_id=-1, max_wait_ms=FETCH_WAIT_MS, min_bytes=1, max_bytes=max_bytes, isolation_level=0,
+                replica_id=-1, max_wait_ms=wait_ms, min_bytes=1, max_bytes=max_bytes, isolation_level=0,
                 session_id=0, session_epoch=-1, forgotten_topics_data=[], rack_id="",
                 topics=[kind(topic=topic, topic_id=topic_id, partitions=[wanted])],
             )  # fmt: skip
@@ -227,7 +237,7 @@ class BrokerClient:
                 return int(answer.error_code)
             (each,) = answer.responses[0].partitions
             code = int(each.error_code)
-            if code and code != OFFSET_OUT_OF_RANGE and code not in GONE:
+            if code and code not in REFUSED | GONE:
                 return code
             return Fetched(bytes(each.records or b""), code, each.high_watermark, each.log_start_offset)
 

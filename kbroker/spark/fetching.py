@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from kbroker.spark.client import EARLIEST, FETCH_BYTES, LATEST, OFFSET_OUT_OF_RANGE, BrokerClient
+from kbroker.spark.client import (
+    CORRUPT_MESSAGE,
+    EARLIEST,
+    FETCH_BYTES,
+    LATEST,
+    OFFSET_OUT_OF_RANGE,
+    BrokerClient,
+    Topic,
+)
 from kbroker.spark.errors import (
     BrokerUnavailable,
     DamagedObject,
@@ -21,8 +29,7 @@ from kbroker.spark.errors import (
     unknown_topic,
 )
 from kbroker.spark.pieces import TailPiece
-from wire.errors import Malformed
-from wire.record_batch import HEADER_SIZE, Batches, Record, RecordBatch, batches
+from wire.record_batch import HEADER_SIZE, Batches, RecordBatch, batches
 from wire.types import ZERO_UUID, uuid_to_text
 
 EMPTY_ANSWERS: Final = 60  # each of them has waited for records
@@ -38,7 +45,7 @@ def fetch_batches(client: BrokerClient, piece: TailPiece, *, max_bytes: int = FE
     while offset < piece.end_offset:
         fetched = client.fetch(piece.topic_id, (piece.topic, piece.partition), offset, max_bytes=max_bytes)
         if fetched.error_code:
-            raise _why_not(client, piece, offset, fetched.error_code)
+            raise why_not(client, piece, offset, fetched.error_code)
         before = offset
         found = batches(fetched.records)
         for batch in found:
@@ -56,27 +63,13 @@ def fetch_batches(client: BrokerClient, piece: TailPiece, *, max_bytes: int = FE
         _check_answer(piece, found, offset)
         empty += 1
         if empty >= EMPTY_ANSWERS:
-            raise _no_records(piece, offset)
+            raise no_records(piece, offset)
         if fetched.high_watermark < piece.end_offset:
-            _check_end(client, piece, offset)
+            check_end(client, piece, offset)
 
 
-def fetch_records(client: BrokerClient, piece: TailPiece) -> Iterator[Record]:
-    """The records of a piece, decoded one by one: for topics that are read to be understood. Errors as above."""
-    for batch in fetch_batches(client, piece):
-        if batch.is_control:
-            continue
-        try:
-            records = list(batch.records())
-        except Malformed as error:
-            raise damaged(piece, batch.base_offset, str(error)) from error
-        for record in records:
-            if piece.start_offset <= record.offset < piece.end_offset:
-                yield record
-
-
-def check_topic(client: BrokerClient, piece: TailPiece) -> None:
-    """Errors: TopicRecreated, UnknownTopic."""
+def check_topic(client: BrokerClient, piece: TailPiece) -> Topic:
+    """The topic, which still is the one that was planned. Errors: TopicRecreated, UnknownTopic."""
     topic = client.topics([piece.topic]).get(piece.topic)
     if topic is None:
         raise unknown_topic(piece.topic)
@@ -91,10 +84,13 @@ def check_topic(client: BrokerClient, piece: TailPiece) -> None:
         )
     if piece.partition not in topic.leaders:
         raise unknown_topic(piece.topic, piece.partition)
+    return topic
 
 
-def _why_not(client: BrokerClient, piece: TailPiece, offset: int, code: int) -> KbrokerSourceError:
+def why_not(client: BrokerClient, piece: TailPiece, offset: int, code: int) -> KbrokerSourceError:
     """What it means that a broker refuses an offset that it had when the job was planned."""
+    if code == CORRUPT_MESSAGE:
+        return damaged(piece, offset, "it is damaged on the broker's disk")
     check_topic(client, piece)
     partition = piece.topic, piece.partition
     start = client.offsets({partition: EARLIEST})[partition].offset
@@ -105,8 +101,8 @@ def _why_not(client: BrokerClient, piece: TailPiece, offset: int, code: int) -> 
             "the broker that leads the partition changed", remedy="start the job again", topic=piece.topic,
             partition=piece.partition, offset=offset,
         )  # fmt: skip
-    _check_end(client, piece, offset)
-    return _no_records(piece, offset)
+    check_end(client, piece, offset)
+    return no_records(piece, offset)
 
 
 def expired(topic: str, partition: int, offset: int, *, log_start_offset: int) -> RecordsExpired:
@@ -122,7 +118,7 @@ def expired(topic: str, partition: int, offset: int, *, log_start_offset: int) -
     )
 
 
-def _check_end(client: BrokerClient, piece: TailPiece, offset: int) -> None:
+def check_end(client: BrokerClient, piece: TailPiece, offset: int) -> None:
     """Errors: OffsetsOutOfRange if the log is shorter than it was. A new leader that does not know yet how far its
     followers are says so to ListOffsets, which is asked again, while its Fetch tells a high watermark that is too low.
     """
@@ -139,7 +135,7 @@ def _check_end(client: BrokerClient, piece: TailPiece, offset: int) -> None:
         )
 
 
-def _no_records(piece: TailPiece, offset: int) -> BrokerUnavailable:
+def no_records(piece: TailPiece, offset: int) -> BrokerUnavailable:
     return BrokerUnavailable(
         "the broker sends no records, though it has some",
         remedy="see the broker's log, and start the job again",

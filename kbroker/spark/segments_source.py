@@ -30,8 +30,9 @@ from pyspark.sql.types import (
 from kbroker.spark.catalogue_following import CatalogueFollower
 from kbroker.spark.client import EARLIEST, LATEST, BrokerClient, kept_client
 from kbroker.spark.errors import InvalidOption, OffsetsOutOfRange, RecordsExpired, unknown_topic
-from kbroker.spark.fetching import check_topic, fetch_records
+from kbroker.spark.fetching import check_topic
 from kbroker.spark.inventory import same_topics
+from kbroker.spark.metadata_fetching import fetch_events
 from kbroker.spark.options import SourceOptions, Subscription
 from kbroker.spark.pieces import TailPiece
 from kbroker.spark.positions import Edge
@@ -46,8 +47,7 @@ from kbroker.tiered.api import (
     RemotePartitionDeleteMetadata,
 )
 from kbroker.tiered.catalogue import METADATA_TOPIC, Catalogue, id_text, partition_of
-from kbroker.tiered.metadata_topic import decode_event
-from wire.errors import Malformed
+from kbroker.tiered.lifecycle import MetadataEvent
 from wire.types import uuid_from_text, uuid_to_text
 
 NAME: Final = "kbroker-segments"
@@ -238,12 +238,13 @@ class SegmentsStreamReader(DataSourceStreamReader):
         forget_zip_finders()
         piece: TailPiece = partition.value
         with kept_client(self._client_settings) as client:
-            check_topic(client, piece)
+            topic = check_topic(client, piece)
             _check_start(client, piece)
-            for record in fetch_records(client, piece):
-                row = event_row(record.value, self._options.subscription, piece.partition, record.offset)
-                if row is not None:
-                    yield row
+            for found in fetch_events(client, piece, partition_count=len(topic.leaders)):
+                for offset, event in found.events:
+                    row = event_row(event, self._options.subscription, piece.partition, offset)
+                    if row is not None:
+                        yield row
 
     def commit(self, end: dict[str, Any]) -> None:
         """The checkpoint knows, and nobody else need."""
@@ -271,14 +272,8 @@ def _check_start(client: BrokerClient, piece: TailPiece) -> None:
         )  # fmt: skip
 
 
-def event_row(value: bytes | None, subscription: Subscription, partition: int, offset: int) -> SegmentRow | None:
-    """An event; None for one of another partition, of a whole one, or that cannot be read, as the broker does."""
-    if value is None:
-        return None
-    try:
-        event = decode_event(value)
-    except Malformed:
-        return None
+def event_row(event: MetadataEvent, subscription: Subscription, partition: int, offset: int) -> SegmentRow | None:
+    """An event; None for one of another partition, or of a whole one."""
     if isinstance(event, RemotePartitionDeleteMetadata):
         return None
     id_ = event.remote_log_segment_id.topic_id_partition

@@ -18,6 +18,7 @@ from kbroker.tiered.api import (
     RemoteLogSegmentState,
     RemotePartitionDeleteMetadata,
 )
+from kbroker.tiered.lifecycle import MetadataEvent
 from kbroker.tiered.metadata_topic import decode_event
 from wire.errors import Malformed
 from wire.types import uuid_to_text
@@ -63,6 +64,10 @@ class Catalogue:
         except Malformed:
             self.unreadable += 1
             return
+        self.replay_event(event)
+
+    def replay_event(self, event: MetadataEvent) -> None:
+        """Take the topic's next event."""
         if isinstance(event, RemotePartitionDeleteMetadata):
             return
         known = self.segments.get(event.remote_log_segment_id.id)

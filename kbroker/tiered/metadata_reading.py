@@ -6,19 +6,14 @@ are skipped, and how many offsets went with them is told.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
-from kbroker.runtime.ports import File
 from kbroker.storage.log import Log
 from kbroker.tiered.metadata_topic import Events, read_events
-from wire.errors import ErrorCode, KafkaError, Malformed
-from wire.record_batch import HEADER_SIZE, RecordBatch, batches
+from kbroker.tiered.valid_batches import valid_batches
+from wire.errors import ErrorCode, KafkaError
+from wire.record_batch import batches
 
-WINDOW_BYTES: Final = 1 << 20
-_MAGIC: Final = b"\x02"
-_MAGIC_POSITION: Final = 16
-_MAX_BATCH_BYTES: Final = 64 << 20
 _FEW_RECORDS: Final = 8
 _FEW_BYTES: Final = 8 << 10
 
@@ -78,7 +73,7 @@ def _read_behind_damage(log: Log, offset: int, *, end_offset: int, max_bytes: in
     for segment in log.segments.from_offset(offset):
         with log.disk_errors():
             file = segment.open().file
-            for position, batch in valid_batches(file, segment.size):
+            for position, batch in valid_batches(file.pread, segment.size):
                 if not segment.base_offset <= batch.base_offset < batch.next_offset <= log_end_offset:
                     continue
                 if batch.next_offset <= offset:
@@ -99,43 +94,3 @@ def _read_behind_damage(log: Log, offset: int, *, end_offset: int, max_bytes: in
                 return events
     found.skip_to(end_offset, "damaged")
     return found
-
-
-def valid_batches(file: File, size: int) -> Iterator[tuple[int, RecordBatch]]:
-    """(position, batch) of every batch with a right checksum, whatever lies between them."""
-    position = 0
-    while position + HEADER_SIZE <= size:
-        data = file.pread(min(WINDOW_BYTES, size - position), position)
-        if len(data) < HEADER_SIZE:
-            return
-        at = 0
-        while True:
-            magic = data.find(_MAGIC, at + _MAGIC_POSITION)
-            if magic < 0:
-                position += len(data) - _MAGIC_POSITION
-                break
-            at = magic - _MAGIC_POSITION
-            if at + HEADER_SIZE > len(data):
-                position += at  # not 0: a window is longer than a header
-                break
-            batch = _batch_at(file, data, at, position, size)
-            if batch is None:
-                at += 1
-                continue
-            yield position + at, batch
-            if batch.buffer is not data:
-                position += at + batch.size
-                break
-            at += batch.size
-
-
-def _batch_at(file: File, data: bytes, at: int, position: int, size: int) -> RecordBatch | None:
-    try:
-        batch = RecordBatch(data, at)
-    except Malformed:
-        return None
-    if not batch.is_whole:
-        if batch.size > min(_MAX_BATCH_BYTES, size - position - at):
-            return None
-        batch = RecordBatch(file.pread(batch.size, position + at), 0)
-    return batch if batch.crc_is_valid() else None

@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from kbroker.spark.broker_inventory import BrokerInventory
 from kbroker.spark.catalogue_following import CatalogueFollower
 from kbroker.spark.client import EARLIEST, BrokerClient, EpochEnd
-from kbroker.spark.errors import DamagedObject, UnknownTopic
+from kbroker.spark.errors import BrokerUnavailable, UnknownTopic
+from kbroker.spark.fetching import fetch_batches
 from kbroker.spark.options import Subscription
-from kbroker.spark.pieces import SegmentPiece
+from kbroker.spark.pieces import SegmentPiece, TailPiece
 from kbroker.spark.plan import tile
 from kbroker.spark.positions import Partition
-from kbroker.tiered.catalogue import METADATA_TOPIC
-from wire.record_batch import batches
+from kbroker.spark.segment_reading import read_segment
+from kbroker.spark.tail_reading import read_tail
+from kbroker.tiered.catalogue import METADATA_TOPIC, STARTED
+from kbroker.tiered.local import LocalRemoteStorage
+from kbroker.tiered.metadata_topic import encode_event
+from tests.spark.segments import rows_of
+from wire.record_batch import HEADER_SIZE, RecordBatch, batches, set_max_timestamp
 
 with warnings.catch_warnings():
     # The client reads its schemas by a function that Python 3.11 calls deprecated: that is not our warning.
     warnings.simplefilter("ignore", DeprecationWarning)
-    from kafka import TopicPartition
+    from kafka import KafkaProducer, TopicPartition
     from kafka.admin import KafkaAdminClient
 
     from kbroker.cli import main
-    from tests.cli.tiered import TIERED, Served, Site, TieredBroker, fill
+    from tests.cli.tiered import NOTHING_LOCAL, RECORDS, TIERED, Served, Site, TieredBroker, fill
+
+Damage = Callable[[bytearray, RecordBatch], None]
 
 TOPIC = "orders"
 LOG_START = 700  # inside of the first segment
@@ -95,16 +105,146 @@ def test_a_leader_that_has_left_the_cluster_is_looked_up_anew(site: Site) -> Non
             BrokerInventory(client, has_store=False).topics(Subscription(topics=("no topic: it has blanks",)))
 
 
-def test_a_damaged_batch_of_the_metadata_topic_is_an_error(site: Site, tmp_path: Path) -> None:
-    copy = site.copy(tmp_path)
-    (log,) = (path for path in copy.data.glob(f"{METADATA_TOPIC}-*/*.log") if path.stat().st_size)
+# --- a metadata topic that rotted -------------------------------------------------------------------------------------
+
+
+def flip(at: int) -> Damage:
+    """Of the byte at a position in a batch, from its end where it is negative."""
+
+    def damage(data: bytearray, batch: RecordBatch) -> None:
+        data[batch.position + at % batch.size] ^= 1
+
+    return damage
+
+
+def zeros(data: bytearray, batch: RecordBatch) -> None:
+    data[batch.position : batch.position + batch.size] = bytes(batch.size)
+
+
+def undecodable(data: bytearray, batch: RecordBatch) -> None:
+    """Its checksum is right, and its records are none."""
+    data[batch.position + HEADER_SIZE] ^= 1
+    set_max_timestamp(data, batch.position, max_timestamp=batch.max_timestamp, is_log_append_time=False)
+
+
+DAMAGE = {
+    "crc": flip(-1), "format": flip(16), "longer": flip(8), "shorter": flip(11), "offset": flip(0), "zeros": zeros,
+    "undecodable": undecodable,
+}  # fmt: skip
+
+
+def metadata_log(site: Site) -> Path:
+    (log,) = (path for path in site.data.glob(f"{METADATA_TOPIC}-*/*.log") if path.stat().st_size)
+    return log
+
+
+def rot(log: Path, number: int, damage: Damage) -> RecordBatch:
+    """Damage one batch of a log, also under a broker that runs; the batch as it was."""
     data = bytearray(log.read_bytes())
-    second = list(batches(bytes(data)))[1]
-    data[second.position + second.size - 1] ^= 1
-    log.write_bytes(data)
-    with (
-        TieredBroker(copy) as served,
-        connected(served) as client,
-        pytest.raises(DamagedObject, match=f"{METADATA_TOPIC}-.* at offset {second.base_offset}: .* its CRC is wrong"),
-    ):
-        CatalogueFollower(client).read()
+    batch = list(batches(bytes(data)))[number]
+    damage(data, batch)
+    with log.open("r+b") as file:
+        file.write(data)
+    return batch
+
+
+@pytest.fixture(scope="module")
+def running(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with TieredBroker(site.copy(tmp_path_factory.mktemp("rotting"))) as served:
+        yield served
+
+
+@pytest.fixture
+def rotting(running: Served) -> Iterator[Served]:
+    """A broker whose metadata topic a test may damage."""
+    log = metadata_log(running.site)
+    kept = log.read_bytes()
+    yield running
+    with log.open("r+b") as file:
+        file.write(kept)
+
+
+@pytest.mark.parametrize("number", [1, -1], ids=["middle", "last"])
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_m10_a_rotten_batch_of_the_metadata_topic_is_skipped_counted_and_told(
+    rotting: Served, caplog: pytest.LogCaptureFixture, damage: Damage, number: int
+) -> None:
+    with connected(rotting) as client:
+        whole = CatalogueFollower(client).read()
+        assert (whole.unreadable, whole.strays, caplog.text) == (0, 0, "")
+        log = metadata_log(rotting.site)
+        batch = rot(log, number, damage)
+        follower = CatalogueFollower(client)
+        assert follower.read().unreadable == 1
+        assert f"1 records of {log.parent.name} cannot be read and are skipped, the first at offset" in caplog.text
+        assert f" offset {batch.base_offset}: " in caplog.text
+        found = follower.read()
+        # Each was the record that a copy is finished.
+        assert (found.unreadable, len(caplog.records), found.strays) == (1, 1, 0)
+        assert found.segments.keys() == whole.segments.keys()
+        changed = [segment for id_, segment in found.segments.items() if segment != whole.segments[id_]]
+        assert [segment.state for segment in changed] == [STARTED]
+
+
+def test_m10_behind_a_head_that_no_broker_gives_what_can_be_had_is_read(site: Site, tmp_path: Path) -> None:
+    """The first batch lies before all that the broker remembers: for its offset, and for some more, there is none."""
+    copy = site.copy(tmp_path)
+    with TieredBroker(copy) as served, connected(served) as client:
+        log = metadata_log(copy)
+        partition = int(log.parent.name.rpartition("-")[2])
+        known = sum(batch.record_count for batch in batches(log.read_bytes()))
+        (segment, *_) = CatalogueFollower(client).read().of(None)
+        event = replace(
+            segment, remote_log_segment_id=segment.remote_log_segment_id._replace(id=UUID(int=7)), state=STARTED
+        )
+        with closing(KafkaProducer(bootstrap_servers=served.address)) as producer:
+            for _ in range(2 * known):
+                producer.send(METADATA_TOPIC, b"garbage", partition=partition).get(20)
+            producer.send(METADATA_TOPIC, encode_event(event), partition=partition).get(20)
+        rot(log, 0, zeros)
+        found = CatalogueFollower(client).read()
+        assert found.segments.keys() == {UUID(int=7)}
+        assert found.unreadable == 3 * known
+
+
+def test_m10_the_records_of_a_segment_that_the_metadata_lost_are_fetched(rotting: Served) -> None:
+    with connected(rotting) as client:
+        rot(metadata_log(rotting.site), 1, DAMAGE["crc"])
+        inventory = BrokerInventory(client, has_store=True)
+        inventory.topics(Subscription(topics=(TOPIC,)))
+        (state,) = inventory.states([(TOPIC, 0)], inventory.bounds([(TOPIC, 0)]))
+        pieces = tile(state, LOG_START, state.end_offset)
+        assert [type(piece) for piece in pieces[:2]] == [TailPiece, SegmentPiece]
+        storage = LocalRemoteStorage()
+        storage.configure({"dir": str(rotting.site.tier)})
+        found: list[int] = []
+        for piece in pieces:
+            if isinstance(piece, TailPiece):
+                rows = read_tail(client, piece, ("offset",), chunk_bytes=1 << 20)
+            else:
+                assert isinstance(piece, SegmentPiece)
+                rows = read_segment(storage, piece, ("offset",))
+            found += [offset for (offset,) in rows_of(rows)]
+        assert found == list(range(LOG_START, state.end_offset))
+
+
+def test_m10_records_of_which_nobody_knows_any_more_are_an_error_and_no_rows(site: Site, tmp_path: Path) -> None:
+    """The broker has skipped the same record, and its log begins behind the segment."""
+    copy = site.copy(tmp_path)
+    with TieredBroker(copy) as served:
+        assert main(["config", "--alter", "-b", served.address, "--topic", TOPIC, "--add-config", NOTHING_LOCAL]) == 0
+        served.until(
+            "copied segments leave the disk", lambda: served.state()[TOPIC, 0]["local_log_start_offset"] == RECORDS
+        )
+    for snapshot in copy.data.glob(f"{METADATA_TOPIC}-*/*snapshot*"):
+        snapshot.unlink()
+    rot(metadata_log(copy), 1, DAMAGE["crc"])
+    with TieredBroker(copy) as served, BrokerClient({"bootstrap_servers": [served.address]}, wait_ms=500) as client:
+        inventory = BrokerInventory(client, has_store=True)
+        inventory.topics(Subscription(topics=(TOPIC,)))
+        (state,) = inventory.states([(TOPIC, 0)], inventory.bounds([(TOPIC, 0)]))
+        first, *_ = tile(state, LOG_START, state.end_offset)
+        assert isinstance(first, TailPiece)
+        assert first.start_offset == LOG_START
+        with pytest.raises(BrokerUnavailable, match=f"{TOPIC}-0"):
+            list(fetch_batches(client, first))
