@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 from pyspark.sql import SparkSession
 
-from compat.spark.source import Source, started
+from compat.spark.source import Source, fails, started
 from compat.tiered.site import ONLY_THE_ACTIVE_ONE, TIERED, Records, Site, Sites
 from kbroker.cli import main
 from kbroker.spark.errors import InvalidOption, StoreUnavailable, UnknownTopic
@@ -117,6 +117,38 @@ def test_a_segment_that_nobody_knows_any_more_is_a_gap(spark: SparkSession, sour
             path.write_bytes(data)
     where = f"the offsets 10 to 19, before {behind.stem[21:]}, are in no segment of the log's history"
     assert [each.line() for each in found] == [f"worn-0: {where}: nobody has them"]
+
+
+def test_a_damaged_manifest_ends_no_audit_and_is_never_taken_for_clean(
+    spark: SparkSession, source: Source, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifests, segment = source.objects("worn", "manifest.json"), source.objects("worn")[3]
+    kept = {path: path.read_bytes() for path in (*manifests, segment)}
+    damaged = bytearray(kept[segment])
+    damaged[70] ^= 1
+    alone = [word for pair in source.store.items() for word in ("--option", "=".join(pair))]
+    try:
+        segment.write_bytes(damaged)
+        for path, data in zip(manifests, (b"", b"garbage", kept[manifests[0]]), strict=False):
+            path.write_bytes(data)
+        assert main(["spark", "audit", "--format", "json", "-t", "worn", *alone]) == 3
+        *found, summary = map(json.loads, capsys.readouterr().out.splitlines())
+        # The segment behind them is read.
+        assert [each["object"].rpartition(".")[2] for each in found] == ["json"] * 3 + ["log"]
+        assert [each["problem"] for each in found] == ["damage"] * 4
+        assert all("To mend it: restore it, or name a broker" in each["text"] for each in found[:3])
+        assert summary["read_segments"] == 1
+        # A broker does not need them: all segments are read, and the manifests as well.
+        code, found, summary = run("-t", "worn")
+        assert (code, summary["read_segments"]) == (3, 4)
+        assert [each["problem"] for each in found] == ["damage"] * 4
+        with fails("manifest.json: a manifest cannot be read"):
+            source.stored_rows(spark, "worn").count()
+        segment.write_bytes(kept[segment])
+        assert source.rows(spark, "worn").count() == 50
+    finally:
+        for path, data in kept.items():
+            path.write_bytes(data)
 
 
 def test_what_moves_or_goes_during_an_audit_is_no_finding(

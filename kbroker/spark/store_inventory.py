@@ -27,19 +27,26 @@ from kbroker.tiered.layout import MANIFEST, Manifest, parse_object_name, topic_i
 from wire.types import uuid_to_text
 
 THREADS: Final = 16
+MANIFEST_REMEDY: Final = "restore it, or name a broker (kafka.bootstrap.servers), which does not need it"
 
 
 class StoreInventory:
-    """By the manifests of a store. What is there is looked up with each call of `topics`."""
+    """By the manifests of a store. What is there is looked up with each call of `topics`.
+
+    A manifest that is damaged is an error, since nobody else says what its segment is; with `skips_damaged` it is left
+    out, and `damaged` maps its name to what is wrong with it.
+    """
 
     has_broker = False
 
-    def __init__(self, storage: RemoteStorageManager) -> None:
+    def __init__(self, storage: RemoteStorageManager, *, skips_damaged: bool = False) -> None:
         if not hasattr(storage, "list_objects") or not hasattr(storage, "read_manifest"):
             raise KbrokerSourceError(
                 f"{storage!r} does not say what it holds", remedy="name a broker: kafka.bootstrap.servers"
             )
         self._storage = cast(DescribedRemoteStorageManager, storage)
+        self._skips_damaged = skips_damaged
+        self.damaged: dict[str, str] = {}
         self._manifests: dict[str, RemoteLogSegmentMetadata] = {}
         self._states: dict[Partition, PartitionState] = {}
 
@@ -85,7 +92,8 @@ class StoreInventory:
                 f"{self._storage!r} holds nothing at all",
                 remedy="see that rsm.config.* names the broker's tier, and that something has been copied into it",
             )
-        asked = sorted(self._manifests.keys() ^ set(listed))
+        asked = sorted(self._manifests.keys() ^ set(listed) | self.damaged.keys())
+        self.damaged = {}
         with ThreadPoolExecutor(THREADS, thread_name_prefix="kbroker-spark") as threads:
             for name, found in zip(asked, threads.map(self._manifest, asked), strict=True):
                 if found is not None:
@@ -95,15 +103,18 @@ class StoreInventory:
 
     def _manifest(self, name: str) -> RemoteLogSegmentMetadata | None:
         try:
-            return Manifest.parse(self._storage.read_manifest(name)).metadata
+            data = self._storage.read_manifest(name)
         except RemoteResourceNotFound:
             return None  # deleted meanwhile: the segment is going, too
         except RemoteStorageError as error:
-            raise StoreUnavailable(
-                f"a manifest cannot be read: {error}",
-                remedy="restore it, or name a broker (kafka.bootstrap.servers), which does not need it",
-                object_name=name,
-            ) from error
+            raise _unreadable(name, error) from error
+        try:
+            return Manifest.parse_named(data, name).metadata
+        except RemoteStorageError as error:
+            if not self._skips_damaged:
+                raise _unreadable(name, error) from error
+            self.damaged[name] = str(error)
+            return None
 
     def _newest(self, topic: str, incarnations: Mapping[UUID, Sequence[RemoteLogSegmentMetadata]]) -> UUID:
         """The topic of this name that was made last; of those before it something may still be there."""
@@ -173,3 +184,7 @@ class StoreInventory:
             partition=None if id_ is None else id_.partition,
             offset=offset,
         )
+
+
+def _unreadable(name: str, error: RemoteStorageError) -> StoreUnavailable:
+    return StoreUnavailable(f"a manifest cannot be read: {error}", remedy=MANIFEST_REMEDY, object_name=name)

@@ -151,9 +151,10 @@ class Manifest:
             document: dict[str, Any] = json.loads(data)
             if document["version"] != MANIFEST_VERSION:
                 raise ValueError(f"version {document['version']!r}, expected {MANIFEST_VERSION}")
-            partition = TopicIdPartition(
-                uuid_from_text(document["topic_id"]), document["topic"], int(document["partition"])
-            )
+            topic = document["topic"]
+            if not isinstance(topic, str):
+                raise ValueError(f"the topic {topic!r}")
+            partition = TopicIdPartition(uuid_from_text(document["topic_id"]), topic, int(document["partition"]))
             metadata = RemoteLogSegmentMetadata(
                 RemoteLogSegmentId(partition, uuid_from_text(document["segment_id"])),
                 start_offset=int(document["start_offset"]),
@@ -173,5 +174,20 @@ class Manifest:
                 for kind, file in document["files"].items()
             }
             return cls(metadata, str(document["cluster_id"]), files)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             raise RemoteStorageError(f"not a manifest: {error!r}") from error
+
+    @classmethod
+    def parse_named(cls, data: bytes, name: str) -> Manifest:
+        """The manifest of this name, for who knows a segment by nothing else.
+
+        Errors  RemoteStorageError as above, and for one of another segment, or of none that there can be
+        """
+        found = cls.parse(data)
+        metadata = found.metadata
+        if not 0 <= metadata.start_offset <= metadata.end_offset or not metadata.segment_leader_epochs:
+            raise RemoteStorageError("not a manifest: it has offsets or leader epochs that no segment has")
+        own_name = object_name(metadata, MANIFEST)
+        if own_name != name:
+            raise RemoteStorageError(f"the manifest of another segment, {own_name}")
+        return found

@@ -245,9 +245,10 @@ class LocalRemoteStorage:
         return RemoteResourceNotFound(f"{what}: {error.strerror}")
 
     def _told(self, metadata: RemoteLogSegmentMetadata, kind: str) -> StoredFile | None:
-        """What the manifest says of a file; None where it is missing or damaged itself, since data outweighs it."""
+        """What the manifest says of a file; None where it is missing, damaged or not its own: data outweighs it."""
         with suppress(OSError, RemoteStorageError):
-            manifest = Manifest.parse(read_file(self._disk, self._path(metadata, MANIFEST)))
+            data = read_file(self._disk, self._path(metadata, MANIFEST))
+            manifest = Manifest.parse_named(data, object_name(metadata, MANIFEST))
             return manifest.files.get(kind)
         return None
 

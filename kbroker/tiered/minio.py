@@ -160,7 +160,7 @@ class MinioRemoteStorage:
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
         def stored(manifest: bytes) -> StoredFile | None:
             with suppress(RemoteStorageError):
-                return Manifest.parse(manifest).files.get(index_type.value)
+                return Manifest.parse_named(manifest, object_name(metadata, MANIFEST)).files.get(index_type.value)
             return None
 
         return self._store().read_whole(

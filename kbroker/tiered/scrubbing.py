@@ -27,7 +27,7 @@ from kbroker.tiered.api import (
     StoredObject,
 )
 from kbroker.tiered.catalogue import DELETED, DELETING, FINISHED, Catalogue, Partition, id_text, name_of, partition_of
-from kbroker.tiered.layout import MANIFEST, SEGMENT, kind_of, object_name
+from kbroker.tiered.layout import MANIFEST, SEGMENT, Manifest, kind_of, object_name
 from kbroker.tiered.scrubbing_inside import check_segment
 from wire.types import uuid_to_text
 
@@ -244,9 +244,32 @@ def _unknown(segment_id: UUID, objects: dict[str, StoredObject], older_than_ms: 
 
 
 def read_inside(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> Iterator[Finding]:
-    """Read a segment and its indexes."""
+    """Read a segment and its indexes, and its manifest where the store has one: without it the segment can be read all
+    the same, but not be adopted.
+    """
+    for check in (check_segment, _check_manifest):
+        try:
+            for name, text in check(storage, segment):
+                yield Finding("damage", text, segment, name)
+        except (RemoteStorageError, OSError) as error:
+            yield Finding("unreadable", f"cannot be read: {error}", segment)
+            return
+
+
+def _check_manifest(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> Iterator[tuple[str, str]]:
+    if not hasattr(storage, "read_manifest"):
+        return
+    name = object_name(segment, MANIFEST)
     try:
-        for name, text in check_segment(storage, segment):
-            yield Finding("damage", text, segment, name)
-    except (RemoteStorageError, OSError) as error:
-        yield Finding("unreadable", f"cannot be read: {error}", segment)
+        data = cast(DescribedRemoteStorageManager, storage).read_manifest(name)
+    except RemoteResourceNotFound:
+        return
+    try:
+        told = Manifest.parse_named(data, name).metadata
+    except RemoteStorageError as error:
+        yield name, f"the {MANIFEST} is damaged: {error}"
+        return
+    for what in ("end_offset", "segment_size_in_bytes", "segment_leader_epochs"):
+        if getattr(told, what) != getattr(segment, what):
+            text = f"has {what} {getattr(told, what)}, the metadata say {getattr(segment, what)}"
+            yield name, f"the {MANIFEST} {text}"

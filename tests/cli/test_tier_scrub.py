@@ -123,6 +123,28 @@ def test_an_index_of_another_segment_is_found_without_any_checksum(scrub: Scrub,
     assert "where a batch ends with" in found[0]["text"] or "where no batch begins" in found[0]["text"]
 
 
+@pytest.mark.parametrize("damage", [b"", b"garbage", None], ids=["empty", "garbage", "of another segment"])
+def test_a_damaged_manifest_is_found_by_reading(scrub: Scrub, site: Site, damage: bytes | None) -> None:
+    """Nothing that the broker does needs it; but who adopts the store does."""
+    other, path, *_ = site.objects(COLD, "manifest.json")
+    path.write_bytes(other.read_bytes() if damage is None else damage)
+    assert scrub(site)[1] == []
+    _, found, summary = scrub(site, "--deep")
+    assert [(each["problem"], each["object"]) for each in found] == [("damage", str(path.relative_to(site.tier)))]
+    assert found[0]["text"].startswith("the manifest.json is damaged: ")
+    assert found[0]["segment_id"] == path.name[21:43]
+    assert summary["segments"] > 2
+
+
+def test_a_manifest_that_tells_something_else_than_the_metadata_is_found_by_reading(scrub: Scrub, site: Site) -> None:
+    path = site.objects(COLD, "manifest.json")[1]
+    told = json.loads(path.read_bytes())
+    path.write_text(json.dumps(told | {"end_offset": told["end_offset"] + 1}))
+    _, found, _ = scrub(site, "--deep")
+    says = f"the manifest.json has end_offset {told['end_offset'] + 1}, the metadata say {told['end_offset']}"
+    assert [each["text"] for each in found] == [says]
+
+
 def test_a_segment_in_the_place_of_another_is_found(scrub: Scrub, site: Site) -> None:
     """The size is right, and so is every CRC; but the offsets are others."""
     _, second, third, *_ = [path for path in site.objects(COLD, "log") if path.parent.name == "0"]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.spark.errors import DamagedObject, MissingObject, StoreUnavailable, TopicRecreated, UnknownTopic
+from kbroker.spark.jobs.audit import HOUR_MS, audit
+from kbroker.spark.jobs.audit_report import AuditReport
 from kbroker.spark.options import Subscription
 from kbroker.spark.pieces import SegmentPiece
 from kbroker.spark.plan import PartitionState, tile
@@ -139,11 +144,70 @@ def test_a_store_that_holds_nothing_is_told_and_not_read_as_no_rows(tier: Tier, 
         StoreInventory(tier.storage).topics(wanted)
 
 
-def test_a_manifest_that_cannot_be_read_is_named(tier: Tier) -> None:
-    made = tier.copy()
-    tier.path(made, MANIFEST).write_bytes(b"[]")
-    with pytest.raises(StoreUnavailable, match=r"in .*\.manifest\.json: a manifest cannot be read"):
+# --- manifests that are damaged ---------------------------------------------------------------------------------------
+
+DAMAGED: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda _: b"",
+    "cut": lambda data: data[: len(data) // 2],
+    "garbage": lambda data: bytes(range(256)),
+    "zeros": lambda data: bytes(len(data)),
+    "nested": lambda _: b"[" * 100_000,
+    "other JSON": lambda _: b"[]",
+    "no text": lambda data: data.replace(b'"orders"', b"5"),
+    "no epochs": lambda data: json.dumps(json.loads(data) | {"segment_leader_epochs": []}).encode(),
+    "another segment": lambda data: re.sub(rb'("segment_id": ")..', rb"\1AA", data),
+    "another start": lambda data: data.replace(b'"start_offset": 15,', b'"start_offset": 14,'),
+    "infinite": lambda data: data.replace(b'"end_offset": 29', b'"end_offset": Infinity'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED)
+def test_a_manifest_that_is_damaged_is_an_error_to_who_reads(tier: Tier, damage: Callable[[bytes], bytes]) -> None:
+    tier.copy()
+    path = tier.path(tier.copy(start_offset=15), MANIFEST)
+    kept = path.read_bytes()
+    path.write_bytes(damage(kept))
+    assert path.read_bytes() != kept
+    said = r"in orders-\S+15-\S+\.manifest\.json: a manifest cannot be read: .*To mend it: restore it, or name a broker"
+    with pytest.raises(StoreUnavailable, match=said):
         tier.state()
+
+
+def audited(tier: Tier, topics: list[str] | None = None, *, min_age_ms: int = -HOUR_MS) -> AuditReport:
+    """By the store alone, without a look inside of segments, for which alone Spark is there."""
+    spark: Any = None
+    options = {"rsm.config.dir": str(tier.directory / "tier")}
+    return audit(spark, options=options, topics=topics, deep=False, min_age_ms=min_age_ms)
+
+
+@pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED)
+def test_an_audit_tells_a_damaged_manifest_and_goes_on_with_the_other_segments(
+    tier: Tier, damage: Callable[[bytes], bytes]
+) -> None:
+    tier.copy()
+    path = tier.path(tier.copy(start_offset=15, leader_epochs=((0, 0),)), MANIFEST)
+    short = tier.copy(start_offset=30, leader_epochs=((0, 0),))
+    tier.copy(partition=partition_named("billing"))
+    path.write_bytes(damage(path.read_bytes()))
+    tier.path(short, SEGMENT).write_bytes(short.log[:-1])
+    report = audited(tier)
+    # What the segment has besides its manifest is not called unknown, nor are its offsets called sound.
+    assert report.problems == {"damage": 1, "gap": 1, "size": 1}
+    (found,) = (each for each in report.findings if each.problem == "damage")
+    assert found.name == str(path.relative_to(tier.directory / "tier"))
+    assert found.text.startswith("cannot be read: ")
+    assert "To mend it: restore it, or name a broker" in found.text
+    assert report.segments == 3
+    assert audited(tier, ["billing"]).findings == []
+    assert audited(tier, ["orders"]).problems == report.problems
+
+
+def test_a_tier_of_which_every_manifest_is_damaged_is_not_taken_for_clean(tier: Tier) -> None:
+    tier.path(tier.copy(), MANIFEST).write_bytes(b"")
+    for topics in (None, ["orders"]):
+        assert audited(tier, topics).problems == {"damage": 1}
+    with pytest.raises(UnknownTopic):
+        audited(tier, ["billing"])
 
 
 def test_what_is_new_and_what_is_gone_is_found_by_the_next_look(tier: Tier) -> None:

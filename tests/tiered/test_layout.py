@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -132,6 +134,28 @@ def test_m13_a_manifest_that_was_changed_is_an_error_or_another_manifest(data: s
 def test_m13_bytes_that_are_no_manifest_are_refused(data: bytes) -> None:
     with pytest.raises(RemoteStorageError, match="not a manifest"):
         Manifest.parse(data)
+
+
+def test_a_manifest_that_is_not_its_names_is_refused_to_who_has_nothing_else() -> None:
+    name = object_name(EXAMPLE, MANIFEST)
+
+    def parsed(**changed: Any) -> RemoteLogSegmentMetadata:
+        return Manifest.parse_named(Manifest(replace(EXAMPLE, **changed), "c", {}).to_bytes(), name).metadata
+
+    assert parsed() == EXAMPLE
+    other = EXAMPLE.remote_log_segment_id
+    for changed in (
+        {"start_offset": 41},
+        {"remote_log_segment_id": other._replace(id=UUID(int=5))},
+        {"remote_log_segment_id": other._replace(topic_id_partition=other.topic_id_partition._replace(partition=9))},
+    ):
+        with pytest.raises(RemoteStorageError, match="the manifest of another segment, "):
+            parsed(**changed)
+    for changed in ({"end_offset": 41}, {"segment_leader_epochs": ()}):
+        with pytest.raises(RemoteStorageError, match="that no segment has"):
+            parsed(**changed)
+    with pytest.raises(RemoteStorageError, match="not a manifest: ValueError"):
+        Manifest.parse_named(Manifest(EXAMPLE, "c", {}).to_bytes().replace(b'"topic": "', b'"topic": 5, "_": "'), name)
 
 
 def test_the_manifest_is_the_last_of_the_kinds() -> None:

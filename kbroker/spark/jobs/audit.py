@@ -27,6 +27,7 @@ from kbroker.spark.jobs.audit_sites import BrokerSite, StoreSite, by_partition
 from kbroker.spark.jobs.coverage import check_coverage
 from kbroker.spark.options import SourceOptions
 from kbroker.spark.plan import PartitionState, usable_segments
+from kbroker.spark.store_inventory import MANIFEST_REMEDY
 from kbroker.spark.stores import StoreOptions, open_store
 from kbroker.storage.index import TIME_ENTRY
 from kbroker.tiered.api import (
@@ -38,6 +39,7 @@ from kbroker.tiered.api import (
     TopicIdPartition,
 )
 from kbroker.tiered.catalogue import FINISHED, Catalogue, id_text, partition_of
+from kbroker.tiered.layout import parse_object_name, topic_in_names
 from kbroker.tiered.scrubbing import Finding, Listed, Scrub, finished_in_both, is_deleted_meanwhile, read_inside
 from wire.types import uuid_to_text
 
@@ -72,17 +74,19 @@ def audit(
     with _site(asked.client, storage) as site:
         report = AuditReport(site.name, repr(storage), RealEnv().timestamp_ms(), deep)
         tell("reading the metadata")
-        before = site.catalogue()
+        before, damaged_before = site.catalogue(), site.damaged_manifests()
         wanted = _wanted(site, before, topics)
         local_starts = site.local_starts(topics)
         tell("listing the store")
         listed = _listed(storage)
         after = site.catalogue()
+        damaged = {name: why for name, why in site.damaged_manifests().items() if name in damaged_before}
         check = Scrub(storage, listed)
         tell("comparing")
         try:
             _take(report, check.compare(before, after, wanted))
-            _take(report, check.find_orphans(before, after, wanted, older_than_ms=report.timestamp_ms - min_age_ms))
+            orphans = check.find_orphans(before, after, wanted, older_than_ms=report.timestamp_ms - min_age_ms)
+            _take(report, _without_manifest(orphans, damaged, topics))
         except RemoteStorageError as error:
             raise _unavailable(storage, error) from error
         states = site.states(by_partition(after, wanted), local_starts)
@@ -126,6 +130,25 @@ def _forget_deleted(report: AuditReport, site: Site) -> None:
         else:
             report.findings.append(each)
     report.deleted_meanwhile = len(gone)
+
+
+def _without_manifest(
+    found: Iterable[Finding], damaged: Mapping[str, str], topics: Sequence[str] | None
+) -> Iterator[Finding]:
+    """The manifests that are damaged, in the place of all that is not known of their segments for that reason."""
+    segment_ids: set[UUID] = set()
+    names = None if topics is None else {topic_in_names(topic) for topic in topics}
+    for name, why in sorted(damaged.items()):
+        parsed = parse_object_name(name)
+        assert parsed is not None, "a name by which it was found to be a manifest"
+        segment_ids.add(parsed.segment_id)
+        if names is None or parsed.topic in names:
+            text = f"cannot be read: {why}; what it said of its segment is missing here. To mend it: {MANIFEST_REMEDY}"
+            yield Finding("damage", text, name=name)
+    for each in found:
+        parsed = parse_object_name(each.name) if each.segment is None else None
+        if parsed is None or parsed.segment_id not in segment_ids:
+            yield each
 
 
 def _take(report: AuditReport, found: Iterable[Finding]) -> None:

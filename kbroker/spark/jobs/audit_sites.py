@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from urllib.parse import unquote
 
 from kbroker.spark.broker_inventory import BrokerInventory
 from kbroker.spark.catalogue_following import CatalogueFollower
@@ -13,6 +14,7 @@ from kbroker.spark.plan import PartitionState
 from kbroker.spark.store_inventory import StoreInventory
 from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageManager, TopicIdPartition
 from kbroker.tiered.catalogue import DELETED, Catalogue
+from kbroker.tiered.layout import parse_object_name
 
 
 class BrokerSite:
@@ -31,6 +33,10 @@ class BrokerSite:
             raise KbrokerSourceError("the metadata topic was deleted meanwhile", remedy="run the audit again")
         self._known = len(found.segments)
         return found
+
+    def damaged_manifests(self) -> dict[str, str]:
+        """None that it has to do with."""
+        return {}
 
     def topics(self) -> set[str]:
         return set(self._client.topics())
@@ -81,7 +87,7 @@ class StoreSite:
     name = "the store alone"
 
     def __init__(self, storage: RemoteStorageManager) -> None:
-        self._inventory = StoreInventory(storage)
+        self._inventory = StoreInventory(storage, skips_damaged=True)
 
     def catalogue(self) -> Catalogue:
         """As it is now."""
@@ -92,8 +98,14 @@ class StoreSite:
                 found.segments[segment.remote_log_segment_id.id] = segment
         return found
 
+    def damaged_manifests(self) -> dict[str, str]:
+        """What is wrong with those that the catalogue leaves out, by name, as of its last reading."""
+        return dict(self._inventory.damaged)
+
     def topics(self) -> set[str]:
-        return {topic for topic, _ in self._all()}
+        there = {topic for topic, _ in self._all()}
+        named = filter(None, map(parse_object_name, self._inventory.damaged))
+        return there | {unquote(each.topic, errors="surrogatepass") for each in named}
 
     def _all(self) -> list[tuple[str, int]]:
         found = self._inventory.topics(Subscription(pattern=".*"))
