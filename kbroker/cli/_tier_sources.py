@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from kbroker.cli import CommandFailed
-from kbroker.cli._admin import admin_client, client_errors, client_settings
+from kbroker.cli._admin import admin_client, client_settings
 from kbroker.tiered.catalogue import FINISHED, METADATA_TOPIC, Catalogue, Partition
 
 if TYPE_CHECKING:
-    from kafka import KafkaConsumer
     from kafka.admin import KafkaAdminClient
 
     from kbroker.cli._positions import TopicPartitions
+    from kbroker.spark.catalogue_following import CatalogueFollower
+    from kbroker.spark.client import BrokerClient
 
-STALLED_MS: Final = 30_000
-POLL_MS: Final = 500
 EARLIEST: Final = -2
 LATEST: Final = -1
 EARLIEST_LOCAL: Final = -4
@@ -65,7 +64,8 @@ def open_source(options: argparse.Namespace) -> Iterator[Source]:
         yield DirectorySource(str(options.data_dir))
         return
     with admin_client(options) as client:
-        yield BrokerSource(client, client_settings(options))
+        with closing(BrokerSource(client, client_settings(options))) as source:
+            yield source
 
 
 class BrokerSource:
@@ -74,9 +74,9 @@ class BrokerSource:
     def __init__(self, client: KafkaAdminClient, settings: Mapping[str, Any]) -> None:
         self.client = client
         self._settings = settings
-        self._found = Catalogue()
-        self._next: dict[Any, int] = {}
-        self._topic_id: object = None
+        self._reader: BrokerClient | None = None
+        self._follower: CatalogueFollower | None = None
+        self._known = 0
 
     def partitions(self) -> dict[str, list[int]]:
         """Every topic with the numbers of its partitions."""
@@ -86,32 +86,29 @@ class BrokerSource:
         }
 
     def catalogue(self) -> Catalogue:
-        """The metadata topic to where it ends now; after the first time it is read on from where that was."""
-        from kafka import KafkaConsumer  # noqa: PLC0415
-        from kafka.structs import TopicPartition  # noqa: PLC0415
+        """The metadata topic to where it ends now, as Spark's jobs read it, since the client's consumer cannot pass a
+        batch that is damaged; after the first time it is read on from where that was.
+        """
+        from kbroker.spark.catalogue_following import CatalogueFollower  # noqa: PLC0415
+        from kbroker.spark.client import BrokerClient  # noqa: PLC0415
+        from kbroker.spark.errors import KbrokerSourceError  # noqa: PLC0415
 
-        with client_errors(self._settings):
-            topic = next((each for each in self.client.describe_topics() if each["name"] == METADATA_TOPIC), None)
-        topic_id = None if topic is None else topic.get("topic_id")
-        if self._next and (topic is None or topic_id != self._topic_id):
+        try:
+            if self._follower is None:
+                self._reader = BrokerClient(self._settings)
+                self._follower = CatalogueFollower(self._reader, is_quiet=True)
+            found = self._follower.read().copy()
+        except KbrokerSourceError as error:
+            raise CommandFailed(str(error)) from error
+        if len(found.segments) < self._known:  # no segment is ever forgotten
             raise CommandFailed(f"{METADATA_TOPIC} was deleted meanwhile")
-        self._topic_id = topic_id
-        if topic is None:
-            return Catalogue()
-        indexes = sorted(each["partition_index"] for each in topic["partitions"])
-        settings = {
-            **self._settings,
-            "enable_auto_commit": False,
-            "allow_auto_create_topics": False,
-            "auto_offset_reset": "none",
-        }
-        with client_errors(settings):
-            consumer = KafkaConsumer(**settings)
-            try:
-                _read(consumer, [TopicPartition(METADATA_TOPIC, index) for index in indexes], self._found, self._next)
-            finally:
-                consumer.close(autocommit=False)
-        return self._found.copy()
+        self._known = len(found.segments)
+        return found
+
+    def close(self) -> None:
+        """Let go of connections."""
+        if self._reader is not None:
+            self._reader.close()
 
     def offsets(self, partitions: Sequence[Partition], catalogue: Catalogue) -> dict[Partition, Offsets]:
         """By ListOffsets."""
@@ -124,31 +121,6 @@ class BrokerSource:
         return {
             each: Offsets(starts.get(each), locals_.get(each), tiered.get(each), ends.get(each)) for each in partitions
         }
-
-
-def _read(consumer: KafkaConsumer, partitions: list[Any], found: Catalogue, positions: dict[Any, int]) -> None:
-    """Replay each partition from its position to its end, and move the positions on."""
-    consumer.assign(partitions)
-    starts, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
-    for each in partitions:
-        position = positions.get(each, 0)
-        found.is_whole &= starts[each] <= position
-        positions[each] = max(position, starts[each])
-        consumer.seek(each, positions[each])
-    missing = {each for each in partitions if positions[each] < ends[each]}
-    idle_ms = 0
-    while missing:
-        # A partition that has been read would keep the others waiting for records that nobody asked for.
-        consumer.pause(*[each for each in partitions if each not in missing])
-        polled = consumer.poll(timeout_ms=POLL_MS)
-        idle_ms = 0 if polled else idle_ms + POLL_MS
-        if idle_ms >= STALLED_MS:
-            raise CommandFailed(f"the broker gave no records of {METADATA_TOPIC} for {STALLED_MS} ms")
-        for records in polled.values():
-            for record in records:
-                found.replay(record.value)
-        positions.update({each: consumer.position(each) for each in missing})
-        missing = {each for each in missing if positions[each] < ends[each]}
 
 
 def choose(

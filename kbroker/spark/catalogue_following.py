@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbroker.spark.client import EARLIEST, LATEST, BrokerClient, Topic
-from kbroker.spark.metadata_fetching import fetch_events
+from kbroker.spark.metadata_fetching import fetch_events, tell_skipped
 from kbroker.spark.pieces import TailPiece
 from kbroker.spark.positions import Partition
 from kbroker.tiered.catalogue import METADATA_TOPIC, Catalogue
@@ -11,11 +11,12 @@ from kbroker.tiered.catalogue import METADATA_TOPIC, Catalogue
 
 class CatalogueFollower:
     """What `__remote_log_metadata` tells; each `read` reads on from where the last one stopped. What of it cannot be
-    read is counted, and told in the log.
+    read is counted, and told in the log unless `is_quiet`.
     """
 
-    def __init__(self, client: BrokerClient) -> None:
+    def __init__(self, client: BrokerClient, *, is_quiet: bool = False) -> None:
         self._client = client
+        self._is_quiet = is_quiet
         self._topic: Topic | None = None
         self._next: dict[Partition, int] = {}
         self._found = Catalogue()
@@ -41,9 +42,12 @@ class CatalogueFollower:
 
     def _read(self, topic: Topic, partition: Partition, offset: int, end: int) -> None:
         piece = TailPiece(METADATA_TOPIC, topic.id, partition[1], offset, end)
+        self._next[partition] = offset
         for found in fetch_events(self._client, piece, partition_count=len(topic.leaders)):
             # Noted with each answer: who reads on after an error counts nothing twice.
             self._next[partition] = found.next_offset
+            if not self._is_quiet:
+                tell_skipped(piece, found)
             self._found.unreadable += sum(count for _, count, _ in found.skipped)
             for _, event in found.events:
                 self._found.replay_event(event)

@@ -61,7 +61,6 @@ def fetch_events(client: BrokerClient, piece: TailPiece, *, partition_count: int
                 continue
             found.skip_to(piece.end_offset, "damaged")
         found = _within(found, piece.end_offset)
-        _tell(piece, found)
         yield found
         offset = asked = found.next_offset
         empty = 0
@@ -96,7 +95,8 @@ def _within(found: Events, end_offset: int) -> Events:
     return Events(end_offset, events, skipped)
 
 
-def _tell(piece: TailPiece, found: Events) -> None:
+def tell_skipped(piece: TailPiece, found: Events) -> None:
+    """Say in the job's log what of the events cannot be read."""
     if found.skipped:
         offset, _, why = found.skipped[0]
         count = sum(each[1] for each in found.skipped)

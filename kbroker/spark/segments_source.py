@@ -32,7 +32,7 @@ from kbroker.spark.client import EARLIEST, LATEST, BrokerClient, kept_client
 from kbroker.spark.errors import InvalidOption, OffsetsOutOfRange, RecordsExpired, unknown_topic
 from kbroker.spark.fetching import check_topic
 from kbroker.spark.inventory import same_topics
-from kbroker.spark.metadata_fetching import fetch_events
+from kbroker.spark.metadata_fetching import fetch_events, tell_skipped
 from kbroker.spark.options import SourceOptions, Subscription
 from kbroker.spark.pieces import TailPiece
 from kbroker.spark.positions import Edge
@@ -241,6 +241,7 @@ class SegmentsStreamReader(DataSourceStreamReader):
             topic = check_topic(client, piece)
             _check_start(client, piece)
             for found in fetch_events(client, piece, partition_count=len(topic.leaders)):
+                tell_skipped(piece, found)
                 for offset, event in found.events:
                     row = event_row(event, self._options.subscription, piece.partition, offset)
                     if row is not None:

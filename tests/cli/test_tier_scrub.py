@@ -306,3 +306,14 @@ def test_what_cannot_be_run_is_told(run: Run, tiered_site: Site, words: list[str
     done = run("tier", "scrub", "--data-dir", tiered_site.data, *words)
     assert (done.code, done.out) == (code, "")
     assert reason in done.err
+
+
+def test_m10_a_rotten_batch_of_the_metadata_topic_ends_no_command(run: Run, site: Site) -> None:
+    (log,) = (path for path in site.data.glob(f"{REMOTE_LOG_METADATA_TOPIC}-*/*.log") if path.stat().st_size)
+    with TieredBroker(site) as served:
+        whole = run("tier", "ls", "-b", served.address, "--format", "json")
+        flip(log, starts(log)[-1] + 80)
+        done = run("tier", "ls", "-b", served.address, "--format", "json")
+        assert (done.code, len(done.lines)) == (0, len(whole.lines))
+        assert "kbroker tier: 1 records of the metadata topic cannot be read" in done.err
+        assert done.err.count("cannot be read") == 1
