@@ -63,9 +63,8 @@ def open_source(options: argparse.Namespace) -> Iterator[Source]:
 
         yield DirectorySource(str(options.data_dir))
         return
-    with admin_client(options) as client:
-        with closing(BrokerSource(client, client_settings(options))) as source:
-            yield source
+    with admin_client(options) as client, closing(BrokerSource(client, client_settings(options))) as source:
+        yield source
 
 
 class BrokerSource:
