@@ -165,6 +165,7 @@ def test_a_job_that_is_stopped_behind_any_step_goes_on_without_loss_or_repetitio
     assert numbered(rows) == [(0, offset) for offset in range(len(records))]
     assert [as_sample(row) for row in rows] == records
     assert done.is_complete
+    assert done.finished == done.commits[0] - 1, "what was committed before is told, with more behind it as well"
     commits = sorted(path.name for path in (output / "_kbroker_export").glob("*.json"))
     assert commits == [f"{number:020d}.json" for number in range(len(commits))]
     assert not (output / "_kbroker_staging").exists()

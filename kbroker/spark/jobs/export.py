@@ -138,7 +138,7 @@ class Export:
         last = self._last_commit()
         if last is not None and last.identity.topic == self._topic and last.number != self._in_place:
             # What is committed is exported, even if the topic or the broker is gone by now.
-            yield from self._finish(last)
+            yield from self._finish(last, is_earlier=True)
         # Where a topic that was exported before begins counts no more; its start may have expired since.
         bounds = self._bounds(from_earliest=last is not None)
         identity = Identity(self._topic, bounds.topic_id, schema, self._identity_options())
@@ -306,7 +306,7 @@ class Export:
             topic=self._topic, object_name=f"{self.directory.path}/{COMMITS}/{export_log.commit_name(number)}",
         )  # fmt: skip
 
-    def _finish(self, commit: Commit) -> Iterator[Step]:
+    def _finish(self, commit: Commit, *, is_earlier: bool = False) -> Iterator[Step]:
         """Have all files of a committed batch in their places. May be done again, and by several."""
         waiting = [file for file in commit.files if not self._is_in_place(file, commit)]
         if waiting:
@@ -326,7 +326,7 @@ class Export:
                 self.directory.delete(f"{STAGING}/{name}")
         if not self.directory.names(STAGING):
             self.directory.delete(STAGING)
-        if waiting and commit.number not in self.summary.commits:
+        if waiting and is_earlier:
             self.summary.finished = commit.number
         yield Step("swept", f"nothing is left of writing batch {commit.number}")
 
@@ -356,8 +356,6 @@ class Export:
     def _count(self, commit: Commit, batch: Mapping[int, Range]) -> None:
         summary = self.summary
         summary.commits.append(commit.number)
-        if summary.finished == commit.number:
-            summary.finished = None
         summary.rows += sum(commit.rows.values())
         summary.bad_rows += sum(commit.bad_rows.values())
         summary.files += len(commit.files)
