@@ -75,6 +75,12 @@ def _pair(text: str) -> tuple[str, str]:
     return key.strip(), value
 
 
+def _local_file(text: str) -> Path:
+    if "://" in text:
+        raise argparse.ArgumentTypeError(f"{text} is not a file of this machine: write the page to one and copy it")
+    return Path(text)
+
+
 def _export(jobs: Commands) -> argparse.ArgumentParser:
     parser = add_part(
         jobs, "spark", "export", "write a topic as Parquet",
@@ -130,7 +136,9 @@ def _audit(jobs: Commands) -> argparse.ArgumentParser:
     parser.add_argument("-t", "--topic", action="append", metavar="NAME", help="a topic; repeatable (default all)")
     parser.add_argument("--shallow", action="store_true", help="do not read the segments")
     add_min_age_flag(parser)
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write the report as one page with pictures, too")
+    parser.add_argument(
+        "--html", type=_local_file, metavar="FILE", help="write the report as one page with pictures, too"
+    )
     return parser
 
 
