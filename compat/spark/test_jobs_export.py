@@ -241,6 +241,19 @@ def test_of_two_exports_at_once_one_commits_and_the_other_is_told(
     assert (tmp_path / "out" / "_SUCCESS").exists()
 
 
+def test_who_cannot_stage_a_commit_because_another_was_first_is_told_of_that(
+    spark: SparkSession, tiered_site: Site, small: str, tmp_path: Path
+) -> None:
+    fill(tiered_site, small, json_samples(3))
+    slow = started(spark, tiered_site, small, tmp_path / "out").steps()
+    while next(slow).name != "opened":
+        pass
+    export(spark, topic=small, output=str(tmp_path / "out"), options=options(tiered_site))
+    (tmp_path / "out" / "_kbroker_staging").touch()  # no file can be made below it
+    with pytest.raises(ExportConflict, match="another export committed this batch meanwhile"):
+        list(slow)
+
+
 def test_an_export_that_ends_does_not_call_complete_what_another_is_putting_into_place(
     spark: SparkSession, tiered_site: Site, small: str, tmp_path: Path
 ) -> None:

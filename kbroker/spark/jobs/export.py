@@ -5,7 +5,7 @@ it may stop behind any of them, as a kill does, and a new one goes on from what 
 batch are fixed before it is read, so that a batch that is written again has the same records.
 
 Two exports at the same time do no harm: only one of them can commit a number, the other is told so, and nobody deletes
-what another is writing before that.
+what another is writing before that. On object stores both may be refused, see `files`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kbroker.spark.jobs.errors import ExportConflict
 from kbroker.spark.jobs.export_files import counted_rows, save, staged_files
 from kbroker.spark.jobs.export_log import BAD_RECORDS, COMMITS, STAGING, SUCCESS, Commit, ExportedFile, Identity, Range
 from kbroker.spark.jobs.export_rows import bad_rows, good_rows, identity_schema, rows_of
-from kbroker.spark.jobs.files import HadoopDirectory
+from kbroker.spark.jobs.files import Claimed, HadoopDirectory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -282,10 +282,22 @@ class Export:
     # --- committing ---
 
     def _commit(self, commit: Commit, staging: str) -> None:
+        path, text = f"{COMMITS}/{commit.name}", commit.to_json()
         try:
-            self.directory.create(f"{COMMITS}/{commit.name}", commit.to_json(), staged=f"{staging}/{commit.name}")
-        except FileExistsError:
-            raise self._overtaken(commit.number) from None
+            self.directory.create(path, text, staged=f"{staging}/{commit.name}")
+        except Claimed:
+            raise ExportConflict(
+                "another export is about to commit this batch, and this file system cannot tell who is first",
+                remedy="let one of them run at a time; if the other one was killed, start again in a minute",
+                topic=self._topic, object_name=f"{self.directory.path}/{path}",
+            ) from None  # fmt: skip
+        except OSError:
+            # Who was first also sweeps away what is being staged, for which each file system has errors of its own. One
+            # that copies may fail behind the copy, and then this very commit is there.
+            if not self.directory.exists(path):
+                raise
+            if self.directory.read(path) != text:
+                raise self._overtaken(commit.number) from None
 
     @contextmanager
     def _told_of_others(self, number: int) -> Iterator[None]:

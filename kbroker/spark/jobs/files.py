@@ -1,8 +1,12 @@
 """Files of any Hadoop file system, through the JVM that PySpark has anyway.
 
-Paths are relative to one directory. What is written appears at once and whole under its name, as far as the file system
-renames atomically: local directories, HDFS and ABFS do. What must not be there yet is linked to its name in a local
-directory, where Hadoop looks first and renames then: two that do so at once both believe that they were the first.
+Paths are relative to one directory. What is written appears at once and whole under its name: file systems rename it
+atomically, and object stores copy it, which shows nothing of an object until all of it is there.
+
+What must not be there yet gets its name from the server on HDFS and ABFS, by a rename that fails where the name is
+taken, and by a link in a local directory. Elsewhere Hadoop looks first and copies then (S3A does): two that do so at
+once both believe that they were the first. There the staged file is a claim that all others see, and who sees another
+one's gives way; see `create`.
 Errors of Java's become OSError.
 """
 
@@ -10,13 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from kbroker.runtime.env import RealEnv
 from kbroker.spark.errors import InvalidOption
 from kbroker.spark.jobs.session import afterwards
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# Where the server of the file system decides by itself whether a rename comes first.
+EXCLUSIVE: Final = frozenset({"hdfs", "webhdfs", "swebhdfs", "abfs", "abfss"})
+CLAIM_S: Final = 60.0
+"""How long a claim keeps others away. Who has not renamed after half of it does not do so any more."""
+
+
+class Claimed(OSError):
+    """Another writer is about to create the same file, or was killed while it did."""
 
 
 class Listed(NamedTuple):
@@ -96,16 +110,39 @@ class HadoopDirectory:
     def create(self, path: str, text: str, *, staged: str) -> None:
         """Write a small file that must not be there yet: as `staged` first, then renamed.
 
-        Errors  FileExistsError
+        Shape   staged is `STAGING/OWN/NAME`: a writer has a directory of its own among all others', and those who
+                create the same file stage it under the same name
+        Errors  FileExistsError; Claimed where the file system cannot tell who is first, and another writer has staged
+                it as well: then neither of them renames, or the one alone who did not see the other
         """
         with _java_errors(f"{self.path}/{path}"):
+            begun_ns = RealEnv.now_ns()
             self._write(staged, text)
             self.make_parent(path)
-            if self._fs.getScheme() == "file" and self._is_linked(staged, path):
+            scheme = self._root.toUri().getScheme()
+            if scheme == "file" and self._is_linked(staged, path):
                 return
+            if scheme not in EXCLUSIVE:
+                self._refuse_rivals(staged, begun_ns)
             none = self._jvm.java.lang.reflect.Array.newInstance
             options = none(self._jvm.java.lang.Class.forName("org.apache.hadoop.fs.Options$Rename"), 0)
             self._context.rename(self._at(staged), self._at(path), options)
+
+    def _refuse_rivals(self, staged: str, begun_ns: int) -> None:
+        """See that nobody else has staged the same lately, by the file system's clock. Errors: Claimed."""
+        own, name = staged.rsplit("/", 2)[-2:]
+        pattern = self._at(f"{staged.removesuffix(f'{own}/{name}')}*/{name}")
+        claims = {each.getPath().getParent().getName(): each for each in self._fs.globStatus(pattern) or ()}
+        mine = claims.pop(own, None)
+        if mine is None:
+            return  # who was first has swept it away: there is nothing left to be renamed
+        since = mine.getModificationTime() - round(CLAIM_S * 1000)
+        rivals = [each for each, claim in claims.items() if claim.getModificationTime() >= since]
+        took = (RealEnv.now_ns() - begun_ns) / 1e9
+        if rivals or took > CLAIM_S / 2:
+            self._fs.delete(self._at(staged), False)
+            why = f"another writer has staged {rivals[0]}/{name}" if rivals else f"it took {took:.0f} s to stage it"
+            raise Claimed(f"{self.path}/{staged} is not renamed: {why}")
 
     def _is_linked(self, old: str, new: str) -> bool:
         """Give a local file a second name; False where the file system has no links. Errors: Py4JJavaError."""
@@ -156,7 +193,8 @@ def _java_errors(path: str) -> Iterator[None]:
         yield
     except Py4JJavaError as error:
         name = _java_name(error)
-        said = f"{path}: {error.java_exception.getMessage() or name}"
+        # HDFS sends the stack of its server behind the message.
+        said = f"{path}: {(error.java_exception.getMessage() or name).splitlines()[0]}"
         kinds: dict[str, type[OSError]] = {
             "FileAlreadyExistsException": FileExistsError,
             "FileNotFoundException": FileNotFoundError,
