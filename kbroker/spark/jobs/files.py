@@ -72,10 +72,11 @@ class HadoopDirectory:
 
     def names(self, path: str) -> list[str]:
         """What a directory holds, sorted; nothing where there is none."""
-        with _java_errors(f"{self.path}/{path}"):
-            if not self._fs.exists(self._at(path)):
-                return []
-            return sorted(each.getPath().getName() for each in self._fs.listStatus(self._at(path)))
+        try:  # not `exists` first: another one may delete it in between
+            with _java_errors(f"{self.path}/{path}"):
+                return sorted(each.getPath().getName() for each in self._fs.listStatus(self._at(path)))
+        except FileNotFoundError:
+            return []
 
     def files(self, path: str) -> list[Listed]:
         """All files below a directory, at any depth, with paths relative to that directory."""
@@ -97,8 +98,11 @@ class HadoopDirectory:
 
     def size(self, path: str) -> int | None:
         """Of a file; None where there is none."""
-        with _java_errors(f"{self.path}/{path}"):
-            return int(self._fs.getFileStatus(self._at(path)).getLen()) if self._fs.exists(self._at(path)) else None
+        try:
+            with _java_errors(f"{self.path}/{path}"):
+                return int(self._fs.getFileStatus(self._at(path)).getLen())
+        except FileNotFoundError:
+            return None
 
     def read(self, path: str) -> str:
         """All of a small file."""
