@@ -36,6 +36,7 @@ from kbroker.tiered.api import (
 from kbroker.tiered.calls import plugin_errors
 from kbroker.tiered.index_files import IndexFiles, size_of, stem_of
 from kbroker.tiered.indexes import RemoteIndexes, checked_offsets, checked_times, checked_transactions, rebuilt
+from kbroker.tiered.unwritten_indexes import Load, Unwritten, UnwrittenIndexes
 
 DIRECTORY: Final = "remote-log-index-cache"
 DEFAULT_TTL_MS: Final = 15 * 60 * 1000
@@ -108,6 +109,7 @@ class RemoteIndexCache:
         self._entries: OrderedDict[UUID, _Entry] = OrderedDict()  # what was used last is last
         self._resident: OrderedDict[UUID, RemoteIndexes] = OrderedDict()
         self._loads: dict[UUID, _Load] = {}
+        self._unwritten = UnwrittenIndexes()
         self._size_bytes = self._resident_bytes = self._writes = 0
         self._is_started = False
 
@@ -138,7 +140,8 @@ class RemoteIndexCache:
         self, metadata: RemoteLogSegmentMetadata, on_found: Callable[[RemoteIndexes], object] | None = None
     ) -> RemoteIndexes:
         """The indexes of a finished segment, from memory, the disk or the tier. What comes from the tier is told to
-        on_found before it is written to the disk, which takes twice as long as to fetch it from a directory.
+        on_found at once, and left to `write_down` while that is little: to write it takes twice as long as to fetch it
+        from a directory, in the way of whoever reads meanwhile. Without on_found it is on the disk by then.
 
         Errors  RemoteStorageError: the tier has neither good indexes nor a good segment (RemoteResourceNotFound: it has
                 none); RetriableRemoteStorageError when it cannot be asked now
@@ -197,8 +200,29 @@ class RemoteIndexCache:
             found = self._fetched(metadata)
             if on_found is not None:
                 on_found(found)
+                with self._tables:
+                    if self._unwritten.leave(Unwritten(mine, metadata, found)):
+                        return found
             self._keep(mine, metadata, found)
         return found
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether anything is left to `write_down`."""
+        return bool(self._unwritten)
+
+    def write_down(self) -> None:
+        """Write to the disk what was left."""
+        while True:
+            with self._tables:
+                one = self._unwritten.first()
+            if one is None:
+                return
+            self._keep(one.load, one.metadata, one.indexes)
+            with self._tables:
+                if one.load.is_wanted:  # what was there before went, in memory as well
+                    self._hold(one.metadata.remote_log_segment_id.id, one.indexes)
+                self._unwritten.written(one)
 
     def _rebuilt(self, mine: _Load, metadata: RemoteLogSegmentMetadata) -> RemoteIndexes:
         offsets, times = self._from_segment(metadata)
@@ -284,7 +308,7 @@ class RemoteIndexCache:
         self._drop([segment_id])
         return None
 
-    def _keep(self, mine: _Load, metadata: RemoteLogSegmentMetadata, indexes: RemoteIndexes) -> None:
+    def _keep(self, mine: Load, metadata: RemoteLogSegmentMetadata, indexes: RemoteIndexes) -> None:
         """Write the files. That this fails (a full disk) takes nothing from who asked."""
         segment_id = metadata.remote_log_segment_id.id
         files = [indexes.offsets, indexes.times, indexes.transactions]
@@ -336,6 +360,7 @@ class RemoteIndexCache:
 
     def close(self) -> None:
         """Let go of what is in memory; the files stay for the next broker."""
+        self.write_down()
         with self._tables:
             self._resident.clear()
             self._resident_bytes = 0
@@ -387,6 +412,7 @@ class RemoteIndexCache:
         running = self._loads.pop(segment_id, None)
         if running is not None:
             running.is_wanted = False
+        self._unwritten.forget(segment_id)
         self._let_go(segment_id)
 
     def _end(self, segment_id: UUID, load: _Load) -> None:

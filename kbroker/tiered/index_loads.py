@@ -1,11 +1,12 @@
 """Indexes of remote segments for those who may not block: fetched in threads, each once for all who want it, and to the
-end even when these have gone.
+end even when these have gone. They are written to the disk a little later.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
+from typing import Final
 from uuid import UUID
 
 import trio
@@ -16,6 +17,8 @@ from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageError, Ret
 from kbroker.tiered.chunk_cache import ChunkCache
 from kbroker.tiered.index_cache import RemoteIndexCache
 from kbroker.tiered.indexes import RemoteIndexes
+
+WRITE_DELAY_MS: Final = 1_000
 
 
 class _Load:
@@ -40,7 +43,9 @@ class IndexLoads:
     def __init__(self, env: Env, indexes: RemoteIndexCache, cache: ChunkCache, *, max_threads: int) -> None:
         self._indexes = indexes
         self._cache = cache
+        self._env = env
         self._threads = env.threads(max_threads)
+        self._writes_soon = False
         self._loads: dict[tuple[UUID, bool], _Load] = {}
 
     def resize(self, max_threads: int) -> None:
@@ -76,7 +81,7 @@ class IndexLoads:
         token = trio.lowlevel.current_trio_token()
 
         def on_found(found: RemoteIndexes) -> None:
-            # In a thread, which then writes them down: nobody waits for that.
+            # In a thread, which may write them down then: nobody waits for that.
             with suppress(trio.RunFinishedError):
                 token.run_sync_soon(load.have, found)
 
@@ -90,3 +95,15 @@ class IndexLoads:
         finally:
             del self._loads[segment.remote_log_segment_id.id, rebuild]
             load.ended.set()
+        if self._indexes.has_unwritten and not self._writes_soon:
+            await self._write_down()
+
+    async def _write_down(self) -> None:
+        """Write what was fetched when those who wanted it have been served: they often want several, one by one."""
+        self._writes_soon = True
+        try:
+            while self._indexes.has_unwritten:
+                await self._env.sleep_ms(WRITE_DELAY_MS)
+                await self._threads.run_blocking(self._indexes.write_down)
+        finally:
+            self._writes_soon = False

@@ -212,6 +212,7 @@ async def test_the_caches_tell_what_they_had_and_what_the_store_had_to_give() ->
         assert before["kbroker_tier_chunk_read_bytes_total",] == before["kbroker_tier_index_cache_bytes",] == 0
         for _ in range(2):
             assert (await list_offset(client, "t", 1))[:2] == (0, 0)
+        await until(lambda: page(broker)["kbroker_tier_index_cache_bytes",] > 0)
         found = page(broker)
         assert (found[INDEXES, "fetched"], found[INDEXES, "resident"], found[INDEXES, "disk"]) == (1, 1, 0)
         assert (found[CHUNKS, "miss"], found[CHUNKS, "hit"]) == (1, 1)

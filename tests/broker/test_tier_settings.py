@@ -137,7 +137,7 @@ async def test_the_cache_of_indexes_shrinks_to_the_size_that_it_is_given() -> No
         def cached() -> list[str]:
             return [name for name in broker.files() if name.startswith("remote-log-index-cache/")]
 
-        assert cached()
+        await until(lambda: bool(cached()))
         await set_all(client, "remote.log.index.file.cache.total.size.bytes", 1)
         await until(lambda: not cached())
 

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from kbroker.runtime.env import RealThreads
 from kbroker.runtime.ports import File
-from kbroker.testing.disk import Fault, SimulatedDisk
+from kbroker.testing.disk import Fault, Operation, SimulatedDisk
+from kbroker.tiered import unwritten_indexes
 from kbroker.tiered.api import RemoteStorageError, RetriableRemoteStorageError
 from kbroker.tiered.chunk_cache import ChunkCache
 from kbroker.tiered.index_cache import DIRECTORY
-from kbroker.tiered.index_loads import IndexLoads
+from kbroker.tiered.index_loads import WRITE_DELAY_MS, IndexLoads
 from kbroker.tiered.quota import ByteQuota
 from tests.tiered.cached_indexes import World, is_right
 from tests.tiered.reading_site import SlowEnv, reader_settings
@@ -57,7 +59,7 @@ async def test_indexes_are_given_before_they_are_written_down() -> None:
                 assert is_right(await loads.get(world.segments[0].finished), world.segments[0])
             assert len(world.cache) == 0
             disk.may_write.set()
-            await trio.to_thread.run_sync(world.ask)
+            await trio.to_thread.run_sync(world.cache.write_down)
             assert len(world.cache) == 1
         assert is_right(await loads.get(world.segments[0].finished), world.segments[0])
         assert sum(world.store.asked.values()) == 2, "the offsets and the times, once"
@@ -79,3 +81,62 @@ async def test_who_asks_gets_indexes_that_the_disk_does_not_take_and_errors_of_t
             world.store.unwell = None
             assert is_right(await loads.get(world.segments[1].finished), world.segments[1])
         nursery.cancel_scope.cancel()
+
+
+async def test_indexes_are_written_down_a_little_later_and_stay_in_memory(autojump_clock: MockClock) -> None:
+    world = World(segments=3)
+    env = SlowEnv(world.disk)
+    chunks = ChunkCache(env, reader_settings(), storage=world.store, quota=ByteQuota(1 << 62, window_ms=1, now_ms=0))
+    loads = IndexLoads(env, world.cache, chunks, max_threads=2)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(chunks.run)
+        for number in (0, 1):
+            assert is_right(await loads.get(world.segments[number].finished), world.segments[number])
+        await trio.sleep(WRITE_DELAY_MS / 2000)
+        assert await loads.get(world.segments[2].finished)
+        assert world.files() == []
+        await trio.sleep(WRITE_DELAY_MS / 1000)
+        assert world.files() == world.names(0, 1, 2)
+        assert not world.cache.has_unwritten
+        assert all(world.cache.resident(each.metadata.remote_log_segment_id.id) for each in world.segments)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("at", ["before", "while"])
+async def test_of_a_segment_that_is_removed_before_it_is_written_down_nothing_stays(at: str) -> None:
+    world = World(segments=2)
+    for segment in world.segments:
+        world.cache.indexes(segment.finished, lambda _: None)
+    removed = world.segments[0].metadata.remote_log_segment_id.id
+
+    def remove(operation: Operation) -> None:
+        if operation.name == "write":
+            world.disk.observer = None
+            world.cache.remove(removed)
+
+    if at == "before":
+        world.cache.remove(removed)
+    else:
+        world.disk.observer = remove
+    world.cache.write_down()
+    assert world.files() == world.names(1)
+    assert world.cache.resident(removed) is None
+    assert not world.cache.has_unwritten
+
+
+def test_what_would_hold_much_memory_until_it_is_written_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(segments=2)
+    monkeypatch.setattr(unwritten_indexes, "MOST_BYTES", 1)
+    world.cache.indexes(world.segments[0].finished, lambda _: None)
+    assert world.files() == world.names(0)
+    assert not world.cache.has_unwritten
+
+
+def test_what_is_left_to_be_written_is_written_when_the_cache_is_closed() -> None:
+    world = World(segments=2)
+    world.cache.indexes(world.segments[0].finished, lambda _: None)
+    assert world.files() == []
+    world.cache.close()
+    assert world.files() == world.names(0)
+    assert is_right(world.start().indexes(world.segments[0].finished), world.segments[0])
+    assert sum(world.store.asked.values()) == 2

@@ -1,0 +1,68 @@
+"""Indexes that were fetched from the tier and are not on the disk yet; see `RemoteIndexCache.write_down`."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, Protocol
+from uuid import UUID
+
+from kbroker.tiered.api import RemoteLogSegmentMetadata
+from kbroker.tiered.indexes import RemoteIndexes
+
+MOST_BYTES: Final = 8 << 20
+
+
+class Load(Protocol):
+    """Who fetched them. Note: is_wanted is False once the segment was removed."""
+
+    is_wanted: bool
+
+
+class Unwritten(NamedTuple):
+    """One segment's."""
+
+    load: Load
+    metadata: RemoteLogSegmentMetadata
+    indexes: RemoteIndexes
+
+
+class UnwrittenIndexes:
+    """In the order in which they came; whoever calls holds the lock of the tables.
+
+    Bound  MOST_BYTES
+    """
+
+    __slots__ = ("_left", "_size_bytes")
+
+    def __init__(self) -> None:
+        self._left: dict[UUID, Unwritten] = {}
+        self._size_bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._left)
+
+    def leave(self, one: Unwritten) -> bool:
+        """Keep one here; False where there is no room, or nobody wants it."""
+        if not one.load.is_wanted or self._size_bytes + one.indexes.size_bytes > MOST_BYTES:
+            return False
+        segment_id = one.metadata.remote_log_segment_id.id
+        self.forget(segment_id)
+        self._left[segment_id] = one
+        self._size_bytes += one.indexes.size_bytes
+        return True
+
+    def first(self) -> Unwritten | None:
+        """The one that came first, which stays."""
+        return next(iter(self._left.values()), None)
+
+    def written(self, one: Unwritten) -> None:
+        """One need not stay; another one of its segment does."""
+        segment_id = one.metadata.remote_log_segment_id.id
+        if self._left.get(segment_id) is one:
+            self.forget(segment_id)
+
+    def forget(self, segment_id: UUID) -> None:
+        """Nobody wants what is here of a segment."""
+        one = self._left.pop(segment_id, None)
+        if one is not None:
+            one.load.is_wanted = False
+            self._size_bytes -= one.indexes.size_bytes
