@@ -199,10 +199,11 @@ class RemoteIndexCache:
         if found is None:
             found = self._fetched(metadata)
             if on_found is not None:
-                on_found(found)
                 with self._tables:
-                    if self._unwritten.leave(Unwritten(mine, metadata, found)):
-                        return found
+                    is_left = self._unwritten.leave(Unwritten(mine, metadata, found))
+                on_found(found)
+                if is_left:
+                    return found
             self._keep(mine, metadata, found)
         return found
 
