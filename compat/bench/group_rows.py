@@ -9,8 +9,8 @@ from pathlib import Path
 from compat.bench.group_worker import groups_answer
 from compat.bench.rivals import Rival, rivals
 from compat.bench.sizes import FULL, Figures, Row, Size, at_least_or, at_most, at_most_times
-from compat.bench.waiting import until
 from compat.oracle.raw import connected
+from compat.waiting import until
 
 MEMBERS, COMMITTERS = 50, 10
 GROUPS, GROUP_PARTITIONS, GROUP_ROUNDS = 500, 10, 10

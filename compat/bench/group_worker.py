@@ -11,10 +11,10 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from compat.bench.waiting import MEASURE_S, until
 from compat.oracle.groups import joining, subscription
 from compat.oracle.raw import RawConnection, Reply
 from compat.oracle.schema import Message, decode_response, encode_request
+from compat.waiting import MEASURE_S, until
 
 # Versions that every broker serves and most clients send.
 FIND, JOIN, SYNC, COMMIT, FETCH = 2, 5, 3, 7, 5

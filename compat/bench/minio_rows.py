@@ -15,10 +15,10 @@ from compat.bench.minio_worker import ACCESS_KEY, SECRET_KEY
 from compat.bench.rivals import Rival
 from compat.bench.sizes import Figures, Row, at_least_times
 from compat.bench.tier_rows import EARLIEST_LOCAL, HURRIED, LATEST, LATEST_TIERED, offset
-from compat.bench.waiting import until
 from compat.brokers import KbrokerProcess
 from compat.kafka import Unavailable
 from compat.minio import BUCKET, MinioServer, binary
+from compat.waiting import until
 
 MEGABYTES = 1_000
 SEGMENT_BYTES = 64 << 20

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from compat.bench.waiting import MEASURE_S, until
 from compat.brokers import KbrokerProcess, address_of, answers
 from compat.kafka import KafkaNode
 from compat.kafka.node import AS_INSTALLED
@@ -21,6 +20,7 @@ from compat.kafka.tools import run_tool
 from compat.oracle.conftest import await_leaders
 from compat.oracle.raw import connected
 from compat.oracle.schema import encode_request
+from compat.waiting import MEASURE_S, until
 
 # What kafka-run-class.sh and kafka-producer-perf-test.sh give to the tool.
 PERFORMANCE_TOOL = ("-Xmx512M", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")

@@ -14,8 +14,8 @@ from compat.bench.rivals import Rival, rivals
 from compat.bench.sizes import FULL, Figures, Row, Size, at_least_times, at_most, at_most_times
 from compat.bench.spark_rows import SPARK_ROWS
 from compat.bench.tier_rows import TIER_ROWS
-from compat.bench.waiting import until
 from compat.oracle.raw import connected
+from compat.waiting import until
 
 KIB = 1 << 10
 PARTITIONS = 2000

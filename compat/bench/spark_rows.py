@@ -22,11 +22,11 @@ from compat.bench.rivals import Rival, rivals
 from compat.bench.sizes import Figures, Row, at_most, at_most_times
 from compat.bench.spark_filling import DAY_MS, HOUR_MS, Day
 from compat.bench.tier_rows import HURRIED, LATEST, LATEST_TIERED, offset
-from compat.bench.waiting import until
 from compat.brokers import free_port
 from compat.kafka import Unavailable
 from compat.oracle.batches import ZSTD
 from compat.spark.environment import ROOT, spark_python
+from compat.waiting import until
 
 PARTITIONS = 4
 COUNTING = "compat.bench.counting_storage:CountingStorage"

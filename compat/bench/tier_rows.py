@@ -13,9 +13,9 @@ from compat.bench.frames import PRODUCE_VERSION
 from compat.bench.rivals import Rival, rivals
 from compat.bench.sizes import Figures, Row, at_least_times, at_most, at_most_times
 from compat.bench.tier_worker import LATEST_TIERED, LIST_VERSION
-from compat.bench.waiting import until
 from compat.oracle.batches import Batch, Item
 from compat.oracle.raw import connected
+from compat.waiting import until
 
 MEGABYTES = 1_000
 SEGMENT_BYTES = 16 << 20

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -65,14 +64,6 @@ def exported(output: Path, *, below: str = "") -> list[dict[str, object]]:
         table: pa.Table = pq.read_table(path, partitioning=None)
         rows += [{**row, "partition": partition, "date": date} for row in table.to_pylist()]
     return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
-
-
-def until(condition: Callable[[], bool], *, seconds: float) -> None:
-    """Look until it is so."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"it is not so after {seconds} s"
-        time.sleep(0.05)
 
 
 def as_sample(row: dict[str, object]) -> Sample:

@@ -15,9 +15,10 @@ import pytest
 
 from compat.brokers import end
 from compat.clients.samples import Sample, samples
-from compat.spark.jobs import TIERED, as_sample, exported, fill, flags, until
+from compat.spark.jobs import TIERED, as_sample, exported, fill, flags
 from compat.spark.session import SHORT_LIVED
 from compat.tiered.site import LATEST_TIERED, Site, Sites
+from compat.waiting import until
 
 HOME = Path(pyspark.__file__).parent
 START_S = 120.0
@@ -43,7 +44,7 @@ def running(log: Path, main_class: str, *words: str, ready: str) -> Iterator[str
         return None if found is None else found[1]
 
     try:
-        until(lambda: told() is not None, seconds=START_S)
+        until(lambda: told() is not None, patience_s=START_S)
         yield told() or ""
         assert process.poll() is None, log.read_text()
     except AssertionError as error:

@@ -29,10 +29,10 @@ from compat.spark.jobs import (
     numbered,
     options,
     topics,
-    until,
 )
 from compat.spark.session import SHORT_LIVED
 from compat.tiered.site import LATEST_TIERED, Site, Sites
+from compat.waiting import until
 from kbroker.cli import main
 from kbroker.spark.errors import InvalidOption, UnknownTopic
 from kbroker.spark.jobs.errors import ExportConflict
@@ -184,7 +184,7 @@ def test_a_process_that_is_killed_while_it_writes_is_taken_over(
         )  # fmt: skip
     try:
         staging = output / "_kbroker_staging"
-        until(lambda: process.poll() is not None or has(staging, "*/data/**/*.parquet"), seconds=120)
+        until(lambda: process.poll() is not None or has(staging, "*/data/**/*.parquet"), patience_s=120)
         assert process.poll() is None, log.read_text()
     finally:
         os.killpg(process.pid, signal.SIGKILL)
@@ -208,10 +208,10 @@ def test_a_follow_that_is_interrupted_ends_with_what_it_has_done(
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
-        until(lambda: process.poll() is not None or (output / "_SUCCESS").exists(), seconds=120)
+        until(lambda: process.poll() is not None or (output / "_SUCCESS").exists(), patience_s=120)
         fill(tiered_site, small, json_samples(10, start=10))
         staging = output / "_kbroker_staging"
-        until(lambda: process.poll() is not None or has(staging, "*1-*/data/**"), seconds=60)
+        until(lambda: process.poll() is not None or has(staging, "*1-*/data/**"), patience_s=60)
         process.send_signal(signal.SIGINT)
         told, said = process.communicate(timeout=60)
     finally:

@@ -216,7 +216,7 @@ class Tier:
             await self.manager.stop(grace_ms=STOP_GRACE_MS)
             await self._metadata.close()
         if self.indexes is not None:
-            await self._broker.env.run_blocking(self.indexes.write_down)
+            await self._broker.env.run_blocking(self.indexes.close)
 
     async def close(self) -> None:
         """Let go of the store and of the workers, after everything has ended."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from kbroker.cli import CommandFailed
 from kbroker.cli._admin import admin_client, client_settings
-from kbroker.tiered.catalogue import FINISHED, METADATA_TOPIC, Catalogue, Partition
+from kbroker.tiered.catalogue import FINISHED, Catalogue, Partition
 
 if TYPE_CHECKING:
     from kafka.admin import KafkaAdminClient
@@ -75,7 +75,6 @@ class BrokerSource:
         self._settings = settings
         self._reader: BrokerClient | None = None
         self._follower: CatalogueFollower | None = None
-        self._known = 0
 
     def partitions(self) -> dict[str, list[int]]:
         """Every topic with the numbers of its partitions."""
@@ -96,13 +95,9 @@ class BrokerSource:
             if self._follower is None:
                 self._reader = BrokerClient(self._settings)
                 self._follower = CatalogueFollower(self._reader, is_quiet=True)
-            found = self._follower.read().copy()
+            return self._follower.read_on()
         except KbrokerSourceError as error:
             raise CommandFailed(str(error)) from error
-        if len(found.segments) < self._known:  # no segment is ever forgotten
-            raise CommandFailed(f"{METADATA_TOPIC} was deleted meanwhile")
-        self._known = len(found.segments)
-        return found
 
     def close(self) -> None:
         """Let go of connections."""

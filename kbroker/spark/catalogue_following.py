@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kbroker.spark.client import EARLIEST, LATEST, BrokerClient, Topic
+from kbroker.spark.errors import KbrokerSourceError
 from kbroker.spark.metadata_fetching import fetch_events, tell_skipped
 from kbroker.spark.pieces import TailPiece
 from kbroker.spark.positions import Partition
@@ -39,6 +40,16 @@ class CatalogueFollower:
                     self._found.is_whole = False
                 self._read(topic, partition, max(start, self._next.get(partition, 0)), ends[partition].offset)
         return self._found
+
+    def read_on(self) -> Catalogue:
+        """The same as it is now, for good, by the topic that was read before: else all that it told of would seem to be
+        gone. Errors: KbrokerSourceError, also for a topic that was deleted or made again since.
+        """
+        before = self._topic
+        found = self.read().copy()
+        if before is not None and (self._topic is None or self._topic.id != before.id):
+            raise KbrokerSourceError(f"{METADATA_TOPIC} was deleted meanwhile", remedy="start again")
+        return found
 
     def _read(self, topic: Topic, partition: Partition, offset: int, end: int) -> None:
         piece = TailPiece(METADATA_TOPIC, topic.id, partition[1], offset, end)

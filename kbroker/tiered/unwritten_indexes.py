@@ -58,11 +58,16 @@ class UnwrittenIndexes:
         """One need not stay; another one of its segment does."""
         segment_id = one.metadata.remote_log_segment_id.id
         if self._left.get(segment_id) is one:
-            self.forget(segment_id)
+            self._take(segment_id)
 
     def forget(self, segment_id: UUID) -> None:
         """Nobody wants what is here of a segment."""
-        one = self._left.pop(segment_id, None)
+        one = self._take(segment_id)
         if one is not None:
             one.load.is_wanted = False
+
+    def _take(self, segment_id: UUID) -> Unwritten | None:
+        one = self._left.pop(segment_id, None)
+        if one is not None:
             self._size_bytes -= one.indexes.size_bytes
+        return one

@@ -202,6 +202,17 @@ async def test_what_is_read_of_the_tier_now_takes_from_what_may_be() -> None:
         assert {page(broker)[name,] for name in IDLE} == {1}
 
 
+async def test_indexes_that_were_read_just_before_a_stop_are_on_the_disk_at_the_next_start() -> None:
+    disk = SimulatedDisk()
+    async with memory_broker(disk, settings=QUICK) as broker:
+        assert (await list_offset(await moved(broker, 3), "t", 1))[:2] == (0, 0)
+        assert page(broker)["kbroker_tier_index_cache_bytes",] == 0
+    async with memory_broker(disk, settings=QUICK) as broker:
+        assert (await list_offset(await broker.connect(), "t", 1))[:2] == (0, 0)
+        found = page(broker)
+        assert (found[INDEXES, "fetched"], found[INDEXES, "disk"]) == (0, 1)
+
+
 async def test_the_caches_tell_what_they_had_and_what_the_store_had_to_give() -> None:
     disk = SimulatedDisk()
     settings = {**QUICK, "kbroker.remote.read.ahead.bytes": 0}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +13,8 @@ import pytest
 
 from kbroker.spark.broker_inventory import BrokerInventory
 from kbroker.spark.catalogue_following import CatalogueFollower
-from kbroker.spark.client import EARLIEST, BrokerClient, EpochEnd
-from kbroker.spark.errors import BrokerUnavailable, UnknownTopic
+from kbroker.spark.client import EARLIEST, BrokerClient, EpochEnd, Topic
+from kbroker.spark.errors import BrokerUnavailable, KbrokerSourceError, UnknownTopic
 from kbroker.spark.fetching import fetch_batches
 from kbroker.spark.options import Subscription
 from kbroker.spark.pieces import SegmentPiece, TailPiece
@@ -22,7 +22,7 @@ from kbroker.spark.plan import tile
 from kbroker.spark.positions import Partition
 from kbroker.spark.segment_reading import read_segment
 from kbroker.spark.tail_reading import read_tail
-from kbroker.tiered.catalogue import METADATA_TOPIC, STARTED
+from kbroker.tiered.catalogue import METADATA_TOPIC, STARTED, Catalogue
 from kbroker.tiered.local import LocalRemoteStorage
 from kbroker.tiered.metadata_topic import encode_event
 from tests.spark.segments import rows_of
@@ -184,6 +184,27 @@ def test_m10_a_rotten_batch_of_the_metadata_topic_is_skipped_counted_and_told(
         assert found.segments.keys() == whole.segments.keys()
         changed = [segment for id_, segment in found.segments.items() if segment != whole.segments[id_]]
         assert [segment.state for segment in changed] == [STARTED]
+
+
+class Forgetful(BrokerClient):
+    """A client of a broker whose topics may be gone."""
+
+    is_empty = False
+
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, Topic]:
+        return {} if self.is_empty else super().topics(names)
+
+
+def test_a_metadata_topic_that_goes_while_it_is_followed_is_an_error_and_not_an_empty_tier(rotting: Served) -> None:
+    with Forgetful({"bootstrap_servers": [rotting.address]}) as client:
+        follower = CatalogueFollower(client)
+        client.is_empty = True
+        assert follower.read_on() == Catalogue(), "it was never there"
+        client.is_empty = False
+        assert follower.read_on() == follower.read_on() != Catalogue()
+        client.is_empty = True
+        with pytest.raises(KbrokerSourceError, match="was deleted meanwhile"):
+            follower.read_on()
 
 
 def test_m10_behind_a_head_that_no_broker_gives_what_can_be_had_is_read(site: Site, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from urllib.parse import unquote
 from kbroker.spark.broker_inventory import BrokerInventory
 from kbroker.spark.catalogue_following import CatalogueFollower
 from kbroker.spark.client import EARLIEST_LOCAL, BrokerClient
-from kbroker.spark.errors import KbrokerSourceError
 from kbroker.spark.options import Subscription
 from kbroker.spark.plan import PartitionState
 from kbroker.spark.store_inventory import StoreInventory
@@ -23,16 +22,11 @@ class BrokerSite:
     def __init__(self, client: BrokerClient, servers: str) -> None:
         self._client = client
         self._follower = CatalogueFollower(client)
-        self._known = 0
         self.name = f"the broker at {servers}"
 
     def catalogue(self) -> Catalogue:
         """As it is now; it does not change any more."""
-        found = self._follower.read().copy()
-        if len(found.segments) < self._known:  # no segment is ever forgotten
-            raise KbrokerSourceError("the metadata topic was deleted meanwhile", remedy="run the audit again")
-        self._known = len(found.segments)
-        return found
+        return self._follower.read_on()
 
     def damaged_manifests(self) -> dict[str, str]:
         """None that it has to do with."""

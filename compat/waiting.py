@@ -1,4 +1,4 @@
-"""Waiting for a broker that is measured: never longer than a patient person would."""
+"""Waiting for what others do: never longer than a patient person would."""
 
 from __future__ import annotations
 
