@@ -164,6 +164,11 @@ def rotting(running: Served) -> Iterator[Served]:
         file.write(kept)
 
 
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the source has logged: a client's library warns of a slow machine, too."""
+    return [record.getMessage() for record in caplog.records if record.name == "kbroker.spark"]
+
+
 @pytest.mark.parametrize("number", [1, -1], ids=["middle", "last"])
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_m10_a_rotten_batch_of_the_metadata_topic_is_skipped_counted_and_told(
@@ -171,16 +176,17 @@ def test_m10_a_rotten_batch_of_the_metadata_topic_is_skipped_counted_and_told(
 ) -> None:
     with connected(rotting) as client:
         whole = CatalogueFollower(client).read()
-        assert (whole.unreadable, whole.strays, caplog.text) == (0, 0, "")
+        assert (whole.unreadable, whole.strays, told(caplog)) == (0, 0, [])
         log = metadata_log(rotting.site)
         batch = rot(log, number, damage)
         follower = CatalogueFollower(client)
         assert follower.read().unreadable == 1
-        assert f"1 records of {log.parent.name} cannot be read and are skipped, the first at offset" in caplog.text
-        assert f" offset {batch.base_offset}: " in caplog.text
+        (line,) = told(caplog)
+        assert line.startswith(f"1 records of {log.parent.name} cannot be read and are skipped, the first at offset")
+        assert f" offset {batch.base_offset}: " in line
         found = follower.read()
         # Each was the record that a copy is finished.
-        assert (found.unreadable, len(caplog.records), found.strays) == (1, 1, 0)
+        assert (found.unreadable, len(told(caplog)), found.strays) == (1, 1, 0)
         assert found.segments.keys() == whole.segments.keys()
         changed = [segment for id_, segment in found.segments.items() if segment != whole.segments[id_]]
         assert [segment.state for segment in changed] == [STARTED]
