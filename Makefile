@@ -59,8 +59,11 @@ lock:
 clean:
 	rm -rf $(VENV) $(SPARK_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-# Locked requirements by hash, then the checkout itself, without a build environment of its own.
-$(VENV)/run.stamp: requirements/run.txt pyproject.toml
+# Locked requirements by hash, then the checkout itself, without a build environment of its own. What Spark looks for is
+# copied into the environment.
+LOOKUP := $(wildcard kbroker/spark/lookup/*.py)
+
+$(VENV)/run.stamp: requirements/run.txt pyproject.toml $(LOOKUP)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/run.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
@@ -71,7 +74,7 @@ $(VENV)/dev.stamp: requirements/dev.txt $(VENV)/run.stamp
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
 	touch $@
 
-$(SPARK_VENV)/spark.stamp: requirements/spark.txt pyproject.toml
+$(SPARK_VENV)/spark.stamp: requirements/spark.txt pyproject.toml $(LOOKUP)
 	$(PYTHON) -m venv $(SPARK_VENV)
 	$(SPARK_VENV)/bin/python -m pip install --quiet --require-hashes -r requirements/spark.txt
 	$(SPARK_VENV)/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .

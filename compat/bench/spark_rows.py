@@ -44,6 +44,7 @@ SPARK_ROWS = [
         at_most_times(0.5),
     ),
     Row("spark-1k-again", "the same: that query once more in the session", "s", "told", lambda *_: True),
+    Row("spark-1k-load", "the first by kbroker.spark.load: the driver's Python plans", "s", "told", lambda *_: True),
     Row("spark-1k-ready", "the same of Python rows that are ready-made: nothing is read", "s", "told", lambda *_: True),
     Row("spark-1k-through", "the same: bytes through the broker", "bytes", "0", at_most(0)),
     Row("spark-1k-stock", "the same by the stock connector on both brokers", "s", "told", lambda *_: True),
@@ -90,7 +91,9 @@ class Bench:
                 _flush(rival, topic)
         return Filled(day, topics, int(written))
 
-    def query(self, rival: Rival, filled: Filled, *, stock: bool = False, **more: object) -> dict[str, float]:
+    def query(
+        self, rival: Rival, filled: Filled, *, stock: bool = False, loads: bool = False, **more: object
+    ) -> dict[str, float]:
         """One session with one query, whose result must be right unless it is bounded; its figures."""
         options = {"kafka.bootstrap.servers": rival.servers, "subscribe": filled.topics[rival.name]}
         is_stock = stock or rival.name != "kbroker"
@@ -98,7 +101,8 @@ class Bench:
             options["rsm.config.dir"] = str(self.directory / "kbroker-tier")
         given = {key: value for key, value in more.items() if key not in {"small", "times"}}
         options |= {key: str(value) for key, value in given.items()}
-        job: dict[str, object] = {"format": "kafka" if is_stock else "kbroker", "options": options}
+        way = "kafka" if is_stock else "load" if loads else "kbroker"
+        job: dict[str, object] = {"format": way, "options": options}
         job |= {key: more[key] for key in ("small", "times") if key in more}
         figures = run_spark(self.python, job)
         if not given.keys() & {"startingTimestamp"}:
@@ -166,6 +170,7 @@ def _whole(bench: Bench, rounds: int, found: Rounds) -> None:
             figures = {"spark-1k": query["seconds"], "spark-1k-again": query["seconds_again"]}
             if rival.name == "kbroker":
                 figures["spark-1k-through"] = bench.through(rival, filled) - before
+                figures["spark-1k-load"] = bench.query(rival, filled, loads=True, times=1)["seconds"]
                 figures["spark-1k-ready"] = bench.ready_made(filled)
                 figures["spark-1k-stock"] = bench.query(rival, filled, stock=True)["seconds"]
             else:

@@ -1,4 +1,4 @@
-"""`format("kbroker")` on a broker with a tier: what is read of it, and segments whose borders a test knows."""
+"""kbroker's topics on a broker with a tier: what is read of them, and segments whose borders a test knows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from pathlib import Path
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from compat.tiered.site import ONLY_THE_ACTIVE_ONE, TIERED, Records, Site, Sites
+from kbroker.spark import load
+from kbroker.spark.errors import KbrokerSourceError
 
 HASTY = {"kafka.default.api.timeout.ms": "1500"}
 """So soon a job gives a broker up that does not answer."""
@@ -20,10 +23,11 @@ HASTY = {"kafka.default.api.timeout.ms": "1500"}
 
 @dataclass(frozen=True)
 class Source:
-    """A broker with its tier, and how a job names both. Shape: store are options."""
+    """A broker with its tier, and how a job names both. Shape: store are options; loads: by `kbroker.spark.load`."""
 
     site: Site
     store: Mapping[str, str]
+    loads: bool = False
 
     @property
     def broker(self) -> dict[str, str]:
@@ -32,11 +36,21 @@ class Source:
 
     def rows(self, spark: SparkSession, topic: str, **options: object) -> DataFrame:
         """A batch read by broker and store."""
-        return read(spark, {**self.broker, **self.store, "subscribe": topic}, options)
+        return self.read(spark, {**self.broker, **self.store, "subscribe": topic}, options)
 
     def stored_rows(self, spark: SparkSession, topic: str, **options: object) -> DataFrame:
         """A batch read by the store alone."""
-        return read(spark, {**self.store, "subscribe": topic}, options)
+        return self.read(spark, {**self.store, "subscribe": topic}, options)
+
+    def read(
+        self,
+        spark: SparkSession,
+        named: Mapping[str, str],
+        options: Mapping[str, object] | None = None,
+        schema: str | StructType | None = None,
+    ) -> DataFrame:
+        """A batch read in this source's way; options as in `read`."""
+        return read(spark, named, options or {}, schema, loads=self.loads)
 
     def stream(self, spark: SparkSession, topic: str, **options: object) -> DataFrame:
         """A stream by broker and store."""
@@ -68,11 +82,21 @@ class Source:
         return sorted(found, key=lambda path: (path.parent.name, path.name))
 
 
-def read(spark: SparkSession, named: Mapping[str, str], options: Mapping[str, object]) -> DataFrame:
-    """A batch read; in the names of options two underlines stand for a dot, and None takes one away."""
+def read(
+    spark: SparkSession,
+    named: Mapping[str, str],
+    options: Mapping[str, object],
+    schema: str | StructType | None = None,
+    *,
+    loads: bool = False,
+) -> DataFrame:
+    """A batch read; in the names of options two underlines stand for a dot."""
     wanted = {"includeHeaders": "true", **named}
     wanted |= {name.replace("__", "."): str(value) for name, value in options.items()}
-    return spark.read.format("kbroker").options(**wanted).load()
+    if loads:
+        return load(spark, wanted, schema)
+    reader = spark.read.format("kbroker").options(**wanted)
+    return (reader if schema is None else reader.schema(schema)).load()
 
 
 @contextmanager
@@ -96,7 +120,7 @@ def fails(*said: str) -> Iterator[None]:
     """A query fails, and what Spark shows has all of these words, and what to do."""
     try:
         yield
-    except (PySparkException, Py4JJavaError) as error:
+    except (PySparkException, Py4JJavaError, KbrokerSourceError) as error:
         text = str(error)
         for word in (*said, "To mend it: "):
             assert word in text, f"{word!r} is not in\n{text}"

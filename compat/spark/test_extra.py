@@ -88,3 +88,26 @@ def test_the_extra_brings_all_that_is_imported(declared: list[str]) -> None:
 def test_what_is_left_out_is_noticed(declared: list[str]) -> None:
     done = run([each for each in declared if not each.startswith("fastavro")])
     assert "fastavro is not installed" in done.stderr
+
+
+LOOKING = """
+import sys
+from pyspark.sql import datasource
+
+known = set(sys.modules)
+sys.path.insert(0, "kbroker/spark/lookup")
+from pyspark_kbroker import DefaultSource
+from pyspark_kbroker_segments import DefaultSource as Segments
+
+print(DefaultSource.name(), Segments.name(), *sorted(set(sys.modules) - known))
+"""
+
+
+def test_who_looks_for_data_sources_does_not_import_what_reads_them() -> None:
+    """Spark imports them for whoever uses any source in Python."""
+    command = [sys.executable, "-c", LOOKING]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [
+        "kbroker", "kbroker-segments", "kbroker", "kbroker.spark", "kbroker.spark.data_sources", "pyspark_kbroker",
+        "pyspark_kbroker_segments",
+    ]  # fmt: skip

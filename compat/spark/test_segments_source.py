@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from compat.spark.source import Source, fails, offsets_of, started
-from kbroker.spark.segments_source import NAME
+from kbroker.spark.data_sources import SEGMENTS
 from wire.record_batch import batches
 
 
@@ -22,7 +22,7 @@ def topic(source: Source, new_topic_name: Callable[[str], str]) -> str:
 
 def events(spark: SparkSession, directory: Path, options: dict[str, str]) -> list[Row]:
     """All events that there are now, as a stream has them."""
-    stream = spark.readStream.format(NAME).options(**options).load()
+    stream = spark.readStream.format(SEGMENTS).options(**options).load()
     writer = stream.writeStream.format("parquet").option("checkpointLocation", str(directory / "checkpoint"))
     writer.trigger(availableNow=True).start(str(directory / "events")).awaitTermination()
     return spark.read.parquet(str(directory / "events")).collect()
@@ -34,7 +34,7 @@ def test_a_stream_has_the_events_of_the_partitions_that_are_assigned_and_no_othe
     found = events(spark, tmp_path, {**source.broker, "assign": json.dumps({topic: [1]})})
     assert {(row.topic, row.partition) for row in found} == {(topic, 1)}
     finished = [row.segment_id for row in found if row.state == "COPY_SEGMENT_FINISHED"]
-    table = spark.read.format(NAME).options(**source.broker, assign=json.dumps({topic: [1]})).load()
+    table = spark.read.format(SEGMENTS).options(**source.broker, assign=json.dumps({topic: [1]})).load()
     assert sorted(finished) == sorted(row.segment_id for row in table.collect())
     assert len(finished) == 3
 
@@ -44,7 +44,7 @@ def test_a_table_is_read_with_a_brokers_file_that_the_driver_alone_has(
 ) -> None:
     file = tmp_path / "server.properties"
     file.write_text(f"remote.log.storage.system.enable=true\nrsm.config.dir={source.site.tier_directory}\n")
-    table = spark.read.format(NAME).options(**{"kbroker.config": str(file), "subscribe": topic}).load()
+    table = spark.read.format(SEGMENTS).options(**{"kbroker.config": str(file), "subscribe": topic}).load()
     parts = table.rdd  # it is planned now
     file.unlink()
     assert sorted((row.partition, row.start_offset) for row in parts.collect()) == [
@@ -62,7 +62,7 @@ def test_a_table_is_read_with_a_brokers_file_that_the_driver_alone_has(
 )
 def test_a_table_of_segments_has_no_range(spark: SparkSession, source: Source, options: dict[str, str]) -> None:
     with fails("has no meaning for segments"):
-        spark.read.format(NAME).options(**source.broker, **options).load().count()
+        spark.read.format(SEGMENTS).options(**source.broker, **options).load().count()
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_m10_a_rotten_batch_of_the_metadata_topic_ends_no_query_and_costs_no_row
             file.write(data)
         states = [row.state for row in events(spark, tmp_path, dict(source.broker))]
         assert sorted(states) == ["COPY_SEGMENT_FINISHED"] * 2 + ["COPY_SEGMENT_STARTED"] * 3
-        table = spark.read.format(NAME).options(**source.broker).load().orderBy("start_offset")
+        table = spark.read.format(SEGMENTS).options(**source.broker).load().orderBy("start_offset")
         assert [row.state.removeprefix("COPY_SEGMENT_") for row in table.collect()] == [
             "STARTED", "FINISHED", "FINISHED",
         ]  # fmt: skip

@@ -1,19 +1,20 @@
-"""`format("kbroker")` reads what stock clients read: each record once, wherever it lies, by every option."""
+"""`format("kbroker")` and `load` read what stock clients read: each record once, wherever it lies, by every option."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from compat.clients.samples import CODECS, START_MS
 from compat.spark.rows import Records, by_partition, consumed, kafka_rows, numbered, written
 from compat.spark.source import Source, fails, read
 from compat.tiered.site import EARLIEST_LOCAL, ONLY_THE_ACTIVE_ONE, Sites
+from kbroker.spark import load, register
 
 COUNT = 2_000
 PARTITIONS = len(CODECS)
@@ -27,9 +28,14 @@ class Filled:
     topic: str
     records: Records
 
+    def chosen(self, spark: SparkSession, schema: str | StructType) -> DataFrame:
+        """What a schema chooses of it."""
+        named = {**self.source.broker, **self.source.store, "subscribe": self.topic}
+        return self.source.read(spark, named, schema=schema)
+
 
 @pytest.fixture(scope="module")
-def filled(source: Source, new_topic_name: Callable[[str], str]) -> Filled:
+def written_once(source: Source, new_topic_name: Callable[[str], str]) -> Filled:
     topic = new_topic_name("source")
     settings = {"remote.storage.enable": "true", "segment.bytes": "130000", "retention.ms": "-1"}
     source.site.create(topic, {**settings, **ONLY_THE_ACTIVE_ONE}, partitions=PARTITIONS)
@@ -38,6 +44,12 @@ def filled(source: Source, new_topic_name: Callable[[str], str]) -> Filled:
         Sites([source.site]).expect(lambda site, at=partition: len(site.local_segments(topic, at)), 1)
         assert source.site.offset(topic, EARLIEST_LOCAL, partition=partition)[1] > 0, "some of it is in the tier alone"
     return Filled(source, topic, consumed(source.site.address, topic, PARTITIONS))
+
+
+@pytest.fixture(params=["format", "load"])
+def filled(written_once: Filled, request: pytest.FixtureRequest) -> Filled:
+    """It is read in both ways."""
+    return replace(written_once, source=replace(written_once.source, loads=request.param == "load"))
 
 
 def test_all_rows_are_what_kafka_python_reads(spark: SparkSession, filled: Filled) -> None:
@@ -56,7 +68,7 @@ def test_columns_and_values_are_those_of_the_stock_connector(spark: SparkSession
 
 
 def test_without_a_store_the_broker_is_asked_for_all(spark: SparkSession, filled: Filled) -> None:
-    frame = read(spark, {**filled.source.broker, "subscribe": filled.topic}, {})
+    frame = filled.source.read(spark, {**filled.source.broker, "subscribe": filled.topic})
     assert by_partition(frame) == numbered(filled.records)
 
 
@@ -104,9 +116,9 @@ def test_a_range_of_time_is_found_by_the_store_alone(spark: SparkSession, filled
 
 def test_partitions_are_chosen_by_pattern_and_by_assignment(spark: SparkSession, filled: Filled) -> None:
     by_pattern = {**filled.source.broker, **filled.source.store, "subscribePattern": f"{filled.topic[:-1]}.|none.*"}
-    assert read(spark, by_pattern, {}).count() == COUNT * PARTITIONS
+    assert filled.source.read(spark, by_pattern).count() == COUNT * PARTITIONS
     assigned = json.dumps({filled.topic: [1, 3]})
-    frame = read(spark, {**filled.source.broker, **filled.source.store, "assign": assigned}, {})
+    frame = filled.source.read(spark, {**filled.source.broker, **filled.source.store, "assign": assigned})
     assert by_partition(frame) == {partition: dict(enumerate(filled.records[partition])) for partition in (1, 3)}
 
 
@@ -122,8 +134,7 @@ def test_a_read_is_cut_for_many_cores_and_stays_the_same(
 
 
 def test_a_schema_of_the_users_chooses_columns(spark: SparkSession, filled: Filled) -> None:
-    reader = spark.read.format("kbroker").options(**filled.source.broker, **filled.source.store)
-    frame = reader.option("subscribe", filled.topic).schema("offset BIGINT NOT NULL, value BINARY").load()
+    frame = filled.chosen(spark, "offset BIGINT NOT NULL, value BINARY")
     assert frame.columns == ["offset", "value"]
     every = [each for part in filled.records.values() for each in part]
     (row,) = frame.selectExpr("sum(offset) AS offsets", "sum(length(value)) AS bytes").collect()
@@ -145,9 +156,8 @@ def test_a_schema_of_the_users_chooses_columns(spark: SparkSession, filled: Fill
 def test_a_schema_that_does_not_fit_is_refused(
     spark: SparkSession, filled: Filled, schema: str, said: tuple[str, ...]
 ) -> None:
-    reader = spark.read.format("kbroker").options(**filled.source.broker, **filled.source.store)
     with fails(*said):
-        reader.option("subscribe", filled.topic).schema(schema).load().count()
+        filled.chosen(spark, schema).count()
 
 
 @pytest.mark.parametrize(
@@ -186,6 +196,25 @@ def test_a_topic_that_there_is_not_is_told(spark: SparkSession, source: Source, 
 
 
 def test_a_schema_without_a_column_is_refused(spark: SparkSession, filled: Filled) -> None:
-    reader = spark.read.format("kbroker").options(**filled.source.broker, **filled.source.store)
     with fails("the schema has no column"):
-        reader.option("subscribe", filled.topic).schema(StructType([])).load().count()
+        filled.chosen(spark, StructType([])).count()
+
+
+def test_what_is_loaded_is_settled(spark: SparkSession, source: Source, new_topic_name: Callable[[str], str]) -> None:
+    topic = new_topic_name("settled")
+    source.site.create(topic, {"retention.ms": "-1"}, partitions=1)
+    named = {**source.broker, **source.store, "subscribe": topic}
+    empty = load(spark, named)
+    first = len(written(source.site.address, topic, partitions=1, count=3)[0])
+    some = load(spark, named)
+    second = len(written(source.site.address, topic, partitions=1, count=4)[0])
+    assert (empty.count(), some.count(), load(spark, named).count()) == (0, first, first + second)
+    assert empty.schema == some.schema == spark.read.format("kbroker").options(**named).load().schema
+
+
+def test_who_makes_the_sources_known_may_do_so_where_spark_has_found_them(
+    spark: SparkSession, written_once: Filled
+) -> None:
+    register(spark)
+    register(spark)
+    assert written_once.source.rows(spark, written_once.topic).count() == COUNT * PARTITIONS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.types import (
     ArrayType,
@@ -18,6 +18,9 @@ from pyspark.sql.types import (
 )
 
 from kbroker.spark.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from kbroker.spark.options import SourceOptions
 
 
 def struct_of(**kinds: DataType) -> StructType:
@@ -37,6 +40,11 @@ ALL_COLUMNS: Final = struct_of(
 )
 """The Kafka source's columns; headers are there with includeHeaders=true, or where a schema names them."""
 NEVER_NULL: Final = frozenset({"topic", "partition", "offset", "timestamp", "timestampType"})
+
+
+def default_schema(options: SourceOptions) -> StructType:
+    """The columns where nobody names any."""
+    return ALL_COLUMNS if options.include_headers else StructType(ALL_COLUMNS.fields[:-1])
 
 
 def columns_of(schema: StructType) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -39,7 +39,7 @@ from kbroker.spark.positions import Edge
 from kbroker.spark.schema import struct_of
 from kbroker.spark.store_inventory import StoreInventory
 from kbroker.spark.stores import open_store
-from kbroker.spark.worker import forget_zip_finders
+from kbroker.spark.worker import settle
 from kbroker.tiered.api import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
@@ -50,7 +50,6 @@ from kbroker.tiered.catalogue import METADATA_TOPIC, Catalogue, id_text, partiti
 from kbroker.tiered.lifecycle import MetadataEvent
 from wire.types import uuid_from_text, uuid_to_text
 
-NAME: Final = "kbroker-segments"
 SCHEMA: Final = struct_of(
     topic=StringType(),
     topic_id=StringType(),
@@ -85,27 +84,8 @@ def options_of(options: Mapping[str, str]) -> SourceOptions:
     return SourceOptions.parse({**options, "subscribePattern": ".*"})
 
 
-class SegmentsDataSource(DataSource):
-    """See the module's text."""
-
-    @classmethod
-    def name(cls) -> str:
-        return NAME
-
-    def schema(self) -> StructType:
-        options_of(self.options)
-        return SCHEMA
-
-    def reader(self, schema: StructType) -> SegmentsReader:
-        _refuse_other(schema)
-        return SegmentsReader(self.options)
-
-    def streamReader(self, schema: StructType) -> SegmentsStreamReader:  # noqa: N802  (PySpark's name)
-        _refuse_other(schema)
-        return SegmentsStreamReader(self.options)
-
-
-def _refuse_other(schema: StructType) -> None:
+def refuse_other(schema: StructType) -> None:
+    """Errors: InvalidOption, for a schema of the user's."""
     if schema.simpleString() != SCHEMA.simpleString():
         raise InvalidOption("the columns of segments cannot be chosen by a schema", remedy="select them afterwards")
 
@@ -161,7 +141,7 @@ class SegmentsReader(DataSourceReader):
 
     def read(self, partition: InputPartition | None) -> Iterator[SegmentRow]:
         del partition
-        forget_zip_finders()
+        settle()
         return map(segment_row, chosen_segments(self._options, read_catalogue(self._options)))
 
 
@@ -235,7 +215,7 @@ class SegmentsStreamReader(DataSourceStreamReader):
         return [InputPartition(piece) for piece in pieces if piece.start_offset < piece.end_offset]
 
     def read(self, partition: InputPartition) -> Iterator[SegmentRow]:
-        forget_zip_finders()
+        settle()
         piece: TailPiece = partition.value
         with kept_client(self._client_settings) as client:
             topic = check_topic(client, piece)

@@ -1,53 +1,24 @@
-"""`format("kbroker")`: kbroker's topics as a data source of PySpark.
-
-Spark makes these objects in processes of its own: one that is asked for the schema, one for the partitions, and workers
-that read them. What goes from one to another is pickled, so it is options as text and what `Reading` has.
-"""
+"""A batch query of `format("kbroker")`: a process of Spark asks it for the partitions, its workers for the rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from kbroker.spark.options import SourceOptions
 from kbroker.spark.reading import read_piece, reading_of
-from kbroker.spark.schema import ALL_COLUMNS, columns_of
-from kbroker.spark.worker import forget_zip_finders
+from kbroker.spark.schema import columns_of
+from kbroker.spark.worker import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kbroker.spark.streaming import KbrokerStreamReader
-
-NAME: Final = "kbroker"
-
-
-class KbrokerDataSource(DataSource):
-    """See docs/spark.md. Errors: KbrokerSourceError, which Spark shows with what a Python process raised."""
-
-    @classmethod
-    def name(cls) -> str:
-        return NAME
-
-    def schema(self) -> StructType:
-        """Asked for where the user names no schema. The options are checked here, before anything else happens."""
-        options = SourceOptions.parse(self.options)
-        return ALL_COLUMNS if options.include_headers else StructType(ALL_COLUMNS.fields[:-1])
-
-    def reader(self, schema: StructType) -> KbrokerReader:
-        return KbrokerReader(self.options, schema)
-
-    def streamReader(self, schema: StructType) -> KbrokerStreamReader:  # noqa: N802  (PySpark's name)
-        from kbroker.spark.streaming import KbrokerStreamReader  # noqa: PLC0415  (batch queries need none of it)
-
-        return KbrokerStreamReader(self.options, schema)
-
 
 class KbrokerReader(DataSourceReader):
-    """A batch query: planned once on the driver, read by the executors."""
+    """Planned once on the driver, read by the executors. Errors: KbrokerSourceError."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = dict(options)
@@ -62,7 +33,7 @@ class KbrokerReader(DataSourceReader):
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of one piece; Spark gives None where there is none at all."""
-        forget_zip_finders()
+        settle()
         if partition is None:
             return iter(())
         return read_piece(self._reading, partition.value, self._columns)

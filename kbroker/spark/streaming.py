@@ -28,7 +28,7 @@ from kbroker.spark.options import SourceOptions
 from kbroker.spark.positions import MalformedPositions, Offsets, Partition, from_document, to_document
 from kbroker.spark.reading import read_piece, reading_of
 from kbroker.spark.schema import columns_of
-from kbroker.spark.worker import forget_zip_finders
+from kbroker.spark.worker import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,7 +90,7 @@ class KbrokerStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one piece."""
-        forget_zip_finders()
+        settle()
         return read_piece(self._reading, partition.value, self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -36,3 +36,19 @@ def test_modules_of_a_zip_file_are_still_imported_and_its_directory_is_not_read_
     )
     assert done.stderr == ""
     assert done.stdout.strip() == f"{archive}/package/second.py"
+
+
+def test_what_a_worker_has_at_its_first_task_is_not_looked_through_for_garbage_again_but_later_things_are() -> None:
+    script = (
+        "import gc\n"
+        "from kbroker.spark.worker import settle\n"
+        "gc.disable()\n"
+        "settle()\n"
+        "frozen = gc.get_freeze_count()\n"
+        "class Node: pass\n"
+        "node = Node(); node.itself = node; del node\n"
+        "settle()\n"
+        "print(frozen > 1000, gc.get_freeze_count() <= frozen, gc.collect() > 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("True True True", "")

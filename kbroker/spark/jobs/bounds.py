@@ -58,7 +58,8 @@ def read_ranges(
     spark: SparkSession, topic: str, options: Mapping[str, str], ranges: Mapping[int, Range]
 ) -> DataFrame:  # fmt: skip
     """The records of these offsets and no others, with headers, whatever `options` say of where to begin and to end."""
-    from kbroker.spark.schema import ALL_COLUMNS  # noqa: PLC0415  (needs PySpark)
+    from kbroker.spark.loading import load  # noqa: PLC0415  (needs PySpark)
+    from kbroker.spark.schema import ALL_COLUMNS  # noqa: PLC0415
 
     wanted = {partition: each for partition, each in ranges.items() if each.end > each.start}
     if not wanted:
@@ -70,4 +71,4 @@ def read_ranges(
         "endingOffsets": json.dumps({topic: {str(at): each.end for at, each in wanted.items()}}),
         "includeHeaders": "true",
     }
-    return spark.read.format("kbroker").options(**{**kept, **own}).load()
+    return load(spark, {**kept, **own})

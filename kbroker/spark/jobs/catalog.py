@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kbroker.spark.data_sources import SEGMENTS
 from kbroker.spark.errors import InvalidOption
 from kbroker.spark.jobs.files import HadoopDirectory
 from kbroker.spark.jobs.session import afterwards
-from kbroker.spark.segments_source import NAME, SCHEMA
+from kbroker.spark.segments_source import SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -31,14 +32,14 @@ class CatalogSummary:
 
 def segments(spark: SparkSession, *, options: Mapping[str, str], topics: Sequence[str] | None = None) -> DataFrame:
     """The segments of all topics, or of some: a row each, in its last state."""
-    return spark.read.format(NAME).options(**_with_topics(options, topics)).load()
+    return spark.read.format(SEGMENTS).options(**_with_topics(options, topics)).load()
 
 
 def segment_events(
     spark: SparkSession, *, options: Mapping[str, str], topics: Sequence[str] | None = None
 ) -> DataFrame:  # fmt: skip
     """The events of all topics' segments, or of some, as a stream: a row each."""
-    return spark.readStream.format(NAME).options(**_with_topics(options, topics)).load()
+    return spark.readStream.format(SEGMENTS).options(**_with_topics(options, topics)).load()
 
 
 def _with_topics(options: Mapping[str, str], topics: Sequence[str] | None) -> dict[str, str]:
