@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import IntegerType, StructType
 
 from compat.clients.samples import CODECS, START_MS
 from compat.spark.rows import Records, by_partition, consumed, kafka_rows, numbered, written
 from compat.spark.source import Source, fails, read
 from compat.tiered.site import EARLIEST_LOCAL, ONLY_THE_ACTIVE_ONE, Sites
 from kbroker.spark import load, register
+from kbroker.spark.errors import InvalidOption
 
 COUNT = 2_000
 PARTITIONS = len(CODECS)
@@ -210,6 +211,13 @@ def test_what_is_loaded_is_settled(spark: SparkSession, source: Source, new_topi
     second = len(written(source.site.address, topic, partitions=1, count=4)[0])
     assert (empty.count(), some.count(), load(spark, named).count()) == (0, first, first + second)
     assert empty.schema == some.schema == spark.read.format("kbroker").options(**named).load().schema
+
+
+def test_a_type_is_no_schema(spark: SparkSession, written_once: Filled) -> None:
+    named = {**written_once.source.broker, "subscribe": written_once.topic}
+    for schema in ("INT", "ARRAY<BINARY>", IntegerType()):
+        with pytest.raises(InvalidOption, match="is a type, not columns"):
+            load(spark, named, schema)
 
 
 def test_who_makes_the_sources_known_may_do_so_where_spark_has_found_them(

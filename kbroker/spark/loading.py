@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from kbroker.spark.errors import InvalidOption
 from kbroker.spark.options import SourceOptions
 from kbroker.spark.planning import batch_pieces
 from kbroker.spark.reading import Reading, read_piece, reading_of
@@ -26,17 +27,22 @@ Read = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 def load(spark: SparkSession, options: Mapping[str, str], schema: StructType | str | None = None) -> DataFrame:
     """See `kbroker.spark.load`."""
     source = SourceOptions.parse(options).for_batch()
-    if schema is None:
-        schema = default_schema(source)
-    elif isinstance(schema, str):
-        schema = StructType.fromDDL(schema)
-    columns = columns_of(schema)
+    chosen = default_schema(source) if schema is None else _parsed(schema)
+    columns = columns_of(chosen)
     pieces = batch_pieces(source)
     if not pieces:
-        return spark.createDataFrame([], schema)
+        return spark.createDataFrame([], chosen)
     # A number for each piece: Spark would put rows of its own into as many parts as there are cores.
     numbers = spark.range(0, len(pieces), 1, len(pieces))
-    return numbers.mapInArrow(_reader(reading_of(source), [pickle.dumps(piece) for piece in pieces], columns), schema)
+    return numbers.mapInArrow(_reader(reading_of(source), [pickle.dumps(piece) for piece in pieces], columns), chosen)
+
+
+def _parsed(schema: StructType | str) -> StructType:
+    """Errors: InvalidOption; what Spark says of text that is no DDL at all."""
+    found = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(found, StructType):
+        raise InvalidOption(f"the schema {schema} is a type, not columns", remedy='name them, as in "offset BIGINT"')
+    return found
 
 
 def _reader(reading: Reading, pieces: Sequence[bytes], columns: Sequence[str]) -> Read:
