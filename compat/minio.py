@@ -157,9 +157,10 @@ class MinioServer:
         return True
 
     def suspend(self) -> None:
-        """SIGSTOP: it is there, takes connections, and says nothing."""
+        """SIGSTOP: it is there, takes connections, and says nothing; not at once where the machine is busy."""
         assert self.process is not None, "not started"
         self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
         """SIGCONT."""
