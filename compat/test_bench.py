@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from compat.bench.rows import ROWS
 from compat.bench.tier_worker import Reader
+
+
+def test_no_two_rows_have_one_title() -> None:
+    """A run of some rows finds the others in the page by their titles."""
+    titles = [row.title for row in ROWS]
+    assert sorted(set(titles)) == sorted(titles)
 
 
 def batches(sizes: Sequence[tuple[int, int]], base: int = 700) -> bytes:

@@ -114,9 +114,9 @@ What the rows mean:
   partition is known and a Fetch brings the first record of each.
 - Spark is PySpark 4.0.0 on `local[2]`, with its settings as installed. Each query is the first of a session, which has
   to load and compile what it runs, and its time goes from `load` to the result, looking for data sources included;
-  "once more" is the second. Rows that
-  are ready-made are one Arrow batch that each task gives again and again, by a data source that reads nothing and was
-  looked up before: less than that no data source in Python takes. Four partitions hold batches of 16 KiB of JSON text
+  "once more" is the second. Rows that are ready-made are one Arrow batch that each task gives again and again, by a
+  data source that reads nothing and was looked up before: less than that no data source in Python takes.
+  Four partitions hold batches of 16 KiB of JSON text
   whose times go through a day; Kafka has them in its log, kbroker in a directory as the tier. Bytes through the broker
   are those of the topic by the broker's metrics, bytes read from the store those that a storage manager plug-in
   counted, indexes included. The 2,048,000 records of 100 B are a quarter of the bytes of the 819,000. These rows are of

@@ -1,7 +1,7 @@
 """A data source of PySpark that reads nothing: what Spark itself takes for rows that come from Python.
 
 Its rows have the columns of `format("kbroker")`, and each task gives one ready-made Arrow batch again and again. It is
-registered before the clock runs, so it is not even looked up.
+registered before the clock runs, and looked up with that.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import signal
 import subprocess
 import threading
@@ -62,8 +63,9 @@ class JavaMember:
                 self.committed.setdefault(each["partition"], []).append(each["offset"])
 
     def pause(self) -> None:
-        """SIGSTOP: nothing runs, no heartbeat goes out."""
+        """SIGSTOP: nothing runs, no heartbeat goes out; not at once where the machine is busy."""
         self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
         """SIGCONT."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -76,27 +77,80 @@ def topic(tiered_site: Site, new_topic_name: Callable[[str], str]) -> Iterator[t
     tiered_site.delete_topic(name)
 
 
-def test_an_export_runs_in_the_executors_of_a_cluster(
-    master: str, tiered_site: Site, topic: tuple[str, list[Sample]], tmp_path: Path
-) -> None:
-    name, records = topic
-    settings = {
-        "spark.driver.extraJavaOptions": SHORT_LIVED,
-        "spark.executor.extraJavaOptions": SHORT_LIVED,
-        "spark.executor.memory": "512m",
-        "spark.driver.host": "127.0.0.1",
-        "spark.sql.shuffle.partitions": "2",
-    }
-    words = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
+SETTINGS = {
+    "spark.driver.extraJavaOptions": SHORT_LIVED,
+    "spark.executor.extraJavaOptions": SHORT_LIVED,
+    "spark.executor.memory": "512m",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+}
+PROGRAM = """
+import json, sys
+from pyspark.sql import SparkSession
+
+master, settings, options = json.loads(sys.argv[1])
+builder = SparkSession.builder.master(master)
+for key, value in settings.items():
+    builder = builder.config(key, value)
+spark = builder.getOrCreate()
+rows = spark.read.format("kbroker").options(**options).schema("offset BIGINT, value BINARY").load().collect()
+print(json.dumps([[row.offset, None if row.value is None else row.value.hex()] for row in rows]))
+spark.stop()
+"""
+
+
+def run(words: Sequence[str]) -> str:
+    """What a program prints that runs here and works on the cluster."""
     done = subprocess.run(
-        [
-            *(sys.executable, "-m", "kbroker", "spark", "export", "-t", name, "-o", str(tmp_path / "out")),
-            *flags(tiered_site), "--master", master, *words,
-        ],
+        [sys.executable, *words],
         env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert [as_sample(row) for row in exported(tmp_path / "out")] == records
-    logs = list((tmp_path / "work").glob("app-*/*/stderr"))
-    assert any("Finished task" in log.read_text() for log in logs), "the executors did nothing"
+    return done.stdout
+
+
+def executors_worked(directory: Path) -> bool:
+    """Whether tasks have run in the worker's executors."""
+    return any("Finished task" in log.read_text() for log in directory.glob("work/app-*/*/stderr"))
+
+
+def test_the_source_runs_in_the_executors_of_a_cluster(
+    master: str, tiered_site: Site, topic: tuple[str, list[Sample]], tmp_path: Path
+) -> None:
+    name, records = topic
+    options = {
+        "kafka.bootstrap.servers": tiered_site.address, "subscribe": name,
+        "rsm.config.dir": str(tiered_site.tier_directory),
+    }  # fmt: skip
+    told = run(["-c", PROGRAM, json.dumps([master, SETTINGS, options])])
+    assert sorted(map(tuple, json.loads(told.splitlines()[-1]))) == [
+        (offset, None if record.value is None else record.value.hex()) for offset, record in enumerate(records)
+    ]
+    assert executors_worked(tmp_path)
+
+
+def test_an_export_runs_in_the_executors_of_a_cluster(
+    master: str, tiered_site: Site, topic: tuple[str, list[Sample]], tmp_path: Path
+) -> None:
+    name, records = topic
+    words = [word for key, value in SETTINGS.items() for word in ("--conf", f"{key}={value}")]
+    out = tmp_path / "out"
+    run(
+        [
+            "-m",
+            "kbroker",
+            "spark",
+            "export",
+            "-t",
+            name,
+            "-o",
+            str(out),
+            *flags(tiered_site),
+            "--master",
+            master,
+            *words,
+        ]
+    )
+    assert [as_sample(row) for row in exported(out)] == records
+    assert executors_worked(tmp_path)

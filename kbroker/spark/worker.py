@@ -4,8 +4,8 @@ Before each task PySpark invalidates the caches of all import finders. It has it
 finder for each of its packages, and each of these then reads the directory of that file anew: 1500 entries, seventeen
 times. That is 0.2 s of processor time for every task, more than decoding 64 MiB of records of 1 KiB takes.
 
-Behind each task it collects garbage, and looks for it among all objects of all modules, some 100,000: another 0.03 s,
-a sixth of what those 64 MiB take.
+Behind each task it collects garbage, and looks for it among all objects of all modules, some 50,000: another 0.025 s,
+a seventh of what those 64 MiB take to be read.
 
 Source  setup_spark_files in worker_util.py and manager in daemon.py of PySpark 4.0.0; zipimporter.invalidate_caches and
         gc.freeze of CPython
