@@ -20,6 +20,7 @@ from compat.kafka.tools import run_tool
 from compat.oracle.conftest import await_leaders
 from compat.oracle.raw import connected
 from compat.oracle.schema import encode_request
+from compat.processes import children, resident_mib
 from compat.waiting import MEASURE_S, until
 
 # What kafka-run-class.sh and kafka-producer-perf-test.sh give to the tool.
@@ -49,17 +50,13 @@ class Rival:
 
     def resident_mib(self) -> float:
         """The resident memory of its process and of those that this has started."""
-        found = _resident_kib(self.broker.pid)
-        for child in _children(self.broker.pid):
-            with contextlib.suppress(OSError, IndexError):  # it has ended meanwhile
-                found += _resident_kib(child)
-        return found / 1024
+        return resident_mib(self.broker.pid)
 
     def cpu_seconds(self) -> float:
         """User and system time until now of all its threads, and of the processes that it has started."""
         # One that has ended counts with its parent.
         found = sum(_times(self.broker.pid)[:4])
-        for child in _children(self.broker.pid):
+        for child in children(self.broker.pid):
             with contextlib.suppress(OSError):
                 found += sum(_times(child)[:2])
         return found / _TICKS
@@ -115,16 +112,6 @@ class Rival:
         if done.returncode != 0 or not found:
             raise RuntimeError(f"ProducerPerformance on {self.name} failed:\n{done.stdout}{done.stderr}")
         return float(found[-1])
-
-
-def _children(pid: int) -> list[int]:
-    """The processes that a process has started and that still are."""
-    lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    return [int(child) for text in lists for child in text.split()]
-
-
-def _resident_kib(pid: int) -> int:
-    return int(re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[0])
 
 
 def _times(pid: int) -> list[int]:

@@ -1,0 +1,304 @@
+"""What all attack programs share: a real broker, a bystander whose longest wait counts, and the broker's memory.
+
+An attack program defines one function and calls `main`:
+
+    def attack(target: Target, draws: Draws) -> list[Measure]:
+        target.create_topic("victim")
+        with target.watched() as seen:                 # another client produces all the time
+            ...                                        # the attack: target.client(), target.frame(...)
+        return seen.measures(longest_ms=200, memory_mib=100)
+
+    if __name__ == "__main__":
+        sys.exit(main(__doc__, attack))
+
+    python -m compat.torture.<program> --seed 7
+    python -m compat.torture.<program> --broker kafka      the same attack on Apache Kafka
+
+The program ends with one summary line. Its exit status is 1 when a bound is broken or the bystander is not served.
+
+The bystander is a process of its own, so that the attacking program's interpreter does not add to its waits. It sends
+one small Produce (acks=all) after the other, a millisecond apart, and measures each. Memory is the resident memory of
+the broker and its child processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import inspect
+import json
+import select
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from compat.brokers import KbrokerProcess, address_of
+from compat.kafka import KafkaNode
+from compat.processes import peak_mib, reset_peak, resident_mib
+from compat.waiting import until
+from kbroker.testing.draws import Draws
+from tests.broker_process import Client
+from wire.framing import encode_request_frame
+from wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from wire.record_batch import Record, build_batch
+
+PRODUCE_VERSION = 9
+CREATE_TOPICS_VERSION = 7
+PAUSE_S = 0.001
+SAMPLE_S = 0.02
+# A reply that takes longer counts as not served.
+PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One figure of an attack and its bound. `is_timing`: it depends on how busy the machine is."""
+
+    name: str
+    value: float
+    at_most: float
+    unit: str
+    is_timing: bool = False
+
+    @property
+    def holds(self) -> bool:
+        """Whether the figure is within its bound."""
+        return self.value <= self.at_most
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.value:.0f} {self.unit} (at most {self.at_most:g}{'' if self.holds else ', BROKEN'})"
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was seen during an attack; complete when the attack is over.
+
+    Units   produced: requests of the bystander that were acknowledged; longest_ms: the longest of its waits;
+            idle_mib, peak_mib: resident memory before the attack, and the most during it
+    """
+
+    produced: int = 0
+    longest_ms: float = 0.0
+    idle_mib: float = 0.0
+    peak_mib: float = 0.0
+
+    def measures(
+        self,
+        *,
+        longest_ms: float | None = None,
+        memory_mib: float | None = None,
+        resident_mib: float | None = None,
+    ) -> list[Measure]:
+        """The figures that have a bound here; memory_mib bounds what was added to the idle broker, resident_mib all."""
+        added = self.peak_mib - self.idle_mib
+        found = [
+            longest_ms and Measure("longest Produce", self.longest_ms, longest_ms, "ms", is_timing=True),
+            memory_mib and Measure("memory over idle", added, memory_mib, "MiB"),
+            resident_mib and Measure("resident memory", self.peak_mib, resident_mib, "MiB"),
+        ]
+        return [measure for measure in found if measure]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The broker under attack."""
+
+    broker: KbrokerProcess | KafkaNode
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Of its listener."""
+        return address_of(self.broker.bootstrap_servers)
+
+    def client(self) -> Client:
+        """A new connection, with a typed request and response at a time."""
+        return Client(*self.address)
+
+    def create_topic(self, name: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
+        """Create a topic unless it exists, and wait until it takes records."""
+        settings = [CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()]
+        topic = CreatableTopic(
+            name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=settings
+        )
+        with self.client() as client:
+            client.socket.settimeout(120)
+            request = CreateTopicsRequest(topics=[topic], timeout_ms=120_000)
+            answer = client.ask(request, CreateTopicsResponse, CREATE_TOPICS_VERSION)
+            assert answer.topics[0].error_code in (0, 36), answer  # 36: it exists
+            until(lambda: produce(client, name) == 0)
+
+    @contextlib.contextmanager
+    def watched(self, topic: str = "bystander") -> Iterator[Seen]:
+        """Measure memory, and the waits of a bystander that produces to partition 0 of `topic`, during a block.
+
+        The topic is created unless it is the target's own. A wait that began in the block counts to its end.
+
+        Errors: NotServed when the bystander got an error, lost its connection or waited more than PATIENCE_S.
+        """
+        seen = Seen()
+        if topic == "bystander":
+            self.create_topic(topic)
+        with _bystander(self.address, topic) as ask, _sampled(self.broker.pid, seen):
+            ask()
+            yield seen
+            seen.produced, seen.longest_ms = ask()
+
+
+class NotServed(RuntimeError):
+    """The bystander was not served while the broker was under attack."""
+
+
+def frame(request: object, version: int, *, client_id: str = "attacker") -> bytes:
+    """A request's frame, to send as it is or in pieces."""
+    parts = encode_request_frame(request, version, correlation_id=1, client_id=client_id)
+    return b"".join(part for part in parts if isinstance(part, bytes))
+
+
+def produce(client: Client, topic: str, value: bytes = b"x" * 100) -> int:
+    """Produce one record to partition 0; the error code."""
+    batch = build_batch([Record(offset=-1, timestamp=int(time.time() * 1000), key=None, value=value)])
+    data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=batch)])
+    request = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=30_000, topic_data=[data])
+    answer = client.ask(request, ProduceResponse, PRODUCE_VERSION)
+    return int(answer.responses[0].partition_responses[0].error_code)
+
+
+@contextlib.contextmanager
+def _bystander(address: tuple[str, int], topic: str) -> Iterator[Callable[[], tuple[int, float]]]:
+    """Run the bystander; yield a function that asks it what it saw since it was last asked."""
+    command = [sys.executable, "-m", __name__ if __name__ != "__main__" else "compat.torture.bystander"]
+    process = subprocess.Popen(
+        [*command, json.dumps([*address, topic])], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    def ask() -> tuple[int, float]:
+        with contextlib.suppress(BrokenPipeError):  # its last words are read below
+            process.stdin.write("\n")
+            process.stdin.flush()
+        said = json.loads(process.stdout.readline() or '"the bystander died"')
+        if isinstance(said, str):
+            raise NotServed(said)
+        produced, longest_ms = said
+        return produced, longest_ms
+
+    try:
+        yield ask
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _produce_until_asked(host: str, port: int, topic: str) -> None:
+    """The bystander's process: produce, and answer each line on standard input with what was seen since the last."""
+    client = Client(host, port)
+    client.socket.settimeout(PATIENCE_S)
+    produced, longest_s = 0, 0.0
+    while True:
+        began = time.perf_counter()
+        try:
+            code = produce(client, topic)
+        except OSError as error:
+            print(json.dumps(f"not served after {time.perf_counter() - began:.1f} s: {error!r}"), flush=True)
+            return
+        if code != 0:
+            print(json.dumps(f"refused with error code {code}"), flush=True)
+            return
+        produced += 1
+        longest_s = max(longest_s, time.perf_counter() - began)
+        if select.select([sys.stdin], [], [], PAUSE_S)[0]:
+            if not sys.stdin.readline():
+                return
+            print(json.dumps([produced, longest_s * 1000]), flush=True)
+            produced, longest_s = 0, 0.0
+
+
+@contextlib.contextmanager
+def _sampled(pid: int, seen: Seen) -> Iterator[None]:
+    """Note the memory of a process and its children: once, then the peak until the block ends."""
+    seen.idle_mib = seen.peak_mib = resident_mib(pid)
+    over = threading.Event()
+
+    def sample() -> None:
+        while not over.wait(SAMPLE_S):
+            seen.peak_mib = max(seen.peak_mib, resident_mib(pid))
+
+    reset_peak(pid)
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        seen.peak_mib = max(seen.peak_mib, peak_mib(pid))
+
+
+@dataclass(slots=True)
+class Report:
+    """What an attack showed; the last line of its program."""
+
+    program: str
+    measures: list[Measure] = field(default_factory=list)
+    complaint: str | None = None
+
+    def broken(self, *, with_timing: bool = True) -> list[str]:
+        """The bounds that do not hold, and that the bystander was not served."""
+        found = [str(one) for one in self.measures if not one.holds and (with_timing or not one.is_timing)]
+        return found if self.complaint is None else [*found, self.complaint]
+
+    def __str__(self) -> str:
+        parts = [*map(str, self.measures), *([] if self.complaint is None else [self.complaint])]
+        return f"{self.program}: {'; '.join(parts)}"
+
+
+Attack = Callable[[Target, Draws], list[Measure]]
+
+
+def run(attack: Attack, *, seed: int = 0, settings: Mapping[str, str] | None = None, is_kafka: bool = False) -> Report:
+    """Start a broker in a new directory, attack it and end it."""
+    program = Path(inspect.getfile(attack)).stem
+    with tempfile.TemporaryDirectory(prefix=f"{program}-") as scratch:
+        directory = Path(scratch) / "broker"
+        broker: KbrokerProcess | KafkaNode
+        if is_kafka:
+            broker = KafkaNode(directory, overrides=settings)
+        else:
+            broker = KbrokerProcess(directory, overrides=[f"{key}={value}" for key, value in (settings or {}).items()])
+        broker.start()
+        try:
+            return Report(program, attack(Target(broker), Draws("attack", seed)))
+        except NotServed as error:
+            return Report(program, complaint=f"the bystander was {error}")
+        finally:
+            if broker.process is not None and broker.process.poll() is not None:
+                print(f"the broker has ended by itself:\n{broker.log_tail()}", flush=True)
+            broker.kill()
+
+
+def main(doc: str | None, attack: Attack, *, settings: Mapping[str, str] | None = None) -> int:
+    """Run an attack program; its exit status."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--broker", choices=["kbroker", "kafka"], default="kbroker")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--untimed", action="store_true", help="report waits, but do not judge them")
+    options = parser.parse_args()
+    report = run(attack, seed=options.seed, settings=settings, is_kafka=options.broker == "kafka")
+    print(report)
+    return 1 if report.broken(with_timing=not options.untimed) else 0
+
+
+if __name__ == "__main__":
+    _produce_until_asked(*json.loads(sys.argv[1]))
