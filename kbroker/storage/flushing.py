@@ -63,6 +63,7 @@ def _complete_files(log: Log) -> None:
     next load reads all of it anyway, so it finds out what became of the rest, and with thousands of such logs that is
     most of the time.
     """
+    maintenance.remove_retired(log, 0)
     active = log.tail.segment
     is_tiny = len(log.segments) == 1 and not active.index_entries
     changed = log.recovery_point < log.log_end_offset or any(s.has_unsynced_files for s in log.segments)

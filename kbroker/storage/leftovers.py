@@ -1,6 +1,6 @@
 """What an interrupted change of files leaves in a log's directory, and how it is finished or undone.
 
-    .deleted   on its way out: removed
+    .deleted   on its way out: removed. A .through.deleted takes all earlier segments along
     .cleaned   a compaction's output that was not complete: removed
     .swap      a compaction's output that was complete: takes the place of the segments that it was made of
     .tmp       a small file that did not get its name: removed
@@ -24,7 +24,9 @@ from kbroker.storage.segment import (
     INDEX_SUFFIXES,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
+    THROUGH_SUFFIX,
 )
 
 Report = Callable[[str], None]
@@ -49,6 +51,13 @@ def finish_file_changes(files: FilePool, directory: str, names: Sequence[str], r
         with suppress(FileNotFoundError):
             disk.unlink(f"{directory}/{name}")
 
+    through = max((int(name[:_OFFSET_DIGITS]) for name in names if name.endswith(THROUGH_SUFFIX)), default=-1)
+    if through >= 0:
+        for name in names:
+            if name.endswith((*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)) and int(name[:_OFFSET_DIGITS]) <= through:
+                unlink(name)
+        sync_names(disk, directory)  # before the name that says so goes
+        names = disk.list(directory)
     cleaned = [name for name in names if name.endswith(CLEANED_SUFFIX)]
     swaps = [name for name in names if name.endswith(SWAP_SUFFIX)]
     for name in names:

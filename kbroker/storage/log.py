@@ -19,6 +19,7 @@ Source  UnifiedLog, LocalLog of Apache Kafka 4.3.1
 from __future__ import annotations
 
 import uuid
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -44,7 +45,7 @@ from kbroker.storage.plans import AppendPlan, DirectoryState, FlushPlan
 from kbroker.storage.producer_state import ProducerState, read_marker
 from kbroker.storage.reading import TAIL_BATCHES
 from kbroker.storage.retention import RetentionPlan
-from kbroker.storage.segment import MAX_RELATIVE_OFFSET
+from kbroker.storage.segment import MAX_RELATIVE_OFFSET, Segment
 from kbroker.storage.segments import SegmentList
 from wire.errors import ErrorCode, KafkaError
 
@@ -106,6 +107,7 @@ class Log(LogView):
         self.persisted_recovery_point = loaded.recovery_point
         self.persisted_log_start_offset: int | None = None
         self.is_log_start_known = self.local_log_start_offset == self.log_start_offset
+        self.retired: deque[tuple[Segment, ...]] = deque()  # taken out by retention; their files have to be renamed yet
         self.doomed_files = Doomed()
         self.last_flush_ms = 0
         self.generation = 0  # raised by each truncation, so that a flush planned before does not count
@@ -349,6 +351,8 @@ class Log(LogView):
     def may_need_retention(self) -> bool:
         """Whether there is anything that could be deleted; spares an empty or idle log the look at its files."""
         config = self.config
+        if self.retired:
+            return True
         if self.log_end_offset <= self.segments.first.base_offset:
             return False
         limits = [config.retention_ms, config.retention_bytes]
@@ -370,19 +374,25 @@ class Log(LogView):
             highest_offset_in_remote_storage=highest_offset_in_remote_storage,
         )
 
-    def end_of_doomed(self, plan: RetentionPlan) -> int:
-        """Where the log begins locally once the plan is carried out."""
-        doomed = frozenset(plan.doomed)
-        bases = (segment.base_offset for segment in self.segments if segment.base_offset not in doomed)
-        return next(bases, self.log_end_offset)
-
     def apply_retention(self, plan: RetentionPlan, *, now_ms: int, timestamp_ms: int, tiered: bool = False) -> None:
-        """Take the segments out and rename their files; `unlink_doomed` removes them after file.delete.delay.ms.
-        Blocking.
+        """`retire` and `remove_retired` in one. Blocking."""
+        self.retire(plan, timestamp_ms=timestamp_ms, tiered=tiered)
+        self.remove_retired(now_ms)
+
+    def retire(self, plan: RetentionPlan, *, timestamp_ms: int, tiered: bool) -> None:
+        """Take the segments out of the log; their files keep their names until `remove_retired`. Blocking.
 
         log_start_offset rises with it; of a `tiered` log only local_log_start_offset.
         """
-        maintenance.apply_retention(self, plan, now_ms=now_ms, timestamp_ms=timestamp_ms, tiered=tiered)
+        maintenance.retire(self, plan, timestamp_ms=timestamp_ms, tiered=tiered)
+
+    def remove_retired(self, now_ms: int) -> None:
+        """Rename the files of retired segments; `unlink_doomed` removes them after file.delete.delay.ms.
+
+        Blocking. May run in a thread while the log is read and appended to, but not while it is truncated. The next
+        call tries again what failed.
+        """
+        maintenance.remove_retired(self, now_ms)
 
     def unlink_doomed(self, now_ms: int) -> int:
         """Unlink the renamed files that are due; how many went. Blocking."""

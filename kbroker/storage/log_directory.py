@@ -474,4 +474,4 @@ class LogDirectory:
 def _is_start_to_be_written(log: Log) -> bool:
     if log.config.remote_storage_enable:
         return log.is_log_start_known
-    return log.log_start_offset != log.segments.first.base_offset
+    return bool(log.retired) or log.log_start_offset != log.segments.first.base_offset

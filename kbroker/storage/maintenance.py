@@ -8,6 +8,7 @@ newest first and those at the start oldest first, so that what is left is always
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,14 @@ from kbroker.storage.durable import sync_names
 from kbroker.storage.leader_epoch import format_epochs
 from kbroker.storage.retention import RetentionPlan
 from kbroker.storage.retention import plan_retention as decide_retention
-from kbroker.storage.segment import DELETED_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, Segment, file_name
+from kbroker.storage.segment import (
+    DELETED_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    THROUGH_SUFFIX,
+    Segment,
+    file_name,
+)
 from kbroker.storage.segments import unlink_newest_first
 
 if TYPE_CHECKING:
@@ -118,6 +126,7 @@ def _truncate_to(log: Log, offset: int) -> None:
 
 def truncate_fully_and_start_at(log: Log, offset: int, *, log_start_offset: int | None = None) -> None:
     """See `Log.truncate_fully_and_start_at`."""
+    remove_retired(log, 0)
     with log.disk_errors():
         log.generation += 1
         log.leader_epochs.clear()
@@ -179,23 +188,28 @@ def plan_retention(
         )
 
 
-def apply_retention(log: Log, plan: RetentionPlan, *, now_ms: int, timestamp_ms: int, tiered: bool) -> None:
-    """See `Log.apply_retention`."""
+def retire(log: Log, plan: RetentionPlan, *, timestamp_ms: int, tiered: bool) -> None:
+    """See `Log.retire`."""
     if plan.rolls:
         log.roll(timestamp_ms=timestamp_ms)
     names = frozenset(plan.doomed)
-    doomed = [segment for segment in log.segments if segment.base_offset in names]
+    doomed = tuple(segment for segment in log.segments if segment.base_offset in names)
     if not doomed:
         return
     assert doomed[-1] is not log.segments.active
-    assert doomed == list(log.segments)[: len(doomed)]
+    assert doomed == tuple(log.segments)[: len(doomed)]
     remaining = tuple(log.segments)[len(doomed) :]
     # First the offsets, so that no reader looks for what is about to go.
     start_offset = remaining[0].base_offset
     log.local_log_start_offset = max(log.local_log_start_offset, start_offset)
     if not tiered:
         log.raise_log_start_offset(max(log.log_start_offset, start_offset))
+    log.retired.append(doomed)
     log.segments.replace(remaining)
+    for segment in doomed:
+        segment.is_gone = True
+        if segment.base_offset in log.snapshots:
+            log.snapshots.remove(segment.base_offset)
     # One line for each log and pass: a pass over a log that was idle for long may take hundreds of segments.
     events.info(
         "retention removes segments",
@@ -206,17 +220,37 @@ def apply_retention(log: Log, plan: RetentionPlan, *, now_ms: int, timestamp_ms:
         below_offset=start_offset,
         reasons=", ".join(dict.fromkeys(plan.reasons)),
     )
+
+
+def remove_retired(log: Log, now_ms: int) -> None:
+    """See `Log.remove_retired`."""
     due_ms = now_ms + log.config.file_delete_delay_ms
     with log.disk_errors():
-        for segment in doomed:
-            segment.is_gone = True
-            for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX):
-                _doom(log, segment.path(suffix), due_ms)
-            if segment.base_offset in log.snapshots:
-                log.snapshots.remove(segment.base_offset)
-            # Should it come back with the power when the next one, of this pass or a later one, does not, the log would
-            # have a hole.
-            sync_names(log.disk, log.directory)
+        while log.retired:
+            _doom_segments(log, log.retired[0], due_ms)
+            log.retired.popleft()
+
+
+def _doom_segments(log: Log, segments: Sequence[Segment], due_ms: int) -> None:
+    """Rename the files of segments, oldest first, and make that durable.
+
+    If power fails, any subset of the unsynced renames may be lost, and a log that gets back one segment but not the
+    next has a hole. So if there are several, the last one gets a name first that tells the next start to delete all
+    segments up to it (`leftovers`). The number of syncs does not depend on the number of segments.
+    """
+    last_path = segments[-1].log_path
+    if len(segments) > 1:
+        log.files.forget(last_path)
+        with suppress(FileNotFoundError):  # an earlier attempt got this far
+            log.disk.rename(last_path, last_path + THROUGH_SUFFIX)
+        sync_names(log.disk, log.directory)
+    for segment in segments:
+        for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX):
+            _doom(log, segment.path(suffix), due_ms)
+    sync_names(log.disk, log.directory)
+    if len(segments) > 1:
+        log.disk.rename(last_path + THROUGH_SUFFIX, last_path + DELETED_SUFFIX)
+        log.doomed_files.add(due_ms, last_path + DELETED_SUFFIX)
 
 
 def _doom(log: Log, path: str, due_ms: int) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Final, Protocol, TypeVar, TypeVarTuple
 
 from kbroker.runtime.cautious_clock import CautiousClock
@@ -20,6 +21,7 @@ from kbroker.runtime.ports import Clock
 from kbroker.storage.log import Log
 from kbroker.storage.log_directory import LogDirectory
 from kbroker.storage.plans import FlushPlan
+from kbroker.storage.retention import RetentionPlan
 from wire.errors import KafkaError
 
 Result = TypeVar("Result")
@@ -137,41 +139,54 @@ async def apply_retention(
 
 
 async def apply_retention_once(env: TaskEnv, partitions: TieredPartitions, log: Log, clock: CautiousClock) -> None:
-    """The same once for one log. Errors: KAFKA_STORAGE_ERROR."""
-    if not log.may_need_retention and not log.producers:
-        return
-    async with partitions.locked(log):
-        if log.is_closed:
-            return
-        deletion_time_ms = clock.timestamp_ms()
-        # Not while a thread rolls a segment: it writes all producers down.
-        log.producers.expire(deletion_time_ms, log.config.producer_id_expiration_ms)
-        if not log.may_need_retention:
-            return
-        high_watermark = partitions.high_watermark(log)
-        tiered = log.config.is_copied_to_tier
-        remote = partitions.highest_offset_in_remote_storage(log) if tiered else None
-        if tiered and remote is None:
-            return
-        plan = await env.run_blocking(
-            lambda: log.plan_retention(
-                high_watermark=high_watermark,
-                timestamp_ms=deletion_time_ms,
-                highest_offset_in_remote_storage=remote,
-            )
-        )
-        if plan.doomed and log.config.remote_storage_enable:
-            # Of such a log the names of its segments do not say where it begins: a restart would look in the tier for
-            # what goes now without having been there, or would not know of what is there.
-            if not tiered:
-                log.raise_log_start_offset(log.end_of_doomed(plan))
-            if log.persisted_log_start_offset != log.log_start_offset:
+    """The same once for one log. Errors: KAFKA_STORAGE_ERROR.
+
+    Appends wait only while segments are taken out of the log, which touches no file. Before that, what the decision
+    needs is read into memory; after it, the files are renamed.
+    """
+    if log.may_need_retention:
+        async with partitions.kept(log):
+            needed = not log.is_closed and await _plan_retention(env, partitions, log, clock.timestamp_ms())
+    else:
+        needed = None
+    if needed or log.producers:
+        async with partitions.locked(log):
+            if log.is_closed:
+                return
+            timestamp_ms = clock.timestamp_ms()
+            # Not while a thread rolls a segment: it writes all producers down.
+            log.producers.expire(timestamp_ms, log.config.producer_id_expiration_ms)
+            plan = await _plan_retention(env, partitions, log, timestamp_ms) if needed else None
+            if plan:
+                tiered = log.config.is_copied_to_tier
+                await env.run_blocking(partial(log.retire, plan, timestamp_ms=env.timestamp_ms(), tiered=tiered))
+    if log.retired:
+        async with partitions.kept(log):
+            if log.is_closed:
+                return
+            # The names of a tiered log's segments do not say where it begins: a restart would look in the tier for what
+            # was never there, or would not know what is there.
+            if log.config.remote_storage_enable and log.persisted_log_start_offset != log.log_start_offset:
                 await partitions.write_log_starts()
-        if plan:
-            now_ms, timestamp_ms = env.now_ms(), env.timestamp_ms()
-            await env.run_blocking(
-                lambda: log.apply_retention(plan, now_ms=now_ms, timestamp_ms=timestamp_ms, tiered=tiered)
-            )
+            await env.run_blocking(log.remove_retired, env.now_ms())
+
+
+async def _plan_retention(
+    env: TaskEnv, partitions: TieredPartitions, log: Log, timestamp_ms: int
+) -> RetentionPlan | None:
+    """None while it is not known what the tier has of a log."""
+    remote = partitions.highest_offset_in_remote_storage(log) if log.config.is_copied_to_tier else None
+    if log.config.is_copied_to_tier and remote is None:
+        return None
+    high_watermark = partitions.high_watermark(log)
+    return await env.run_blocking(
+        partial(
+            log.plan_retention,
+            high_watermark=high_watermark,
+            timestamp_ms=timestamp_ms,
+            highest_offset_in_remote_storage=remote,
+        )
+    )
 
 
 async def remove_deleted(

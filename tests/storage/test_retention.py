@@ -10,7 +10,7 @@ import pytest
 from kbroker.runtime.disk import RealDisk, RealFile
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.retention import Reason, RetentionPlan, plan_retention
-from kbroker.testing.disk import SimulatedDisk
+from kbroker.testing.disk import Operation, SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.workload import start_broker
 from tests.storage.logs import batch, fill, offsets, open_log
@@ -198,6 +198,31 @@ def test_d7_what_two_passes_removed_comes_back_in_one_piece_or_not_at_all(loss: 
         survivor = disk.crash(loss, seed=seed)
         _, log = start_broker(survivor, config, timestamp_ms=0, report=lambda _: None)
         assert offsets(log) == list(range(log.log_start_offset, 50))
+
+
+@pytest.mark.parametrize("loss", list(Loss))
+def test_d7_a_crash_amid_a_long_pass_leaves_no_hole(loss: Loss) -> None:
+    config = LogConfig(segment_bytes=2_000, retention_ms=-1, retention_bytes=0, file_delete_delay_ms=0)
+    disk = SimulatedDisk()
+    directory, log = start_broker(disk, config, timestamp_ms=0, report=lambda _: None)
+    fill(log, 100)
+    log.flush()
+    directory.write_recovery_points()
+    begins: set[int] = set()
+
+    def crash(operation: Operation) -> None:
+        for seed in range(4):
+            survivor = disk.crash(loss, seed=seed, during=operation)
+            _, again = start_broker(survivor, config, timestamp_ms=0, report=lambda _: None)
+            assert offsets(again) == list(range(again.log_start_offset, 100))
+            begins.add(again.log_start_offset)
+
+    disk.observer = crash
+    plan = log.plan_retention(high_watermark=100, timestamp_ms=0)
+    assert len(plan.doomed) > 5
+    log.apply_retention(plan, now_ms=0, timestamp_ms=0)
+    log.unlink_doomed(0)
+    assert begins == {0, log.log_start_offset}, "all of them come back or none"
 
 
 class RacingDisk(RealDisk):

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -43,6 +43,18 @@ class TwoLocks(Owner):
     @asynccontextmanager
     async def kept(self, _log: Log) -> AsyncIterator[None]:
         yield
+
+
+class Watched(list[str]):
+    """The operations of a disk; `look` is called at each."""
+
+    def __init__(self, look: Callable[[str], None]) -> None:
+        super().__init__()
+        self._look = look
+
+    def append(self, done: str) -> None:
+        self._look(done)
+        super().append(done)
 
 
 class World:
@@ -298,3 +310,35 @@ async def test_d8_a_failed_directory_takes_nothing_however_much_is_free(
     await trio.sleep(5)
     with pytest.raises(KafkaError, match="is offline"):
         world.append(log, 1)
+
+
+async def test_appends_wait_for_no_file_that_retention_renames(
+    world: World, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    log = world.log(segment_bytes=1_000, retention_ms=0)
+    world.append(log, 100, age_ms=10)
+    segments = len(log.segments)
+    owner = TwoLocks()
+    held: list[bool] = []
+    world.disk.done = Watched(lambda done: held.append(owner.lock.locked() and done.endswith(".deleted")))
+    nursery.start_soon(
+        partial(tasks.apply_retention, world.env, world.directory, owner, interval_ms=1_000, report=world.told.append)
+    )
+    await trio.sleep(1.5)
+    assert len([name for name in world.deleted_files(log) if name.endswith(".log.deleted")]) == segments
+    assert not any(held)
+    assert world.told == []
+
+
+async def test_retention_of_many_segments_syncs_as_often_as_of_two(world: World) -> None:
+    syncs = []
+    for records in (10, 200):
+        log = world.log(segment_bytes=1_000, retention_bytes=0)
+        world.append(log, records)
+        world.disk.done.clear()
+        plan = log.plan_retention(high_watermark=records, timestamp_ms=0)
+        assert len(plan.doomed) > records // 10
+        log.apply_retention(plan, now_ms=0, timestamp_ms=0)
+        syncs.append(sum(done.startswith("sync_directory") for done in world.disk.done))
+    assert syncs[0] == syncs[1]

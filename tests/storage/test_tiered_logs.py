@@ -46,7 +46,8 @@ class Owner:
     async def write_log_starts(self) -> None:
         await trio.lowlevel.checkpoint()
         self.directory.write_log_starts()
-        self.written += [log.segments.first.base_offset for log in self.directory.open_logs()]
+        for log in self.directory.open_logs():
+            self.written.append(min(int(name[:20]) for name in log.disk.list(log.directory) if name.endswith(".log")))
 
     @asynccontextmanager
     async def locked(self, _log: Log) -> AsyncIterator[None]:
