@@ -1,9 +1,9 @@
 """One node: settings, data directory, controller, broker and listeners, in one tree of nurseries.
 
 Start-up in order: settings, the directory's lock, the addresses (bound before anything is touched, so that a taken port
-changes nothing), the metadata log, the logs of the partitions, the registration as a broker; only then are connections
-accepted and is the node called ready. Stopping is the same backwards, and ends with the clean-shutdown marker, which
-says that the logs need no repair.
+changes nothing), the metadata log, the logs of the partitions, the registration as a broker. Only then does the node
+listen; until then connections are refused at once and clients try again. Stopping is the same backwards, and ends with
+the clean-shutdown marker, which says that the logs need no repair.
 
 A second signal, or one that comes before the node serves, ends the process at once, and a data directory that fails
 ends it as soon as clients have been told: what was acknowledged is on the disk, and recovery does the rest.
@@ -77,7 +77,7 @@ class NodeFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BoundListener:
-    """An address that is listened on, and what clients are told of it."""
+    """An address that is bound, and what clients are told of it."""
 
     name: str
     listeners: list[Listener]
@@ -306,6 +306,7 @@ class Node:
             await nursery.start(server.run)
             for one in bound:
                 for listener in one.listeners:
+                    listener.listen()
                     server.add(listener, name=one.name)
             self.is_serving = True
             first = bound[0].listeners[0]
@@ -365,7 +366,7 @@ class Node:
         bound: list[BoundListener] = []
         try:
             for one in self.settings.listeners.bound:
-                listeners = await self._listen(one.host, one.port)
+                listeners = await self._listen(one.host, one.port, accepts=False)
                 told = advertised.get(one.name, one)
                 bound.append(BoundListener(one.name, listeners, _told_host(told.host), told.port or listeners[0].port))
         except OSError as error:
@@ -376,14 +377,17 @@ class Node:
             log.warning("clients of other machines can connect, and nothing asks who they are: there is no TLS or SASL")
         return bound
 
-    async def _listen(self, host: str | None, port: int) -> list[Listener]:
-        """Listen on one address, or for localhost on both of its addresses if there are two."""
+    async def _listen(self, host: str | None, port: int, *, accepts: bool = True) -> list[Listener]:
+        """Listen on one address, or for localhost on both of its addresses if there are two; without `accepts` the
+        addresses are only bound.
+        """
         server = self.settings.server
         listen = partial(
             self.env.listen,
             backlog=server.socket_listen_backlog_size,
             buffers=Buffers(server.socket_send_buffer_bytes, server.socket_receive_buffer_bytes),
             busy_poll_us=self.settings.limits.kbroker_busy_poll_us,
+            accepts=accepts,
         )
         if host != LOCALHOST:
             return [await listen(host or "", port)]

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,35 @@ def test_a_taken_port_is_one_clear_line(tmp_path: Path) -> None:
         errors = broker.stop_and_read_errors()
     assert f"127.0.0.1:{port}" in errors
     assert "Traceback" not in errors
+
+
+def test_connections_are_refused_until_the_logs_are_recovered(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker, broker.client() as client:
+        create(client, "t")
+        produce(client, "t", b"one")
+        address = broker.host, broker.port
+        broker.stop(signal.SIGKILL)
+    checkpoint = tmp_path / "data" / "t-0" / "leader-epoch-checkpoint"
+    checkpoint.unlink(missing_ok=True)
+    os.mkfifo(checkpoint)  # recovery waits for a writer, as for a disk that does not answer
+    with ExitStack() as started:
+        recovering = started.push(BrokerProcess(tmp_path / "data", listen=f"127.0.0.1:{address[1]}"))
+        while not _holds(recovering.process.pid, "__cluster_metadata-0"):  # the address is bound before that
+            assert recovering.process.poll() is None
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address)
+        other = started.push(BrokerProcess(tmp_path / "other", listen=f"127.0.0.1:{address[1]}"))
+        assert other.process.wait(timeout=20) == 1
+        assert f"127.0.0.1:{address[1]}" in other.stop_and_read_errors()
+
+
+def _holds(process: int, path: str) -> bool:
+    """Whether a process has a file open."""
+    for descriptor in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            if path in os.readlink(descriptor):
+                return True
+    return False
 
 
 @pytest.mark.parametrize(

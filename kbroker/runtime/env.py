@@ -118,10 +118,17 @@ class RealEnv:
         backlog: int,
         buffers: Buffers = DEFAULT_BUFFERS,
         busy_poll_us: int = DEFAULT_BUSY_POLL_US,
+        accepts: bool = True,
     ) -> net.SocketListener:
         busy_poll = net.BusyPoll(window_ns=busy_poll_us * 1000, now_ns=self.now_ns) if busy_poll_us else None
         return await net.listen(
-            host, port, backlog=backlog, buffers=buffers, run_blocking=self.run_blocking, busy_poll=busy_poll
+            host,
+            port,
+            backlog=backlog,
+            buffers=buffers,
+            run_blocking=self.run_blocking,
+            busy_poll=busy_poll,
+            accepts=accepts,
         )
 
     async def connect(self, host: str, port: int) -> net.SocketStream:

@@ -356,14 +356,20 @@ class SocketListener:
     """A listening socket; see `kbroker.runtime.net_ports.Listener`."""
 
     def __init__(
-        self, listening: socket.socket, *, run_blocking: RunBlocking, busy_poll: BusyPoll | None = None
+        self, bound: socket.socket, *, backlog: int, run_blocking: RunBlocking, busy_poll: BusyPoll | None = None
     ) -> None:
-        listening.setblocking(False)
-        self._socket = listening
+        bound.setblocking(False)
+        self._socket = bound
+        self._backlog = backlog
         self._run_blocking = run_blocking
         self._busy_poll = busy_poll
         self._peers = ClosedPeers()
-        self.host, self.port = listening.getsockname()[:2]
+        self.host, self.port = bound.getsockname()[:2]
+
+    def listen(self) -> None:
+        # Accepted sockets inherit this. Without it their TIME_WAIT would keep the next broker from binding.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.listen(self._backlog)
 
     async def accept(self) -> SocketStream:
         while True:
@@ -399,6 +405,7 @@ async def listen(
     buffers: Buffers,
     run_blocking: RunBlocking,
     busy_poll: BusyPoll | None = None,
+    accepts: bool = True,
 ) -> SocketListener:
     """Bind and listen; see `kbroker.runtime.net_ports.Env.listen`."""
     found = await trio.socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -408,35 +415,45 @@ async def listen(
     failure: OSError | None = None
     for family, kind, protocol, _name, address in found:
         try:
-            listening = _listening(family, kind, protocol, address, backlog=backlog, buffers=buffers, every=not host)
+            bound = _bound(family, kind, protocol, address, buffers=buffers, every=not host)
+            listener = SocketListener(bound, backlog=backlog, run_blocking=run_blocking, busy_poll=busy_poll)
+            if accepts:
+                listener.listen()
         except OSError as error:
             failure = error
             if error.errno not in _NO_SUCH_FAMILY:
                 raise
         else:
-            return SocketListener(listening, run_blocking=run_blocking, busy_poll=busy_poll)
+            return listener
     raise failure or OSError(errno.EADDRNOTAVAIL, f"{host} has no address")
 
 
-def _listening(
-    family: int, kind: int, protocol: int, address: object, *, backlog: int, buffers: Buffers, every: bool
-) -> socket.socket:
-    listening = socket.socket(family, kind, protocol)
+def _bound(family: int, kind: int, protocol: int, address: Any, *, buffers: Buffers, every: bool) -> socket.socket:
+    """A socket that has the address for itself and refuses connections until it listens."""
+    bound = socket.socket(family, kind, protocol)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if every else 1)
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if every else 1)
         # Accepted sockets inherit both sizes. A size that is set is fixed; the system adapts one that is not.
         if buffers.send_bytes != -1:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffers.send_bytes)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffers.send_bytes)
         if buffers.receive_bytes != -1:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffers.receive_bytes)
-        listening.bind(address)  # type: ignore[arg-type]  # as getaddrinfo gave it
-        listening.listen(backlog)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffers.receive_bytes)
+        if not address[1]:
+            bound.bind(address)
+            return bound
+        # SO_REUSEADDR gets past the TIME_WAIT of earlier connections, but lets any number of sockets bind that do not
+        # listen. So this one listens for a moment, which fails if another one does, and gives the option up: from then
+        # on Linux refuses the address to every other socket.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen(0)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        bound.shutdown(socket.SHUT_RDWR)
     except OSError:
-        listening.close()
+        bound.close()
         raise
-    return listening
+    return bound
 
 
 async def connect(host: str, port: int, *, run_blocking: RunBlocking) -> SocketStream:

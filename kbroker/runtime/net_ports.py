@@ -123,10 +123,14 @@ class Stream(Protocol):
 
 
 class Listener(Protocol):
-    """A bound address that accepts connections."""
+    """A bound address. It refuses connections until it listens."""
 
     host: str
     port: int
+
+    def listen(self) -> None:
+        """Begin to take connections. OSError if that is impossible."""
+        ...
 
     async def accept(self) -> Stream:
         """The next connection.
@@ -186,9 +190,12 @@ class Env(Clock, Protocol):
         backlog: int,
         buffers: Buffers = DEFAULT_BUFFERS,
         busy_poll_us: int = DEFAULT_BUSY_POLL_US,
+        accepts: bool = True,
     ) -> Listener:
         """Bind and listen; port 0 takes a free one, "" as host every address. OSError if that is impossible.
 
+        Without `accepts` the address is only bound: no other process can take it, and connections are refused until
+        `Listener.listen`.
         busy_poll_us is how long a connection may look for its next request before it sleeps; 0 is not at all.
         """
         ...

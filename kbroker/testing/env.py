@@ -57,10 +57,11 @@ class MemoryEnv:
         backlog: int,
         buffers: Buffers = DEFAULT_BUFFERS,
         busy_poll_us: int = DEFAULT_BUSY_POLL_US,
+        accepts: bool = True,
     ) -> MemoryListener:
         assert busy_poll_us >= 0  # and nothing more: here nothing sleeps
         assert buffers == DEFAULT_BUFFERS, "a pipe has one size"
-        return await self.network.listen(host, port, backlog=backlog)
+        return await self.network.listen(host, port, backlog=backlog, accepts=accepts)
 
     async def connect(self, host: str, port: int) -> MemoryStream:
         return await self.network.connect(host, port)

@@ -121,8 +121,12 @@ class MemoryListener:
     def __init__(self, network: MemoryNetwork, host: str, port: int) -> None:
         self.host = host
         self.port = port
+        self.is_listening = False
         self._network = network
         self._put, self._get = trio.open_memory_channel[MemoryStream](1024)
+
+    def listen(self) -> None:
+        self.is_listening = True
 
     async def accept(self) -> MemoryStream:
         return await self._get.receive()
@@ -144,7 +148,7 @@ class MemoryNetwork:
     def __init__(self) -> None:
         self.listeners: dict[tuple[str, int], MemoryListener] = {}
 
-    async def listen(self, host: str, port: int, *, backlog: int) -> MemoryListener:
+    async def listen(self, host: str, port: int, *, backlog: int, accepts: bool = True) -> MemoryListener:
         """See `kbroker.runtime.net_ports.Env.listen`; the backlog is not bounded by what is asked for."""
         assert backlog > 0
         while not port or (host, port) in self.listeners:
@@ -152,12 +156,13 @@ class MemoryNetwork:
                 raise OSError(errno.EADDRINUSE, f"{host}:{port} is taken")
             port = next(free for free in range(_FIRST_FREE_PORT, 2**16) if (host, free) not in self.listeners)
         listener = self.listeners[host, port] = MemoryListener(self, host, port)
+        listener.is_listening = accepts
         return listener
 
     async def connect(self, host: str, port: int) -> MemoryStream:
         """See `kbroker.runtime.net_ports.Env.connect`."""
         listener = self.listeners.get((host, port))
-        if listener is None:
+        if listener is None or not listener.is_listening:
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens at {host}:{port}")
         client, server = stream_pair()
         listener.offer(server)

@@ -250,6 +250,37 @@ async def test_a_port_that_is_taken_is_refused(env: Env) -> None:
     listener.close()
 
 
+async def test_a_bound_port_refuses_connections_until_it_listens(env: Env) -> None:
+    for port in (0, 23_911):
+        listener = await env.listen("127.0.0.1", port, backlog=5, accepts=False)
+        with pytest.raises(ConnectionRefusedError):
+            await env.connect("127.0.0.1", listener.port)
+        listener.listen()
+        client = await env.connect("127.0.0.1", listener.port)
+        for one in (client, await listener.accept(), listener):
+            one.close()
+
+
+async def test_a_bound_port_is_taken_before_it_listens(env: Env) -> None:
+    for port in (0, 23_912):
+        listener = await env.listen("127.0.0.1", port, backlog=5, accepts=False)
+        for accepts in (False, True):
+            with pytest.raises(OSError, match=r"taken|in use"):
+                await env.listen("127.0.0.1", listener.port, backlog=5, accepts=accepts)
+        listener.close()
+
+
+async def test_a_port_of_recent_connections_can_be_bound() -> None:
+    env, port = RealEnv(), 23_913
+    for _ in range(2):
+        listener = await env.listen("127.0.0.1", port, backlog=5, accepts=False)
+        listener.listen()
+        client = await env.connect("127.0.0.1", port)
+        server = await listener.accept()
+        for one in (server, client, listener):  # the side that closes first is left with TIME_WAIT
+            one.close()
+
+
 async def test_no_host_means_every_address() -> None:
     env = RealEnv()
     listener = await env.listen("", 0, backlog=5)
