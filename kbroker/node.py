@@ -33,11 +33,12 @@ from kbroker.config.listeners import is_loopback
 from kbroker.config.rules import ConfigRules, topic_warnings
 from kbroker.config.server import connections_by_address
 from kbroker.controller.from_settings import controller_settings, metadata_log_config
+from kbroker.controller.removed_topics import removed_topics
 from kbroker.controller.tasks import ControllerClient, open_controller
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import TOPIC_RESOURCE, Endpoint, Image
-from kbroker.metadata.names import CLUSTER_METADATA_TOPIC, is_internal
+from kbroker.metadata.names import is_internal
 from kbroker.replication.replicas import Replicas
 from kbroker.runtime import log as logs
 from kbroker.runtime.disk import raise_descriptor_limit
@@ -238,6 +239,7 @@ class Node:
             on_failure=self._on_directory_failure,
             report=log.warning,
             jitter_ms=lambda bound: env.random.randrange(bound) if bound > 0 else 0,
+            begins=False,
         )
 
     def _on_directory_failure(self, error: OSError) -> None:
@@ -262,7 +264,6 @@ class Node:
         cluster_id = directory.identity.cluster_id
         if self._new_cluster_id not in (None, cluster_id):
             log.warning("the data directory keeps its cluster's id", cluster_id=cluster_id, asked=self._new_cluster_id)
-        await env.run_blocking(_refuse_logs_without_metadata, directory)
         controller = await open_controller(
             env,
             directory.path,
@@ -270,12 +271,22 @@ class Node:
             rules=ConfigRules(settings),
             config=metadata_log_config(settings),
             clean_shutdown=directory.was_clean,
+            may_be_empty=not directory.was_used,
+            on_loaded=directory.begin,
         )
+        if not directory.was_used:
+            # Also shows the next start that there has to be a metadata log.
+            await env.run_blocking(directory.write_recovery_points)
         refuse_tiered_topics_without_system(controller.image, settings.tier)
         replicas = Replicas(
             env=env, directory=directory, broker_id=settings.node_id, settings=settings, image=controller.image
         )
-        await env.run_blocking(replicas.load)
+        find_removed = partial(removed_topics, directory.path, disk=env.disk, report=log.warning)
+        await env.run_blocking(replicas.load, find_removed)
+        if directory.stray_count:
+            log.warning(
+                "stray directories are kept; restore their metadata, or remove them", directories=directory.stray_count
+            )
         _refuse_failed(directory)
         broker = Broker(
             env=env, settings=replicas.settings, cluster_id=cluster_id, replicas=replicas, controller=controller
@@ -407,19 +418,6 @@ class Node:
         )
         await controller.unfence_broker()
         return epoch
-
-
-def _refuse_logs_without_metadata(directory: LogDirectory) -> None:
-    """Not to take logs for those of deleted topics just because somebody removed the log that knows the topics.
-
-    Errors  NodeFailed
-    """
-    stored = directory.stored_partitions()
-    if stored and (CLUSTER_METADATA_TOPIC, 0) not in stored:
-        raise NodeFailed(
-            f"{directory.path} holds {len(stored)} partitions but no {CLUSTER_METADATA_TOPIC}-0, which says whose they "
-            "are; put that directory back, or begin with an empty one"
-        )
 
 
 def _refuse_failed(directory: LogDirectory) -> None:

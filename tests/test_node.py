@@ -140,8 +140,28 @@ def test_logs_without_the_metadata_that_knows_them_are_not_touched(tmp_path: Pat
     shutil.move(data / "__cluster_metadata-0", tmp_path / "kept")
     code, errors = serve_and_fail(data)
     assert code == 1
-    assert "holds 1 partitions but no __cluster_metadata-0" in errors
+    assert f"{data}/__cluster_metadata-0 is missing" in errors
     assert "Traceback" not in errors
+    shutil.move(tmp_path / "kept", data / "__cluster_metadata-0")
+    with BrokerProcess(data) as broker, broker.client() as client:
+        assert consume(client, "t") == [b"one"]
+
+
+def test_d14_an_empty_metadata_log_refuses_the_start_in_one_line(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with BrokerProcess(data) as broker, broker.client() as client:
+        create(client, "t")
+        produce(client, "t", b"one")
+        broker.stop(signal.SIGKILL)
+    shutil.copytree(data / "__cluster_metadata-0", tmp_path / "kept")
+    for path in (data / "__cluster_metadata-0").iterdir():
+        path.unlink()
+    code, errors = serve_and_fail(data)
+    assert code == 1
+    assert "__cluster_metadata-0 holds no records" in errors
+    assert "restore __cluster_metadata-0 from a backup" in errors
+    assert "Traceback" not in errors
+    shutil.rmtree(data / "__cluster_metadata-0")
     shutil.move(tmp_path / "kept", data / "__cluster_metadata-0")
     with BrokerProcess(data) as broker, broker.client() as client:
         assert consume(client, "t") == [b"one"]

@@ -17,12 +17,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 import trio
 
 from kbroker.broker.metadata_topic import OwnMetadataTopic
 from kbroker.config.tier import TierSettings
+from kbroker.controller.removed_topics import removed_topics
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import TOPIC_RESOURCE, Image
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC, is_tierable
@@ -130,6 +133,7 @@ class Tier:
         self._workers: Workers | None = None
         self._nursery: trio.Nursery | None = None
         self._changed = trio.Event()
+        self._removed: set[UUID] = set()
         self._is_running = False
 
     # --- what others ask ----------------------------------------------------------------------------------------------
@@ -187,6 +191,8 @@ class Tier:
     def on_image(self, image: Image, delta: Delta) -> None:
         """Follow the metadata, in the tier's own time."""
         self._changed.set()
+        if self.manager is not None:
+            self._removed.update(topic.id for topic in delta.deleted_topics)
         if self._is_running or self._nursery is None:
             return
         if (delta.changed_configs or delta.created_topics or delta.features_changed) and self._is_wanted(image):
@@ -274,7 +280,8 @@ class Tier:
             tiered, new = [one.key for one in held], [one.key for one in held if one.remote is None]
             if image.metadata_version < LOWEST_METADATA_VERSION:
                 tiered = []
-            await manager.on_change(tiered, topic_ids=image.topics_by_id)
+            removed, self._removed = self._removed, set()
+            await manager.on_change(tiered, topic_ids=image.topics_by_id, removed=removed)
             self._broker.purgatory.wake_many(new)
             task_status.started()
             task_status = trio.TASK_STATUS_IGNORED
@@ -371,6 +378,7 @@ class Tier:
             broker_id=broker.node_id,
             directory=directory,
             run=self._run_copying,
+            find_removed=partial(removed_topics, directory, disk=env.disk, report=log.warning),
         )
         quota = self.manager.fetch_quota
         self.reader = RemoteReader(env, tier, storage=storage, metadata=metadata, indexes=indexes, quota=quota)

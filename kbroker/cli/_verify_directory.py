@@ -37,9 +37,9 @@ from kbroker.storage.checkpoint import (
     parse_offsets,
     read_file,
 )
+from kbroker.storage.directory_names import CLEAN_SHUTDOWN, LOCK, STRAY
 from kbroker.storage.identity import META_PROPERTIES, PARTITION_METADATA, DirectoryIdentity, parse_identity
 from kbroker.storage.loader import offset_of
-from kbroker.storage.log_directory import CLEAN_SHUTDOWN, LOCK
 from kbroker.storage.segment import LOG_SUFFIX
 from kbroker.storage.verifying import Progress
 from kbroker.tiered import local, registry
@@ -52,7 +52,7 @@ _OF_THE_TIER: Final = (registry.FILE_NAME, "remote-log-index-cache", local.INSID
 """The second holds copies of what is in the tier, each of which is checked when it is used; the third is the tier."""
 _KNOWN: Final = frozenset({*CHECKPOINTS, *_OTHERS, *_OF_THE_TIER})
 _PARTITION: Final = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
-_PASSING: Final = re.compile(r"\S+\.[0-9a-f]{32}-(delete|future|stray)|.*\.tmp")
+_PASSING: Final = re.compile(r"\S+\.[0-9a-f]{32}-(delete|future)|.*\.tmp")
 _NO_DIRECTORY: Final = frozenset({MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY, LOST_DIRECTORY})
 
 
@@ -122,6 +122,8 @@ class DirectoryCheck:
                 self._report.hint(
                     path, "is left of a change that was interrupted; the next start removes or finishes it"
                 )
+            elif STRAY.fullmatch(name):
+                self._report.hint(path, "is a stray: a start did not find it in the metadata; it is kept, and not read")
             elif name not in _KNOWN and path not in paths.values():
                 self._report.add(path, "is nothing of a broker's")
 

@@ -126,15 +126,18 @@ class MetadataLog:
         config: MetadataLogConfig,
         timestamp_ms: int,
         clean_shutdown: bool = False,
+        may_be_empty: bool = True,
         report: Report,
     ) -> tuple[MetadataLog, Image]:
         """Open the log under a log directory, made if absent, and replay it: the newest whole snapshot, then what
-        follows.
+        follows. `may_be_empty` is False where a broker has run before, which leaves at least its first records here.
 
         Raises UnusableMetadata when what is there cannot be trusted or understood, OSError from the disk.
         """
         directory = f"{root}/{DIRECTORY}"
         if not disk.exists(directory):
+            if not may_be_empty:
+                raise _lost(root, "is missing")
             disk.make_directory(directory)
             disk.sync_directory(root)
         if not disk.exists(f"{directory}/{_PARTITION_METADATA}"):
@@ -144,8 +147,7 @@ class MetadataLog:
         quorum_epoch = _read_quorum_epoch(disk, directory, node_id)
         snapshot_ids = snapshots.snapshot_ids(names)
         builder, snapshot = _newest_snapshot(disk, directory, snapshot_ids, report)
-        logs = [name for name in names if name.endswith(_LOG_SUFFIX)]
-        segments = [LogSegment(int(name.removesuffix(_LOG_SUFFIX)), f"{directory}/{name}") for name in logs]
+        segments = log_segments(directory, names)
         _check_reach(directory, segments, snapshot)
         replay = Replay(
             disk,
@@ -158,6 +160,10 @@ class MetadataLog:
             for record in records.batch_records(batch):
                 builder.replay(record)
         end = replay.end
+        epoch = max(end.epoch, snapshot.epoch)
+        image = builder.build(offset=max(end.end_offset, snapshot.end_offset) - 1, epoch=epoch)
+        if not may_be_empty and not image.metadata_version:
+            raise _lost(root, "holds no records")
         if end.torn_at is not None:
             path, position = end.torn_at
             report(f"{path} ends in an unfinished batch at byte {position}; nobody was told of it, and it is cut")
@@ -166,7 +172,6 @@ class MetadataLog:
         )
         if log.log_end_offset < snapshot.end_offset:
             log.truncate_fully_and_start_at(snapshot.end_offset)
-        epoch = max(end.epoch, snapshot.epoch)
         metadata_log = cls(
             log,
             node_id=node_id,
@@ -176,7 +181,8 @@ class MetadataLog:
             bytes_since_snapshot=replay.size,
             last_timestamp_ms=end.timestamp_ms,
         )
-        return metadata_log, builder.build(offset=log.log_end_offset - 1, epoch=epoch)
+        assert image.end_offset == log.log_end_offset, f"{image.end_offset=}, {log.log_end_offset=}"
+        return metadata_log, image
 
     def begin_epoch(self, image: Image, *, timestamp_ms: int, bootstrap: str | None = None) -> Image:
         """Become the leader of the next epoch: quorum-state, LeaderChange, and what an empty or interrupted log needs.
@@ -326,6 +332,19 @@ class MetadataLog:
 
 
 # -- pieces of loading
+
+
+def log_segments(directory: str, names: list[str]) -> list[LogSegment]:
+    """The segments among a directory's names, which are sorted."""
+    logs = [name for name in names if name.endswith(_LOG_SUFFIX)]
+    return [LogSegment(int(name.removesuffix(_LOG_SUFFIX)), f"{directory}/{name}") for name in logs]
+
+
+def _lost(root: str, what: str) -> UnusableMetadata:
+    return UnusableMetadata(
+        f"{root}/{DIRECTORY} {what}, but a broker has used {root} before; restore {DIRECTORY} from a backup, or move "
+        f"{root} away to begin an empty cluster"
+    )
 
 
 def _without_leftovers(disk: Disk, directory: str) -> list[str]:

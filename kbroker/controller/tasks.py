@@ -362,14 +362,18 @@ async def open_controller(
     rules: ConfigRules,
     config: MetadataLogConfig | None = None,
     clean_shutdown: bool = False,
+    may_be_empty: bool = True,
+    on_loaded: Callable[[], None] = lambda: None,
 ) -> ControllerClient:
     """Load the metadata log under a log directory, formatted first if it is new, and begin this process's epoch.
 
+    on_loaded is called, in a thread, when the log is known to be whole and before the epoch begins.
     Raises UnusableMetadata when the log cannot be trusted or understood; OSError.
     """
 
     def load() -> tuple[MetadataLog, Image]:
-        write_bootstrap(root, disk=env.disk, timestamp_ms=env.timestamp_ms())
+        if may_be_empty:
+            write_bootstrap(root, disk=env.disk, timestamp_ms=env.timestamp_ms())
         metadata_log, image = MetadataLog.load(
             root,
             disk=env.disk,
@@ -377,8 +381,10 @@ async def open_controller(
             config=config or MetadataLogConfig(),
             timestamp_ms=env.timestamp_ms(),
             clean_shutdown=clean_shutdown,
+            may_be_empty=may_be_empty,
             report=log.warning,
         )
+        on_loaded()
         bootstrap = f"{root}/{snapshots.BOOTSTRAP_FILE}"
         return metadata_log, metadata_log.begin_epoch(image, timestamp_ms=env.timestamp_ms(), bootstrap=bootstrap)
 

@@ -4,14 +4,22 @@ Theory of operation: an image comes with what changed. New partitions get a dire
 changed settings reach the logs, deleted partitions stop serving at once while their files go later. What touches the
 disk is done by the methods that say "Blocking", in a thread; what handlers see is switched by `apply`, in the loop.
 
+Strays. A start may find the directory of a partition that the image does not place here. If the metadata log has a
+RemoveTopicRecord for the topic's id, a crash interrupted the deletion, and the start finishes it. Anything else may be
+the only copy of data whose metadata were lost: an older backup was restored, the log was cut, somebody renamed the
+directory. Such a directory is a stray: it is renamed, kept and never loaded. Apache Kafka makes strays of interrupted
+deletions too, whose space an operator then has to free; the record is proof enough to do better. No proof is expected
+for a partition that moved to another broker, so what a crash left of it is a stray, as in Kafka.
+
 Source  LogManager and ReplicaManager of Apache Kafka 4.3.1
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from typing import Final
 from uuid import UUID
 
 from kbroker.config import Settings
@@ -25,6 +33,8 @@ from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.log_directory import LogDirectory
 from wire.errors import KafkaError
+
+MAX_LOGGED_STRAYS: Final = 20
 
 log = logger(__name__)
 
@@ -53,9 +63,10 @@ class Replicas:
 
     # Start and end
 
-    def load(self) -> None:
-        """Open every partition that the metadata places here, and take away the files of those it does not. Blocking.
+    def load(self, removed_topics: Callable[[], Container[UUID]]) -> None:
+        """Open every partition that the metadata places here, and put away the directories of all others. Blocking.
 
+        `removed_topics` gives the topics that the metadata log says were removed. It is called only if needed.
         Errors  OSError, KAFKA_STORAGE_ERROR
         """
         expected = {
@@ -64,14 +75,14 @@ class Replicas:
             for index, partition in topic.partitions.items()
             if self.broker_id in partition.replicas
         }
-        for topic, index in self.directory.stored_partitions():
-            wanted = expected.get((topic, index))
-            if topic == CLUSTER_METADATA_TOPIC:
-                continue
-            if wanted is None or self.directory.stored_topic_id(topic, index) not in (None, wanted.id):
-                # A deletion that a crash interrupted: the metadata, which is synced first, knows no such topic.
-                log.warning("removing the files of a topic that was deleted", topic=topic, partition=index)
-                self._delete(topic, index, delay_ms=0)
+        unexpected: list[tuple[TopicPartition, UUID | None]] = []
+        for key in self.directory.stored_partitions():
+            wanted = expected.get(key)
+            stored_id = None if key[0] == CLUSTER_METADATA_TOPIC else self.directory.stored_topic_id(*key)
+            if key[0] != CLUSTER_METADATA_TOPIC and (wanted is None or stored_id not in (None, wanted.id)):
+                unexpected.append((key, stored_id))
+        if unexpected:
+            self._put_away(unexpected, removed_topics())
         stored = set(self.directory.stored_partitions())
         self.directory.forget_earlier([key for key in expected if key not in stored])
         opened = self._open_all([(name, index, topic.id) for (name, index), topic in expected.items()], self._image)
@@ -187,6 +198,22 @@ class Replicas:
         self.directory.write_high_watermarks(self.high_watermarks())
 
     # Pieces
+
+    def _put_away(self, unexpected: list[tuple[TopicPartition, UUID | None]], removed: Container[UUID]) -> None:
+        """Delete what belongs to removed topics; the rest becomes strays."""
+        strays = 0
+        for (topic, index), topic_id in unexpected:
+            if topic_id is not None and topic_id in removed:
+                log.info("finishing the deletion of a partition", topic=topic, partition=index)
+                self._delete(topic, index, delay_ms=0)
+                continue
+            name = self.directory.set_aside(topic, index, unique_id=self._env.new_uuid())
+            strays += 1
+            if strays <= MAX_LOGGED_STRAYS:
+                log.warning("a directory that the metadata do not list is kept as a stray", directory=name)
+        if strays > MAX_LOGGED_STRAYS:
+            log.warning("more directories are kept as strays", directories=strays - MAX_LOGGED_STRAYS)
+        self.directory.sync_partition_names()
 
     def _delete(self, topic: str, index: int, *, delay_ms: int) -> None:
         unique_id, now_ms = self._env.new_uuid(), self._env.now_ms()

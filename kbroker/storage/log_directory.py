@@ -8,23 +8,25 @@
     replication-offset-checkpoint        the high_watermarks
     <topic>-<partition>/                 a log, with partition.metadata (the topic's id) and leader-epoch-checkpoint
     <topic>-<partition>.<32 hex>-delete/ one that is being deleted
+    <topic>-<partition>.<32 hex>-stray/  one that the metadata does not list; it is kept and never loaded
 
 Everything here blocks. A malformed checkpoint is no reason to refuse the directory: the recovery point and the log
 start then count as 0, which means a longer recovery, and the high_watermarks as unknown, so that they rise from the
 start again.
 
-Source  LogManager, MetaProperties, PartitionMetadataFile, CleanShutdownFileHandler of Apache Kafka 4.3.1
+The node opens a directory without beginning, and begins once the metadata is known to be whole: a refused start leaves
+a directory that was used before as it was.
+
+Source  LogManager, LocalLog, MetaProperties, PartitionMetadataFile, CleanShutdownFileHandler of Apache Kafka 4.3.1
 """
 
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from typing import Final
 
 from kbroker.runtime.ports import Disk, File
 from kbroker.storage.checkpoint import (
@@ -36,6 +38,16 @@ from kbroker.storage.checkpoint import (
     read_file,
     read_offsets,
     write_atomically,
+)
+from kbroker.storage.directory_names import (
+    CLEAN_SHUTDOWN,
+    DELETED,
+    LOCK,
+    PARTITION,
+    STRAY,
+    deleted_name,
+    is_trace_of_use,
+    stray_name,
 )
 from kbroker.storage.doomed import Doomed
 from kbroker.storage.durable import sync_names
@@ -56,20 +68,6 @@ from kbroker.storage.plans import DirectoryState
 from wire.errors import ErrorCode, KafkaError
 from wire.types import uuid_to_text
 
-LOCK: Final = ".lock"
-CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
-MAX_NAME_BYTES: Final = 255
-_DELETED: Final = re.compile(r"\S+-\d+\.[0-9a-f]{32}-delete|\S+\.[0-9a-f]{32}-delete")
-_PARTITION: Final = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
-
-
-def deleted_name(topic: str, partition: int, unique_id: uuid.UUID) -> str:
-    """The name of a partition's directory that is being deleted; the topic's is cut where a file name would be too
-    long.
-    """
-    suffix = f"-{partition}.{unique_id.hex}-delete"
-    return topic[: MAX_NAME_BYTES - len(suffix)] + suffix
-
 
 class LogDirectory:
     """See the module's text; made by `LogDirectory.open`.
@@ -77,7 +75,8 @@ class LogDirectory:
     Shape  logs maps (topic, partition) to the logs that are open; high_watermarks and log_starts are what the
            checkpoints said
     Note   was_clean: the last broker here stopped properly; previous_broker_epoch is what it left in the marker, -1 if
-           nothing
+           nothing; was_used: a broker has run here, so there must be a metadata log; stray_count is the number of stray
+           directories
     """
 
     def __init__(
@@ -99,6 +98,8 @@ class LogDirectory:
         self.logs: dict[TopicPartition, Log] = {}
         self.was_clean = False
         self.previous_broker_epoch = -1
+        self.was_used = False
+        self.stray_count = 0
         self.recovery_points: dict[TopicPartition, int] = {}
         self.log_starts: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
@@ -123,8 +124,10 @@ class LogDirectory:
         on_failure: Callable[[OSError], None] | None = None,
         report: Callable[[str], None] = ignore,
         jitter_ms: Callable[[int], int] = no_jitter,
+        begins: bool = True,
     ) -> LogDirectory:
-        """Take the directory for this node, formatting it if it is new. The clean-shutdown marker is consumed.
+        """Take the directory for this node, formatting it if it is new. Without `begins` the caller calls `begin`
+        before anything else is written.
 
         `cluster_id` None accepts the one that is there; a new directory then gets `new_cluster_id`, or a random one.
         Errors  KafkaError: KAFKA_STORAGE_ERROR when another broker runs here or the disk fails,
@@ -157,10 +160,15 @@ class LogDirectory:
                 jitter_ms=jitter_ms,
             )
             directory._read_checkpoints()
-            directory._take_clean_shutdown()
+            directory._read_clean_shutdown()
             # The process that died may have made partitions whose names are not durable yet.
             directory._has_unsynced_names = not directory.was_clean
-            directory._doomed = Doomed((0, name) for name in disk.list(path) if _DELETED.fullmatch(name))
+            names = disk.list(path)
+            directory._doomed = Doomed((0, name) for name in names if DELETED.fullmatch(name))
+            directory.stray_count = sum(STRAY.fullmatch(name) is not None for name in names)
+            directory.was_used = any(is_trace_of_use(name) for name in names)
+            if begins:
+                directory.begin()
         except OSError as error:
             lock.close()
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot use {path}: {error}") from error
@@ -191,8 +199,16 @@ class LogDirectory:
             )
         return identity
 
-    def _take_clean_shutdown(self) -> None:
-        """Read and remove the marker: from here on a death is an unclean stop, whatever the broker does next."""
+    def begin(self) -> None:
+        """Remove the clean-shutdown marker: from here on a death is an unclean stop, whatever the broker does next.
+
+        Errors  OSError
+        """
+        if self.was_clean:
+            self.disk.unlink(f"{self.path}/{CLEAN_SHUTDOWN}")
+            sync_names(self.disk, self.path)
+
+    def _read_clean_shutdown(self) -> None:
         path = f"{self.path}/{CLEAN_SHUTDOWN}"
         try:
             text = read_file(self.disk, path)
@@ -201,8 +217,6 @@ class LogDirectory:
         self.was_clean = True
         with suppress(ValueError, KeyError, TypeError):
             self.previous_broker_epoch = int(json.loads(text)["brokerEpoch"])
-        self.disk.unlink(path)
-        sync_names(self.disk, self.path)
 
     def _read_checkpoints(self) -> None:
         def read(name: str, consequence: str) -> dict[TopicPartition, int]:
@@ -227,7 +241,7 @@ class LogDirectory:
         """The partitions that have a directory here, open or not."""
         found = []
         for name in self.disk.list(self.path):
-            match = _PARTITION.fullmatch(name)
+            match = PARTITION.fullmatch(name)
             if match is not None:
                 found.append((match[1], int(match[2])))
         return found
@@ -324,6 +338,20 @@ class LogDirectory:
 
         Who deletes many does without `syncs_name` and calls `sync_partition_names` at the end.
         """
+        name = deleted_name(topic, partition, unique_id)
+        if self._rename(topic, partition, name):
+            self._doomed.add(now_ms + delay_ms, name)
+        if syncs_name:
+            self.sync_partition_names()
+
+    def set_aside(self, topic: str, partition: int, *, unique_id: uuid.UUID) -> str:
+        """Rename a partition's directory to that of a stray; the new name. `sync_partition_names` makes it durable."""
+        name = stray_name(topic, partition, unique_id)
+        self.stray_count += self._rename(topic, partition, name)
+        return name
+
+    def _rename(self, topic: str, partition: int, name: str) -> bool:
+        """Take a partition out of use and give its directory another name; False if there is no directory."""
         log = self.logs.pop((topic, partition), None)
         path = self.log_path(topic, partition)
         if log is not None:
@@ -333,17 +361,14 @@ class LogDirectory:
             self.files.forget_directory(path)
         for offsets in (self.recovery_points, self.log_starts, self.high_watermarks):
             offsets.pop((topic, partition), None)
-        name = deleted_name(topic, partition, unique_id)
         try:
             self.disk.rename(path, f"{self.path}/{name}")
         except FileNotFoundError:
-            return
+            return False
         except OSError as error:
-            raise self._failure(f"delete {path}", error) from error
+            raise self._failure(f"rename {path}", error) from error
         self._has_unsynced_names = True
-        self._doomed.add(now_ms + delay_ms, name)
-        if syncs_name:
-            self.sync_partition_names()
+        return True
 
     def remove_doomed(self, now_ms: int) -> int:
         """Remove the directories whose delay is over; how many went."""

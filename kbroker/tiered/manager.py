@@ -5,6 +5,10 @@ task that copies and one that expires (see tasks.py), and for each partition tha
 more, a task that deletes it all, which goes on after a restart until it is done (see registry.py). Nothing runs while
 nothing is tiered.
 
+Objects of a topic that the cluster's metadata do not list are deleted only if the topic is known to have been removed:
+by a change that this process saw, by a mark in the registry, or by the metadata log, which is searched once. Without
+that proof the metadata may be an old backup, and the objects the only copy of newer data: they stay, and are counted.
+
 Only one copy of a partition is made at once, and of all partitions together as many as there are copier threads;
 deletions have threads of their own, and reads as well (see remote_read.py), so that none of the three waits for
 another.
@@ -18,7 +22,7 @@ Source  KIP-405, KIP-950; RemoteLogManager of Apache Kafka 4.3.1
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 from uuid import UUID
@@ -52,6 +56,7 @@ log = logger(__name__)
 
 STOP_GRACE_MS: Final = 10_000
 RETRY_MS: Final = 1_000
+MAX_TOLD: Final = 5
 ROUNDS_AT_ONCE: Final = 32
 """So many begin before clients have their turn again: those of thousands of partitions are due at the same moment."""
 
@@ -75,8 +80,11 @@ class RemoteLogManager:
         broker_id: int,
         directory: str,
         run: Runner = run_here,
+        find_removed: Callable[[], Container[UUID]] = frozenset,
     ) -> None:
-        """`directory` is the data directory: what may be in the tier is written down there."""
+        """`directory` is the data directory: what may be in the tier is written down there. `find_removed` gives the
+        topics that the cluster's metadata log says were removed; it blocks.
+        """
         self.env = env
         self.copy_quota = _quota(_copy_limit(settings), env.now_ms())
         self.fetch_quota = _quota(_fetch_limit(settings), env.now_ms())
@@ -108,6 +116,10 @@ class RemoteLogManager:
         self._followed: set[TopicIdPartition] = set()
         self._wanted: frozenset[TopicPartition] = frozenset()
         self._topic_ids: Collection[UUID] | None = None
+        self._find_removed: Callable[[], Container[UUID]] | None = find_removed
+        self._removed: set[UUID] = set()
+        self._has_unmarked = False
+        self._kept: set[TopicIdPartition] = set()
         self._changed = trio.Event()
         self._unfinished: set[trio.CancelScope] = set()
         self._is_stopping = False
@@ -115,14 +127,18 @@ class RemoteLogManager:
 
     # What others tell it
 
-    async def on_change(self, tiered: Collection[TopicPartition], *, topic_ids: Collection[UUID]) -> None:
-        """Take over which partitions of this broker are tiered (all of them, led or not), and which topics there are.
+    async def on_change(
+        self, tiered: Collection[TopicPartition], *, topic_ids: Collection[UUID], removed: Iterable[UUID] = ()
+    ) -> None:
+        """Take over which partitions of this broker are tiered (all of them, led or not), which topics there are, and
+        which were removed since the last call.
 
         What of a partition has to happen follows from the settings of its log. One that is tiered no more loses what
         is in the tier if its topic is gone, or has remote.log.delete.on.disable. Returns at once; from then on each of
         these partitions has its `remote`.
         """
         self._wanted, self._topic_ids = frozenset(tiered), topic_ids
+        self._note_removed(removed)
         for key in self._wanted:
             running, partition = self._held.get(key), self.tools.partitions.find_partition(key)
             if partition is not None and partition.remote is None:
@@ -218,7 +234,8 @@ class RemoteLogManager:
     def _is_settled(self) -> bool:
         """Whether everything runs that should; what does not is tried again."""
         return self._is_stopping or (
-            self._wanted <= self._held.keys()
+            not (self._kept and self._find_removed)
+            and self._wanted <= self._held.keys()
             and all(self._is_current(key, running) for key, running in self._held.items())
         )
 
@@ -238,6 +255,7 @@ class RemoteLogManager:
             running = tasks.PartitionTasks(self, partition)
             self._held[partition.key] = running
             nursery.start_soon(self._look_after, running)
+        await self._learn_removed()
         for gone in sorted(self._registry.entries - self._deleting):
             if self._has_to_go(gone):
                 self._deleting.add(gone)
@@ -259,12 +277,60 @@ class RemoteLogManager:
         if running is not None and id_of(running.held.partition) == gone:
             return False  # its tasks end first
         if gone.topic_id not in self._topic_ids:
-            return True
+            return self._is_removed(gone.topic_id)
         partition = self.tools.partitions.find_partition(key)
         if key in self._wanted or partition is None or partition.topic_id != gone.topic_id:
             return False
         config = partition.log.config
         return not config.remote_storage_enable and config.remote_log_delete_on_disable
+
+    def _is_removed(self, topic_id: UUID) -> bool:
+        return topic_id in self._removed or topic_id in self._registry.removed
+
+    @property
+    def unknown_partitions(self) -> int:
+        """How many partitions of topics that the metadata do not list have objects that are kept."""
+        return len(self._kept)
+
+    async def _learn_removed(self) -> None:
+        """Find out which of the topics that do not exist were removed; the partitions of the others are kept."""
+        kept = self._unknown()
+        if kept and self._find_removed is not None:
+            try:
+                found = await self.env.run_blocking(self._find_removed)
+            except OSError as error:
+                log.warning("the metadata log cannot be searched for removed topics yet", error=error)
+            else:
+                self._find_removed = None
+                self._note_removed(one.topic_id for one in kept if one.topic_id in found)
+                kept = self._unknown()
+        if kept - self._kept and self._find_removed is None:
+            names = sorted({one.topic for one in kept})
+            log.warning(
+                "the tier has partitions of topics that the metadata do not list; their objects are kept",
+                partitions=len(kept),
+                topics=", ".join(names[:MAX_TOLD]) + (f" and {len(names) - MAX_TOLD} more" * (len(names) > MAX_TOLD)),
+            )
+        self._kept = kept
+        if self._has_unmarked:
+            self._has_unmarked = False
+            try:
+                await self._store_registry(gone=frozenset())
+            except OSError as error:
+                # Whatever is written next has the marks too, and the next start searches the metadata log again.
+                log.warning("cannot write down what is in the tier", file=self._registry.path, error=error)
+        held = {id_of(one.held.partition) for one in self._held.values()}
+        self._removed &= {one.topic_id for one in self._registry.entries | self._registering | held}
+
+    def _note_removed(self, topic_ids: Iterable[UUID]) -> None:
+        before = len(self._removed)
+        self._removed.update(topic_ids)
+        self._has_unmarked = self._has_unmarked or len(self._removed) > before
+
+    def _unknown(self) -> set[TopicIdPartition]:
+        assert self._topic_ids is not None
+        entries, known = self._registry.entries, self._topic_ids
+        return {one for one in entries if one.topic_id not in known and not self._is_removed(one.topic_id)}
 
     async def _follow(self, new: list[PartitionReader]) -> bool:
         """Follow the metadata of these partitions; False if that is to be tried again."""
@@ -313,8 +379,9 @@ class RemoteLogManager:
         async with self._registry_turn:
             # Who stands in line finds that somebody else has written its entry too.
             entries = (self._registry.entries | self._registering) - gone
-            if entries != self._registry.entries:
-                await self.env.run_blocking(self._registry.store, entries)
+            removed = (self._registry.removed | self._removed) & {one.topic_id for one in entries}
+            if (entries, removed) != (self._registry.entries, self._registry.removed):
+                await self.env.run_blocking(self._registry.store, entries, removed)
             self._registering -= entries
 
     async def _look_after(self, running: tasks.PartitionTasks) -> None:

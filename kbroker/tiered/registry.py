@@ -4,13 +4,17 @@ A deletion has to find what a deleted topic left in the tier, also when the brok
 topic, its log and its settings are long gone. So a partition is written down, durably, before anything of it is copied,
 and taken out when nothing of it is left. That asks nothing of the metadata manager, which may be anybody's.
 
+A topic that was removed is marked so. The mark is the proof that its objects may be deleted, and outlives the records
+of the cluster's metadata log. It takes the place of KIP-405's DELETE_PARTITION_MARKED.
+
 Blocking, through the injected disk. One writer at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final
+from uuid import UUID
 
 from kbroker.runtime.ports import Disk
 from kbroker.storage.checkpoint import read_file, write_atomically
@@ -18,33 +22,42 @@ from kbroker.tiered.api import TopicIdPartition
 from wire.types import uuid_from_text, uuid_to_text
 
 FILE_NAME: Final = "remote-partitions"
+_MARK: Final = "removed"
 
 
-def format_partitions(partitions: Iterable[TopicIdPartition]) -> str:
-    """The text of the file: version 0, the count, then `topic_id partition topic` lines."""
-    lines = [f"{uuid_to_text(one.topic_id)} {one.partition} {one.topic}" for one in sorted(partitions)]
+def format_partitions(partitions: Iterable[TopicIdPartition], removed: Container[UUID] = ()) -> str:
+    """The text of the file: version 0, the count, then `topic_id partition topic` lines, which end in ` removed` for
+    the topics of which that is known.
+    """
+    lines = [
+        f"{uuid_to_text(one.topic_id)} {one.partition} {one.topic}{f' {_MARK}' if one.topic_id in removed else ''}"
+        for one in sorted(partitions)
+    ]
     return "\n".join(["0", str(len(lines)), *lines]) + "\n"
 
 
-def parse_partitions(text: str) -> frozenset[TopicIdPartition]:
-    """The partitions in the text; ValueError if it is not such a text."""
+def parse_partitions(text: str) -> tuple[frozenset[TopicIdPartition], frozenset[UUID]]:
+    """The partitions in the text and the topics that were removed; ValueError if it is not such a text."""
     lines = text.splitlines()
     if len(lines) < 2 or lines[0] != "0" or not text.endswith("\n"):
         raise ValueError("it does not begin with version 0 and a count, or is cut short")
-    found = []
+    found, removed = [], set[UUID]()
     for line in lines[2:]:
         words = line.split(" ")
-        if len(words) != 3:
+        if len(words) not in (3, 4) or words[3:] not in ([], [_MARK]):
             raise ValueError(f"line {line!r}")
         found.append(TopicIdPartition(uuid_from_text(words[0]), words[2], int(words[1])))
+        if len(words) == 4:
+            removed.add(found[-1].topic_id)
     if len(found) != int(lines[1]):
         raise ValueError(f"{lines[1]} entries announced, {len(found)} found")
-    return frozenset(found)
+    return frozenset(found), frozenset(removed)
 
 
 class RemotePartitions:
     """The file and what it says.
 
+    Shape   removed are the topics of `entries` that are known to have been removed
     Errors  OSError from everything that touches the disk; ValueError from `load` where the file is none of ours
     """
 
@@ -52,6 +65,7 @@ class RemotePartitions:
         self._disk = disk
         self.path = f"{directory}/{FILE_NAME}"
         self.entries: frozenset[TopicIdPartition] = frozenset()
+        self.removed: frozenset[UUID] = frozenset()
 
     def load(self) -> None:
         """Read the file; a missing one is empty."""
@@ -59,10 +73,9 @@ class RemotePartitions:
             data = read_file(self._disk, self.path)
         except FileNotFoundError:
             return
-        self.entries = parse_partitions(data.decode())
+        self.entries, self.removed = parse_partitions(data.decode())
 
-    def store(self, entries: frozenset[TopicIdPartition]) -> None:
+    def store(self, entries: frozenset[TopicIdPartition], removed: frozenset[UUID]) -> None:
         """Replace the file, durably."""
-        if entries != self.entries:
-            write_atomically(self._disk, self.path, format_partitions(entries).encode())
-            self.entries = entries
+        write_atomically(self._disk, self.path, format_partitions(entries, removed).encode())
+        self.entries, self.removed = entries, removed

@@ -114,6 +114,13 @@ def _offline_directories(broker: Broker) -> Samples:
     return one(broker.replicas.directory.state.failure is not None)
 
 
+@of_broker(
+    GAUGE, "kbroker_stray_directories", "Partition directories that the metadata does not list, and that are kept."
+)
+def _stray_directories(broker: Broker) -> Samples:
+    return one(broker.replicas.directory.stray_count)
+
+
 @of_broker(GAUGE, "kbroker_short_of_space", "1 while the disk is nearly full and records are refused.")
 def _short_of_space(broker: Broker) -> Samples:
     return one(broker.replicas.directory.state.is_short_of_space)

@@ -235,6 +235,15 @@ def _expired_lookups(broker: Broker) -> Samples:
         yield (topic, str(index)), remote.counters.expired_lookups
 
 
+@of_broker(
+    GAUGE,
+    "kbroker_tier_unknown_partitions",
+    "Partitions with objects in the tier whose topics the metadata does not list; the objects are kept.",
+)
+def _unknown_partitions(broker: Broker) -> Samples:
+    return one(0 if broker.tier.manager is None else broker.tier.manager.unknown_partitions)
+
+
 # Caches, and what reads met
 
 

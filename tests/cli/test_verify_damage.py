@@ -114,6 +114,14 @@ def test_what_the_next_start_removes_is_no_finding(verify: Verify, stopped: Path
     assert f"{path}: note: is left of a change that was interrupted" in done.out
 
 
+def test_a_stray_directory_is_listed_and_no_finding(verify: Verify, stopped: Path) -> None:
+    path = stopped / f"{TOPIC}-7.0123456789abcdef0123456789abcdef-stray"
+    shutil.copytree(partition(stopped), path)
+    done = verify(stopped)
+    assert done.code == 0
+    assert f"{path}: note: is a stray" in done.out
+
+
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kbroker.runtime.disk import RealDisk, RealFile
+from kbroker.storage.directory_names import deleted_name, stray_name
 from kbroker.storage.identity import (
     format_identity,
     format_partition_metadata,
@@ -16,7 +17,7 @@ from kbroker.storage.identity import (
     parse_partition_metadata,
 )
 from kbroker.storage.log_config import LogConfig
-from kbroker.storage.log_directory import LogDirectory, deleted_name
+from kbroker.storage.log_directory import LogDirectory
 from tests.storage.logs import FailingDisk, fill, offsets
 from wire.errors import ErrorCode, KafkaError
 
@@ -238,9 +239,10 @@ def test_a_deletion_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None
 
 
 def test_the_name_of_a_deleted_partition_fits_into_a_file_name() -> None:
-    name = deleted_name("t" * 249, 12, uuid.UUID(int=1))
-    assert len(name) == 255
-    assert name.endswith(f"-12.{1:032x}-delete")
+    for named, suffix in ((deleted_name, "delete"), (stray_name, "stray")):
+        name = named("t" * 249, 12, uuid.UUID(int=1))
+        assert len(name) == 255
+        assert name.endswith(f"-12.{1:032x}-{suffix}")
 
 
 def test_d9_with_little_space_left_appends_are_refused_and_reading_goes_on(tmp_path: Path) -> None:

@@ -262,6 +262,7 @@ async def test_m12_a_topic_deleted_in_the_middle_of_a_copy_leaves_nothing(autoju
             if metadata.start_offset == 4:
                 site.delete_topic(orders)
                 site.manager._topic_ids = frozenset()
+                site.manager._removed.add(orders.topic_id)
                 site.manager._wanted = frozenset()
                 site.manager._changed.set()
             return super().copy_log_segment_data(metadata, data)

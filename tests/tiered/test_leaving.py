@@ -178,17 +178,76 @@ async def test_the_segments_of_a_deleted_topic_go_as_many_at_once_as_there_are_t
 
 
 async def test_m8_a_topic_deleted_just_before_the_broker_died_leaves_nothing(autojump_clock: MockClock) -> None:
-    """The metadata of the cluster knows the topic no more, and nobody told the tier."""
+    """The metadata log says that the topic was removed, and the tier did not hear of it."""
     site = Site()
-    site.append(site.add(), 20)
+    orders = site.add()
+    site.append(orders, 20)
     async with site.at_work():
         assert site.objects()
     site.close()
-    again = site.again()
+    again = site.again(removed=frozenset({orders.topic_id}))
     async with again.at_work():
         assert again.objects() == set()
         assert again.manager._registry.entries == frozenset()
         assert read_file(again.disk, again.manager._registry.path) == b"0\n0\n"
+
+
+async def test_objects_of_a_topic_that_the_metadata_never_knew_stay(autojump_clock: MockClock) -> None:
+    """The metadata may be an older backup; once they know the topic again all is as it was."""
+    site = Site()
+    orders = site.add()
+    site.append(orders, 20)
+    async with site.at_work():
+        before = site.objects()
+    site.close()
+    again = site.again(removed=frozenset({UUID(int=7)}))
+    async with again.at_work():
+        await again.rounds(3)
+        assert again.objects() == before
+        assert again.manager.unknown_partitions == 1
+    again.close()
+    restored = again.again()
+    orders = restored.add()
+    async with restored.at_work():
+        await restored.rounds()
+        assert restored.manager.unknown_partitions == 0
+        assert not restored.complaints(orders)
+
+
+async def test_a_metadata_log_that_cannot_be_searched_yet_is_searched_again(autojump_clock: MockClock) -> None:
+    site = Site()
+    orders = site.add()
+    site.append(orders, 20)
+    async with site.at_work():
+        assert site.objects()
+    site.close()
+    again = site.again()
+    answers = [OSError(24, "too many open files"), frozenset({orders.topic_id})]
+
+    def find_removed() -> frozenset[UUID]:
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    again.manager._find_removed = find_removed
+    async with again.at_work():
+        assert again.objects()
+        await again.rounds()
+        assert again.objects() == set()
+        assert not answers, "and no more than it has to be"
+
+
+async def test_a_topic_that_is_called_removed_is_not_taken_for_one(autojump_clock: MockClock) -> None:
+    site = Site()
+    site.append(site.add("removed"), 20)
+    async with site.at_work():
+        before = site.objects()
+    site.close()
+    again = site.again()
+    async with again.at_work():
+        await again.rounds()
+        assert again.objects() == before
 
 
 async def test_another_topic_of_the_same_name_has_nothing_to_do_with_the_deleted_one(

@@ -339,12 +339,21 @@ async def test_a_partition_is_written_down_before_anything_of_it_is_copied(autoj
 
 
 @pytest.mark.parametrize(
-    "text", ["", "1\n0\n", "0\n1\n", "0\n1\nabc\n", "0\n2\nAAAAAAAAAAAAAAAAAAAAAQ 0 t\n", "0\nx\n"]
+    "text",
+    [
+        "",
+        "1\n0\n",
+        "0\n1\n",
+        "0\n1\nabc\n",
+        "0\n2\nAAAAAAAAAAAAAAAAAAAAAQ 0 t\n",
+        "0\nx\n",
+        "0\n1\nAAAAAAAAAAAAAAAAAAAAAQ 0 t gone\n",
+    ],
 )
 def test_a_damaged_registry_is_told_apart_from_an_empty_one(text: str) -> None:
     with pytest.raises(ValueError):
         parse_partitions(text)
-    assert parse_partitions(format_partitions([])) == frozenset()
+    assert parse_partitions(format_partitions([])) == (frozenset(), frozenset())
 
 
 @pytest.mark.parametrize("damage", ["missing", "malformed"])

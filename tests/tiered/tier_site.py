@@ -120,7 +120,9 @@ class Site:
         written: dict[TopicPartition, dict[int, bytes]] | None = None,
         seed: int = 0,
         leader_epoch: int = 0,
+        removed: frozenset[UUID] = frozenset(),
     ) -> None:
+        """`removed` are the topics that the metadata log says were removed in an earlier life."""
         self.disk: Disk = disk or SimulatedDisk()
         self.env = MemoryEnv(self.disk, seed=seed)
         self.config = config or tiered_config()
@@ -136,6 +138,7 @@ class Site:
         self.indexes = RemoteIndexCache(DATA, self.storage, disk=self.disk, now_ms=self.env.now_ms, max_bytes=1 << 20)
         self.partitions: dict[TopicPartition, Partition] = {}
         self.topic_ids: set[UUID] = set()
+        self.removed: set[UUID] = set()
         self.written = written if written is not None else {}
         self.woken: list[TopicPartition] = []
         self.starts_written = 0
@@ -150,6 +153,7 @@ class Site:
             partitions=self,
             broker_id=1,
             directory=DATA,
+            find_removed=lambda: removed,
         )
 
     # What the manager asks of a broker
@@ -227,7 +231,8 @@ class Site:
     async def changed(self) -> None:
         """Tell the manager what is tiered now."""
         tiered = [key for key, one in self.partitions.items() if one.log.config.remote_storage_enable]
-        await self.manager.on_change(tiered, topic_ids=frozenset(self.topic_ids))
+        await self.manager.on_change(tiered, topic_ids=frozenset(self.topic_ids), removed=self.removed)
+        self.removed.clear()
 
     def reconfigure(self, partition: Partition, **config: Any) -> None:
         partition.reconfigure(replace(partition.log.config, **config))
@@ -237,6 +242,7 @@ class Site:
         del self.partitions[partition.key]
         if forgets_id:
             self.topic_ids.discard(partition.topic_id)
+            self.removed.add(partition.topic_id)
         self.directory.delete_log(*partition.key, unique_id=self.env.new_uuid(), now_ms=self.env.now_ms(), delay_ms=0)
 
     @asynccontextmanager
