@@ -1,4 +1,4 @@
-"""Who sends a request about groups, as the coordinator remembers and shows it."""
+"""The sender of a request: as the group coordinator keeps and shows it, and as a warning in the log names it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from ipaddress import IPv6Address
 from typing import Protocol
 
 from kbroker.coordinator.shard import Caller
+from kbroker.runtime.limits import RateLimitedLog
+from kbroker.runtime.log import logger
 from kbroker.runtime.net_ports import Stream
+
+log = logger(__name__)
 
 
 class Asking(Protocol):
@@ -28,3 +32,11 @@ def caller_of(context: Asking) -> Caller:
     if ":" in host:
         host = ":".join(f"{int(part, 16):x}" for part in IPv6Address(host.partition("%")[0]).exploded.split(":"))
     return Caller(context.client_id, f"/{host}", context.api_version)
+
+
+def warn_unserved(what: str, context: Asking, limit: RateLimitedLog, *, now_ms: int) -> None:
+    """Log that a client asks for what is not implemented; one line for each address and interval of the limit."""
+    peer = context.stream.peer_host
+    left_out = limit.admit((what, peer), now_ms=now_ms)
+    if left_out is not None:
+        log.warning(what, peer=peer, client_id=context.client_id, left_out=left_out)

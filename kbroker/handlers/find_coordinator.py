@@ -3,9 +3,9 @@
 The first question about a group brings `__consumer_offsets` into being. Where Kafka answers COORDINATOR_NOT_AVAILABLE
 to that one, and is asked again, the topic is served here before the reply leaves.
 
-Transactions have no coordinator, and this says so: the code is the one of a coordinator that cannot be had now, because
-a final one would end clients that only look; who waits learns the reason from the error message and from the broker's
-log. Share groups are not served, which is said as Kafka says it where they are switched off.
+Transactions are not served yet. The answer is CLUSTER_AUTHORIZATION_FAILED: it is the only code that librdkafka takes
+as final here and with which Java's producer shows the error message. docs/clients.md lists what each client makes of
+it. Share groups are not served either; the answer is Kafka's where they are switched off.
 
 That version 0 is served matters beyond groups: librdkafka before 2.12 takes lz4 for supported only then, and otherwise
 sends such batches uncompressed without a word.
@@ -14,8 +14,8 @@ sends such batches uncompressed without a word.
 from __future__ import annotations
 
 from kbroker.broker import Broker
+from kbroker.broker.callers import warn_unserved
 from kbroker.handlers import Context, handles
-from kbroker.runtime.log import logger
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
@@ -23,8 +23,6 @@ FIRST_VERSION_WITH_SEVERAL_KEYS = 4
 GROUP, TRANSACTION = 0, 1
 NO_TRANSACTIONS = "transactions are not implemented yet"
 SUCCESS_MESSAGE = "NONE"  # what Kafka's brokers say, and tests of clients compare
-
-log = logger(__name__)
 
 
 def _refused(request: FindCoordinatorRequest, code: ErrorCode) -> FindCoordinatorResponse:
@@ -61,11 +59,8 @@ async def find_coordinator(
 
 async def _find(key: str, key_type: int, broker: Broker, context: Context) -> Coordinator:
     if key_type == TRANSACTION:
-        peer = context.stream.peer_host
-        left_out = broker.log_limit.admit(("transactions", peer), now_ms=broker.env.now_ms())
-        if left_out is not None:
-            log.warning(NO_TRANSACTIONS, peer=peer, client_id=context.client_id, left_out=left_out)
-        return _failed(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, NO_TRANSACTIONS)
+        warn_unserved(NO_TRANSACTIONS, context, broker.log_limit, now_ms=broker.env.now_ms())
+        return _failed(key, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
     if key_type != GROUP:
         return _failed(key, ErrorCode.INVALID_REQUEST)
     try:

@@ -20,7 +20,7 @@ async def init_producer_id(request: InitProducerIdRequest, broker: Broker, conte
     if request.transactional_id == "":
         return _refused(request, ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
-        # There is no transaction coordinator. This code is final for every client, where a retriable one would
-        # have it ask for ever.
-        return _refused(request, ErrorCode.UNSUPPORTED_VERSION)
+        # Transactions are not served yet. Clients hear so from FindCoordinator; one that asks here all the same gets
+        # what Produce says too, which is final for each of them.
+        return _refused(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     return InitProducerIdResponse(producer_id=await broker.next_producer_id(), producer_epoch=0)

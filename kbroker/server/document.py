@@ -19,6 +19,7 @@ to clients, who then do without it or say so.
 _TAIL = """
 Where more is advertised than served, the connection of a client that uses such a version is closed, as Apache Kafka
 does: librdkafka before 2.12 leaves compression out unless Produce 0 is in the range.
+ConsumerGroupHeartbeat refuses every member until the group protocol of KIP-848 is served; see docs/clients.md.
 """
 
 

@@ -39,7 +39,7 @@ async def test_more_ids_than_a_block_holds_are_all_different(client: Client) -> 
         (7, -1, None, ErrorCode.INVALID_REQUEST),
         (-1, 3, None, ErrorCode.INVALID_REQUEST),
         (-1, -1, "", ErrorCode.INVALID_REQUEST),
-        (-1, -1, "transactions", ErrorCode.UNSUPPORTED_VERSION),
+        (-1, -1, "transactions", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
     ],
 )
 async def test_half_an_id_and_transactions_are_refused(
