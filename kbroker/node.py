@@ -1,9 +1,9 @@
 """One node: settings, data directory, controller, broker and listeners, in one tree of nurseries.
 
-Start-up in order: settings, the directory's lock, the addresses (bound before anything is touched, so that a taken port
-changes nothing), the metadata log, the logs of the partitions, the registration as a broker. Only then does the node
-listen; until then connections are refused at once and clients try again. Stopping is the same backwards, and ends with
-the clean-shutdown marker, which says that the logs need no repair.
+Start-up in order: settings, the addresses (bound before anything is written, so that a taken port changes nothing), the
+data directory with its lock, the metadata log, the logs of the partitions, the registration as a broker. Only then does
+the node listen; until then connections are refused at once and clients try again. Stopping is the same backwards, and
+ends with the clean-shutdown marker, which says that the logs need no repair.
 
 A second signal, or one that comes before the node serves, ends the process at once, and a data directory that fails
 ends it as soon as clients have been told: what was acknowledged is on the disk, and recovery does the rest.
@@ -134,10 +134,6 @@ def run_node(
             log.info("setting", name=name, value="(hidden)" if hidden else text)
     raise_descriptor_limit()
     keep_freed_memory()
-    try:
-        Path(settings.data_directory).parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise NodeFailed(f"cannot make {settings.data_directory}: {error}") from error
     env = RealEnv()
     node = Node(env, settings, cluster_id=cluster_id)
     trio.run(_run_until_signal, node, partial(on_ready, settings.node_id))
@@ -207,40 +203,41 @@ class Node:
 
         Errors  NodeFailed
         """
-        env = self.env
-        try:
-            directory = await env.run_blocking(self._open_directory)
-        except KafkaError as error:
-            raise NodeFailed(error.message) from error
         bound: list[BoundListener] = []
+        directory: LogDirectory | None = None
         failures: list[Exception] = []
         try:
             bound = await self._bind()
             async with self._pages() as on_image:
+                directory = await self.env.run_blocking(self._open_directory)
                 await self._run(directory, bound, on_ready, on_image)
         except* (UnusableMetadata, KafkaError, OSError, NodeFailed, TierRefused) as group:
             failures = _leaves(group)
         finally:
             for one in bound:
                 one.close()
-            directory.abandon()
+            if directory is not None:
+                directory.abandon()
         if failures:
             raise NodeFailed("; ".join(str(failure) for failure in failures)) from failures[0]
 
     def _open_directory(self) -> LogDirectory:
         settings, env = self.settings, self.env
-        return LogDirectory.open(
-            settings.data_directory,
-            disk=env.disk,
-            node_id=settings.node_id,
-            new_cluster_id=self._new_cluster_id,
-            new_uuid=env.new_uuid,
-            open_files_limit=settings.limits.kbroker_max_open_files,
-            on_failure=self._on_directory_failure,
-            report=log.warning,
-            jitter_ms=lambda bound: env.random.randrange(bound) if bound > 0 else 0,
-            begins=False,
-        )
+        try:
+            return LogDirectory.open(
+                settings.data_directory,
+                disk=env.disk,
+                node_id=settings.node_id,
+                new_cluster_id=self._new_cluster_id,
+                new_uuid=env.new_uuid,
+                open_files_limit=settings.limits.kbroker_max_open_files,
+                on_failure=self._on_directory_failure,
+                report=log.warning,
+                jitter_ms=lambda bound: env.random.randrange(bound) if bound > 0 else 0,
+                begins=False,
+            )
+        except KafkaError as error:
+            raise NodeFailed(error.message) from error
 
     def _on_directory_failure(self, error: OSError) -> None:
         log.error("the data directory has failed; the node stops", directory=self.settings.data_directory, error=error)

@@ -28,12 +28,14 @@ class BrokerProcess:
         self,
         directory: Path,
         *arguments: str,
-        listen: str = "127.0.0.1:0",
+        listen: str | None = "127.0.0.1:0",
         start_seconds: float = 20,
         module: str = "kbroker",
     ) -> None:
         self.directory = directory
-        command = [sys.executable, "-m", module, "serve", "--data-dir", str(directory), "--listen", listen]
+        command = [sys.executable, "-m", module, "serve", "--data-dir", str(directory)]
+        if listen is not None:
+            command += ["--listen", listen]
         self.process = subprocess.Popen(
             [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
         )
@@ -117,8 +119,10 @@ class Client:
         return data
 
 
-def serve_and_fail(directory: Path, *arguments: Sequence[str] | str) -> tuple[int, str]:
+def serve_and_fail(
+    directory: Path, *arguments: Sequence[str] | str, listen: str | None = "127.0.0.1:0"
+) -> tuple[int, str]:
     """Run `kbroker serve` where it must not start; its exit code and what it said."""
-    broker = BrokerProcess(directory, *[str(argument) for argument in arguments])
+    broker = BrokerProcess(directory, *[str(argument) for argument in arguments], listen=listen)
     code = broker.process.wait(timeout=20)
     return code, broker.stop_and_read_errors()

@@ -167,14 +167,40 @@ def test_d14_an_empty_metadata_log_refuses_the_start_in_one_line(tmp_path: Path)
         assert consume(client, "t") == [b"one"]
 
 
-def test_a_taken_port_is_one_clear_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("taken_address", ["first listener", "second listener", "localhost", "pages"])
+@pytest.mark.parametrize("was_used", [False, True], ids=["new directory", "used directory"])
+def test_a_taken_port_is_one_clear_line_and_changes_nothing(tmp_path: Path, taken_address: str, was_used: bool) -> None:
+    data = tmp_path / "parent" / "data"
+    if was_used:
+        with BrokerProcess(data) as broker:
+            broker.stop()
+    before = everything_in(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        broker = BrokerProcess(tmp_path / "data", listen=f"127.0.0.1:{port}")
-        assert broker.process.wait(timeout=20) == 1
-        errors = broker.stop_and_read_errors()
-    assert f"127.0.0.1:{port}" in errors
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        listeners = {
+            "first listener": [f"PLAINTEXT://{address}", "B://127.0.0.1:0"],
+            "second listener": ["PLAINTEXT://127.0.0.1:0", f"B://{address}"],
+            "localhost": [f"PLAINTEXT://localhost:{taken.getsockname()[1]}"],
+            "pages": ["PLAINTEXT://127.0.0.1:0"],
+        }[taken_address]
+        overrides = {
+            "listeners": ",".join(listeners),
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,B:PLAINTEXT",
+            "inter.broker.listener.name": "PLAINTEXT",
+        }
+        if taken_address == "pages":
+            overrides["kbroker.http.listener"] = address
+        arguments = [each for key, value in overrides.items() for each in ("--override", f"{key}={value}")]
+        code, errors = serve_and_fail(data, *arguments, listen=None)
+    assert code == 1
+    assert "cannot listen on " in errors
+    assert address.rpartition(":")[2] in errors
     assert "Traceback" not in errors
+    assert everything_in(tmp_path) == before
+
+
+def everything_in(directory: Path) -> dict[Path, bytes | None]:
+    return {path: None if path.is_dir() else path.read_bytes() for path in directory.rglob("*")}
 
 
 def test_connections_are_refused_until_the_logs_are_recovered(tmp_path: Path) -> None:
@@ -312,7 +338,7 @@ def test_a_data_directory_that_cannot_be_made_is_refused_with_a_clear_line(tmp_p
     (tmp_path / "file").write_text("no directory")
     code, errors = serve_and_fail(tmp_path / "file" / "below" / "data")
     assert code == 1
-    assert "cannot make" in errors
+    assert f"cannot use {tmp_path / 'file' / 'below' / 'data'}" in errors
     assert "Traceback" not in errors
 
 

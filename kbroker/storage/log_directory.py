@@ -135,8 +135,7 @@ class LogDirectory:
                 read
         """
         try:
-            if not disk.exists(path):
-                disk.make_directory(path)
+            _make_with_parents(disk, path)
             if not disk.exists(f"{path}/{META_PROPERTIES}"):
                 # New, or what an interrupted first start left: its own name has to be durable before anything in it.
                 sync_names(disk, path.rpartition("/")[0] or ("/" if path.startswith("/") else "."))
@@ -494,6 +493,14 @@ class LogDirectory:
     def open_logs(self) -> Iterable[Log]:
         """The open logs, safe against changes while one waits between two of them."""
         return tuple(self.logs.values())
+
+
+def _make_with_parents(disk: Disk, path: str) -> None:
+    if not disk.exists(path):
+        parent = path.rpartition("/")[0]
+        if parent:
+            _make_with_parents(disk, parent)
+        disk.make_directory(path)
 
 
 def _is_start_to_be_written(log: Log) -> bool:
