@@ -30,7 +30,6 @@ BASE_OFFSET: Final = Struct(">q")  # at 0; with the epoch, what the log writes i
 LEADER_EPOCH: Final = Struct(">i")  # at LEADER_EPOCH_POSITION
 LEADER_EPOCH_POSITION: Final = 12
 SCAN_BYTES: Final = 16_384
-RECOVERY_BYTES: Final = 4 << 20
 
 
 class BatchHeader(NamedTuple):
@@ -117,12 +116,12 @@ def scan_headers(
         position += header.size
 
 
-def scan_valid_batches(file: File, end: int, *, chunk_bytes: int = RECOVERY_BYTES) -> Iterator[tuple[int, BatchHeader]]:
+def scan_valid_batches(file: File, end: int, *, chunk_bytes: int) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of each batch from the start of a log file whose CRC is right; stops at the first that is
     damaged.
 
-    Reads the whole file in big pieces, so that recovery runs at the speed of the disk and of CRC-32C. Each read lets
-    other threads run: who has company takes smaller ones.
+    Each read lets other threads run, so a caller that shares its process reads small chunks. Recovery, which reads
+    millions of batches, has a loop of its own (`kbroker.storage.segment_recovery`).
     """
     unpack, make = HEADER.unpack_from, BatchHeader._make
     position = chunk_start = 0

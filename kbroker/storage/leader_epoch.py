@@ -17,6 +17,7 @@ from typing import Final
 
 UNDEFINED_EPOCH: Final = -1
 UNDEFINED_OFFSET: Final = -1
+MAX_OFFSET: Final = (1 << 63) - 1
 
 _History = tuple[tuple[int, ...], tuple[int, ...]]
 _NOTHING: Final[_History] = ((), ())
@@ -125,6 +126,12 @@ class LeaderEpochs:
         epochs, starts = self._view()
         at = bisect_right(starts, offset) - 1
         return epochs[at] if at >= 0 else UNDEFINED_EPOCH
+
+    def next_start(self, offset: int) -> int:
+        """Where the first epoch begins that begins behind `offset`; 2^63-1 if there is none."""
+        starts = self._view()[1]
+        at = bisect_right(starts, offset)
+        return starts[at] if at < len(starts) else MAX_OFFSET
 
     def start_offset_of(self, epoch: int) -> int:
         """Where exactly this epoch begins; -1 if it has no entry."""

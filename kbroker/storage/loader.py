@@ -17,7 +17,7 @@ Source  LogLoader of Apache Kafka 4.3.1; the treatment of gaps and of a malforme
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -40,12 +40,14 @@ from kbroker.storage.segment import (
     Segment,
     file_name,
 )
+from kbroker.storage.segment_recovery import RecoveredSegment, producer_headers
 from kbroker.storage.segments import SegmentList
 
 EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 _OFFSET_DIGITS: Final = 20
 
 Report = Callable[[str], None]
+_NOT_READ: Final[Mapping[int, RecoveredSegment]] = {}
 
 
 @dataclass(slots=True)
@@ -141,6 +143,7 @@ def load(
         log_end_offset=log_end_offset,
         report=report,
         trusts_absence=clean_shutdown,
+        read=recovery.segments_read,
     )
     producers.expire(timestamp_ms, config.producer_id_expiration_ms)
     return LoadedLog(
@@ -266,11 +269,12 @@ def load_producers(
     log_end_offset: int,
     report: Report,
     trusts_absence: bool = False,
+    read: Mapping[int, RecoveredSegment] = _NOT_READ,
 ) -> None:
     """Bring the producers to log_end_offset: the newest good snapshot, then the batches behind it.
 
     Damaged snapshots are deleted and taken from the list. With `trusts_absence` a log without any snapshot has no
-    producers.
+    producers. `read` is what recovery found in segments, which are not read again then.
     """
     had_snapshots = bool(snapshots)
     start = log_start_offset
@@ -290,7 +294,7 @@ def load_producers(
         start = offset
         break
     if start < log_end_offset and (had_snapshots or not trusts_absence):
-        _replay(producers, segments, start, log_end_offset)
+        _replay(producers, segments, start, log_end_offset, read)
     producers.end_offset = log_end_offset
 
 
@@ -310,8 +314,15 @@ def _note_when_heard(entries: Sequence[ProducerEntry], segments: SegmentList, di
             entry.heard_ms = written_ms.get(path, -1)
 
 
-def _replay(producers: ProducerState, segments: SegmentList, start: int, end: int) -> None:
+def _replay(
+    producers: ProducerState, segments: SegmentList, start: int, end: int, read: Mapping[int, RecoveredSegment]
+) -> None:
     for segment in segments.from_offset(start):
+        recovered = read.get(segment.base_offset)
+        if recovered is not None and recovered.producer_batches is not None and start <= segment.base_offset:
+            for header in producer_headers(segment, recovered.producer_batches):
+                producers.note(header)
+            continue
         found = segment.find(start) if segment.size else None
         if found is None:
             continue

@@ -16,13 +16,17 @@ from kbroker.storage.durable import sync
 from kbroker.storage.index import CorruptIndex
 from kbroker.storage.leader_epoch import LeaderEpochs
 from kbroker.storage.segment import Segment
+from kbroker.storage.segment_recovery import RecoveredSegment, recover_segment
 from kbroker.storage.segments import SegmentList, unlink_newest_first
 
 Report = Callable[[str], None]
 
 
 class Recovery:
-    """Repairs one log's segments and epochs in place; blocking."""
+    """Repairs one log's segments and epochs in place; blocking.
+
+    Shape  segments_read has what was found in each segment that was read, by its base_offset
+    """
 
     def __init__(self, segments: SegmentList, epochs: LeaderEpochs, *, tolerates_gaps: bool, report: Report) -> None:
         self._segments = segments
@@ -30,6 +34,7 @@ class Recovery:
         self._tolerates_gaps = tolerates_gaps
         self._report = report
         self._end = -1
+        self.segments_read: dict[int, RecoveredSegment] = {}
 
     def recover_from(self, recovery_point: int) -> None:
         """Read everything that the recovery point does not vouch for."""
@@ -44,8 +49,8 @@ class Recovery:
                 self._report(f"{segment.log_path} does not follow offset {self._end}: it and all behind it are removed")
                 self.remove(doubtful[at:])
                 return
-            self._end = segment.base_offset
-            cut = segment.recover(self._note)
+            recovered = self.segments_read[segment.base_offset] = recover_segment(segment, self._epochs)
+            self._end, cut = recovered.next_offset, recovered.cut_bytes
             if cut:
                 # Synced at once, lest the old bytes come back behind new ones.
                 sync(segment.open().file)
@@ -54,12 +59,6 @@ class Recovery:
                 )
                 self.remove(doubtful[at + 1 :])
                 return
-
-    def _note(self, header: BatchHeader) -> None:
-        # The checkpoint may also begin an epoch too late, where a raised log start was written there and nowhere else.
-        if self._epochs.epoch_for_offset(header.base_offset) != header.partition_leader_epoch:
-            self._epochs.assign(header.partition_leader_epoch, header.base_offset)
-        self._end = header.base_offset + header.last_offset_delta + 1
 
     def find_end(self) -> tuple[int, BatchHeader | None]:
         """(log_end_offset or -1, the active segment's last batch), and what writing that segment needs."""

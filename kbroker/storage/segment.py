@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from kbroker.storage.batches import FRAME_SIZE, HEADER_SIZE, BatchHeader, header_at, scan_headers, scan_valid_batches
+from kbroker.storage.batches import FRAME_SIZE, HEADER_SIZE, BatchHeader, header_at, scan_headers
 from kbroker.storage.durable import sync
 from kbroker.storage.files import FilePool, OpenFile
 from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY, CorruptIndex, Index
@@ -168,12 +168,18 @@ class Segment:
             self.max_timestamp = timestamp
             self.max_timestamp_offset = last_offset
         if position - self.last_index_position > self.interval_bytes:
-            self.offset_index.append(last_offset - self.base_offset, position)
-            self.index_entries += 1
-            self.unwritten_entries += 1
-            self.add_time_entry()
-            self.last_index_position = position
+            self.add_index_entry(last_offset, position)
         self.size = position + header.batch_length + FRAME_SIZE
+
+    def add_index_entry(self, last_offset: int, position: int) -> None:
+        """Write an entry for the batch at `position` into the offset index, and the one that belongs to it into the
+        time index.
+        """
+        self.offset_index.append(last_offset - self.base_offset, position)
+        self.index_entries += 1
+        self.unwritten_entries += 1
+        self.add_time_entry()
+        self.last_index_position = position
 
     def add_time_entry(self) -> None:
         """Write the largest timestamp into the time index, unless it is there."""
@@ -379,27 +385,6 @@ class Segment:
         self.index_entries, self.time_entries, self.unwritten_entries = made.index_entries, made.time_entries, 0
         self.has_unsynced_files = True
 
-    def recover(self, on_batch: Callable[[BatchHeader], None]) -> int:
-        """Cut the log at the first batch that is damaged and rebuild the indexes; returns how many bytes were cut.
-
-        `on_batch` is told of each good batch.
-        """
-        self._reset_indexes()
-        opened = self.open()
-        file_size = opened.file.size()
-        self.size = 0
-        limit = self.base_offset + MAX_RELATIVE_OFFSET
-        for position, header in scan_valid_batches(opened.file, file_size):
-            if header.base_offset < self.base_offset or header.last_offset > limit:
-                break
-            self.note_batch(header, position)
-            on_batch(header)
-        cut = file_size - self.size
-        if cut:
-            opened.file.truncate(self.size)
-        self._finish_rebuild()
-        return cut
-
     def truncate(self, position: int, offset: int) -> None:
         """Cut the log at the start of a batch and the indexes below `offset`."""
         self.open().file.truncate(position)
@@ -452,7 +437,8 @@ class Segment:
         self.load_first_timestamp()
         return last
 
-    def _reset_indexes(self) -> None:
+    def reset_indexes(self) -> None:
+        """Empty both indexes, and forget what is known of timestamps; the log is about to be read."""
         self.begin_indexes()
         self.offset_index.truncate(0)
         self.time_index.truncate(0)
@@ -461,7 +447,8 @@ class Segment:
         self.last_index_position = 0
         self.index_entries = self.time_entries = self.unwritten_entries = 0
 
-    def _finish_rebuild(self) -> None:
+    def finish_indexes(self) -> None:
+        """Write out the indexes of a log that was read to its end."""
         self.add_time_entry()
         self.write_indexes()
         self.has_unsynced_files = True
