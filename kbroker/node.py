@@ -47,7 +47,7 @@ from kbroker.runtime.log import logger
 from kbroker.runtime.memory import keep_freed_memory
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Buffers, Env, Listener
-from kbroker.server.dispatch import Dispatcher
+from kbroker.server.dispatch import Bounds, Dispatcher
 from kbroker.server.tcp import Limits, Server
 from kbroker.storage.log_directory import LogDirectory
 from kbroker.storage.tasks import apply_retention, flush_logs, remove_deleted, watch_space
@@ -291,7 +291,13 @@ class Node:
         self.broker, self._token = broker, trio.lowlevel.current_trio_token()
         controller.is_short_of_space = lambda: directory.state.is_short_of_space
         controller.add_listener(broker.on_image)
-        dispatcher = Dispatcher(handlers.discover(), broker, metrics=self.metrics, now_ns=env.now_ns)
+        bounds = Bounds(
+            max_elements=settings.limits.kbroker_max_request_elements,
+            max_reply_bytes=settings.limits.kbroker_max_reply_bytes,
+        )
+        dispatcher = Dispatcher(
+            handlers.discover(), broker, metrics=self.metrics, env=env, turns=broker.turns, bounds=bounds
+        )
         server = self.server = Server(env, dispatcher, metrics=self.metrics, limits=_limits(broker.settings))
 
         def on_image(image: Image, delta: Delta) -> None:
@@ -439,6 +445,7 @@ def _limits(settings: Settings) -> Limits:
     server, limits = settings.server, settings.limits
     return Limits(
         socket_request_max_bytes=server.socket_request_max_bytes,
+        max_request_bytes=limits.kbroker_max_request_bytes,
         max_connections=server.max_connections,
         max_connections_per_ip=server.max_connections_per_ip,
         max_connections_per_ip_overrides=connections_by_address(server.max_connections_per_ip_overrides),

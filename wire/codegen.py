@@ -15,7 +15,7 @@ from typing import Any
 
 from construct import CodeGen
 
-from wire.errors import Malformed
+from wire.errors import Malformed, TooManyElements
 from wire.types import uuid_from_bytes
 from wire.varint import SHORT, Buffer, decode_uvarint, encode_uvarint, finish_uvarint
 
@@ -36,6 +36,10 @@ class NotInVersion(ValueError):
 
 def malformed(what: str) -> None:
     raise Malformed(what)
+
+
+def too_many() -> None:
+    raise TooManyElements("too many array elements")
 
 
 def not_in_version(cls: str, name: str, version: int) -> None:
@@ -118,6 +122,11 @@ class Code:
             self.aside("pass")
         self.depth -= 1
 
+    def spend(self, count: str) -> None:
+        """Take `count` elements from those that the message may still have."""
+        self.line(f"left -= {count}")
+        self.aside("if left < 0: too_many()")
+
     def function(self, head: str) -> None:
         self.flush()
         self.generator.append("\n".join([f"def {head}:", *(self.lines or ["    pass"])]))
@@ -182,7 +191,7 @@ _HELPERS: dict[str, object] = {
     "finish_uvarint": finish_uvarint, "join": b"".join, "malformed": malformed,
     "merge_tags": merge_tags, "new": object.__new__,
     "not_in_version": not_in_version, "pack": struct.pack, "skip_tags": skip_tags, "BUFFERS": BUFFERS,
-    "unpack_from": struct.unpack_from, "uuid_from_bytes": uuid_from_bytes,
+    "too_many": too_many, "unpack_from": struct.unpack_from, "uuid_from_bytes": uuid_from_bytes,
 }  # fmt: skip
 
 

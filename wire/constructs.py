@@ -50,10 +50,12 @@ def read_uvarint(stream: BinaryIO) -> int:
 class WireConstruct(Construct):  # type: ignore[misc]
     """A construct that can also write the code of its generated parser and builder.
 
-    min_size   the least number of bytes of an encoding, at least 1
+    min_size        the least number of bytes of an encoding, at least 1
+    may_be_encoded  whether the builder takes bytes that encode_element() made in the place of a value in an array
     """
 
     min_size: int
+    may_be_encoded = False
 
     @abstractmethod
     def read(self, stream: BinaryIO) -> Any:
@@ -313,6 +315,7 @@ class Array(_Counted):
             least = f"{count} * {element.min_size}" if element.min_size > 1 else count
             with code.block(f"if {least} > size - pos:"):
                 code.line(f"malformed('%d elements in %d bytes' % ({count}, size - pos))")
+            code.spend(count)
             if isinstance(element, Fixed):
                 layout = element.layout
                 unpackers = code.bind(f"unpackers_{layout}", array_unpackers(layout))
@@ -349,4 +352,10 @@ class Array(_Counted):
                 code.line(f"append(pack('>%d{layout}' % {count}, *{items}))")
             return
         with code.block(f"for {item} in {items}:"):
-            element.emit_build(code, item)
+            if not element.may_be_encoded:
+                element.emit_build(code, item)
+                return
+            with code.block(f"if {item}.__class__ is bytes:"):
+                code.line(f"append({item})")
+            with code.block("else:"):
+                element.emit_build(code, item)

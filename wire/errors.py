@@ -12,6 +12,10 @@ class Malformed(ValueError):
     """Bytes that do not decode. A connection that sent them is closed; there is no reply to them."""
 
 
+class TooManyElements(Malformed):
+    """A message with more array elements than the caller of decode() accepts. It may be well-formed otherwise."""
+
+
 class ErrorCode(IntEnum):
     """What a reply says about a request, a topic or a partition (int16 on the wire)."""
 

@@ -45,7 +45,8 @@ MAX_ROOM_BYTES = 256 * 1024
 
 _LARGE_BYTES = RECEIVE_BYTES // 4
 _ZEROES = memoryview(bytes(MAX_ROOM_BYTES))
-_API_VERSIONS = 18
+_PRODUCE, _API_VERSIONS = 0, 18
+_MAX_HEADER_TAGS = 1_000
 _length = struct.Struct(">i")
 _request_head = struct.Struct(">hhih")
 _response_head = struct.Struct(">ii")
@@ -95,13 +96,27 @@ class FrameBuffer:
     """The bytes of one connection, cut into frames.
 
     Invariant  of the bytes held, at most one partial frame is without a view handed out
-    Errors     Malformed for a length below 1 or above max_frame_bytes; the buffer is of no use afterwards
+    Errors     Malformed for a length below 1 or above max_frame_bytes, or above max_request_bytes in the frame of any
+               request but Produce; the buffer is of no use afterwards
     """
 
-    __slots__ = ("_chunk", "_filled", "_large", "_large_size", "_pool", "_position", "_room", "max_frame_bytes")
+    __slots__ = (
+        "_chunk",
+        "_filled",
+        "_large",
+        "_large_size",
+        "_pool",
+        "_position",
+        "_room",
+        "max_frame_bytes",
+        "max_request_bytes",
+    )
 
-    def __init__(self, max_frame_bytes: int, pool: BufferPool | None = None) -> None:
+    def __init__(
+        self, max_frame_bytes: int, pool: BufferPool | None = None, *, max_request_bytes: int | None = None
+    ) -> None:
         self.max_frame_bytes = max_frame_bytes
+        self.max_request_bytes = max_frame_bytes if max_request_bytes is None else max_request_bytes
         self._pool = pool
         self._chunk: bytes = b""
         self._position = 0  # of the next frame in _chunk
@@ -136,6 +151,14 @@ class FrameBuffer:
         (size,) = _length.unpack_from(chunk, self._position)
         if not 0 < size <= self.max_frame_bytes:
             raise Malformed(f"a frame of {size} bytes, where 1 to {self.max_frame_bytes} are possible")
+        if size > self.max_request_bytes:
+            if start + 2 > len(chunk):
+                return None  # the api key, which decides, is still to come
+            api_key = chunk[start] << 8 | chunk[start + 1]
+            if api_key != _PRODUCE:
+                raise Malformed(
+                    f"a request of api key {api_key} with {size} bytes; the limit is {self.max_request_bytes}"
+                )
         end = start + size
         if end > len(chunk):
             if size > RECEIVE_BYTES and len(chunk) - start >= _LARGE_BYTES:
@@ -201,6 +224,8 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
         if api_version >= first_flexible.get(api_key, NEVER_FLEXIBLE):
             if frame[position]:
                 count, position = decode_uvarint(frame, position)
+                if count > _MAX_HEADER_TAGS:
+                    raise Malformed(f"a request header with {count} tagged fields")
                 position = skip_tags(frame, position, len(frame), count)
             else:  # nobody sends tags yet
                 position += 1

@@ -32,8 +32,8 @@ from wire.schema import EMPTY_STRUCT, MISSING, Field, Schema, schema_of
 from wire.types import Primitive
 from wire.varint import Buffer, encode_uvarint
 
-Parser = Callable[[Buffer, int, int], tuple[Any, int]]
-"""(data, position, size) -> (message, position behind it)"""
+Parser = Callable[[Buffer, int, int, int], tuple[Any, int]]
+"""(data, position, size, array elements at most) -> (message, position behind it)"""
 
 Builder = Callable[[Any, list[Any], list[int]], None]
 """(message, parts, opaques): appends the parts of the encoding, and the indexes of those that are Opaques"""
@@ -98,6 +98,8 @@ class Body(WireConstruct):
     Tagged fields that the version does not declare are skipped, but kept where `keeps_unknown`: what is stored may be
     written again by a broker that is older than the one which wrote it.
     """
+
+    may_be_encoded = True
 
     def __init__(self, cls: type, version: int, *, flexible: bool, keeps_unknown: bool = False) -> None:
         super().__init__()
@@ -211,9 +213,10 @@ class Body(WireConstruct):
             with code.block(f"if {count}:"):
                 with code.block(f"if {count} > 127:"):
                     code.line(f"{count}, pos = finish_uvarint(data, pos, {count})")
+                code.spend(count)
                 arguments = f"data, pos, size, {count}"
                 if self.tagged or self.keeps_unknown:
-                    code.line(f"pos = {self._emit_parse_tags(code)}({target}, {arguments})")
+                    code.line(f"pos, left = {self._emit_parse_tags(code)}({target}, {arguments}, left)")
                 else:
                     code.line(f"pos = skip_tags({arguments})")
 
@@ -247,8 +250,8 @@ class Body(WireConstruct):
         if self.keeps_unknown:
             with code.block("if unknown:"):
                 code.line("value.unknown_tagged_fields = tuple(unknown)")
-        code.line("return pos")
-        code.function(f"{name}(value, data, pos, size, count)")
+        code.line("return pos, left")
+        code.function(f"{name}(value, data, pos, size, count, left)")
         return name
 
     def emit_build(self, code: BuildCode, value: str) -> None:
@@ -351,7 +354,7 @@ def compile_parser(construct: Body) -> Parser:
     code = ParseCode(generator)
     construct.emit_parse(code, "value")
     code.line("return value, pos")
-    code.function("parse(data, pos, size)")
+    code.function("parse(data, pos, size, left)")
     return cast(Parser, compile_function(generator, "parse", f"parser of {construct.name_and_version}"))
 
 

@@ -25,6 +25,7 @@ from kbroker.metadata.answers import Viewpoint
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import BROKER_LOGGER_RESOURCE, Endpoint, Image
 from kbroker.metadata.names import GROUP_METADATA_TOPIC, REMOTE_LOG_METADATA_TOPIC, is_internal
+from kbroker.metadata.topic_cache import TopicCache
 from kbroker.replication.fetch_session import FetchedPartition, FetchSessions
 from kbroker.replication.partition import CONSUMER, Fetcher, Partition
 from kbroker.replication.replicas import Replicas
@@ -32,6 +33,7 @@ from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.log import logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
+from kbroker.runtime.turns import Turns
 from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.log import Log
 from wire.errors import ErrorCode, KafkaError
@@ -73,6 +75,8 @@ class Broker:
         self.replicas = replicas
         self.controller = controller
         self.log_limit = RateLimitedLog(interval_ms=LOG_INTERVAL_MS)
+        self.turns = Turns(env.now_ns)
+        self.topic_cache = TopicCache(settings.limits.kbroker_metadata_cache_bytes)
         self.purgatory: Purgatory = Purgatory()
         self.fetch_sessions = FetchSessions(
             settings.fetch.max_incremental_fetch_session_cache_slots,

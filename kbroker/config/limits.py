@@ -13,6 +13,28 @@ class LimitSettings:
     kbroker_max_decompressed_batch_bytes: int = setting(
         default=128 * MB, at_least=1, doc="A produced batch that unpacks to more than this is refused."
     )
+    kbroker_max_request_bytes: int = setting(
+        default=8 * MB,
+        at_least=1,
+        doc="The largest request of any API but Produce, whose limit is socket.request.max.bytes. A connection that"
+        " announces a larger one is closed.",
+    )
+    kbroker_max_request_elements: int = setting(
+        default=30_000,
+        at_least=1_000,
+        doc="How many elements the arrays of one request may have together. A connection that sends more is closed.",
+    )
+    kbroker_max_reply_bytes: int = setting(
+        default=64 * MB,
+        at_least=MB,
+        doc="The largest reply without its records. A request whose reply would be larger fails or has its connection"
+        " closed.",
+    )
+    kbroker_metadata_cache_bytes: int = setting(
+        default=16 * MB,
+        at_least=0,
+        doc="How much memory encoded topics take, which Metadata replies are put together from.",
+    )
     kbroker_frame_grace_ms: int = setting(
         default=30 * SECOND,
         at_least=1,

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, TypeVarTuple
 from uuid import UUID
 
 import trio
@@ -50,6 +50,7 @@ from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsRespons
 from wire.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 
 R = TypeVar("R")
+Arguments = TypeVarTuple("Arguments")
 
 Listener = Callable[[Image, Delta], Awaitable[None] | None]
 
@@ -64,10 +65,11 @@ log = logger(__name__)
 class _Request(Generic[R]):
     """One decision and the task that waits for it."""
 
-    __slots__ = ("decision", "done", "error", "response")
+    __slots__ = ("decision", "done", "error", "may_be_long", "response")
 
-    def __init__(self, decision: Callable[[Controller], Outcome[R]]) -> None:
+    def __init__(self, decision: Callable[[Controller], Outcome[R]], *, may_be_long: bool) -> None:
         self.decision = decision
+        self.may_be_long = may_be_long
         self.done = trio.Event()
         self.error: Exception | None = None
         self.response: R | None = None
@@ -136,8 +138,9 @@ class ControllerClient:
 
     async def _decide(self, request: _Request[Any], staged: Staged | None) -> Staged | None:
         """Take one decision and stage its records; what is staged is written first when they do not fit any more."""
+        call = self._env.run_blocking if request.may_be_long else _call
         try:
-            outcome = request.decision(self._controller)
+            outcome, values = await call(self._work_out, request.decision)
         except KafkaError as error:
             request.error = error
             return staged
@@ -148,13 +151,18 @@ class ControllerClient:
         if not outcome.records:
             return staged
         metadata_version = self._controller.image.metadata_version
-        values = [encode_value(record, metadata_version) for record in outcome.records]
         if staged is not None and not self._metadata_log.fits(values, onto=staged):
             await self._write(staged)
             staged = None
         staged = self._metadata_log.stage(values, metadata_version=metadata_version, onto=staged)
-        self._controller.replay(outcome.records, offset=staged.end_offset - 1, epoch=self._metadata_log.epoch)
+        replay = partial(self._controller.replay, offset=staged.end_offset - 1, epoch=self._metadata_log.epoch)
+        await call(replay, outcome.records)
         return staged
+
+    def _work_out(self, decision: Callable[[Controller], Outcome[R]]) -> tuple[Outcome[R], list[bytes]]:
+        outcome = decision(self._controller)
+        metadata_version = self._controller.image.metadata_version
+        return outcome, [encode_value(record, metadata_version) for record in outcome.records]
 
     async def _write(self, staged: Staged) -> None:
         async with self._log_lock:
@@ -209,16 +217,20 @@ class ControllerClient:
 
     # -- decisions
 
-    async def decide(self, decision: Callable[[Controller], Outcome[R]], *, adds: bool = False) -> R:
+    async def decide(
+        self, decision: Callable[[Controller], Outcome[R]], *, adds: bool = False, may_be_long: bool = False
+    ) -> R:
         """Have a decision taken, committed and published; then its response, or its KafkaError.
 
         Decisions that add something are refused with KAFKA_STORAGE_ERROR while the disk is nearly full, so that there
         is room for those that end things: a metadata log that cannot be written is the end of the process.
+        A decision that may be long, because a client chose how much is decided, is worked out in a thread. It must not
+        touch the sessions of brokers: everything else that a decision sees is immutable, or changed by decisions alone.
         A caller that is cancelled stops waiting; the decision is taken all the same.
         """
         if adds and self.is_short_of_space():
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is nearly full")
-        request = _Request(decision)
+        request = _Request(decision, may_be_long=may_be_long)
         self._waiting.append(request)
         self._arrived.set()
         return await request.result()
@@ -231,33 +243,37 @@ class ControllerClient:
 
     async def create_topics(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
         """See topics.create_topics."""
-        return await self.decide(lambda controller: controller.create_topics(request), adds=True)
+        return await self.decide(lambda controller: controller.create_topics(request), adds=True, may_be_long=True)
 
     async def delete_topics(self, request: DeleteTopicsRequest, *, version: int) -> DeleteTopicsResponse:
         """See topics.delete_topics."""
-        return await self.decide(lambda controller: controller.delete_topics(request, version=version))
+        return await self.decide(
+            lambda controller: controller.delete_topics(request, version=version), may_be_long=True
+        )
 
     async def create_partitions(self, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
         """See partitions.create_partitions."""
-        return await self.decide(lambda controller: controller.create_partitions(request), adds=True)
+        return await self.decide(lambda controller: controller.create_partitions(request), adds=True, may_be_long=True)
 
     async def incremental_alter_configs(
         self, request: incremental_configs.IncrementalAlterConfigsRequest
     ) -> incremental_configs.IncrementalAlterConfigsResponse:
         """See configs.incremental_alter_configs."""
         return await self.decide(
-            lambda controller: controller.incremental_alter_configs(request, received_by=self.settings.node_id)
+            lambda controller: controller.incremental_alter_configs(request, received_by=self.settings.node_id),
+            may_be_long=True,
         )
 
     async def alter_configs(self, request: legacy_configs.AlterConfigsRequest) -> legacy_configs.AlterConfigsResponse:
         """See configs.alter_configs."""
         return await self.decide(
-            lambda controller: controller.alter_configs(request, received_by=self.settings.node_id)
+            lambda controller: controller.alter_configs(request, received_by=self.settings.node_id),
+            may_be_long=True,
         )
 
     async def update_features(self, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
         """See features.update_features."""
-        return await self.decide(lambda controller: controller.update_features(request), adds=True)
+        return await self.decide(lambda controller: controller.update_features(request), adds=True, may_be_long=True)
 
     async def next_producer_id(self) -> int:
         """An id that nobody ever had: out of this broker's block, or of a new one."""
@@ -345,6 +361,10 @@ def _listener(endpoint: Endpoint) -> BrokerListener:
     return BrokerListener(
         name=endpoint.name, host=endpoint.host, port=endpoint.port, security_protocol=endpoint.security_protocol
     )
+
+
+async def _call(function: Callable[[*Arguments], R], *arguments: *Arguments) -> R:
+    return function(*arguments)
 
 
 def _feature_ranges() -> list[dict[str, Any]]:

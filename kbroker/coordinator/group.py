@@ -26,6 +26,8 @@ from wire.stored.consumer_protocol import ConsumerProtocolSubscription
 from wire.stored.groups import GroupMetadataValue, MemberMetadata
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
+MAX_SUBSCRIBED_TOPICS: Final = 30_000
+"""Of one member; the topics of a group with more are not known to the broker."""
 
 
 class GroupState(Enum):
@@ -265,7 +267,8 @@ class Group:
         return topic in topics if topics is not None else self.uses_consumer_protocol()
 
     def compute_subscribed_topics(self) -> frozenset[str] | None:
-        """The topics of all members; None for other groups than those of consumers and for metadata of others' make.
+        """The topics of all members; None for other groups than those of consumers, and for metadata that does not
+        decode or names too many topics.
 
         Every version of a subscription begins as version 0 does.
         """
@@ -281,7 +284,9 @@ class Group:
             for metadata in {member.protocols[name] for member in self.members.values()}:
                 if len(metadata) < 2:
                     return None
-                topics.update(decode(ConsumerProtocolSubscription, 0, memoryview(metadata)[2:]).topics)
+                body = memoryview(metadata)[2:]
+                subscription = decode(ConsumerProtocolSubscription, 0, body, max_elements=MAX_SUBSCRIBED_TOPICS)
+                topics.update(subscription.topics)
         except Malformed:
             return None
         return frozenset(topics)

@@ -49,9 +49,20 @@ class Context:
     served          the handlers of this server by api key
     has_errors      the handler says that its response holds error codes, where looking for them in every response would
                     cost too much (Produce, Fetch); it is taken back when they were counted
+    is_large        request or response have many array elements: the response is encoded in a thread
     """
 
-    __slots__ = ("api_version", "client_id", "has_errors", "listener", "served", "stopping", "stream", "wait_scope")
+    __slots__ = (
+        "api_version",
+        "client_id",
+        "has_errors",
+        "is_large",
+        "listener",
+        "served",
+        "stopping",
+        "stream",
+        "wait_scope",
+    )
 
     def __init__(self, stream: Stream, *, listener: str, served: Mapping[int, Handler[Any]]) -> None:
         self.stream = stream
@@ -60,6 +71,7 @@ class Context:
         self.client_id = ""
         self.api_version = 0
         self.has_errors = False
+        self.is_large = False
         self.stopping = False
         self.wait_scope: trio.CancelScope | None = None
 

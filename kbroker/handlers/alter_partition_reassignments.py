@@ -21,4 +21,6 @@ async def alter_partition_reassignments(
     request: AlterPartitionReassignmentsRequest, broker: Broker, context: Context
 ) -> AlterPartitionReassignmentsResponse:
     """Have the controller decide."""
-    return await broker.controller.decide(lambda controller: controller.alter_partition_reassignments(request))
+    return await broker.controller.decide(
+        lambda controller: controller.alter_partition_reassignments(request), may_be_long=True
+    )

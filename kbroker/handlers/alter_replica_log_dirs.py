@@ -39,14 +39,14 @@ async def alter_replica_log_dirs(
 
     A partition that is named more than once goes by what is said last.
     """
-    return _answer(
-        {
-            (topic.name, index): _move(broker, topic.name, index, path=wanted.path)
-            for wanted in request.dirs
-            for topic in wanted.topics
-            for index in topic.partitions
-        }
-    )
+    codes: dict[tuple[str, int], ErrorCode] = {}
+    for wanted in request.dirs:
+        for topic in wanted.topics:
+            for index in topic.partitions:
+                if broker.turns.due():
+                    await broker.turns.next()
+                codes[topic.name, index] = _move(broker, topic.name, index, path=wanted.path)
+    return _answer(codes)
 
 
 def _move(broker: Broker, topic: str, index: int, *, path: str) -> ErrorCode:

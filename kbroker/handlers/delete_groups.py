@@ -15,6 +15,8 @@ async def delete_groups(request: DeleteGroupsRequest, broker: Broker, context: C
     caller = caller_of(context)
     results: list[DeletableGroupResult] = []
     for group_id in dict.fromkeys(request.groups_names):
+        if broker.turns.due():
+            await broker.turns.next()
         one = DeleteGroupsRequest(groups_names=[group_id])
         answer = await broker.groups.ask(group_id, one, caller, wait=context.wait)
         assert isinstance(answer, DeleteGroupsResponse)

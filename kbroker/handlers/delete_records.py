@@ -39,6 +39,8 @@ async def delete_records(request: DeleteRecordsRequest, broker: Broker, context:
     for topic in request.topics:
         results = []
         for asked in topic.partitions:
+            if broker.turns.due():
+                await broker.turns.next()
             try:
                 low_watermark = await broker.delete_records(topic.name, asked.partition_index, asked.offset)
             except KafkaError as error:

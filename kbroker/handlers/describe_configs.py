@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
+from typing import Any
 
 from kbroker.broker import Broker
 from kbroker.config.describe import ConfigEntry
 from kbroker.handlers import Context, handles
+from wire.codec import encode_element
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -36,10 +38,18 @@ def _failed(resource: DescribeConfigsResource, error: KafkaError) -> DescribeCon
 async def describe_configs(
     request: DescribeConfigsRequest, broker: Broker, context: Context
 ) -> DescribeConfigsResponse:
-    """Answer each resource by itself."""
-    results = []
-    for resource in request.resources:
-        keys: Collection[str] | None = resource.configuration_keys
+    """Answer each resource once.
+
+    Kafka answers a resource as often as it is named, in 20 kB each time. Clients look up answers by resource. Results
+    are encoded one by one, because their objects take forty times the bytes of their encoding.
+
+    Errors  INVALID_REQUEST if the reply would exceed kbroker.max.reply.bytes
+    """
+    results: list[Any] = []
+    size, max_bytes = 0, broker.settings.limits.kbroker_max_reply_bytes
+    for resource, keys in _each_once(request.resources):
+        if broker.turns.due():
+            await broker.turns.next()
         try:
             entries = broker.describe_configs(
                 resource.resource_type,
@@ -51,15 +61,32 @@ async def describe_configs(
         except KafkaError as error:
             results.append(_failed(resource, error))
             continue
-        results.append(
-            DescribeConfigsResult(
-                error_message="",
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-                configs=[_result(entry) for entry in entries],
-            )
+        result = DescribeConfigsResult(
+            error_message="",
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            configs=[_result(entry) for entry in entries],
         )
+        results.append(encoded := encode_element(result, DescribeConfigsResponse, context.api_version))
+        size += len(encoded)
+        if size > max_bytes:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"the reply would exceed kbroker.max.reply.bytes={max_bytes}")
     return DescribeConfigsResponse(results=results)
+
+
+def _each_once(
+    resources: Iterable[DescribeConfigsResource],
+) -> Iterable[tuple[DescribeConfigsResource, set[str] | None]]:
+    """Each resource with all the keys that are asked of it; None is every key."""
+    asked: dict[tuple[int, str], tuple[DescribeConfigsResource, set[str] | None]] = {}
+    for resource in resources:
+        name = resource.resource_type, resource.resource_name
+        keys = set(resource.configuration_keys) if resource.configuration_keys else None
+        if name in asked:
+            known = asked[name][1]
+            keys = None if keys is None or known is None else known | keys
+        asked[name] = resource, keys
+    return asked.values()
 
 
 def _result(entry: ConfigEntry) -> DescribeConfigsResourceResult:

@@ -32,7 +32,9 @@ async def describe_log_dirs(
     except KafkaError as error:
         return DescribeLogDirsResponse(results=[DescribeLogDirsResult(error_code=error.code, log_dir=path, topics=[])])
     topics: dict[str, DescribeLogDirsTopic] = {}
-    for (name, index), partition in broker.replicas.partitions.items():
+    for (name, index), partition in list(broker.replicas.partitions.items()):
+        if broker.turns.due():
+            await broker.turns.next()
         if asked is None or (name, index) in asked:
             topic = topics.setdefault(name, DescribeLogDirsTopic(name=name, partitions=[]))
             topic.partitions.append(

@@ -44,32 +44,34 @@ async def describe_producers(
     asked: dict[str, list[int]] = {}
     for topic in request.topics:
         asked.setdefault(topic.name, []).extend(topic.partition_indexes)
-    return DescribeProducersResponse(
-        topics=[
-            TopicResponse(name=name, partitions=[_describe(broker, name, index) for index in dict.fromkeys(indexes)])
-            for name, indexes in asked.items()
-        ]
-    )
+    topics = []
+    for name, indexes in asked.items():
+        partitions = [await _describe(broker, name, index) for index in dict.fromkeys(indexes)]
+        topics.append(TopicResponse(name=name, partitions=partitions))
+    return DescribeProducersResponse(topics=topics)
 
 
-def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
+async def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
+    turns = broker.turns
+    if turns.due():
+        await turns.next()
     try:
         if (fault := topic_name_fault(topic)) is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
-        producers = broker.find(topic, index).log.producers.producers.values()
+        producers = list(broker.find(topic, index).log.producers.producers.values())
     except KafkaError as error:
         return _failed(index, error)
-    return PartitionResponse(
-        partition_index=index,
-        active_producers=[
-            ProducerState(
-                producer_id=one.producer_id,
-                producer_epoch=one.producer_epoch,
-                last_sequence=one.last_sequence,
-                last_timestamp=one.last_timestamp_ms,
-                coordinator_epoch=one.coordinator_epoch,
-                current_txn_start_offset=one.current_txn_first_offset,
-            )
-            for one in producers
-        ],
-    )
+    states = []
+    for one in producers:
+        if turns.due():
+            await turns.next()
+        state = ProducerState(
+            producer_id=one.producer_id,
+            producer_epoch=one.producer_epoch,
+            last_sequence=one.last_sequence,
+            last_timestamp=one.last_timestamp_ms,
+            coordinator_epoch=one.coordinator_epoch,
+            current_txn_start_offset=one.current_txn_first_offset,
+        )
+        states.append(state)
+    return PartitionResponse(partition_index=index, active_producers=states)

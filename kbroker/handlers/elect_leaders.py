@@ -29,4 +29,4 @@ def _refused(request: ElectLeadersRequest, code: ErrorCode) -> ElectLeadersRespo
 @handles(ElectLeadersRequest, versions="0-2", on_error=_refused)
 async def elect_leaders(request: ElectLeadersRequest, broker: Broker, context: Context) -> ElectLeadersResponse:
     """Have the controller decide; the reply leaves when this broker knows the new leaders."""
-    return await broker.controller.decide(lambda controller: controller.elect_leaders(request))
+    return await broker.controller.decide(lambda controller: controller.elect_leaders(request), may_be_long=True)

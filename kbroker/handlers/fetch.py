@@ -24,6 +24,8 @@ from wire.messages.fetch import (
 from wire.types import ZERO_UUID
 
 READ_COMMITTED = 1
+MANY_PARTITIONS = 500
+"""A Fetch of more is read in a thread and answered in turns."""
 FIRST_VERSION_WITH_STORAGE_ERRORS = 6
 FIRST_VERSION_WITH_NODE_ENDPOINTS = 16
 _LEADERSHIP_ERRORS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
@@ -57,14 +59,15 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
         max_bytes=min(request.max_bytes, broker.settings.fetch.fetch_max_bytes),
         min_bytes=request.min_bytes,
     )
-    await _read(this_round, broker)
+    context.is_large = len(session.partitions) > MANY_PARTITIONS
+    await _read(this_round, broker, off_the_loop=context.is_large)
     this_round.set_unknown_aside()
     if fetcher.is_follower:
         broker.purgatory.wake_many(this_round.note_follower())
     if request.max_wait_ms > 0 and not this_round.answers_at_once:
         keys = [answer.partition.key for answer in this_round.answers if answer.partition is not None]
         await context.wait(broker.purgatory, *keys, until=this_round.is_satisfied, max_wait_ms=request.max_wait_ms)
-        await _read(this_round, broker)
+        await _read(this_round, broker, off_the_loop=context.is_large)
     if this_round.remote:
         is_expired = await read_remote(
             this_round,
@@ -86,6 +89,8 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
     leaders: set[int] = set()
     topic: FetchableTopicResponse | None = None
     for answer in selected:
+        if context.is_large and broker.turns.due():
+            await broker.turns.next()
         asked = answer.asked
         # Neighbours of one topic stand under one heading, in the order of the session.
         if topic is None or topic.topic_id != (asked.topic_id or ZERO_UUID) or topic.topic != (asked.name or ""):
@@ -111,8 +116,8 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
     return response
 
 
-async def _read(this_round: FetchRound, broker: Broker) -> None:
-    if not this_round.read():
+async def _read(this_round: FetchRound, broker: Broker, *, off_the_loop: bool) -> None:
+    if off_the_loop or not this_round.read():
         await broker.env.run_blocking(this_round.read_blocking)
         this_round.refuse_retired()
 

@@ -49,12 +49,15 @@ def _single(found: Coordinator) -> FindCoordinatorResponse:
 async def find_coordinator(
     request: FindCoordinatorRequest, broker: Broker, context: Context
 ) -> FindCoordinatorResponse:
-    """Answer each key by itself."""
+    """Answer each key once."""
     if context.api_version < FIRST_VERSION_WITH_SEVERAL_KEYS:
         return _single(await _find(request.key, request.key_type, broker, context))
-    return FindCoordinatorResponse(
-        coordinators=[await _find(key, request.key_type, broker, context) for key in request.coordinator_keys]
-    )
+    coordinators = []
+    for key in dict.fromkeys(request.coordinator_keys):
+        if broker.turns.due():
+            await broker.turns.next()
+        coordinators.append(await _find(key, request.key_type, broker, context))
+    return FindCoordinatorResponse(coordinators=coordinators)
 
 
 async def _find(key: str, key_type: int, broker: Broker, context: Context) -> Coordinator:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kbroker.broker import Broker
 from kbroker.broker.callers import caller_of
+from kbroker.broker.portions import PORTION
 from kbroker.handlers import Context, handles
 from wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 
@@ -11,6 +12,14 @@ from wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 @handles(LeaveGroupRequest, versions="0-5", authorize="READ group:{group_id}")
 async def leave_group(request: LeaveGroupRequest, broker: Broker, context: Context) -> LeaveGroupResponse:
     """Remove the members, each by itself."""
-    answer = await broker.groups.ask(request.group_id, request, caller_of(context), wait=context.wait)
-    assert isinstance(answer, LeaveGroupResponse)
-    return answer
+    whole, members, caller = LeaveGroupResponse(members=[]), request.members, caller_of(context)
+    for start in range(0, max(1, len(members)), PORTION):  # one time without members too, for their error
+        if broker.turns.due(len(members[start : start + PORTION])):
+            await broker.turns.next()
+        request.members = members[start : start + PORTION]
+        answer = await broker.groups.ask(request.group_id, request, caller, wait=context.wait)
+        assert isinstance(answer, LeaveGroupResponse)
+        if answer.error_code:
+            return answer
+        whole.members += answer.members
+    return whole

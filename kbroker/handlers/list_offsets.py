@@ -71,6 +71,8 @@ async def list_offsets(request: ListOffsetsRequest, broker: Broker, context: Con
     answers: dict[tuple[str, int], OffsetFound | KafkaError] = {}
     for topic in request.topics:
         for partition in topic.partitions:
+            if broker.turns.due():
+                await broker.turns.next()
             try:
                 found = await look_up_one(topic.name, partition)
             except KafkaError as error:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from kbroker.broker import Broker
 from kbroker.handlers import Context, handles
 from kbroker.metadata.answers import answer_metadata
@@ -24,13 +27,29 @@ def _refused(request: MetadataRequest, code: ErrorCode) -> MetadataResponse:
 @handles(MetadataRequest, versions="0-13", on_error=_refused)
 async def metadata(request: MetadataRequest, broker: Broker, context: Context) -> MetadataResponse:
     """Answer from the image. A topic that is created is answered as unknown this time: clients ask again."""
-    answer = answer_metadata(
-        broker.image,
+    version, image = context.api_version, broker.image
+    encoded = partial(
+        broker.topic_cache.encoded,
+        image,
+        version=version,
+        listener=context.listener,
+        with_operations=version >= 8 and request.include_topic_authorized_operations,
+    )
+    plan = partial(
+        answer_metadata,
+        image,
         request,
-        version=context.api_version,
+        version=version,
         viewpoint=broker.viewpoint(context.listener),
         may_create=broker.may_create,
+        encoded=encoded,
     )
+    answer = await broker.env.run_blocking(plan) if context.is_large else plan()
+    topics: list[Any] = answer.response.topics  # bytes stand for the topics that they encode
+    for topic in answer.topics:
+        topics.append(topic)
+        if broker.turns.due():
+            await broker.turns.next()
     if answer.to_create:
         await broker.create_automatically(answer.to_create)
     return answer.response

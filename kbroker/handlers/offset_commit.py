@@ -1,16 +1,21 @@
 """OffsetCommit: keep how far a group has read. The reply leaves when that is in the log.
 
-Partitions that do not exist are refused one by one, before the group is looked at; the others are committed together.
+Partitions that do not exist are refused one by one, before the group is looked at. The others are committed together,
+up to a thousand; a commit of more is several, between which the event loop has a turn. A rebalance between two
+of them refuses the rest, so that the offset of each partition stays one that its owner committed.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from uuid import UUID
 
 from kbroker.broker import Broker
 from kbroker.broker.callers import caller_of
+from kbroker.broker.portions import in_portions
 from kbroker.coordinator.shard import refuse
 from kbroker.handlers import Context, handles
+from kbroker.metadata.image import Image
 from wire.errors import ErrorCode
 from wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -31,8 +36,23 @@ FIRST_VERSION_WITH_TOPIC_IDS = 10
 )
 async def offset_commit(request: OffsetCommitRequest, broker: Broker, context: Context) -> OffsetCommitResponse:
     """Commit what can be committed."""
-    image = broker.image
-    by_id = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
+    sort_out = partial(_sort_out, request, broker.image, by_id=context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS)
+    known, answered = await broker.env.run_blocking(sort_out) if context.is_large else sort_out()
+    caller = caller_of(context)
+    for topics in in_portions(known, "partitions"):
+        if broker.turns.due(sum(len(topic.partitions) for topic in topics)):
+            await broker.turns.next()
+        request.topics = topics
+        answer = await broker.groups.ask(request.group_id, request, caller, wait=context.wait)
+        assert isinstance(answer, OffsetCommitResponse)
+        answered += answer.topics
+    return OffsetCommitResponse(topics=_merged(answered))
+
+
+def _sort_out(
+    request: OffsetCommitRequest, image: Image, *, by_id: bool
+) -> tuple[list[OffsetCommitRequestTopic], list[OffsetCommitResponseTopic]]:
+    """The partitions that exist, each once, and answers for the others. These stand first, as in Kafka."""
     known: list[OffsetCommitRequestTopic] = []
     refused: list[OffsetCommitResponseTopic] = []
     for topic in request.topics:
@@ -42,21 +62,14 @@ async def offset_commit(request: OffsetCommitRequest, broker: Broker, context: C
             refused.append(_refused(topic, [one.partition_index for one in topic.partitions], code))
             continue
         topic.name, topic.topic_id = found.name, found.id
-        unknown = [one.partition_index for one in topic.partitions if one.partition_index not in found.partitions]
+        asked = {one.partition_index: one for one in topic.partitions}  # of one that is named twice the last counts
+        unknown = [index for index in asked if index not in found.partitions]
         if unknown:
             refused.append(_refused(topic, unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-            topic.partitions = [one for one in topic.partitions if one.partition_index in found.partitions]
+        topic.partitions = [one for index, one in asked.items() if index in found.partitions]
         if topic.partitions:
             known.append(topic)
-    if not known:
-        return OffsetCommitResponse(topics=_merged(refused))
-    request.topics = known
-    answer = await broker.groups.ask(request.group_id, request, caller_of(context), wait=context.wait)
-    assert isinstance(answer, OffsetCommitResponse)
-    if refused:
-        # What was refused stands first, as in Kafka.
-        answer.topics = _merged(refused + answer.topics)
-    return answer
+    return known, refused
 
 
 def _refused(topic: OffsetCommitRequestTopic, indexes: list[int], code: ErrorCode) -> OffsetCommitResponseTopic:

@@ -24,10 +24,11 @@ async def offset_delete(request: OffsetDeleteRequest, broker: Broker, context: C
     for topic in request.topics:
         found = image.topics_by_name.get(topic.name)
         indexes = () if found is None else found.partitions
-        unknown = [one.partition_index for one in topic.partitions if one.partition_index not in indexes]
+        asked = {one.partition_index: one for one in topic.partitions}  # one that is named twice is deleted once
+        unknown = [index for index in asked if index not in indexes]
         if unknown:
             refused.append(_unknown(topic.name, unknown))
-            topic.partitions = [one for one in topic.partitions if one.partition_index in indexes]
+        topic.partitions = [one for index, one in asked.items() if index in indexes]
         if topic.partitions:
             known.append(topic)
     request.topics = known

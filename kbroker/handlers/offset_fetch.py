@@ -7,7 +7,12 @@ that have no id any more.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
+from uuid import UUID
+
 from kbroker.broker import Broker
+from kbroker.broker.portions import in_portions
 from kbroker.handlers import Context, handles
 from kbroker.metadata.image import Image
 from wire.errors import ErrorCode, KafkaError
@@ -24,6 +29,7 @@ from wire.messages.offset_fetch import (
 )
 from wire.types import ZERO_UUID
 
+PORTION = 100
 FIRST_VERSION_WITH_TOP_LEVEL_ERROR = 2
 FIRST_VERSION_WITH_GROUPS = 8
 FIRST_VERSION_WITH_TOPIC_IDS = 10
@@ -39,13 +45,16 @@ def _failed(request: OffsetFetchRequest, code: ErrorCode) -> OffsetFetchResponse
 
 @handles(OffsetFetchRequest, versions="1-10", authorize="DESCRIBE group:{group_id}", on_error=_failed)
 async def offset_fetch(request: OffsetFetchRequest, broker: Broker, context: Context) -> OffsetFetchResponse:
-    """Answer each group by itself."""
+    """Answer each group once, and each partition of it once. Kafka repeats what is named repeatedly."""
     version = context.api_version
     if version >= FIRST_VERSION_WITH_GROUPS:
         by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
-        return OffsetFetchResponse(
-            groups=[_fetch(broker, one, by_id=by_id, require_stable=request.require_stable) for one in request.groups]
-        )
+        sort_out = partial(_each_once, request.groups)
+        groups = [
+            await _fetch(broker, one, by_id=by_id, require_stable=request.require_stable)
+            for one in (await broker.env.run_blocking(sort_out) if context.is_large else sort_out())
+        ]
+        return OffsetFetchResponse(groups=groups)
     topics = request.topics
     asked = OffsetFetchRequestGroup(
         group_id=request.group_id,
@@ -53,7 +62,8 @@ async def offset_fetch(request: OffsetFetchRequest, broker: Broker, context: Con
         if topics is None
         else [OffsetFetchRequestTopics(name=one.name, partition_indexes=one.partition_indexes) for one in topics],
     )
-    found = _fetch(broker, asked, by_id=False, require_stable=request.require_stable)
+    (asked,) = await broker.env.run_blocking(_each_once, [asked]) if context.is_large else _each_once([asked])
+    found = await _fetch(broker, asked, by_id=False, require_stable=request.require_stable)
     if found.error_code and version < FIRST_VERSION_WITH_TOP_LEVEL_ERROR:
         found.topics = [_refused(topic, found.error_code) for topic in asked.topics or ()]
     return OffsetFetchResponse(
@@ -65,22 +75,53 @@ async def offset_fetch(request: OffsetFetchRequest, broker: Broker, context: Con
     )
 
 
-def _fetch(
+def _each_once(groups: Iterable[OffsetFetchRequestGroup]) -> list[OffsetFetchRequestGroup]:
+    """One entry a group, with all the topics that are asked of it, each of these once as well."""
+    asked: dict[str, OffsetFetchRequestGroup] = {}
+    for group in groups:
+        known = asked.setdefault(group.group_id, group)
+        if known is not group:
+            known.topics = None if known.topics is None or group.topics is None else known.topics + group.topics
+    for group in asked.values():
+        if group.topics is not None:
+            group.topics = _topics_once(group.topics)
+    return list(asked.values())
+
+
+async def _fetch(
     broker: Broker, asked: OffsetFetchRequestGroup, *, by_id: bool, require_stable: bool
 ) -> OffsetFetchResponseGroup:
-    image = broker.image
-    try:
-        shard = broker.groups.shard_of(asked.group_id)
-    except KafkaError as error:
-        return OffsetFetchResponseGroup(group_id=asked.group_id, topics=[], error_code=error.code)
+    image, whole = broker.image, OffsetFetchResponseGroup(group_id=asked.group_id, topics=[])
     unknown: list[OffsetFetchResponseTopics] = []
-    if asked.topics is not None:
-        unknown = _identify(asked, image) if by_id else _add_ids(asked, image)
-    found = shard.fetch_offsets(asked, require_stable=require_stable)
-    if asked.topics is None and by_id and not found.error_code:
-        found.topics = [topic for topic in found.topics if _has_id(topic, image)]
-    found.topics += unknown
-    return found
+    for topics in [asked.topics] if not asked.topics else in_portions(asked.topics, "partition_indexes", size=PORTION):
+        if broker.turns.due(1 if topics is None else PORTION):
+            await broker.turns.next()
+        asked.topics = topics
+        if topics is not None:
+            unknown += _identify(asked, image) if by_id else _add_ids(asked, image)
+        try:
+            shard = broker.groups.shard_of(asked.group_id)
+        except KafkaError as error:
+            return OffsetFetchResponseGroup(group_id=asked.group_id, topics=[], error_code=error.code)
+        found = shard.fetch_offsets(asked, require_stable=require_stable)
+        if topics is None and by_id and not found.error_code:
+            found.topics = [topic for topic in found.topics if _has_id(topic, image)]
+        whole.topics += found.topics
+        whole.error_code = found.error_code
+    whole.topics += unknown
+    return whole
+
+
+def _topics_once(topics: Iterable[OffsetFetchRequestTopics]) -> list[OffsetFetchRequestTopics]:
+    """One entry a topic, with each partition once."""
+    asked: dict[tuple[str, UUID], OffsetFetchRequestTopics] = {}
+    for topic in topics:
+        known = asked.setdefault((topic.name, topic.topic_id), topic)
+        if known is not topic:
+            known.partition_indexes += topic.partition_indexes
+    for topic in asked.values():
+        topic.partition_indexes = list(dict.fromkeys(topic.partition_indexes))
+    return list(asked.values())
 
 
 def _identify(asked: OffsetFetchRequestGroup, image: Image) -> list[OffsetFetchResponseTopics]:

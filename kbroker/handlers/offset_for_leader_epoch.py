@@ -33,15 +33,15 @@ async def offset_for_leader_epoch(
     request: OffsetForLeaderEpochRequest, broker: Broker, context: Context
 ) -> OffsetForLeaderEpochResponse:
     """Answer from the epochs of the log; -1 where they do not say."""
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=[_answer(broker, topic.topic, partition) for partition in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for partition in topic.partitions:
+            if broker.turns.due():
+                await broker.turns.next()
+            partitions.append(_answer(broker, topic.topic, partition))
+        topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions))
+    return OffsetForLeaderEpochResponse(topics=topics)
 
 
 def _answer(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:

@@ -27,6 +27,7 @@ from wire.messages.produce import (
 from wire.record_batch import HEADER_SIZE
 
 NO_REPLY, LEADER_ONLY, ALL_IN_SYNC = 0, 1, -1
+PARTITIONS_IN_ONE_GO = 16
 FIRST_VERSION_WITH_CURRENT_LEADER = 10
 FIRST_VERSION_WITH_ABORTABLE_TRANSACTIONS = 11
 TOOLS_CLIENT_ID = "__admin_client"
@@ -59,9 +60,13 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
     responses: list[TopicProduceResponse] = []
     waiting: list[tuple[PartitionProduceResponse, Appended]] = []
     first_error: KafkaError | None = None
+    steps = 0
     for topic in request.topic_data:
         answers = []
         for data in topic.partition_data:
+            steps += 1
+            if steps > PARTITIONS_IN_ONE_GO and broker.turns.due():
+                await broker.turns.next()
             records = data.records
             assert records is None or isinstance(records, memoryview), "what was decoded is a view"
             try:

@@ -12,7 +12,7 @@ Apache Kafka 4.3.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -70,9 +70,12 @@ class Viewpoint:
 
 @dataclass(frozen=True, slots=True)
 class MetadataAnswer:
-    """A Metadata response, and the topics that the request brings into being (already answered as unknown)."""
+    """A Metadata response without its topics; the topics, which the caller takes one by one, because making them may
+    take long; and the names that the request brings into being, which are known when the topics are taken.
+    """
 
     response: MetadataResponse
+    topics: Iterable[MetadataResponseTopic | bytes]
     to_create: list[str]
 
 
@@ -122,40 +125,50 @@ def answer_metadata(
     version: int,
     viewpoint: Viewpoint,
     may_create: Callable[[str], bool],
+    encoded: Callable[[TopicImage], bytes] | None = None,
 ) -> MetadataAnswer:
     """Answer Metadata. No topics means all of them in version 0, none from version 1 on; null means all.
 
     Per topic: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION. Per partition:
     LEADER_NOT_AVAILABLE, LISTENER_NOT_FOUND (version 6+), REPLICA_NOT_AVAILABLE (version 0). INVALID_REQUEST on each
-    topic when ids are used before version 12.
+    topic when ids are used before version 12. Topics that exist are bytes if `encoded` is given.
     """
     asked = request.topics
     fault = asked is not None and any(_is_faulty(topic, version) for topic in asked)
     if asked is not None and fault:
-        refused = [
+        refused = (
             _topic(topic.name or "", topic.topic_id, ErrorCode.INVALID_REQUEST, internal=False) for topic in asked
-        ]
-        return MetadataAnswer(MetadataResponse(brokers=[], topics=refused), [])
+        )
+        return MetadataAnswer(MetadataResponse(brokers=[], topics=[]), refused, [])
     to_create: list[str] = []
-    if asked is None or (version == 0 and not asked):
-        topics = [_known_topic(image, topic, version, viewpoint.listener) for topic in image.topics_by_name.values()]
-    elif any(topic.topic_id != ZERO_UUID for topic in asked):
-        topics = _topics_by_id(image, asked, version, viewpoint.listener)
-    else:
-        topics = []
-        for name in dict.fromkeys(topic.name for topic in asked if topic.name is not None):
+    with_operations = version >= 8 and request.include_topic_authorized_operations
+
+    def described(topic: TopicImage) -> MetadataResponseTopic | bytes:
+        if encoded is not None:
+            return encoded(topic)
+        return known_topic(image, topic, version, viewpoint.listener, with_operations=with_operations)
+
+    def by_name(names: Iterable[str]) -> Iterator[MetadataResponseTopic | bytes]:
+        for name in names:
             known = image.topics_by_name.get(name)
             if known is not None:
-                topics.append(_known_topic(image, known, version, viewpoint.listener))
+                yield described(known)
                 continue
             if request.allow_auto_topic_creation and may_create(name):
                 to_create.append(name)
             code = ErrorCode.INVALID_TOPIC_EXCEPTION if topic_name_fault(name) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            topics.append(_topic(name, ZERO_UUID, code, internal=is_internal(name)))
-    if version >= 8 and request.include_topic_authorized_operations:
-        for answered in topics:
-            if answered.error_code != ErrorCode.UNKNOWN_TOPIC_ID:
-                answered.topic_authorized_operations = ALL_TOPIC_OPERATIONS
+            unknown = _topic(name, ZERO_UUID, code, internal=is_internal(name))
+            if with_operations:
+                unknown.topic_authorized_operations = ALL_TOPIC_OPERATIONS
+            yield unknown
+
+    topics: Iterable[MetadataResponseTopic | bytes]
+    if asked is None or (version == 0 and not asked):
+        topics = map(described, image.topics_by_name.values())
+    elif any(topic.topic_id != ZERO_UUID for topic in asked):
+        topics = _topics_by_id(image, asked, described)
+    else:
+        topics = by_name(dict.fromkeys(topic.name for topic in asked if topic.name is not None))
     response = MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
@@ -163,11 +176,11 @@ def answer_metadata(
         ],
         cluster_id=viewpoint.cluster_id,
         controller_id=controller_id(image, viewpoint),
-        topics=topics,
+        topics=[],
     )
     if 8 <= version <= 10 and request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = ALL_CLUSTER_OPERATIONS
-    return MetadataAnswer(response, to_create)
+    return MetadataAnswer(response, topics, to_create)
 
 
 def _is_faulty(topic: MetadataRequestTopic, version: int) -> bool:
@@ -181,21 +194,27 @@ def _topic(name: str | None, topic_id: UUID, code: ErrorCode, *, internal: bool)
 
 
 def _topics_by_id(
-    image: Image, asked: Iterable[MetadataRequestTopic], version: int, listener: str
-) -> list[MetadataResponseTopic]:
+    image: Image,
+    asked: Iterable[MetadataRequestTopic],
+    described: Callable[[TopicImage], MetadataResponseTopic | bytes],
+) -> Iterator[MetadataResponseTopic | bytes]:
     """Once one id is given, ids alone count; unknown ones come first, as Kafka answers."""
-    unknown, known = [], []
+    known = []
     for topic_id in dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id != ZERO_UUID):
         topic = image.topics_by_id.get(topic_id)
         if topic is None:
-            unknown.append(_topic(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID, internal=False))
+            yield _topic(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID, internal=False)
         else:
-            known.append(_known_topic(image, topic, version, listener))
-    return unknown + known
+            known.append(topic)
+    yield from map(described, known)
 
 
-def _known_topic(image: Image, topic: TopicImage, version: int, listener: str) -> MetadataResponseTopic:
+def known_topic(
+    image: Image, topic: TopicImage, version: int, listener: str, *, with_operations: bool
+) -> MetadataResponseTopic:
+    """A topic that exists, as clients of a listener see it."""
     return MetadataResponseTopic(
+        topic_authorized_operations=ALL_TOPIC_OPERATIONS if with_operations else UNASKED_OPERATIONS,
         name=topic.name,
         topic_id=topic.id,
         is_internal=is_internal(topic.name),
@@ -297,7 +316,7 @@ def answer_describe_topic_partitions(
     remaining = max(min(partition_limit, request.response_partition_limit), 1)
     response = DescribeTopicPartitionsResponse(topics=[])
     for name in sorted({name for name in names if name >= first}):
-        if remaining == 0:
+        if remaining <= 0:
             response.next_cursor = Cursor(topic_name=name, partition_index=0)
             break
         topic = image.topics_by_name.get(name)
@@ -307,6 +326,7 @@ def answer_describe_topic_partitions(
             answered.is_internal = is_internal(name)
             answered.topic_authorized_operations = ALL_TOPIC_OPERATIONS
             response.topics.append(answered)
+            remaining -= 1
             continue
         start = cursor.partition_index if cursor is not None and name == first else 0
         end = min(len(topic.partitions), start + remaining)

@@ -60,10 +60,11 @@ class Connection:
         dispatcher: Dispatcher,
         env: Env,
         max_frame_bytes: int,
+        max_request_bytes: int,
         buffers: BufferPool | None = None,
     ) -> None:
         self.stream = stream
-        self.frames = FrameBuffer(max_frame_bytes, buffers)
+        self.frames = FrameBuffer(max_frame_bytes, buffers, max_request_bytes=max_request_bytes)
         self.state = State.RECEIVING
         self.requests = 0
         self.ahead: memoryview | None = None

@@ -5,6 +5,8 @@ handler run, its response encoded. Everything that can go wrong is mapped here a
 
     what                                      the client gets
     header or body that does not decode       its connection closed
+    more array elements than max_elements     the same
+    a reply of more than max_reply_bytes      the same
     an API or version that is not served      its connection closed; for ApiVersions version 0 with UNSUPPORTED_VERSION
     KafkaError(code)                          the response of this API that carries the code
     OSError (a log directory)                 the same with KAFKA_STORAGE_ERROR
@@ -17,28 +19,43 @@ duplicates the records. A closed connection makes them send the batch again as i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, cast
 
 from kbroker.handlers import CloseConnection, Context, Handler
 from kbroker.handlers.api_versions import api_versions, unsupported_version
 from kbroker.runtime.log import logger
 from kbroker.runtime.metrics import Counter, Histogram, Metrics
-from kbroker.runtime.net_ports import Part, Pieces
+from kbroker.runtime.net_ports import Env, Part, Pieces
+from kbroker.runtime.turns import Turns
 from kbroker.server.error_codes import finder
+from kbroker.server.weight import weigher
 from wire.codec import decode
-from wire.errors import ErrorCode, KafkaError, Malformed
+from wire.errors import ErrorCode, KafkaError, Malformed, TooManyElements
 from wire.framing import RequestHeader, decode_request_header, encode_response_frame
 
 _PRODUCE, _FETCH = 0, 1
+_LARGE_BYTES: Final = 4 * 1024
+ELEMENTS_ON_THE_LOOP: Final = 1_000
+"""A request or response with more array elements is decoded or encoded in a thread: it takes more than a few ms."""
 
 log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one request may cost: the elements of all its arrays, and the bytes of its reply without records."""
+
+    max_elements: int = 30_000
+    max_reply_bytes: int = 64 * 1024 * 1024
 
 
 class _Route:
     """One API in one version."""
 
-    __slots__ = ("counter", "handler", "looks_for_errors", "times_us", "version")
+    __slots__ = ("counter", "find_errors", "handler", "looks_for_errors", "times_us", "version", "weigh")
 
     def __init__(self, handler: Handler[Any], version: int, *, counter: Counter, times_us: Histogram) -> None:
         self.handler = handler
@@ -46,6 +63,8 @@ class _Route:
         self.counter = counter
         self.times_us = times_us
         self.looks_for_errors = handler.api_key not in (_PRODUCE, _FETCH)  # these say themselves that there are some
+        self.find_errors = finder(handler.api_key)
+        self.weigh = weigher(handler.api_key) if self.looks_for_errors else None
 
 
 class Dispatcher:
@@ -60,13 +79,18 @@ class Dispatcher:
         broker: object,
         *,
         metrics: Metrics,
-        now_ns: Callable[[], int],
+        env: Env,
+        turns: Turns,
+        bounds: Bounds | None = None,
         raise_faults: bool = False,
     ) -> None:
         self.handlers = handlers
         self.raise_faults = raise_faults
         self._broker = broker
-        self._now_ns = now_ns
+        self._env = env
+        self._turns = turns
+        self._bounds = bounds or Bounds()
+        self._now_ns = env.now_ns
         self._errors_by_code = metrics.tally("requests.errors_by_code")
         self._errors = metrics.counter("requests.errors")
         self._faults = metrics.counter("requests.faults")
@@ -92,8 +116,17 @@ class Dispatcher:
         if route is None:
             return self._answer_unknown(header)
         handler, started_ns = route.handler, self._now_ns()
+        context.is_large = False
+        if route.looks_for_errors:
+            self._turns.begin(started_ns)
+            if len(body) >= _LARGE_BYTES and self._turns.due():
+                await self._turns.next()
         try:
-            request = decode(handler.request_class, header.api_version, body)
+            try:
+                request = decode(handler.request_class, header.api_version, body, max_elements=ELEMENTS_ON_THE_LOOP)
+            except TooManyElements:
+                context.is_large = True
+                request = await self._env.run_blocking(self._decode_large, handler, header, body)
         except Malformed as error:
             api = handler.request_class.__name__
             raise CloseConnection(f"malformed {api} v{header.api_version}: {error}") from error
@@ -104,27 +137,50 @@ class Dispatcher:
             response = await handler.function(request, self._broker, context)
             if response is None:
                 return None
-            if route.looks_for_errors or context.has_errors:
-                context.has_errors = False
-                for code in finder(handler.api_key)(response):
-                    self._errors_by_code.add(handler.name, ErrorCode(code).name)
-            return _reply(header.correlation_id, response, header.api_version)
+            weigh = route.weigh
+            if context.is_large or (weigh is not None and weigh(response, ELEMENTS_ON_THE_LOOP)):
+                return await self._env.run_blocking(self._reply, header, route, response, context)
+            return self._reply(header, route, response, context)
         except CloseConnection:
             raise
-        except Exception as error:  # noqa: BLE001 - what a handler raises is mapped here, once for all
+        except Exception as error:
             context.has_errors = False
-            return self._answer_error(header, handler, request, error)
+            refuse = partial(_refuse, header, handler, request, self._code_of(error, handler, header))
+            parts = await self._env.run_blocking(refuse) if context.is_large else refuse()
+            if parts is None:
+                raise CloseConnection(f"{handler.name} failed and has no reply: {error}") from error
+            return parts
         finally:
             route.times_us.record((self._now_ns() - started_ns) // 1000)
 
     def _answer_unknown(self, header: RequestHeader) -> list[Part]:
         if header.api_key == api_versions.api_key:
-            return _reply(header.correlation_id, unsupported_version(self.handlers), 0)
+            return _encode(header.correlation_id, unsupported_version(self.handlers), 0)
         raise CloseConnection(f"api key {header.api_key} version {header.api_version} is not served")
 
-    def _answer_error(
-        self, header: RequestHeader, handler: Handler[Any], request: object, error: Exception
-    ) -> list[Part]:
+    def _decode_large(self, handler: Handler[Any], header: RequestHeader, body: memoryview) -> Any:
+        limit = self._bounds.max_elements
+        try:
+            return decode(handler.request_class, header.api_version, body, max_elements=limit)
+        except TooManyElements as error:
+            message = f"its arrays have more than {limit} elements (kbroker.max.request.elements)"
+            raise TooManyElements(message) from error
+
+    def _reply(self, header: RequestHeader, route: _Route, response: object, context: Context) -> list[Part]:
+        """Count the errors of a response and encode it."""
+        if route.looks_for_errors or context.has_errors:
+            context.has_errors = False
+            for code in route.find_errors(response):
+                self._errors_by_code.add(route.handler.name, ErrorCode(code).name)
+        parts = _encode(header.correlation_id, response, header.api_version)
+        limit = self._bounds.max_reply_bytes
+        if route.looks_for_errors and (size := sum(len(part) for part in parts if isinstance(part, bytes))) > limit:
+            message = f"a reply to {route.handler.name} of {size} bytes exceeds {limit} (kbroker.max.reply.bytes)"
+            raise CloseConnection(message)
+        return parts
+
+    def _code_of(self, error: Exception, handler: Handler[Any], header: RequestHeader) -> ErrorCode:
+        """The code that stands for an exception, which is logged and counted."""
         api = handler.name
         self._errors.value += 1
         if isinstance(error, KafkaError):
@@ -142,13 +198,15 @@ class Dispatcher:
         self._errors_by_code.add(api, code.name)
         if code == ErrorCode.UNKNOWN_SERVER_ERROR and handler.api_key == _PRODUCE:
             raise CloseConnection("fault in Produce") from error
-        response = handler.on_error(request, code)
-        if response is None:
-            raise CloseConnection(f"{api} failed with {code.name} and has no reply") from error
-        return _reply(header.correlation_id, response, header.api_version)
+        return code
 
 
-def _reply(correlation_id: int, response: object, version: int) -> list[Part]:
+def _refuse(header: RequestHeader, handler: Handler[Any], request: object, code: ErrorCode) -> list[Part] | None:
+    response = handler.on_error(request, code)
+    return None if response is None else _encode(header.correlation_id, response, header.api_version)
+
+
+def _encode(correlation_id: int, response: object, version: int) -> list[Part]:
     # What this broker puts in the place of records is bytes, in one piece or several, or a range of a file.
     parts = cast("list[Part | Pieces]", encode_response_frame(correlation_id, response, version))
     if len(parts) == 1:

@@ -52,6 +52,7 @@ def _finder(schema: Schema, *, levels: int | None) -> Find | None:
             value = getattr(message, name)
             if value is not None:
                 for one in value if is_array else (value,):
-                    yield from inner(one)
+                    if one.__class__ is not bytes:  # what a handler has encoded itself has no errors
+                        yield from inner(one)
 
     return find

@@ -44,6 +44,8 @@ _SWEPT_BETWEEN_YIELDS = 100
 class Limits:
     """What clients may take. Names and defaults are Kafka's where Kafka has the limit.
 
+    A Produce may have socket_request_max_bytes, every other request max_request_bytes.
+
     A frame that has begun, and a reply that is sent, must move by `progress_bytes_per_s` on average once they have
     taken `frame_grace_ms` or `send_grace_ms`, and must never pause for longer than `send_grace_ms`. So a frame is whole
     after at most max(frame_grace_ms, its size / progress_bytes_per_s). With a negative connections_max_idle_ms, as in
@@ -51,6 +53,7 @@ class Limits:
     """
 
     socket_request_max_bytes: int = 100 * 1024 * 1024
+    max_request_bytes: int = 8 * 1024 * 1024
     max_connections: int = _UNLIMITED
     max_connections_per_ip: int = _UNLIMITED
     max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
@@ -175,6 +178,7 @@ class Server:
             dispatcher=self._dispatcher,
             env=self._env,
             max_frame_bytes=self._limits.socket_request_max_bytes,
+            max_request_bytes=self._limits.max_request_bytes,
             buffers=self._buffers,
         )
         self.connections[connection] = Observed(connection, self._env.now_ms())

@@ -29,6 +29,7 @@ from kbroker.runtime.env import RealEnv
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.ports import File
 from kbroker.runtime.purgatory import Purgatory
+from kbroker.runtime.turns import Turns
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.tcp import Server
 from wire.framing import encode_request_frame
@@ -140,7 +141,8 @@ async def _serve() -> None:
         file.pwrite(bytes(64 * MIB), 0)
         metrics = Metrics()
         handlers = {handler.api_key: handler for handler in (api_versions, heartbeat, produce, fetch)}
-        dispatcher = Dispatcher(handlers, Broker(file), metrics=metrics, now_ns=env.now_ns, raise_faults=True)
+        turns = Turns(env.now_ns)
+        dispatcher = Dispatcher(handlers, Broker(file), metrics=metrics, env=env, turns=turns, raise_faults=True)
         server = Server(env, dispatcher, metrics=metrics)
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)

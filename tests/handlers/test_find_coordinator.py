@@ -72,7 +72,6 @@ async def test_several_groups_are_found_at_once_each_by_itself(client: Client) -
         ("a", 0, 1),
         ("b", 0, 1),
         ("", 0, 1),
-        ("a", 0, 1),
     ]
     assert await ask(client) == []
 

@@ -86,6 +86,7 @@ def ask(
     answer = answer_metadata(
         image, request, version=version, viewpoint=VIEW, may_create=lambda name: topic_name_fault(name) is None
     )
+    answer.response.topics += answer.topics
     encode(answer.response, version)  # whatever is answered can be sent in that version
     return answer.response, answer.to_create
 

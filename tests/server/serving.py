@@ -15,6 +15,7 @@ from kbroker.runtime.env import RealEnv
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env, Listener, Stream
 from kbroker.runtime.purgatory import Purgatory
+from kbroker.runtime.turns import Turns
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.tcp import Limits, Server
 from kbroker.testing.disk import SimulatedDisk
@@ -185,7 +186,8 @@ async def serving(*, in_memory: bool, limits: Limits | None = None, raise_faults
     """A server, until the block ends."""
     env: Env = MemoryEnv(SimulatedDisk()) if in_memory else RealEnv()
     broker, metrics = Broker(), Metrics()
-    dispatcher = Dispatcher(HANDLERS, broker, metrics=metrics, now_ns=env.now_ns, raise_faults=raise_faults)
+    turns = Turns(env.now_ns)
+    dispatcher = Dispatcher(HANDLERS, broker, metrics=metrics, env=env, turns=turns, raise_faults=raise_faults)
     server = Server(env, dispatcher, limits=limits, metrics=metrics)
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)

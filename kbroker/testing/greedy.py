@@ -1,0 +1,204 @@
+"""Well-formed requests that ask for too much: every array of every API, filled from the declarations of the messages.
+
+A new API or a new array is covered without an edit here. What a field holds follows from its name, as far as that
+matters for how deep a request gets into the broker; nothing is created or deleted for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+from uuid import UUID
+
+from kbroker.handlers import Handler
+from wire.codec import encode_element
+from wire.framing import encode_request_frame
+from wire.schema import MISSING, Field, Schema, is_struct, schema_of
+from wire.types import ZERO_UUID, Primitive
+
+_NUMBERS: Final[Mapping[str, int]] = {
+    "count": 2,
+    "endpoint_type": 1,
+    "generation_id_or_member_epoch": -1,
+    "max_bytes": 1 << 20,
+    "num_partitions": 1,
+    "operation": 3,
+    "partition_max_bytes": 1 << 20,
+    "pattern_type_filter": 3,
+    "permission_type": 3,
+    "rebalance_timeout_ms": 10_000,
+    "replica_id": -1,
+    "replication_factor": 1,
+    "resource_pattern_type": 3,
+    "resource_type": 2,
+    "resource_type_filter": 2,
+    "response_partition_limit": 2_000,
+    "session_epoch": -1,
+    "session_timeout_ms": 10_000,
+    "timeout_ms": 1_000,
+    "timestamp": -1,
+    "acks": 1,
+}
+_OF_GROUPS: Final = ("group", "key")
+
+
+class Shape(Enum):
+    """What the elements of the array are."""
+
+    SAME = "same"
+    """One that exists, again and again."""
+    EMPTY = "empty"
+    """The smallest one: no names, zeroes."""
+    DISTINCT = "distinct"
+    """All different; most of them do not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What exists in the broker: a topic, with its id, and a group."""
+
+    topic: str
+    topic_id: UUID
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Greedy:
+    """One request as a frame with its length; elements counts those of all its arrays."""
+
+    api: str
+    version: int
+    path: str
+    shape: Shape
+    elements: int
+    frame: bytes
+
+    def __str__(self) -> str:
+        return f"{self.api} v{self.version} {self.path} {self.shape.value} x {self.elements}"
+
+
+def greedy_requests(
+    handlers: Mapping[int, Handler[Any]],
+    world: World,
+    *,
+    max_bytes: int,
+    max_elements: int,
+    lowest_versions: bool = False,
+) -> Iterator[Greedy]:
+    """For every array of every API and every shape a request of so many bytes and elements, at most.
+
+    An array appears in the newest version that is served, with `lowest_versions` also in the oldest one that has it.
+    """
+    for handler in handlers.values():
+        served = range(handler.versions.lowest, handler.versions.highest + 1)
+        for path in _array_paths(schema_of(handler.request_class)):
+            versions = [version for version in served if all(version in field.versions for field in path)]
+            for version in sorted({versions[-1], versions[0 if lowest_versions else -1]}) if versions else ():
+                for shape in Shape:
+                    yield _fill(handler, version, path, shape, world, max_bytes=max_bytes, max_elements=max_elements)
+
+
+def _array_paths(schema: Schema, above: tuple[Field, ...] = ()) -> Iterator[tuple[Field, ...]]:
+    for field in schema.fields:
+        path = (*above, field)
+        if field.is_array:
+            yield path
+        if _is_struct(field):
+            yield from _array_paths(schema_of(field.kind), path)  # type: ignore[arg-type]
+
+
+def _is_struct(field: Field) -> bool:
+    return isinstance(field.kind, type) and is_struct(field.kind)
+
+
+def _fill(
+    handler: Handler[Any],
+    version: int,
+    path: tuple[Field, ...],
+    shape: Shape,
+    world: World,
+    *,
+    max_bytes: int,
+    max_elements: int,
+) -> Greedy:
+    cls, last = handler.request_class, path[-1]
+    max_elements -= len(path) - 1  # the arrays above have one element each
+    elements: list[Any] = []
+    size = 0
+    for number in range(max_elements):
+        value = _value(last, shape, number, world, version)
+        if _is_struct(last):
+            value = elements[0] if elements and shape is not Shape.DISTINCT else encode_element(value, cls, version)
+        size += _size(value)
+        if size > max_bytes and elements:
+            break
+        elements.append(value)
+    message = _message(cls, path, elements, world, version)
+    parts = encode_request_frame(message, version, correlation_id=1, client_id="greedy")
+    frame = b"".join(part for part in parts if isinstance(part, bytes))
+    name = ".".join(field.name for field in path)
+    return Greedy(handler.name, version, name, shape, len(elements) + len(path) - 1, frame)
+
+
+def _message(cls: type, path: tuple[Field, ...], elements: list[Any], world: World, version: int) -> Any:
+    """A message or struct with the array at the end of the path filled, and one element in each array above."""
+    values = _values(cls, Shape.SAME, 0, world, version)
+    first, rest = path[0], path[1:]
+    if not rest:
+        values[first.name] = elements
+    else:
+        assert isinstance(first.kind, type)
+        inner = _message(first.kind, rest, elements, world, version)
+        values[first.name] = [inner] if first.is_array else inner
+    make: Callable[..., Any] = cls
+    return make(**values)
+
+
+def _values(cls: type, shape: Shape, number: int, world: World, version: int) -> dict[str, Any]:
+    """The fields of a message or struct. Its arrays are null where they may be, which often means everything."""
+    values: dict[str, Any] = {}
+    for field in schema_of(cls).fields:
+        if version not in field.versions:
+            if field.default is MISSING:
+                values[field.name] = [] if field.is_array else getattr(field.kind, "default", None)
+        elif field.is_array:
+            values[field.name] = None if version in field.nullable and shape is not Shape.EMPTY else []
+        else:
+            values[field.name] = _value(field, shape, number, world, version)
+    return values
+
+
+def _value(field: Field, shape: Shape, number: int, world: World, version: int) -> Any:
+    """One value of a field, or one element of it if it is an array."""
+    kind = field.kind
+    if not isinstance(kind, Primitive):
+        if field.default is not MISSING and not field.is_array:
+            return field.fresh_default()
+        make: Callable[..., Any] = kind
+        return make(**_values(kind, shape, number, world, version))
+    name = field.name
+    if kind.name == "string":
+        if shape is Shape.EMPTY:
+            return ""
+        if shape is Shape.DISTINCT:
+            return f"{number:x}"
+        return world.group if any(word in name for word in _OF_GROUPS) else world.topic
+    if kind.name == "uuid":
+        return world.topic_id if shape is Shape.SAME else UUID(int=number + 1) if shape is Shape.DISTINCT else ZERO_UUID
+    if kind.name == "bool":
+        return name == "validate_only" or name.startswith("include_")
+    if kind.name in ("bytes", "records"):
+        return b""
+    if kind.name == "float64":
+        return 0.0
+    if name in _NUMBERS:
+        return _NUMBERS[name]
+    if field.default is not MISSING and not field.is_array:
+        return field.default
+    return number % 32_000 if shape is Shape.DISTINCT and kind.name in ("int16", "int32", "int64") else 0
+
+
+def _size(value: Any) -> int:
+    return len(value) + 1 if isinstance(value, str | bytes) else 16 if isinstance(value, UUID) else 4
