@@ -23,7 +23,7 @@ from kbroker.config.observability import ObservabilitySettings
 from kbroker.config.profiles import NOT_BESIDE_A_FILE, PROFILES
 from kbroker.config.properties import parse_properties
 from kbroker.config.replication import ReplicationSettings
-from kbroker.config.server import ServerSettings
+from kbroker.config.server import EVERYBODY_OUT, ServerSettings
 from kbroker.config.settings import Dynamic, Effect, Setting
 from kbroker.config.tier import RLMM_PREFIX, RSM_PREFIX, TierSettings
 from kbroker.config.tier_rules import check_tier
@@ -179,9 +179,9 @@ class Settings:
         # Listeners are opened once: a change is shown, and holds from the next start.
         settings = self._build(layers, warnings, self.listeners)
         if settings.server.keeps_everybody_out:
-            warnings.append(f"the dynamic settings of max.connections.per.ip are left out: {EVERYBODY_OUT}")
+            warnings.append(f"the dynamic settings of max.connections are left out: {EVERYBODY_OUT}")
             cluster, broker = (
-                {name: text for name, text in layer.items() if not name.startswith("max.connections.per.ip")}
+                {name: text for name, text in layer.items() if not name.startswith("max.connections")}
                 for layer in (layers.cluster, layers.broker)
             )
             settings = self._build(replace(layers, cluster=cluster, broker=broker), warnings, self.listeners)
@@ -243,7 +243,6 @@ class Settings:
         return declaration.default
 
 
-EVERYBODY_OUT = "max.connections.per.ip can be zero only with max.connections.per.ip.overrides"
 _NOT_OF_THE_LOG = ("follower.replication.throttled.replicas", "leader.replication.throttled.replicas")
 
 

@@ -48,6 +48,11 @@ class ObservabilitySettings:
         check=_is_http_address,
         doc="Where /metrics, /health and /state are served, as host:port; loopback without a host, nowhere if unset.",
     )
+    kbroker_http_hosts: tuple[str, ...] = setting(
+        default=(),
+        doc="Host names by which the pages may be read, besides IP addresses, names without a dot, and the names in "
+        "kbroker.http.listener and advertised.listeners. A request for any other name gets status 421.",
+    )
 
 
 KNOWN: tuple[Setting, ...] = (

@@ -12,8 +12,9 @@ from typing import Final, Protocol
 
 from kbroker.config.catalogue import BROKER, TOPIC, broker_setting, unknown
 from kbroker.config.describe import ConfigEntry, describe_topic
-from kbroker.config.load import EVERYBODY_OUT, Remark, Settings, as_lines, remarks
+from kbroker.config.load import Remark, Settings, as_lines, remarks
 from kbroker.config.resources import validate_client_metrics, validate_group
+from kbroker.config.server import EVERYBODY_OUT, keeps_everybody_out
 from kbroker.config.settings import Dynamic, Setting
 from kbroker.config.tier_rules import check_local_retention, check_tiered_topic
 from kbroker.config.values import ConfigError, Kind
@@ -84,11 +85,11 @@ class ConfigRules:
                 known,
                 lambda one: one.dynamic is Dynamic.PER_BROKER,
             )
-        limit, overrides = (
+        limits = [
             BROKER[name].parse(configs[name]) if name in configs else self._settings.value(name)
-            for name in ("max.connections.per.ip", "max.connections.per.ip.overrides")
-        )
-        if limit == 0 and not overrides:
+            for name in ("max.connections", "max.connections.per.ip", "max.connections.per.ip.overrides")
+        ]
+        if keeps_everybody_out(*limits):
             raise KafkaError(ErrorCode.INVALID_REQUEST, EVERYBODY_OUT)
         self._check_log_retention(configs, per_broker=per_broker)
         for name, text in changed.items():

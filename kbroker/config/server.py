@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
+
 from kbroker.config.settings import (
     KB,
     MAX_INT32,
@@ -38,8 +40,31 @@ def connections_by_address(text: str) -> dict[str, int]:
         address, separator, count = item.rpartition(":")
         if not separator or not address or not count.isdecimal():
             raise ValueError(f"{item!r} is not of the form address:count")
-        found[address.removeprefix("[").removesuffix("]")] = int(count)
+        address = address.removeprefix("[").removesuffix("]")
+        # In the form in which the peers of connections are written; a host name matches no peer.
+        found[str(ip_address(address)) if is_ip(address) else address] = int(count)
     return found
+
+
+EVERYBODY_OUT = (
+    "no client could connect and change this again: max.connections must be at least 1, and max.connections.per.ip can "
+    "be zero only with max.connections.per.ip.overrides that let an IP address in"
+)
+
+
+def keeps_everybody_out(limit: int, limit_per_ip: int, overrides: str) -> bool:
+    """Whether no address may have a connection; arguments are the values of the settings in EVERYBODY_OUT."""
+    exceptions = connections_by_address(overrides).items()
+    return limit == 0 or (limit_per_ip == 0 and not any(count and is_ip(address) for address, count in exceptions))
+
+
+def is_ip(text: str) -> bool:
+    """Whether a text is an IP address, as opposed to a host name."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _addresses_and_counts(text: str) -> str | None:
@@ -120,7 +145,7 @@ class ServerSettings:
         default=MAX_INT32,
         at_least=0,
         dynamic=CLUSTER_WIDE,
-        doc="How many connections there may be; further ones wait to be accepted.",
+        doc="How many connections there may be; further ones wait to be accepted. 0 is refused.",
     )
     max_connections_per_ip: int = setting(
         default=MAX_INT32,
@@ -143,8 +168,10 @@ class ServerSettings:
 
     @property
     def keeps_everybody_out(self) -> bool:
-        """Whether no address may have a connection, which nobody could ever change again."""
-        return self.max_connections_per_ip == 0 and not self.max_connections_per_ip_overrides.strip()
+        """Whether no address may have a connection."""
+        return keeps_everybody_out(
+            self.max_connections, self.max_connections_per_ip, self.max_connections_per_ip_overrides
+        )
 
 
 KNOWN: tuple[Setting, ...] = (

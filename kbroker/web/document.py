@@ -13,7 +13,11 @@ _HEAD = """\
 Written by `python -m kbroker.web.document`; do not edit.
 
 `kbroker serve --http 127.0.0.1:9644` (or the setting `kbroker.http.listener`) serves these pages. Without it there are
-none, and nothing asks who reads them, so keep them on an address that only those can reach who may see them.
+none. They have no authentication: bind them to a private address.
+
+A request must name this server in its `Host` header, so that no web page can have a browser read them: by an IP
+address, a name without a dot, a name in `kbroker.http.listener` or `advertised.listeners`, or one in
+`kbroker.http.hosts`. A request for any other name gets status 421.
 
 - `/metrics` is for Prometheus, see below.
 - `/health` (also `/health/ready`) is 200 when clients can be sent here. It is 503 while the node starts or stops, after
@@ -22,8 +26,9 @@ none, and nothing asks who reads them, so keep them on an address that only thos
 - `/state` is JSON: each partition with its offsets, leader epoch and segments, and those of a tiered topic with what is
   in the tier, the last error, and what keeps each segment on the local disk; groups with members and lag; connections.
 
-A `HEAD` gets what a `GET` gets, without the body. A request has ten seconds to arrive, and at most 16 KiB of head. Of
-more than 32 connections, the one that has waited longest makes room.
+A `HEAD` gets what a `GET` gets, without the body. A request has ten seconds to arrive, and at most 16 KiB of head. A
+reader has ten seconds for each 16 KiB and a minute for a page. Of more than 32 connections, the one that has waited
+longest makes room; if all are being answered, the oldest reader of the page that has the most readers.
 
 ## Metrics
 

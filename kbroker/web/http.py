@@ -6,14 +6,21 @@ clients do not notice that somebody reads a long page.
 
 Whoever connects is bounded in everything: the size of a request's head and body, the time in which they have to come,
 the time in which a reply has to be taken, and the number of connections. When there are too many, the one that has
-waited longest for a request makes room, so that nobody keeps others out by connections that say nothing.
+waited longest for a request makes room. If all are being answered, the path with the most connections loses its
+oldest. So neither silent connections nor slow readers of one page keep others from any page.
+
+A page may be read under the server's own names only. Otherwise a web page could have its host name resolve to this
+address, and the browser of somebody who is allowed to connect would read the pages for it (DNS rebinding). That needs
+a public host name: IP addresses, names without a dot and those under .localhost are always the server's own.
 
 Source: RFC 9110, RFC 9112.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from urllib.parse import urlsplit
@@ -21,6 +28,7 @@ from urllib.parse import urlsplit
 import h11
 import trio
 
+from kbroker.config.server import is_ip
 from kbroker.runtime.log import logger
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env, Listener, Part, Stream
@@ -33,6 +41,7 @@ _METHODS = (b"GET", b"HEAD")
 _RECEIVE_BYTES = 16 * 1024
 _SEND_BYTES = 16 * 1024
 _ACCEPT_BACKOFF_MS = 100
+_PORT = re.compile(r":[0-9]*$")
 _UNSENT = (h11.IDLE, h11.SEND_RESPONSE)
 
 log = logger(__name__)
@@ -45,6 +54,7 @@ class Limits:
     idle_ms     from the end of one request to the first byte of the next
     request_ms  from the first byte of a request to its last
     send_ms     for taking one reply
+    stall_ms    for taking the next 16 KiB of it
     """
 
     max_connections: int = 32
@@ -53,6 +63,7 @@ class Limits:
     idle_ms: int = 75_000
     request_ms: int = 10_000
     send_ms: int = 60_000
+    stall_ms: int = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +94,29 @@ class _Connection:
     machine: h11.Connection
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     is_waiting: bool = True  # for a request, or for the rest of one
+    is_leaving: bool = False  # it makes room for another one
+    path: str = OTHER  # of the request that is answered
 
 
 class HttpServer:
     """Serves pages on any number of listeners: run `serve` for each.
 
-    Shape  find maps a path to its page, None where there is none
+    Shape  find maps a path to its page, None where there is none; names are host names of this server, in lower case
     Bound  max_connections, and one more for the moment in which another one makes room
     """
 
-    def __init__(self, env: Env, find: Find, *, metrics: Metrics, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        env: Env,
+        find: Find,
+        *,
+        metrics: Metrics,
+        names: Collection[str] = (),
+        limits: Limits | None = None,
+    ) -> None:
         self._env = env
         self._find = find
+        self._names = names
         self._limits = limits or Limits()
         # In the order in which they began to wait, oldest first.
         self._connections: dict[_Connection, None] = {}
@@ -112,26 +134,24 @@ class HttpServer:
                     log.debug("no connection to the pages can be accepted for now", error=error)
                     await self._env.sleep_ms(_ACCEPT_BACKOFF_MS)
                     continue
-                if self._make_room():
-                    machine = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
-                    connection = _Connection(stream, machine)
-                    self._connections[connection] = None
-                    nursery.start_soon(self._serve, connection)
-                else:
-                    self._refused.add()
-                    stream.close()
+                self._make_room()
+                machine = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
+                connection = _Connection(stream, machine)
+                self._connections[connection] = None
+                nursery.start_soon(self._serve, connection)
                 await trio.lowlevel.checkpoint()
 
-    def _make_room(self) -> bool:
-        if len(self._connections) < self._limits.max_connections:
-            return True
-        for connection in self._connections:
-            if connection.is_waiting:
-                connection.is_waiting = False
-                connection.scope.cancel()
-                self._refused.add()
-                return True
-        return False
+    def _make_room(self) -> None:
+        staying = [connection for connection in self._connections if not connection.is_leaving]
+        if len(staying) < self._limits.max_connections:
+            return
+        leaving = next((connection for connection in staying if connection.is_waiting), None)
+        if leaving is None:
+            (path, _), *_ = Counter(connection.path for connection in staying).most_common(1)
+            leaving = next(connection for connection in staying if connection.path == path)
+        leaving.is_leaving = True
+        leaving.scope.cancel()
+        self._refused.add()
 
     async def _serve(self, connection: _Connection) -> None:
         try:
@@ -160,6 +180,7 @@ class HttpServer:
             if request is None:
                 return False
             path, reply = self._reply(request)
+            connection.path = path
         except _Refused as refused:
             reply = _plain(refused.status, str(refused))
         except h11.RemoteProtocolError as error:
@@ -168,10 +189,10 @@ class HttpServer:
         self._requests.add(path, str(reply.status))
         if connection.machine.our_state not in _UNSENT:
             return False
-        with trio.move_on_after(self._limits.send_ms / 1000) as in_time:
-            await self._send(connection, reply, with_body=request is None or request.method != b"HEAD")
+        with_body = request is None or request.method != b"HEAD"
         machine = connection.machine
-        return not in_time.cancelled_caught and machine.our_state is h11.DONE and machine.their_state is h11.DONE
+        was_taken = await self._send(connection, reply, with_body=with_body)
+        return was_taken and machine.our_state is h11.DONE and machine.their_state is h11.DONE
 
     async def _request(self, connection: _Connection) -> h11.Request | None:
         """The next request, once all of it is there; None when the client sends no more, or nothing for too long."""
@@ -206,6 +227,8 @@ class HttpServer:
 
     def _reply(self, request: h11.Request) -> tuple[str, Reply]:
         """The path under which a request is counted, and what it gets."""
+        if not self._is_own_name(request):
+            raise _Refused(421, "no name of this server: use its IP address, or add the name to kbroker.http.hosts")
         path = _path(request.target)
         page = self._find(path)
         if page is None:
@@ -215,8 +238,16 @@ class HttpServer:
             return path, Reply(reply.status, reply.content_type, reply.pieces, (("Allow", "GET, HEAD"),))
         return path, page()
 
-    async def _send(self, connection: _Connection, reply: Reply, *, with_body: bool) -> None:
-        machine, stream = connection.machine, connection.stream
+    def _is_own_name(self, request: h11.Request) -> bool:
+        """Whether a request is for this server. Clients older than the Host header are no browsers."""
+        host = next((value.decode("latin-1") for name, value in request.headers if name == b"host"), "")
+        name = host.rpartition(":")[0] if _PORT.search(host) else host
+        name = name.removeprefix("[").removesuffix("]").rstrip(".").lower()
+        return "." not in name or name.endswith(".localhost") or name in self._names or is_ip(name)
+
+    async def _send(self, connection: _Connection, reply: Reply, *, with_body: bool) -> bool:
+        """Send a reply; False if its reader was too slow."""
+        machine, stream, limits = connection.machine, connection.stream, self._limits
         headers = [
             ("Content-Type", reply.content_type),
             ("Cache-Control", "no-store"),
@@ -227,6 +258,7 @@ class HttpServer:
             headers.append(("Content-Length", str(sum(map(len, reply.pieces)))))
         if machine.their_state is not h11.DONE:
             headers.append(("Connection", "close"))
+        end = trio.current_time() + limits.send_ms / 1000
         ready: list[Part] = []
         size = 0
         for event in _events(reply, headers, with_body=with_body):
@@ -234,13 +266,15 @@ class HttpServer:
             if data:
                 ready.append(data)
                 size += len(data)
-            if size >= _SEND_BYTES:
-                await stream.send(ready)
+            if size >= _SEND_BYTES or (ready and isinstance(event, h11.EndOfMessage)):
+                with trio.move_on_at(min(end, trio.current_time() + limits.stall_ms / 1000)) as in_time:
+                    await stream.send(ready)
+                if in_time.cancelled_caught:
+                    return False
                 ready, size = [], 0
             if isinstance(event, h11.Data):
                 await trio.lowlevel.checkpoint()
-        if ready:
-            await stream.send(ready)
+        return True
 
 
 def _events(

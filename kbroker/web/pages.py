@@ -47,7 +47,10 @@ async def serving_pages(node: Observed, listen: Listen) -> AsyncIterator[Callabl
     log.info("pages are served", url=f"http://{f'[{told}]' if ':' in told else told}:{listeners[0].port}/")
     if not is_loopback(told):
         log.warning("other machines can read the pages about this node: nothing asks who they are")
-    server = HttpServer(node.env, _pages(node).get, metrics=node.metrics)
+    advertised = (one.host or "" for one in node.settings.listeners.advertised)
+    hosts = (host, told, *advertised, *node.settings.observability.kbroker_http_hosts)
+    names = frozenset(name.lower() for name in hosts)
+    server = HttpServer(node.env, _pages(node).get, metrics=node.metrics, names=names)
     try:
         async with trio.open_nursery() as nursery:
             for listener in listeners:

@@ -21,3 +21,18 @@ def test_a_limit_of_zero_for_each_address_needs_exceptions() -> None:
         Settings.load(overrides=["max.connections.per.ip=0"])
     loaded = Settings.load(overrides=["max.connections.per.ip=0", "max.connections.per.ip.overrides=127.0.0.1:5"])
     assert loaded.server.max_connections_per_ip == 0
+
+
+def test_a_start_without_any_connection_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"max\.connections must be at least 1"):
+        Settings.load(overrides=["max.connections=0"])
+
+
+def test_addresses_of_exceptions_are_written_as_those_of_peers() -> None:
+    assert connections_by_address("[0:0:0:0:0:0:0:1]:5,10.0.0.1:6,Host:7") == {"::1": 5, "10.0.0.1": 6, "Host": 7}
+
+
+def test_a_stored_setting_that_keeps_everybody_out_is_left_out() -> None:
+    loaded = Settings.load().with_dynamic({"max.connections": "0"}, {})
+    assert loaded.server.max_connections > 0
+    assert "max.connections" in loaded.warnings[-1]

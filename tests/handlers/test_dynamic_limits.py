@@ -125,3 +125,19 @@ async def test_w10_nobody_can_be_shut_out_for_good(broker: MemoryBroker, client:
     assert await alter(client, BROKER, "", key, "0") == 0
     assert await alter(client, BROKER, "1", overrides, "") == 0
     assert await is_served(await broker.connect())
+
+
+@pytest.mark.parametrize("where", ["", "1"])
+async def test_max_connections_of_zero_is_refused(broker: MemoryBroker, client: Client, where: str) -> None:
+    """Apache Kafka takes it, closes every connection, and cannot be changed any more."""
+    assert await alter(client, BROKER, where, "max.connections", "0") == ErrorCode.INVALID_REQUEST
+    assert await is_served(await broker.connect())
+
+
+@pytest.mark.parametrize("exceptions", ["10.9.9.9:0", "broker.example:5", " "])
+async def test_exceptions_that_let_no_address_in_are_none(
+    broker: MemoryBroker, client: Client, exceptions: str
+) -> None:
+    assert await alter(client, BROKER, "1", "max.connections.per.ip.overrides", exceptions) == 0
+    assert await alter(client, BROKER, "1", "max.connections.per.ip", "0") == ErrorCode.INVALID_REQUEST
+    assert await is_served(await broker.connect())

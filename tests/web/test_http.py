@@ -36,6 +36,7 @@ class Site:
         pages: dict[str, Page] = {
             "/short": lambda: Reply(200, "text/plain", (b"short",)),
             "/long": lambda: Reply(200, "text/plain", self._pieces()),
+            "/longer": lambda: Reply(200, "text/plain", self._pieces()),
             "/fault": lambda: Reply(200, "text/plain", (b"x" for _ in [1 / 0])),
             "/early-fault": lambda: Reply(1 // 0, "text/plain", ()),
         }
@@ -53,7 +54,8 @@ class Site:
 @asynccontextmanager
 async def a_site(limits: Limits | None = None) -> AsyncIterator[Site]:
     site = Site()
-    server = HttpServer(site.env, site.find, metrics=site.metrics, limits=limits)
+    names = {ADDRESS[0]}
+    server = HttpServer(site.env, site.find, metrics=site.metrics, names=names, limits=limits)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.serve, await site.env.listen(*ADDRESS, backlog=8))
         yield site
@@ -208,7 +210,7 @@ async def test_a_reader_that_takes_nothing_is_given_up(autojump_clock: MockClock
     async with a_site() as site:
         browser = await Browser.connect(site.env)
         await browser.send(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
-        await trio.sleep(59)
+        await trio.sleep(9)
         assert site.metrics.gauges["http.connections.open"]() == 1
         assert site.pieces_made < 200  # no more is made than was taken
         await trio.sleep(2)
@@ -240,15 +242,71 @@ async def _body_of_long(browser: Browser) -> bytes:
     return (await browser.reply()).body
 
 
-async def test_when_all_connections_are_busy_another_one_is_closed(autojump_clock: MockClock) -> None:
-    async with a_site(Limits(max_connections=2)) as site:
-        for _ in range(2):
+async def test_a_reply_that_is_taken_slowly_ends_after_a_minute(autojump_clock: MockClock) -> None:
+    async with a_site() as site:
+        browser = await Browser.connect(site.env)
+        await browser.send(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_take_slowly, browser)
+        assert trio.current_time() == pytest.approx(60, abs=15)
+
+
+async def _take_slowly(browser: Browser) -> None:
+    for _ in range(1_000):
+        await trio.sleep(0.5)
+        try:
+            if not await browser.stream.receive(4096):
+                return
+        except trio.BrokenResourceError:
+            return
+
+
+async def test_readers_that_take_nothing_keep_nobody_from_another_page(autojump_clock: MockClock) -> None:
+    async with a_site(Limits(max_connections=8)) as site:
+        other = await Browser.connect(site.env)
+        await other.send(b"GET /longer HTTP/1.1\r\nHost: x\r\n\r\n")
+        for _ in range(40):
             await (await Browser.connect(site.env)).send(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
-        await trio.sleep(1)
-        third = await Browser.connect(site.env)
-        assert await third.rest() == b""
-        await trio.sleep(60)
+            await trio.testing.wait_all_tasks_blocked()
+        began = trio.current_time()
         assert await site.answers()
+        assert trio.current_time() == began
+        assert site.metrics.gauges["http.connections.open"]() <= 8
+        assert len(await _body_of_long(other)) == 1_000_000, "the only reader of a page is not cut off"
+
+
+async def test_replies_that_nobody_takes_keep_nobody_out(autojump_clock: MockClock) -> None:
+    """Short replies fill a connection too, if many requests are sent ahead and no reply is read."""
+    async with a_site(Limits(max_connections=2)) as site, trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(_send_what_is_taken, await Browser.connect(site.env), HEAD * 10_000)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await site.answers()
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:9644", 200),
+        ("[::1]:9644", 200),
+        ("localhost", 200),
+        ("pages.localhost:80", 200),
+        ("kbroker:9644", 200),
+        ("Pages.Example.:9644", 200),
+        ("attacker.example:9644", 421),
+        ("127.0.0.1.attacker.example", 421),
+        ("pages.example.attacker.example", 421),
+        ("attacker.example:", 421),
+    ],
+)
+async def test_pages_are_read_under_own_names_only(host: str, status: int) -> None:
+    async with a_site() as site:
+        browser = await Browser.connect(site.env)
+        for path in ("/short", "/none"):
+            await browser.send(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        data = await browser.stream.receive(65536)
+        assert data.startswith(b"HTTP/1.1 %d " % status)
 
 
 @pytest.mark.parametrize("path", ["/fault", "/early-fault"])

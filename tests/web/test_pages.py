@@ -30,7 +30,7 @@ from kbroker.web.broker_metrics import count_isr_changes
 from kbroker.web.exposition import SAMPLES_IN_A_PIECE
 from kbroker.web.metrics import DECLARED, HISTOGRAM
 from kbroker.web.state import render as render_state
-from tests.web.asking import ADDRESS, get
+from tests.web.asking import ADDRESS, Browser, get
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from wire.messages.delete_topics import DeleteTopicsRequest
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -54,6 +54,19 @@ Key = tuple[str, frozenset[tuple[str, str]]]
 async def observed(disk: SimulatedDisk | None = None) -> AsyncIterator[tuple[MemoryBroker, Client]]:
     async with memory_broker(disk, settings=HTTP) as broker:
         yield broker, await broker.connect(client_id='a "client"\n')
+
+
+async def test_pages_are_read_under_the_names_that_settings_give() -> None:
+    settings = {
+        **HTTP,
+        "kbroker.http.hosts": "Monitoring.example",
+        "advertised.listeners": "PLAINTEXT://told.example:1",
+    }
+    async with memory_broker(settings=settings) as broker:
+        for name, status in [("monitoring.example", 200), ("told.example", 200), ("other.example", 421)]:
+            browser = await Browser.connect(broker.node.env)
+            await browser.send(f"GET /state HTTP/1.1\r\nHost: {name}:9644\r\n\r\n".encode())
+            assert (await browser.stream.receive(100)).startswith(b"HTTP/1.1 %d " % status)
 
 
 async def create(client: Client, name: str, *, partitions: int = 1) -> None:
