@@ -19,6 +19,7 @@ from importlib import import_module
 from typing import TypeAlias
 
 from kbroker import __version__
+from kbroker.cli._say import say
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -39,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run(options) or 0
     except CommandFailed as failure:
-        print(f"kbroker {options.command}: {failure}", file=sys.stderr)
+        for line in f"kbroker {options.command}: {failure}".split("\n"):
+            say(line, file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

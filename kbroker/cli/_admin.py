@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.cli import CommandFailed
+from kbroker.cli._say import say
 
 if TYPE_CHECKING:
     from kafka.admin import KafkaAdminClient
@@ -150,7 +151,7 @@ def translate(properties: Mapping[str, str], *, known: Mapping[str, Any] | None 
     except ValueError as error:
         raise CommandFailed(str(error)) from error
     for key in ignored:
-        print(f"kbroker: the client setting {key} is not known here and is ignored", file=sys.stderr)
+        say(f"kbroker: the client setting {key} is not known here and is ignored", file=sys.stderr)
     return settings
 
 

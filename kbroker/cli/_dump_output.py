@@ -14,6 +14,8 @@ from typing import Any, Final, NamedTuple, Protocol, TextIO
 
 from kbroker.cli._message_json import dump_json
 from kbroker.cli._payloads import Payload, Shown, text
+from kbroker.cli._say import say, visible_writer
+from kbroker.runtime.visible import visible_json, visible_lines
 from wire.record_batch import CODEC_MASK, MAX_SEQUENCE, Record, RecordBatch
 
 _CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -63,7 +65,7 @@ class Problems:
 
 def _say(text: str) -> None:
     sys.stdout.flush()
-    print(f"kbroker dump-log: {text}", file=sys.stderr)
+    say(f"kbroker dump-log: {text}", file=sys.stderr)
 
 
 def record_sequence(batch: RecordBatch, record: Record) -> int:
@@ -105,7 +107,7 @@ class KafkaLines:
     """The lines of Kafka's tool."""
 
     def __init__(self, out: TextIO, *, skip_record_metadata: bool) -> None:
-        self._write = out.write
+        self._write = visible_writer(out, visible_lines)
         self._skips_metadata = skip_record_metadata
 
     def file(self, path: str) -> None:
@@ -184,10 +186,10 @@ class JsonLines:
     """A JSON object a line, its `kind` first. What is no UTF-8 stands as {"base64": ...}."""
 
     def __init__(self, out: TextIO) -> None:
-        self._out = out
+        self._write = visible_writer(out, visible_json)
 
     def _put(self, kind: str, **fields: Any) -> None:
-        self._out.write(dump_json({"kind": kind, **fields}) + "\n")
+        self._write(dump_json({"kind": kind, **fields}) + "\n")
 
     def file(self, path: str) -> None:
         self._put("file", path=path)

@@ -20,6 +20,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from kbroker.cli import CommandFailed
 from kbroker.cli._groups import EARLIEST, LATEST, Partition, committed_offsets, log_offsets
+from kbroker.cli._say import say
 
 Offsets = dict[Partition, int]
 Plan = dict[str, Offsets]
@@ -91,7 +92,7 @@ def within(client: KafkaAdminClient, wanted: Mapping[Partition, int]) -> Offsets
         start, end = starts[topic, index], ends[topic, index]
         found[topic, index] = min(max(offset, start), end)
         if found[topic, index] != offset:
-            print(
+            say(
                 f"kbroker group: offset {offset} of {topic}-{index} is not in its log, {start} to {end}; "
                 f"{found[topic, index]} is taken",
                 file=sys.stderr,

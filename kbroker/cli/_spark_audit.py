@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from kbroker.cli import CommandFailed
+from kbroker.cli._say import say
 from kbroker.cli._spark_session import progress, source_options, spark_session
 from kbroker.cli._table import print_rows
 
@@ -47,20 +48,20 @@ def _print(report: AuditReport, *, as_json: bool) -> None:
     found = [*report.findings, *report.notes]
     if as_json:
         for each in found:
-            print(json.dumps(each.as_json()))
-        print(json.dumps({"kind": "summary", **report.as_json()}))
+            say(json.dumps(each.as_json()))
+        say(json.dumps({"kind": "summary", **report.as_json()}))
         return
     for each in found:
-        print(each.line())
+        say(each.line())
     print_rows(COLUMNS, map(_row, report.partitions))
     sys.stdout.flush()
     for warning in report.warnings:
-        print(f"kbroker spark: {warning}", file=sys.stderr)
+        say(f"kbroker spark: {warning}", file=sys.stderr)
     told = ", ".join(f"{count} {problem}" for problem, count in sorted(report.problems.items())) or "nothing found"
     read = f"{report.read_segments} read with {report.read_bytes} bytes"
     where = f"{report.segments} segments ({read}) against {report.objects} objects"
     more = f"; {report.deleted_meanwhile} segments were deleted meanwhile" if report.deleted_meanwhile else ""
-    print(f"kbroker spark: {told}, {len(report.notes)} notes; {where}{more}", file=sys.stderr)
+    say(f"kbroker spark: {told}, {len(report.notes)} notes; {where}{more}", file=sys.stderr)
 
 
 def _row(view: PartitionView) -> tuple[object, ...]:

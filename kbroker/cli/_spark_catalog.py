@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from kbroker.cli import EXIT_INTERRUPTED
+from kbroker.cli._say import say
 from kbroker.cli._spark_session import progress, source_options, spark_session
 from kbroker.cli._table import print_rows
 
@@ -48,7 +49,7 @@ def catalog(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
                 )  # fmt: skip
             if options.format == "json":
                 for row in rows:
-                    print(json.dumps(_as_json(row)))
+                    say(json.dumps(_as_json(row)))
             else:
                 print_rows(COLUMNS, map(_cells, rows))
     _summarize(summary, options)
@@ -57,13 +58,13 @@ def catalog(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
 def _summarize(summary: CatalogSummary, options: argparse.Namespace) -> None:
     if options.format == "json":
-        print(json.dumps({"kind": "summary", **summary.as_json()}))
+        say(json.dumps({"kind": "summary", **summary.as_json()}))
         return
     sys.stdout.flush()
     told = ", ".join(f"{count} {state}" for state, count in sorted(summary.states.items())) or "nothing in the tier"
     size = "" if options.events else f"; {summary.bytes} bytes"
     where = f"; written to {summary.output}" if summary.output else ""
-    print(f"kbroker spark: {told}{size}{where}", file=sys.stderr)
+    say(f"kbroker spark: {told}{size}{where}", file=sys.stderr)
 
 
 def _cells(row: Row) -> tuple[object, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.cli import EXIT_INTERRUPTED, CommandFailed
+from kbroker.cli._say import say
 from kbroker.cli._spark_session import progress, source_options, spark_session
 from kbroker.cli._table import print_rows
 
@@ -53,13 +54,13 @@ def export(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
                 poll_seconds=options.poll_ms / 1000, progress=step,
             )  # fmt: skip
     if options.format == "json":
-        print(json.dumps({"kind": "summary", **summary.as_json()}))
+        say(json.dumps({"kind": "summary", **summary.as_json()}))
     else:
         print_rows(COLUMNS, [(at, *each) for at, each in sorted(summary.ranges.items()) if each.end > each.start])
         sys.stdout.flush()
         bad = f", {summary.bad_rows} that could not be decoded" if summary.bad_rows else ""
         finished = "" if summary.finished is None else f"; finished batch {summary.finished} of an earlier run"
-        print(
+        say(
             f"kbroker spark: {summary.rows} rows{bad} in {summary.files} files with {summary.bytes} bytes added to "
             f"{summary.output}{finished}",
             file=sys.stderr,
@@ -89,7 +90,7 @@ def _check_decoding(parser: argparse.ArgumentParser, options: argparse.Namespace
 
 
 def _tell_step(step: Any, *, as_json: bool) -> None:
-    print(json.dumps({"kind": step.name, "text": step.text}) if as_json else step.text, flush=True)
+    say(json.dumps({"kind": step.name, "text": step.text}) if as_json else step.text, flush=True)
 
 
 def _text(schema: str) -> str:

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 
+from kbroker.cli._say import say
 from kbroker.cli._spark_session import client_options, progress, source_options, spark_session
 from kbroker.cli._table import print_rows
 
@@ -32,12 +33,12 @@ def replay(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
                 codec=Codec[options.compression_codec.upper()], progress=tell,
             )  # fmt: skip
     for warning in summary.warnings:
-        print(f"kbroker spark: {warning}", file=sys.stderr)
+        say(f"kbroker spark: {warning}", file=sys.stderr)
     if options.format == "json":
-        print(json.dumps({"kind": "summary", **summary.as_json()}))
+        say(json.dumps({"kind": "summary", **summary.as_json()}))
         return
     if summary.was_done:
-        print(
+        say(
             f"kbroker spark: job {summary.job_id!r} was done before, and nothing was written: another --job-id replays "
             f"{summary.source} anew",
             file=sys.stderr,
@@ -48,7 +49,7 @@ def replay(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
     sys.stdout.flush()
     total = sum(summary.written.values())
     resumed = f", {sum(summary.before.values())} were there from before" if summary.is_resumed else ""
-    print(
+    say(
         f"kbroker spark: {total} records of {summary.source} written to {summary.target}{resumed}; job "
         f"{summary.job_id!r} is done",
         file=sys.stderr,

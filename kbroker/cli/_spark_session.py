@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.cli import CommandFailed
 from kbroker.cli._admin import read_properties
+from kbroker.cli._say import say
 from kbroker.cli._tier_store import load_settings
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class _Log:
             file.seek(self._start)
             told = {line.strip() for line in file if _WARNED in line}
         for line in sorted(told):
-            print(f"kbroker spark: {line}", file=sys.stderr)
+            say(f"kbroker spark: {line}", file=sys.stderr)
 
 
 @contextmanager

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 
+from kbroker.runtime.visible import visible, visible_lines
+
 
 def is_terminal() -> bool:
     """Whether a person reads our standard output."""
@@ -18,13 +20,14 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table(title=Text(title) if title else None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    heading = Text(visible_lines(title)) if title else None
+    table = Table(title=heading, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     held = [list(row) for row in rows]
     for index, column in enumerate(columns):
         is_numeric = bool(held) and all(isinstance(row[index], int) for row in held)
         table.add_column(column, justify="right" if is_numeric else "left", overflow="fold")
     for row in held:
-        table.add_row(*(Text(str(cell)) for cell in row))
+        table.add_row(*(Text(visible(str(cell))) for cell in row))
     Console(file=sys.stdout).print(table)
 
 
@@ -34,7 +37,7 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None
     if is_terminal():
         print_table("", columns, held)
         return
-    lines = [[str(cell) for cell in row] for row in [columns, *held]]
+    lines = [[visible(str(cell)) for cell in row] for row in [columns, *held]]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         print(" ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

@@ -12,6 +12,7 @@ from kbroker.cli._dump_logs import LogOptions, dump_log
 from kbroker.cli._dump_output import KafkaLines, Problems
 from kbroker.cli._payloads import plain
 from kbroker.cli._records import compile_format, record_to_json
+from kbroker.cli._say import records_out, say
 from kbroker.cli._tier_ls import warn
 from kbroker.cli._tier_sources import open_source
 from kbroker.cli._tier_store import open_store
@@ -49,7 +50,7 @@ def cat(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
             catalogue = source.catalogue()
         warn(catalogue)
         segment = _find(catalogue, options)
-        out = sys.stdout.buffer
+        out = records_out(is_json=options.format == "json")
         if options.index is not None:
             out.write(storage.fetch_index(segment, IndexType(options.index)))
         elif options.format == "raw":
@@ -178,7 +179,7 @@ def _position(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, 
         if position >= 0 and RecordBatch(file.pread(HEADER_SIZE, position)).last_offset == last_offset:
             return position
     except (RemoteResourceNotFound, Malformed) as error:
-        print(f"kbroker tier: the offset index cannot be used: {error}", file=sys.stderr)
+        say(f"kbroker tier: the offset index cannot be used: {error}", file=sys.stderr)
     return 0
 
 

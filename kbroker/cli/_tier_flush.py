@@ -17,6 +17,7 @@ from kbroker.cli import CommandFailed
 from kbroker.cli import _configs as configs
 from kbroker.cli._admin import RETRY_MS, admin_client
 from kbroker.cli._groups import log_offsets
+from kbroker.cli._say import say
 from kbroker.cli._table import print_rows
 from kbroker.cli._tier_sources import EARLIEST, LATEST, LATEST_TIERED
 from kbroker.runtime.env import RealEnv
@@ -110,7 +111,7 @@ def _print(reached: Mapping[Partition, Reached], how: str) -> None:
     if how == "json":
         for (topic, index), one in reached.items():
             fields = {"topic": topic, "partition": index, "high_watermark": one.goal}
-            print(json.dumps({**fields, "highest_offset_in_remote_storage": one.tiered, "is_done": one.is_done}))
+            say(json.dumps({**fields, "highest_offset_in_remote_storage": one.tiered, "is_done": one.is_done}))
         return
     rows = [(*each, one.goal, one.tiered, "yes" if one.is_done else "no") for each, one in reached.items()]
     print_rows(COLUMNS, rows)

@@ -8,6 +8,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 
+from kbroker.cli._say import say
 from kbroker.cli._table import print_rows
 from kbroker.cli._tier_sources import Offsets, Source, choose, open_source
 from kbroker.tiered.api import RemoteLogSegmentMetadata
@@ -40,7 +41,7 @@ def ls(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
             return
     if options.format == "json":
         for each in segments:
-            print(json.dumps(as_json(each)))
+            say(json.dumps(as_json(each)))
         return
     print_rows(SEGMENT_COLUMNS, map(_row, segments))
 
@@ -48,12 +49,12 @@ def ls(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
 def warn(catalogue: Catalogue) -> None:
     """Say on stderr what keeps the list from being all there is to know."""
     if catalogue.unreadable:
-        print(f"kbroker tier: {catalogue.unreadable} records of the metadata topic cannot be read", file=sys.stderr)
+        say(f"kbroker tier: {catalogue.unreadable} records of the metadata topic cannot be read", file=sys.stderr)
     if catalogue.strays:
         what = "records of the metadata topic do not follow from those before, and are left out"
-        print(f"kbroker tier: {catalogue.strays} {what}", file=sys.stderr)
+        say(f"kbroker tier: {catalogue.strays} {what}", file=sys.stderr)
     if not catalogue.is_whole:
-        print("kbroker tier: the beginning of the metadata topic is gone: there may be more segments", file=sys.stderr)
+        say("kbroker tier: the beginning of the metadata topic is gone: there may be more segments", file=sys.stderr)
 
 
 def _row(segment: RemoteLogSegmentMetadata) -> tuple[object, ...]:
@@ -90,6 +91,6 @@ def _print_offsets(
             "log_end_offset", "segment_count", "size_bytes",
         )  # fmt: skip
         for row in rows:
-            print(json.dumps(dict(zip(names, row, strict=True))))
+            say(json.dumps(dict(zip(names, row, strict=True))))
         return
     print_rows(OFFSET_COLUMNS, [["-" if cell is None else cell for cell in row] for row in rows])

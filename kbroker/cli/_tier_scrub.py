@@ -18,6 +18,7 @@ from typing import Final, cast
 from uuid import UUID
 
 from kbroker.cli import CommandFailed
+from kbroker.cli._say import say
 from kbroker.cli._tier_ls import warn
 from kbroker.cli._tier_sources import Source, choose, open_source
 from kbroker.cli._tier_store import open_store
@@ -54,7 +55,7 @@ class Report:
                 self.notes += 1
             else:
                 self.findings[each.problem] += 1
-            print(json.dumps(each.as_json()) if self._as_json else each.line())
+            say(json.dumps(each.as_json()) if self._as_json else each.line())
 
     def _catalogue(self) -> Catalogue | None:
         """As it is now. A source that cannot be read any more is not asked again: what was found must not be lost."""
@@ -65,7 +66,7 @@ class Report:
         except CommandFailed as error:
             self._source = None
             doubt = "some of what was found may be of segments that were deleted meanwhile"
-            print(f"kbroker tier: {doubt}: {error}", file=sys.stderr)
+            say(f"kbroker tier: {doubt}: {error}", file=sys.stderr)
             return None
 
 
@@ -108,7 +109,7 @@ def _summarize(report: Report, check: Scrub, listed: Listed, deleted: int, *, is
         counts = {"segments": check.segments, "bytes": check.bytes, "objects": listed.count}
         fields = {"kind": "summary", "findings": found.total(), "notes": report.notes, **counts}
         gone = {"deleted_segments": deleted, "deleted_meanwhile": len(report.deleted_meanwhile)}
-        print(json.dumps({**fields, "problems": dict(found), **gone}))
+        say(json.dumps({**fields, "problems": dict(found), **gone}))
         return
     sys.stdout.flush()
     told = ", ".join(f"{count} {problem}" for problem, count in sorted(found.items())) or "nothing found"
@@ -116,4 +117,4 @@ def _summarize(report: Report, check: Scrub, listed: Listed, deleted: int, *, is
     more = f"; {deleted} orphans deleted" if deleted else ""
     if report.deleted_meanwhile:
         more += f"; {len(report.deleted_meanwhile)} segments were deleted meanwhile"
-    print(f"kbroker tier: {told}, {report.notes} notes; {where}{more}", file=sys.stderr)
+    say(f"kbroker tier: {told}, {report.notes} notes; {where}{more}", file=sys.stderr)

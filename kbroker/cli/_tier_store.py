@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kbroker.cli import CommandFailed
+from kbroker.cli._say import say
 from kbroker.cli.serve import default_data_dir
 from kbroker.config import ConfigError, Settings
 from kbroker.runtime.disk import RealDisk
@@ -61,7 +62,7 @@ def _configs(settings: Settings) -> dict[str, str]:
     try:
         cluster_id = parse_identity(read_file(RealDisk(), f"{directory}/{META_PROPERTIES}").decode()).cluster_id
     except (OSError, ValueError) as error:
-        print(f"kbroker tier: no cluster id in {directory}: {error}", file=sys.stderr)
+        say(f"kbroker tier: no cluster id in {directory}: {error}", file=sys.stderr)
     return {
         **settings.tier.rsm_configs,
         "log.dir": directory,

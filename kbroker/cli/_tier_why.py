@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from kbroker.cli import CommandFailed
 from kbroker.cli._dump_output import Problems
+from kbroker.cli._say import say
 from kbroker.cli._table import print_rows
 from kbroker.cli._tier_directory import DirectorySource
 from kbroker.cli._tier_ls import warn
@@ -54,7 +55,7 @@ def why(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         segments = explained.partition(partition)
         if options.format == "json":
             for one in segments:
-                print(json.dumps(_as_json(partition, one)))
+                say(json.dumps(_as_json(partition, one)))
         else:
             print_rows(COLUMNS, [(*partition, *_row(one)) for one in segments])
 
@@ -100,7 +101,7 @@ def _live(address: str | None, settings: Settings) -> Mapping[Partition, Mapping
     except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
         if address is not None:
             raise CommandFailed(f"{address}: {error}") from error
-        print(f"kbroker tier: no broker tells its state at {asked}: {error}", file=sys.stderr)
+        say(f"kbroker tier: no broker tells its state at {asked}: {error}", file=sys.stderr)
         return {}
 
 

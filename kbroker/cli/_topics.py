@@ -22,6 +22,7 @@ from kafka.errors import ClusterAuthorizationFailedError, IncompatibleBrokerVers
 
 from kbroker.cli import CommandFailed
 from kbroker.cli._admin import explain_code
+from kbroker.cli._say import say
 from kbroker.cli._table import is_terminal, print_table
 from wire.types import ZERO_UUID, uuid_to_text
 
@@ -290,11 +291,11 @@ def print_described(topics: Sequence[TopicState], filters: Filters, live: set[in
             _draw(topic, filters, live)
             continue
         if not filters.chooses_partitions:
-            print(_topic_line(topic))
+            say(_topic_line(topic))
         if not filters.topics_with_overrides:
             for partition in topic.partitions:
                 if filters.shows(topic, partition, live):
-                    print(_partition_line(topic.name, partition))
+                    say(_partition_line(topic.name, partition))
 
 
 def _topic_line(topic: TopicState) -> str:

@@ -11,6 +11,7 @@ from collections import Counter
 from typing import Final, NoReturn
 
 from kbroker.cli._dump_output import Problems
+from kbroker.cli._say import say
 from kbroker.runtime.disk import RealDisk, RealFile
 
 MAX_TOLD: Final = 20
@@ -46,10 +47,10 @@ class Report(Problems):
 
     def _print(self, kind: str, path: str, text: str, position: int | None) -> None:
         if self._as_json:
-            print(json.dumps({"kind": kind, "file": path, "position": position, "text": text}))
+            say(json.dumps({"kind": kind, "file": path, "position": position, "text": text}))
             return
         where = path if position is None else f"{path}: at byte {position}"
-        print(f"{where}: {'note: ' if kind == 'note' else ''}{text}")
+        say(f"{where}: {'note: ' if kind == 'note' else ''}{text}")
 
 
 class ReadOnlyDisk(RealDisk):

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from kbroker.cli import CommandFailed, Commands
 from kbroker.cli._admin import add_connection_flags, admin_client
+from kbroker.cli._say import say
+from kbroker.runtime.visible import visible
 
 if TYPE_CHECKING:
     from kafka.admin import KafkaAdminClient
@@ -125,11 +127,11 @@ def config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
 
         alter(client, Entity(kind, name), added=added, deleted=deleted)
     if options.format == "json":
-        print(json.dumps({"entity_type": kind, "entity_name": name or None, "added": added, "deleted": deleted}))
+        say(json.dumps({"entity_type": kind, "entity_name": name or None, "added": added, "deleted": deleted}))
     elif name:
-        print(f"Completed updating config for {kind.removesuffix('s')} {name}.")
+        say(f"Completed updating config for {kind.removesuffix('s')} {name}.")
     else:
-        print(f"Completed updating default config for {kind} in the cluster.")
+        say(f"Completed updating default config for {kind} in the cluster.")
 
 
 def _entity(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tuple[str, str | None]:
@@ -176,7 +178,7 @@ def _describe(client: KafkaAdminClient, kind: str, name: str | None, options: ar
     meant = [_configs.Entity(kind, name)] if name is not None else _configs.entities(client, kind)
     described = [(entity, _configs.describe(client, entity, all_of_them=options.all)) for entity in meant]
     if options.format == "json":
-        print(json.dumps([_configs.as_json(entity, settings) for entity, settings in described]))
+        say(json.dumps([_configs.as_json(entity, settings) for entity, settings in described]))
         return
     for entity, settings in described:
         _print(entity, settings, everything=options.all)
@@ -190,12 +192,12 @@ def _print(entity: Entity, settings: Sequence[Setting], *, everything: bool) -> 
         title = f"{'All' if everything else 'Dynamic'} configs for {entity.kind.removesuffix('s')} {entity.name} are:"
     if is_terminal():
         rows = [(each.name, _text(each.value), each.source, each.type) for each in settings]
-        print_table(title, ("name", "value", "source", "type"), rows)
+        print_table(visible(title), ("name", "value", "source", "type"), rows)
         return
-    print(title)
+    say(title)
     for each in settings:
         synonyms = ", ".join(f"{source}:{name}={_text(value)}" for source, name, value in each.synonyms)
-        print(f"  {each.name}={_text(each.value)} sensitive={str(each.is_sensitive).lower()} synonyms={{{synonyms}}}")
+        say(f"  {each.name}={_text(each.value)} sensitive={str(each.is_sensitive).lower()} synonyms={{{synonyms}}}")
 
 
 def _text(value: str | None) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import signal
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +16,7 @@ from kbroker.cli import Commands
 from kbroker.cli import _positions as parse
 from kbroker.cli._admin import add_client_flags, client_errors, client_settings, quiet_client
 from kbroker.cli._records import Render, compile_format, record_to_json, unescape
+from kbroker.cli._say import records_out
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -100,7 +100,7 @@ def consume(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
         with client_errors(settings):
             consumer = KafkaConsumer(**settings)
             try:
-                Reader(consumer, sys.stdout.buffer, render, options.delimiter).read(
+                Reader(consumer, records_out(is_json=options.format == "json"), render, options.delimiter).read(
                     options.topic,
                     partitions=options.partition,
                     reading=reading,

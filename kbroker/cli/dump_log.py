@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kbroker.cli import EXIT_FAILED, EXIT_USAGE, Commands
+from kbroker.cli._say import say
 
 if TYPE_CHECKING:
     from kbroker.cli._dump_logs import LogOptions
@@ -151,7 +152,7 @@ def _decoder(options: argparse.Namespace) -> Decoder | None:
     for name in (options.key_decoder_class or STRING_DECODER, options.value_decoder_class or STRING_DECODER):
         decode = _payloads.CLASSES.get(name)
         if decode is None:
-            print(
+            say(
                 f"kbroker dump-log: {name} is a JVM class, which cannot be loaded here; known are "
                 f"{', '.join(_payloads.CLASSES)}",
                 file=sys.stderr,

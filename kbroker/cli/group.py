@@ -18,6 +18,8 @@ from kbroker.cli import EXIT_FAILED, CommandFailed, Commands
 from kbroker.cli import _positions as parse
 from kbroker.cli._admin import add_connection_flags, admin_client, client_settings, coordinator_of
 from kbroker.cli._group_words import STATES, TYPES, chosen
+from kbroker.cli._say import say, visible_writer
+from kbroker.runtime.visible import visible_lines
 
 if TYPE_CHECKING:
     from kafka.admin import KafkaAdminClient
@@ -197,7 +199,7 @@ def _list(client: KafkaAdminClient, options: argparse.Namespace) -> None:
         _print_json([{"group": each.group, "type": each.type, "state": each.state} for each in found])
     elif options.state is None and options.type is None:
         for each in found:
-            print(each.group)
+            say(each.group)
     else:
         columns = ["GROUP", *(["TYPE"] if options.type is not None else [])]
         columns += ["STATE"] if options.state is not None else []
@@ -221,7 +223,7 @@ def _describe(client: KafkaAdminClient, options: argparse.Namespace) -> int:
     else:
         for number, state in enumerate(found):
             if number:
-                print()
+                say()
             _group_output.print_progress(state, _groups.progress(client, state), verbose=bool(options.verbose))
     return 0 if len(found) == len(states) else EXIT_FAILED
 
@@ -240,7 +242,7 @@ def _note(state: GroupState) -> None:
 
 def _say(text: str) -> None:
     sys.stdout.flush()
-    print(f"kbroker group: {text}", file=sys.stderr)
+    say(f"kbroker group: {text}", file=sys.stderr)
 
 
 def _delete(client: KafkaAdminClient, options: argparse.Namespace) -> int:
@@ -255,7 +257,7 @@ def _delete(client: KafkaAdminClient, options: argparse.Namespace) -> int:
     if options.format == "json":
         _print_json({"deleted": deleted})
     elif deleted:
-        print(f"Deletion of requested consumer groups ({', '.join(map(repr, deleted))}) was successful.")
+        say(f"Deletion of requested consumer groups ({', '.join(map(repr, deleted))}) was successful.")
     for name, answer in refused.items():
         _say(f"group {name!r} was not deleted: {getattr(errors, answer).description or answer}")
     return EXIT_FAILED if refused else 0
@@ -284,7 +286,7 @@ def _reset(client: KafkaAdminClient, options: argparse.Namespace) -> int:
             _resets.commit(client, name, offsets)
     rows = [(name, *each, offset) for name, offsets in plan.items() for each, offset in sorted(offsets.items())]
     if options.export:
-        print(_resets.format_plan(plan), end="")
+        visible_writer(sys.stdout, visible_lines)(_resets.format_plan(plan))
     elif options.format == "json":
         keys = ("group", "topic", "partition", "new_offset")
         done = bool(options.execute)
@@ -352,4 +354,4 @@ def _delete_offsets(client: KafkaAdminClient, options: argparse.Namespace) -> in
 
 
 def _print_json(value: Any) -> None:
-    print(json.dumps(value))
+    say(json.dumps(value))

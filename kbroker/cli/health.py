@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from kbroker.cli import CommandFailed, Commands
 from kbroker.cli._admin import add_connection_flags, client_settings
 from kbroker.cli._positions import milliseconds
+from kbroker.cli._say import say
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -61,12 +62,12 @@ def health(options: argparse.Namespace) -> int:
     with _alarm(options.timeout):
         found = _ask_any(settings, options)
     if options.format == "json":
-        print(json.dumps({"is_healthy": not _complaints(found), **found._asdict()}))
+        say(json.dumps({"is_healthy": not _complaints(found), **found._asdict()}))
     if complaints := _complaints(found):
         raise CommandFailed("; ".join(complaints))
     if options.format == "text":
         brokers = f"{len(found.brokers)} broker{'s' if len(found.brokers) != 1 else ''}"
-        print(f"healthy: cluster {found.cluster_id}, {brokers}, {found.partition_count} partitions, all with a leader")
+        say(f"healthy: cluster {found.cluster_id}, {brokers}, {found.partition_count} partitions, all with a leader")
     return 0
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kbroker.cli import CommandFailed, Commands
 from kbroker.cli import _positions as parse
 from kbroker.cli._admin import add_connection_flags, admin_client
+from kbroker.cli._say import say
 
 if TYPE_CHECKING:
     from kafka.admin import KafkaAdminClient
@@ -96,7 +97,7 @@ def offset(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
     for topic, index in meant:
         if (topic, index) not in offsets:
             reason = "has no leader" if (topic, index) in led else "is gone"
-            print(f"kbroker offset: {topic}-{index} {reason}", file=sys.stderr)
+            say(f"kbroker offset: {topic}-{index} {reason}", file=sys.stderr)
     rows = [(*each, offsets[each]) for each in meant if offsets.get(each, -1) >= 0]
     _print(rows, options.format)
 
@@ -134,9 +135,9 @@ def _print(rows: Sequence[tuple[str, int, int]], how: str) -> None:
 
     if how == "json":
         names = ("topic", "partition", "offset")
-        print(json.dumps([dict(zip(names, row, strict=True)) for row in rows]))
+        say(json.dumps([dict(zip(names, row, strict=True)) for row in rows]))
     elif is_terminal():
         print_table("", ("topic", "partition", "offset"), rows)
     else:
         for topic, index, found in rows:
-            print(f"{topic}:{index}:{found}")
+            say(f"{topic}:{index}:{found}")

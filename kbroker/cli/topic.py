@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.cli import EXIT_FAILED, CommandFailed, Commands
 from kbroker.cli._admin import add_connection_flags, admin_client
+from kbroker.cli._say import say
 
 if TYPE_CHECKING:
     from kafka.admin import KafkaAdminClient
@@ -138,7 +139,7 @@ def topic(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         with admin_client(options) as client:
             act(client, options)
     except CommandFailed as failure:
-        print(f"Error while executing topic command : {failure}", file=sys.stderr)
+        say(f"Error while executing topic command : {failure}", file=sys.stderr)
         return EXIT_FAILED
     return 0
 
@@ -165,7 +166,7 @@ def _create(client: KafkaAdminClient, options: argparse.Namespace) -> None:
     from kbroker.cli._topics import create_topic  # noqa: PLC0415  (help must not cost the import of the client)
 
     if "." in options.topic or "_" in options.topic:
-        print(COLLISION_WARNING, file=sys.stderr)
+        say(COLLISION_WARNING, file=sys.stderr)
     answer = create_topic(
         client,
         options.topic,
@@ -178,7 +179,7 @@ def _create(client: KafkaAdminClient, options: argparse.Namespace) -> None:
     if options.format == "json":
         _print_json({"topic": options.topic, "is_created": answer is not None})
     elif answer is not None:
-        print(f"Created topic {options.topic}.")
+        say(f"Created topic {options.topic}.")
 
 
 def _existing(client: KafkaAdminClient, options: argparse.Namespace) -> list[str]:
@@ -217,7 +218,7 @@ def _list(client: KafkaAdminClient, options: argparse.Namespace) -> None:
         _print_json(names)
     else:
         for name in names:
-            print(name)
+            say(name)
 
 
 def _describe(client: KafkaAdminClient, options: argparse.Namespace) -> None:
@@ -239,10 +240,10 @@ def _describe(client: KafkaAdminClient, options: argparse.Namespace) -> None:
     topics = _topics.describe(client, names)
     live = _topics.live_brokers(client) if filters.unavailable else set()
     if options.format == "json":
-        print(_topics.describe_as_json(topics, filters, live, _topics.controller_epoch(client)))
+        say(_topics.describe_as_json(topics, filters, live, _topics.controller_epoch(client)))
     else:
         _topics.print_described(topics, filters, live)
 
 
 def _print_json(value: Any) -> None:
-    print(json.dumps(value))
+    say(json.dumps(value))

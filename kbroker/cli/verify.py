@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kbroker.cli import CommandFailed, Commands
+from kbroker.cli._say import say
 from kbroker.cli.serve import default_data_dir
 
 if TYPE_CHECKING:
@@ -105,9 +106,9 @@ def _summarize(check: DirectoryCheck, found: int, notes: int, *, path: str, is_j
     counts = check.counts
     if is_json:
         fields = {"kind": "summary", "directory": path, "findings": found, "notes": notes}
-        print(json.dumps({**fields, "partitions": counts.partitions, "bytes": counts.bytes}))
+        say(json.dumps({**fields, "partitions": counts.partitions, "bytes": counts.bytes}))
         return
     sys.stdout.flush()
     verdict = f"{found} findings" if found != 1 else "1 finding"
     where = f"{counts.partitions} partitions with {counts.bytes} bytes of logs in {path}"
-    print(f"kbroker verify: {verdict if found else 'nothing found'}, {notes} notes; {where}", file=sys.stderr)
+    say(f"kbroker verify: {verdict if found else 'nothing found'}, {notes} notes; {where}", file=sys.stderr)

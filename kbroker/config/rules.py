@@ -85,11 +85,14 @@ class ConfigRules:
                 known,
                 lambda one: one.dynamic is Dynamic.PER_BROKER,
             )
-        limits = [
+        limit, limit_per_ip, overrides = (
             BROKER[name].parse(configs[name]) if name in configs else self._settings.value(name)
             for name in ("max.connections", "max.connections.per.ip", "max.connections.per.ip.overrides")
-        ]
-        if keeps_everybody_out(*limits):
+        )
+        assert isinstance(limit, int)
+        assert isinstance(limit_per_ip, int)
+        assert isinstance(overrides, str)
+        if keeps_everybody_out(limit, limit_per_ip, overrides):
             raise KafkaError(ErrorCode.INVALID_REQUEST, EVERYBODY_OUT)
         self._check_log_retention(configs, per_broker=per_broker)
         for name, text in changed.items():

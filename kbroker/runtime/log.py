@@ -17,6 +17,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final, TextIO
 
+from kbroker.runtime.visible import visible
+
 ROOT: Final = "root"
 ROOT_NAME: Final = "kbroker"
 LEVELS: Final[Mapping[str, int]] = {
@@ -132,7 +134,7 @@ class TerminalFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """One event as text."""
         time = f"{self.formatTime(record, self.datefmt)}.{int(record.msecs):03d}"
-        words = [f"{time} {record.levelname:<5} {record.getMessage()}"]
+        words = [f"{time} {record.levelname:<5} {visible(record.getMessage())}"]
         words += [f"{key}={escape(value)}" for key, value in _fields(record).items()]
         line = " ".join(words)
         return f"{line}\n{_escaped_lines(self.formatException(record.exc_info))}" if record.exc_info else line

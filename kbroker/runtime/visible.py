@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-# C0 but the tab, DEL, C1, marks and overrides of direction, separators of lines, and surrogates, which cannot be encoded.
+# C0 but the tab, DEL, C1, marks and overrides of direction, line separators, and surrogates, which cannot be encoded.
 _CONTROLS: Final = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -21,3 +21,9 @@ def visible(text: str) -> str:
 def visible_lines(text: str) -> str:
     """The same with the line feeds of the text."""
     return "\n".join(map(visible, text.split("\n")))
+
+
+def visible_json(text: str) -> str:
+    """The lines of JSON, with the escapes of JSON."""
+    lines = (_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", line) for line in text.split("\n"))
+    return "\n".join(lines)

@@ -302,11 +302,16 @@ class SegmentCheck:
 
 
 def index_entries(disk: Disk, path: str, entry: Struct, findings: Findings) -> list[tuple[int, int]]:
-    """The entries of an index without the zeros that were only allocated; tells of a size that no index has."""
+    """The entries of an index without the zeros that were only allocated; tells of a size that no index has.
+
+    A file of one entry is not preallocated: zeros are the timestamp 0 at the segment's first offset.
+    """
     data = read_file(disk, path)
     whole = len(data) - len(data) % entry.size
     if whole != len(data):
         findings.add(path, f"{len(data)} bytes, no multiple of the {entry.size} of an entry", position=whole)
     used = len(data[:whole].rstrip(b"\0"))
     used += -used % entry.size
+    if whole == TIME_ENTRY.size == entry.size:
+        used = whole
     return list(entry.iter_unpack(data[: min(used, whole)]))

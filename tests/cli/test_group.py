@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.structs import OffsetAndMetadata
 
 from compat.clients.joining import join
 from tests.cli.conftest import Done, Run
@@ -327,3 +328,19 @@ def test_wrong_usage_ends_with_2_and_a_reason(run: Run, words: list[str], reason
     done = run("group", *words)
     assert (done.code, done.out) == (2, "")
     assert reason in done.err
+
+
+HOSTILE = "evil\x1b[2J\x9b\u202e\nfake"
+ESCAPED = r"evil\x1b[2J\x9b\u202e\nfake"
+
+
+@pytest.mark.parametrize("words", [("--list",), ("--list", "--state"), ("--describe",), ("--describe", "--state")])
+def test_names_that_clients_made_up_are_escaped(group: Group, broker: str, topic: str, words: tuple[str, ...]) -> None:
+    with closing(KafkaConsumer(bootstrap_servers=broker, group_id=HOSTILE)) as consumer:
+        consumer.commit({TopicPartition(topic, 0): OffsetAndMetadata(1, "", -1)})
+    scope = () if words[0] == "--list" else ("--group", HOSTILE)
+    done = group(*words, *scope)
+    assert done.code == 0, done.err
+    assert ESCAPED in done.out + done.err
+    assert not any(character in done.out + done.err for character in "\x1b\x9b\u202e")
+    assert "fake" not in done.lines

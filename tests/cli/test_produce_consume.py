@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -344,3 +345,15 @@ def test_wrong_usage_ends_with_2_and_a_reason(run: Run, command: str, words: lis
     done = run(command, *words)
     assert (done.code, done.out) == (2, "")
     assert reason in done.err
+
+
+def test_on_a_terminal_records_cannot_move_the_cursor(produce: Command, broker: str, topic: str) -> None:
+    assert produce("gr\xfc\xdfe\x1b[2J\x9b".encode(), "--partition", 0).code == 0
+    command = [sys.executable, "-m", "kbroker", "consume", "-b", broker, "-t", topic, "--exit-at-end"]
+    ours, theirs = pty.openpty()
+    subprocess.run(command, stdout=theirs, check=True, timeout=60)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as terminal:
+        assert terminal.readline().decode().rstrip() == "gr\xfc\xdfe" + r"\x1b[2J\x9b"
+    piped = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60)
+    assert piped.stdout.decode() == "gr\xfc\xdfe\x1b[2J\x9b\n"

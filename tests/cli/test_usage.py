@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import kbroker.cli
 from kbroker.cli import CommandFailed
 from kbroker.cli._admin import client_settings, translate
 from kbroker.cli._topics import Filters, PartitionState, TopicState, include_list
@@ -189,3 +191,11 @@ def test_replicas_that_are_only_being_added_do_not_count_as_missing() -> None:
     topic = TopicState("t", None, False, [moving], {}, {})
     assert topic.replication_factor == 2
     assert not Filters(under_replicated=True).shows(topic, moving, set())
+
+
+def test_commands_print_by_what_escapes_control_characters() -> None:
+    ways = re.compile(r"(?<![\w.])(?<!def )print\(|stdout\.write\(|stdout\.buffer")
+    files = Path(kbroker.cli.__file__).parent.glob("*.py")
+    found = {path.name for path in files if ways.search(path.read_text())}
+    # The demo and `serve` print what this process makes up; tables escape cell by cell.
+    assert found - {name for name in found if name.startswith("_demo")} == {"_say.py", "_table.py", "serve.py"}

@@ -51,6 +51,13 @@ def test_json_has_one_object_a_line_with_typed_fields() -> None:
     }
 
 
+def test_x5_a_message_with_a_clients_words_stays_on_its_line() -> None:
+    stream = io.StringIO()
+    configure(stream=stream)
+    log.warning("cannot make a\n00:00:00.000 INFO  all is well\x1b[2J")
+    assert stream.getvalue().endswith(r" WARNING cannot make a\n00:00:00.000 INFO  all is well\x1b[2J" + "\n")
+
+
 @given(text=st.text())
 def test_x5_no_client_string_begins_a_line_or_moves_a_cursor(text: str) -> None:
     word = escape(text)

@@ -1,0 +1,40 @@
+"""What commands print for people.
+
+Names, ids, metadata and error messages come from clients and brokers, so `say` and the tables escape control
+characters. The contents of records stay as they are, except on a terminal.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import BinaryIO, TextIO, cast
+
+from kbroker.runtime.visible import visible, visible_json, visible_lines
+
+
+def say(text: object = "", *, file: TextIO | None = None, flush: bool = False) -> None:
+    """Print one line."""
+    print(visible(str(text)), file=file, flush=flush)
+
+
+def visible_writer(out: TextIO, escape: Callable[[str], str]) -> Callable[[str], object]:
+    """The write method of a text file for the contents of records, escaped if that is a terminal."""
+    return (lambda text: out.write(escape(text))) if out.isatty() else out.write
+
+
+def records_out(*, is_json: bool) -> BinaryIO:
+    """Where the contents of records are written: standard output, escaped if that is a terminal."""
+    if not sys.stdout.isatty():
+        return sys.stdout.buffer
+    return cast(BinaryIO, _VisibleOutput(sys.stdout.buffer, visible_json if is_json else visible_lines))
+
+
+class _VisibleOutput:
+    def __init__(self, out: BinaryIO, escape: Callable[[str], str]) -> None:
+        self._out, self._escape = out, escape
+        self.flush = out.flush
+
+    def write(self, data: bytes) -> int:
+        self._out.write(self._escape(data.decode(errors="backslashreplace")).encode())
+        return len(data)
