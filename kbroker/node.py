@@ -14,8 +14,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -49,6 +49,7 @@ from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Buffers, Env, Listener
 from kbroker.server.dispatch import Bounds, Dispatcher
 from kbroker.server.tcp import Limits, Server
+from kbroker.storage.durable import lacks_space
 from kbroker.storage.log_directory import LogDirectory
 from kbroker.storage.tasks import apply_retention, flush_logs, remove_deleted, watch_space
 from wire.errors import KafkaError
@@ -231,6 +232,7 @@ class Node:
                 new_cluster_id=self._new_cluster_id,
                 new_uuid=env.new_uuid,
                 open_files_limit=settings.limits.kbroker_max_open_files,
+                reserve_bytes=settings.limits.kbroker_metadata_reserve_bytes,
                 on_failure=self._on_directory_failure,
                 report=log.warning,
                 jitter_ms=lambda bound: env.random.randrange(bound) if bound > 0 else 0,
@@ -270,6 +272,7 @@ class Node:
             clean_shutdown=directory.was_clean,
             may_be_empty=not directory.was_used,
             on_loaded=directory.begin,
+            reserve=directory.reserve,
         )
         if not directory.was_used:
             # Also shows the next start that there has to be a metadata log.
@@ -333,10 +336,12 @@ class Node:
                 _refuse_failed(directory)
             await server.stop(grace_ms=STOP_GRACE_MS)
             await broker.tier.stop()
-            await controller.shut_down_broker()
+            with _going_on_when_full("the next start fences this broker"):
+                await controller.shut_down_broker()
             nursery.cancel_scope.cancel()
         await broker.tier.close()
-        await controller.close()
+        with _going_on_when_full("the next start repairs the metadata log"):
+            await controller.close()
         await close_logs(env, directory)
         await env.run_blocking(partial(replicas.close, broker_epoch=broker_epoch))
         log.info("stopped")
@@ -421,6 +426,17 @@ class Node:
         )
         await controller.unfence_broker()
         return epoch
+
+
+@contextmanager
+def _going_on_when_full(consequence: str) -> Iterator[None]:
+    """A full disk keeps no node from stopping."""
+    try:
+        yield
+    except KafkaError as error:
+        if not lacks_space(error):
+            raise
+        log.warning("the disk is full", consequence=consequence, why=error.message)
 
 
 def _refuse_failed(directory: LogDirectory) -> None:

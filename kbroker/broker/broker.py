@@ -85,7 +85,14 @@ class Broker:
         self.appender = Appender(
             env, self.purgatory, max_decompressed_bytes=settings.limits.kbroker_max_decompressed_batch_bytes
         )
-        self.groups = GroupCoordinator(env, settings.groups, replicas=replicas, purgatory=self.purgatory, logs=self)
+        self.groups = GroupCoordinator(
+            env,
+            settings.groups,
+            replicas=replicas,
+            purgatory=self.purgatory,
+            logs=self,
+            lowest_free_bytes=settings.limits.kbroker_groups_min_free_bytes,
+        )
         self.tier = Tier(self)
         self._kept = PartitionLocks()
         self._checkpoint_lock = trio.Lock()
@@ -177,7 +184,9 @@ class Broker:
     async def create_automatically(self, names: list[str]) -> None:
         """Create topics that a client named, with the defaults; the client finds out when it asks again."""
         try:
-            answer = await self.controller.create_topics(auto_creation_request(names, self.controller.settings))
+            request = auto_creation_request(names, self.controller.settings)
+            is_needed = names == [GROUP_METADATA_TOPIC] and self.groups.has_space
+            answer = await self.controller.create_topics(request, is_needed=is_needed)
         except KafkaError as error:
             log.warning("automatic creation failed", topics=names, code=error.code.name, why=error.message)
             return

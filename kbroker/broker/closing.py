@@ -10,7 +10,10 @@ from collections import deque
 import trio
 
 from kbroker.runtime.net_ports import Env
+from kbroker.storage.durable import lacks_space
+from kbroker.storage.log import Log
 from kbroker.storage.log_directory import LogDirectory
+from wire.errors import KafkaError
 
 CLOSING_THREADS = 8
 
@@ -18,6 +21,7 @@ CLOSING_THREADS = 8
 async def close_logs(env: Env, directory: LogDirectory) -> None:
     """Close the logs, several at a time: closing is mostly waiting for the disk, which syncs many files as fast as one.
 
+    Logs that do not fit on a full disk stay open, for `LogDirectory.close` to report.
     Errors  KAFKA_STORAGE_ERROR
     """
     if directory.state.failure is not None:
@@ -25,4 +29,12 @@ async def close_logs(env: Env, directory: LogDirectory) -> None:
     waiting = deque(directory.open_logs())
     async with trio.open_nursery() as nursery:
         for _ in range(min(CLOSING_THREADS, len(waiting))):
-            nursery.start_soon(env.run_blocking, directory.close_waiting, waiting)
+            nursery.start_soon(_close_waiting, env, directory, waiting)
+
+
+async def _close_waiting(env: Env, directory: LogDirectory, waiting: deque[Log]) -> None:
+    try:
+        await env.run_blocking(directory.close_waiting, waiting)
+    except KafkaError as error:
+        if not lacks_space(error):
+            raise

@@ -14,6 +14,7 @@ from kbroker.controller.auto_creation import auto_creation_request
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from kbroker.runtime.log import logger
 from kbroker.storage.log import Log
+from kbroker.storage.plans import UNKNOWN_SPACE
 from kbroker.storage.tasks import flush_log
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import Record, build_batch
@@ -40,7 +41,7 @@ class OwnMetadataTopic:
         broker = self._broker
         if REMOTE_LOG_METADATA_TOPIC not in broker.image.topics_by_name:
             request = auto_creation_request([REMOTE_LOG_METADATA_TOPIC], broker.controller.settings)
-            answer = (await broker.controller.create_topics(request)).topics[0]
+            answer = (await broker.controller.create_topics(request, is_needed=True)).topics[0]
             if answer.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 raise KafkaError(ErrorCode(answer.error_code), answer.error_message or "")
             log.info("the topic of the tier's metadata is made", topic=REMOTE_LOG_METADATA_TOPIC)
@@ -56,7 +57,7 @@ class OwnMetadataTopic:
         timestamp_ms = broker.env.timestamp_ms()
         batch = build_batch([Record(timestamp=timestamp_ms, key=None, value=value) for value in values])
         # A disk that is nearly full is emptied by copying to the tier, which begins with a record here.
-        broker.find(REMOTE_LOG_METADATA_TOPIC, partition).log.uses_reserve = True
+        broker.find(REMOTE_LOG_METADATA_TOPIC, partition).log.lowest_free_bytes = -UNKNOWN_SPACE
         appended = await broker.append(
             REMOTE_LOG_METADATA_TOPIC, partition, batch, version=PRODUCE_VERSION, all_in_sync=True
         )

@@ -40,6 +40,7 @@ from kbroker.storage.checkpoint import (
 from kbroker.storage.directory_names import CLEAN_SHUTDOWN, LOCK, STRAY
 from kbroker.storage.identity import META_PROPERTIES, PARTITION_METADATA, DirectoryIdentity, parse_identity
 from kbroker.storage.loader import offset_of
+from kbroker.storage.reserve import FILE_NAME as RESERVE
 from kbroker.storage.segment import LOG_SUFFIX
 from kbroker.storage.verifying import Progress
 from kbroker.tiered import local, registry
@@ -47,7 +48,7 @@ from wire.errors import Malformed
 from wire.types import uuid_to_text
 
 CHECKPOINTS: Final = (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT)
-_OTHERS: Final = (META_PROPERTIES, LOCK, CLEAN_SHUTDOWN, snapshots.BOOTSTRAP_FILE, "cleaner-offset-checkpoint")
+_OTHERS: Final = (META_PROPERTIES, LOCK, CLEAN_SHUTDOWN, RESERVE, snapshots.BOOTSTRAP_FILE, "cleaner-offset-checkpoint")
 _OF_THE_TIER: Final = (registry.FILE_NAME, "remote-log-index-cache", local.INSIDE)
 """The second holds copies of what is in the tier, each of which is checked when it is used; the third is the tier."""
 _KNOWN: Final = frozenset({*CHECKPOINTS, *_OTHERS, *_OF_THE_TIER})

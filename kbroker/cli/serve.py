@@ -10,6 +10,7 @@ import argparse
 import gc
 import os
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -139,8 +140,9 @@ def announce(node_id: int, host: str, port: int, *, ready_file: Path | None, as_
             unfinished.replace(ready_file)
         except OSError as error:
             print(f"kbroker serve: cannot write {ready_file}: {error.strerror}", file=sys.stderr)
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-    sys.stdout.flush()
+    with suppress(OSError):  # the output may be a file on a full disk
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        sys.stdout.flush()
 
 
 def _in_brackets(host: str) -> str:

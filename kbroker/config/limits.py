@@ -54,7 +54,19 @@ class LimitSettings:
         default=32 * MB,
         at_least=0,
         kind=Kind.LONG,
-        doc="With less than this free on the disk no records are taken, while reading and deleting go on.",
+        doc="With less than this free on the disk no records are taken, while reading, deleting and groups go on.",
+    )
+    kbroker_groups_min_free_bytes: int = setting(
+        default=8 * MB,
+        at_least=0,
+        kind=Kind.LONG,
+        doc="With less than this free on the disk groups can neither commit offsets nor rebalance.",
+    )
+    kbroker_metadata_reserve_bytes: int = setting(
+        default=8 * MB,
+        at_least=0,
+        kind=Kind.LONG,
+        doc="Disk space that is kept allocated for the metadata log, so that topics can be deleted on a full disk.",
     )
     kbroker_busy_poll_us: int = setting(
         default=150,

@@ -5,6 +5,9 @@ and snapshots. Whoever starts raises the quorum's epoch, writes it down, and app
 gets the records of ``bootstrap.checkpoint`` in one metadata transaction. What is appended is synced before anybody is
 told, and one batch before the next (see replay.py for why).
 
+On a full disk the log takes space out of the reserve (kbroker/storage/reserve.py). Without any left, an append fails,
+leaves the log as it was, and may be tried again later.
+
 The records of one decision are in one batch, so that they are there together or not at all; more than fits in 8 MiB
 goes into several, held together by a metadata transaction.
 
@@ -23,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from kbroker.controller import records, snapshots
@@ -40,10 +44,12 @@ from kbroker.metadata.parts import CLUSTER_METADATA_TOPIC_ID
 from kbroker.metadata.snapshot import image_records
 from kbroker.runtime.ports import Disk
 from kbroker.storage.checkpoint import read_file, write_atomically
+from kbroker.storage.durable import lacks_space
 from kbroker.storage.files import FilePool
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
-from wire.errors import KafkaError, Malformed
+from kbroker.storage.reserve import SpaceReserve
+from wire.errors import ErrorCode, KafkaError, Malformed
 from wire.stored.metadata import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -88,6 +94,7 @@ class MetadataLog:
     """The log of the one voter of this quorum. Made by `load`; `begin_epoch` must come before the first append.
 
     epoch       the controller epoch that this process appends in
+    reserve     disk space for a full disk
     end_offset  the offset that the next staged record gets
     """
 
@@ -101,8 +108,10 @@ class MetadataLog:
         snapshot_ids: list[SnapshotId],
         bytes_since_snapshot: int,
         last_timestamp_ms: int,
+        reserve: SpaceReserve,
     ) -> None:
         self._log = log
+        self.reserve = reserve
         self._disk = log.disk
         self._directory = log.directory
         self._node_id = node_id
@@ -127,6 +136,7 @@ class MetadataLog:
         timestamp_ms: int,
         clean_shutdown: bool = False,
         may_be_empty: bool = True,
+        reserve: SpaceReserve | None = None,
         report: Report,
     ) -> tuple[MetadataLog, Image]:
         """Open the log under a log directory, made if absent, and replay it: the newest whole snapshot, then what
@@ -135,6 +145,7 @@ class MetadataLog:
         Raises UnusableMetadata when what is there cannot be trusted or understood, OSError from the disk.
         """
         directory = f"{root}/{DIRECTORY}"
+        reserve = reserve or SpaceReserve(disk, root, 0)
         if not disk.exists(directory):
             if not may_be_empty:
                 raise _lost(root, "is missing")
@@ -167,9 +178,20 @@ class MetadataLog:
         if end.torn_at is not None:
             path, position = end.torn_at
             report(f"{path} ends in an unfinished batch at byte {position}; nobody was told of it, and it is cut")
-        log = _open_log(
-            directory, disk, config, end, timestamp_ms=timestamp_ms, clean_shutdown=clean_shutdown, report=report
-        )
+        try:
+            log = reserve.spend_on(
+                lambda: _open_log(
+                    directory,
+                    disk,
+                    config,
+                    end,
+                    timestamp_ms=timestamp_ms,
+                    clean_shutdown=clean_shutdown,
+                    report=report,
+                )
+            )
+        except KafkaError as error:
+            raise UnusableMetadata(f"the metadata log cannot be opened: {error.message}") from error
         if log.log_end_offset < snapshot.end_offset:
             log.truncate_fully_and_start_at(snapshot.end_offset)
         metadata_log = cls(
@@ -180,6 +202,7 @@ class MetadataLog:
             snapshot_ids=snapshot_ids,
             bytes_since_snapshot=replay.size,
             last_timestamp_ms=end.timestamp_ms,
+            reserve=reserve,
         )
         assert image.end_offset == log.log_end_offset, f"{image.end_offset=}, {log.log_end_offset=}"
         return metadata_log, image
@@ -191,7 +214,8 @@ class MetadataLog:
         """
         self.epoch += 1
         state = QuorumState(leader_id=self._node_id, leader_epoch=self.epoch, voted_id=-1, voters=(self._node_id,))
-        write_atomically(self._disk, f"{self._directory}/{QUORUM_STATE}", format_quorum_state(state))
+        path = f"{self._directory}/{QUORUM_STATE}"
+        self.reserve.spend_on(lambda: write_atomically(self._disk, path, format_quorum_state(state)))
         change = records.leader_change_batch(
             voter_id=self._node_id, base_offset=self.end_offset, epoch=self.epoch, timestamp_ms=timestamp_ms
         )
@@ -233,19 +257,43 @@ class MetadataLog:
         return Staged(batches, self.end_offset)
 
     def write(self, staged: Staged, *, timestamp_ms: int) -> None:
-        """Append and sync. After a failure nothing is certain: UnusableMetadata, and the process must stop (D8)."""
-        offset = self._log.log_end_offset
-        for values in staged.batches:
-            batch = records.data_batch(values, base_offset=offset, epoch=self.epoch, timestamp_ms=timestamp_ms)
-            self._append(batch, timestamp_ms)
-            offset += len(values)
+        """Append and sync.
+
+        Errors  KAFKA_STORAGE_ERROR where the disk is full: nothing was appended, and what was staged has no offsets any
+                more; UnusableMetadata for any other failure: nothing is certain then, and the process must stop (D8)
+        """
+        start = offset = self._log.log_end_offset
+        try:
+            if len(staged.batches) > 1:
+                self._expect_room(sum(map(_size, staged.batches)))
+            for values in staged.batches:
+                batch = records.data_batch(values, base_offset=offset, epoch=self.epoch, timestamp_ms=timestamp_ms)
+                self._append(batch, timestamp_ms)
+                offset += len(values)
+        except KafkaError as error:
+            if self._log.log_end_offset != start:
+                raise UnusableMetadata(f"half of a decision is in the metadata log: {error.message}") from error
+            self.end_offset = start
+            raise
         assert offset == staged.end_offset, f"{offset=}, staged to {staged.end_offset}"
 
+    def _expect_room(self, size: int) -> None:
+        """Refuse what goes into several batches unless all of them fit: it could not be taken back halfway.
+
+        Errors  KAFKA_STORAGE_ERROR
+        """
+        if self._disk.free_bytes(self._directory) + self.reserve.held_bytes < 2 * size:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"there is no room for {size} bytes of metadata")
+
     def _append(self, batch: bytes, timestamp_ms: int) -> None:
+        append = partial(self._log.append, batch, leader_epoch=self.epoch, timestamp_ms=timestamp_ms)
+        end_offset = self._log.log_end_offset
         try:
-            self._log.append(batch, leader_epoch=self.epoch, timestamp_ms=timestamp_ms)
-            self._log.flush()
+            self.reserve.spend_on(append)
+            self.reserve.spend_on(self._log.flush)
         except KafkaError as error:
+            if lacks_space(error) and self._log.state.failure is None and self._log.log_end_offset == end_offset:
+                raise  # and nothing was appended
             raise UnusableMetadata(f"the metadata log cannot be written: {error.message}") from error
         self._bytes_since_snapshot += len(batch)
         self.last_timestamp_ms = timestamp_ms
@@ -327,8 +375,8 @@ class MetadataLog:
         return list(self._snapshots)
 
     def close(self) -> None:
-        """Sync and close everything."""
-        self._log.close()
+        """Sync and close everything. Errors: KAFKA_STORAGE_ERROR."""
+        self.reserve.spend_on(self._log.close, keeps_half=True)
 
 
 # -- pieces of loading
@@ -412,30 +460,27 @@ def _open_log(
     clean_shutdown: bool,
     report: Report,
 ) -> Log:
-    try:
-        return Log.load(
-            directory,
-            disk=disk,
-            config=LogConfig(
-                segment_bytes=config.segment_bytes,
-                segment_ms=config.segment_ms,
-                retention_ms=-1,
-                retention_bytes=-1,
-                max_message_bytes=config.max_batch_bytes,
-                file_delete_delay_ms=0,
-            ),
-            topic=CLUSTER_METADATA_TOPIC,
-            partition=0,
-            topic_id=CLUSTER_METADATA_TOPIC_ID,
-            clean_shutdown=clean_shutdown,
-            recovery_point=end.end_offset,
-            log_start_offset=0,
-            timestamp_ms=timestamp_ms,
-            files=FilePool(disk, limit=64),
-            report=report,
-        )
-    except KafkaError as error:
-        raise UnusableMetadata(f"the metadata log cannot be opened: {error.message}") from error
+    return Log.load(
+        directory,
+        disk=disk,
+        config=LogConfig(
+            segment_bytes=config.segment_bytes,
+            segment_ms=config.segment_ms,
+            retention_ms=-1,
+            retention_bytes=-1,
+            max_message_bytes=config.max_batch_bytes,
+            file_delete_delay_ms=0,
+        ),
+        topic=CLUSTER_METADATA_TOPIC,
+        partition=0,
+        topic_id=CLUSTER_METADATA_TOPIC_ID,
+        clean_shutdown=clean_shutdown,
+        recovery_point=end.end_offset,
+        log_start_offset=0,
+        timestamp_ms=timestamp_ms,
+        files=FilePool(disk, limit=64),
+        report=report,
+    )
 
 
 # -- pieces of appending

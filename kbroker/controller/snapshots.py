@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 from kbroker.controller import records
@@ -85,6 +86,10 @@ def write_snapshot(
         data = records.snapshot_footer_batch(base_offset=offset, epoch=epoch, timestamp_ms=timestamp_ms)
         file.pwrite(data, position)
         file.sync()
+    except OSError:
+        with suppress(OSError):
+            disk.unlink(part)  # on a full disk others need the space
+        raise
     finally:
         file.close()
     disk.rename(part, path)

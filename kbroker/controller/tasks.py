@@ -9,15 +9,16 @@ decision that is not durable yet. So ten requests that come while the disk syncs
 A listener gets every image with what changed, in order, before the callers of the decisions that made it. What it
 returns, if anything, is awaited, so that whoever creates a topic finds it served.
 
-When the log cannot be written, `UnusableMetadata` leaves `run` and ends the process: what was decided may or may not be
-on the disk.
+On a full disk, with nothing left of the reserve, decisions fail with KAFKA_STORAGE_ERROR and can be asked for again.
+When the log cannot be written for another reason, `UnusableMetadata` leaves `run` and ends the process: what was
+decided may or may not be on the disk.
 
 Snapshots are written beside the decisions, from an image that cannot change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Generic, TypeVar, TypeVarTuple
 from uuid import UUID
@@ -37,6 +38,7 @@ from kbroker.metadata.image import Endpoint, Image
 from kbroker.runtime.log import logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.outcome import Outcome
+from kbroker.storage.reserve import SpaceReserve
 from wire.errors import ErrorCode, KafkaError
 from wire.messages import alter_configs as legacy_configs
 from wire.messages import incremental_alter_configs as incremental_configs
@@ -127,37 +129,54 @@ class ControllerClient:
                 self._arrived = trio.Event()
                 await self._arrived.wait()
             group, self._waiting = self._waiting[:MAX_GROUP], self._waiting[MAX_GROUP:]
-            staged = None
-            for request in group:
-                staged = await self._decide(request, staged)
-            if staged is not None:
-                await self._write(staged)
+            await self._carry_out(group)
             await self._publish()
             for request in group:
                 request.done.set()
 
-    async def _decide(self, request: _Request[Any], staged: Staged | None) -> Staged | None:
-        """Take one decision and stage its records; what is staged is written first when they do not fit any more."""
-        call = self._env.run_blocking if request.may_be_long else _call
+    async def _carry_out(self, group: list[_Request[Any]]) -> None:
+        """Take the decisions of a group, each on top of the one before, and commit them.
+
+        On a full disk those that are not committed fail, and are as if nobody had asked for them.
+        """
+        staged: Staged | None = None
+        settled, image = 0, self._controller.image  # so many of the group are committed, and this is the state then
+        try:
+            for number, request in enumerate(group):
+                call = self._env.run_blocking if request.may_be_long else _call
+                decided = await self._decide(request, call)
+                if decided is None:
+                    continue
+                records, values = decided
+                metadata_version = self._controller.image.metadata_version
+                if staged is not None and not self._metadata_log.fits(values, onto=staged):
+                    await self._write(staged)
+                    staged, settled, image = None, number, self._controller.image
+                staged = self._metadata_log.stage(values, metadata_version=metadata_version, onto=staged)
+                replay = partial(self._controller.replay, offset=staged.end_offset - 1, epoch=self._metadata_log.epoch)
+                await call(replay, records)
+            if staged is not None:
+                await self._write(staged)
+        except KafkaError as error:
+            log.error("metadata cannot be changed", decisions=len(group) - settled, why=error.message)
+            self._controller.image = image
+            for request in group[settled:]:
+                request.error = error
+
+    async def _decide(
+        self, request: _Request[Any], call: Callable[..., Awaitable[Any]]
+    ) -> tuple[Sequence[Any], list[bytes]] | None:
+        """Take one decision; the records that it needs, as they are and encoded, or None if it needs none."""
         try:
             outcome, values = await call(self._work_out, request.decision)
         except KafkaError as error:
             request.error = error
-            return staged
+            return None
         except Exception as error:  # noqa: BLE001 - a decision changes nothing, so a bug in it is its caller's to hear of
             request.error = error
-            return staged
+            return None
         request.response = outcome.response
-        if not outcome.records:
-            return staged
-        metadata_version = self._controller.image.metadata_version
-        if staged is not None and not self._metadata_log.fits(values, onto=staged):
-            await self._write(staged)
-            staged = None
-        staged = self._metadata_log.stage(values, metadata_version=metadata_version, onto=staged)
-        replay = partial(self._controller.replay, offset=staged.end_offset - 1, epoch=self._metadata_log.epoch)
-        await call(replay, outcome.records)
-        return staged
+        return (outcome.records, values) if outcome.records else None
 
     def _work_out(self, decision: Callable[[Controller], Outcome[R]]) -> tuple[Outcome[R], list[bytes]]:
         outcome = decision(self._controller)
@@ -165,6 +184,7 @@ class ControllerClient:
         return outcome, [encode_value(record, metadata_version) for record in outcome.records]
 
     async def _write(self, staged: Staged) -> None:
+        """Errors: KAFKA_STORAGE_ERROR where the disk is full; UnusableMetadata."""
         async with self._log_lock:
             await self._env.run_blocking(
                 partial(self._metadata_log.write, staged, timestamp_ms=self._env.timestamp_ms())
@@ -218,17 +238,22 @@ class ControllerClient:
     # -- decisions
 
     async def decide(
-        self, decision: Callable[[Controller], Outcome[R]], *, adds: bool = False, may_be_long: bool = False
+        self,
+        decision: Callable[[Controller], Outcome[R]],
+        *,
+        adds: bool = False,
+        changes: bool = False,
+        may_be_long: bool = False,
     ) -> R:
         """Have a decision taken, committed and published; then its response, or its KafkaError.
 
-        Decisions that add something are refused with KAFKA_STORAGE_ERROR while the disk is nearly full, so that there
-        is room for those that end things: a metadata log that cannot be written is the end of the process.
+        While the disk is nearly full, decisions that add something are refused with KAFKA_STORAGE_ERROR. Those that
+        only change something are refused once half of the reserve is spent: the rest is for deletions and starts.
         A decision that may be long, because a client chose how much is decided, is worked out in a thread. It must not
         touch the sessions of brokers: everything else that a decision sees is immutable, or changed by decisions alone.
         A caller that is cancelled stops waiting; the decision is taken all the same.
         """
-        if adds and self.is_short_of_space():
+        if (adds and self.is_short_of_space()) or (changes and self._metadata_log.reserve.is_half_spent):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is nearly full")
         request = _Request(decision, may_be_long=may_be_long)
         self._waiting.append(request)
@@ -241,9 +266,14 @@ class ControllerClient:
             await self._published.wait()
         return self.image
 
-    async def create_topics(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
-        """See topics.create_topics."""
-        return await self.decide(lambda controller: controller.create_topics(request), adds=True, may_be_long=True)
+    async def create_topics(self, request: CreateTopicsRequest, *, is_needed: bool = False) -> CreateTopicsResponse:
+        """See topics.create_topics. A topic that `is_needed` to read or to copy is made even on a nearly full disk."""
+        return await self.decide(
+            lambda controller: controller.create_topics(request),
+            adds=not is_needed,
+            changes=is_needed,
+            may_be_long=True,
+        )
 
     async def delete_topics(self, request: DeleteTopicsRequest, *, version: int) -> DeleteTopicsResponse:
         """See topics.delete_topics."""
@@ -262,12 +292,14 @@ class ControllerClient:
         return await self.decide(
             lambda controller: controller.incremental_alter_configs(request, received_by=self.settings.node_id),
             may_be_long=True,
+            changes=True,
         )
 
     async def alter_configs(self, request: legacy_configs.AlterConfigsRequest) -> legacy_configs.AlterConfigsResponse:
         """See configs.alter_configs."""
         return await self.decide(
             lambda controller: controller.alter_configs(request, received_by=self.settings.node_id),
+            changes=True,
             may_be_long=True,
         )
 
@@ -383,11 +415,13 @@ async def open_controller(
     config: MetadataLogConfig | None = None,
     clean_shutdown: bool = False,
     may_be_empty: bool = True,
+    reserve: SpaceReserve | None = None,
     on_loaded: Callable[[], None] = lambda: None,
 ) -> ControllerClient:
     """Load the metadata log under a log directory, formatted first if it is new, and begin this process's epoch.
 
-    on_loaded is called, in a thread, when the log is known to be whole and before the epoch begins.
+    on_loaded is called, in a thread, when the log is known to be whole and before the epoch begins. `reserve` is disk
+    space that decisions may take on a full disk.
     Raises UnusableMetadata when the log cannot be trusted or understood; OSError.
     """
 
@@ -402,6 +436,7 @@ async def open_controller(
             timestamp_ms=env.timestamp_ms(),
             clean_shutdown=clean_shutdown,
             may_be_empty=may_be_empty,
+            reserve=reserve,
             report=log.warning,
         )
         on_loaded()

@@ -34,6 +34,7 @@ from kbroker.runtime.cautious_clock import CautiousClock
 from kbroker.runtime.log import logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
+from kbroker.storage.plans import UNKNOWN_SPACE
 from wire.compression import Codec
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.heartbeat import HeartbeatRequest
@@ -60,9 +61,18 @@ class GroupCoordinator:
     """
 
     def __init__(
-        self, env: Env, settings: GroupSettings, *, replicas: Replicas, purgatory: Purgatory, logs: Logs
+        self,
+        env: Env,
+        settings: GroupSettings,
+        *,
+        replicas: Replicas,
+        purgatory: Purgatory,
+        logs: Logs,
+        lowest_free_bytes: int = UNKNOWN_SPACE,
     ) -> None:
+        """`lowest_free_bytes` of the disk stay free of what groups write."""
         self.settings = settings
+        self._lowest_free_bytes = lowest_free_bytes
         self.led: dict[int, LedPartition] = {}
         self._env = env
         self._replicas = replicas
@@ -88,6 +98,11 @@ class GroupCoordinator:
         self._due_ms: int | None = None
         self._has_followed = False
         self._image = Image()
+
+    @property
+    def has_space(self) -> bool:
+        """Whether groups may write: they go on for longer than producers, so that what is stored can be read."""
+        return self._replicas.directory.state.leaves(self._lowest_free_bytes)
 
     # Which partition, which shard
 
@@ -258,6 +273,7 @@ class GroupCoordinator:
         for index, partition in led_now.items():
             if index in self.led:
                 continue
+            partition.log.lowest_free_bytes = self._lowest_free_bytes
             shard = GroupShard(self.settings, new_uuid=self._env.new_uuid)
             led = LedPartition(partition, shard, history_bytes=HISTORY_BYTES // self._partition_count)
             self.led[index] = led

@@ -62,6 +62,7 @@ async def load(env: Env, logs: Logs, led: LedPartition, *, slice_bytes: int) -> 
 async def shorten(env: Env, logs: Logs, purgatory: Purgatory, led: LedPartition, *, codec: Codec) -> None:
     """Rewrite the log of a shard if that is worth it; see the module's text.
 
+    The live state begins a segment, so that all of the history can go. On a disk that is nearly full it goes at once.
     Errors  those of LedPartition.require_active and LedPartition.plan, KAFKA_STORAGE_ERROR, NOT_ENOUGH_REPLICAS
     """
     live_bytes = 0
@@ -80,6 +81,8 @@ async def shorten(env: Env, logs: Logs, purgatory: Purgatory, led: LedPartition,
         held.raise_log_start_offset(start_offset)
         led.bytes_behind -= bytes_before
     await logs.write_log_starts()
+    if held.state.is_short_of_space:
+        await _remove_history(env, logs, held)
     log.info(
         "the log of groups was rewritten",
         partition=led.partition.name,
@@ -99,6 +102,9 @@ async def _write_anew(
     while True:
         async with logs.locked(held):
             led.require_active()
+            if begun is None:
+                with trio.CancelScope(shield=True):
+                    await env.run_blocking(lambda: held.roll(timestamp_ms=env.timestamp_ms()))
             begun = begun or (held.log_end_offset, led.bytes_behind)
             # From here to the commit nobody else decides: a piece is true when it is written.
             piece = next(pieces, None)
@@ -117,3 +123,19 @@ async def _sync(env: Env, logs: Logs, held: Log) -> None:
         if flush is not None:
             await env.run_blocking(held.write_flush, flush)
             held.commit_flush(flush)
+
+
+async def _remove_history(env: Env, logs: Logs, held: Log) -> None:
+    """Delete the segments below log_start_offset, and their files without a delay: nobody reads them any more."""
+    async with logs.locked(held):
+        if held.is_closed:
+            return
+        now_ms, timestamp_ms = env.now_ms(), env.timestamp_ms()
+
+        def remove() -> None:
+            plan = held.plan_retention(high_watermark=held.log_start_offset, timestamp_ms=timestamp_ms)
+            held.apply_retention(plan, now_ms=now_ms, timestamp_ms=timestamp_ms)
+            held.unlink_doomed(now_ms + held.config.file_delete_delay_ms)
+
+        with trio.CancelScope(shield=True):
+            await env.run_blocking(remove)

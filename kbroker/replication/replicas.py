@@ -84,7 +84,12 @@ class Replicas:
         if unexpected:
             self._put_away(unexpected, removed_topics())
         stored = set(self.directory.stored_partitions())
-        self.directory.forget_earlier([key for key in expected if key not in stored])
+        missing = [key for key in expected if key not in stored]
+        try:
+            self.directory.forget_earlier(missing)
+        except KafkaError as error:
+            log.error("cannot make partitions", partitions=len(missing), error=error.message)
+            self.failed = {key: expected.pop(key).id for key in missing}
         opened = self._open_all([(name, index, topic.id) for (name, index), topic in expected.items()], self._image)
         for partition in opened:
             self.partitions[partition.key] = partition

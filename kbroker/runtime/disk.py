@@ -128,6 +128,16 @@ class RealDisk:
         state = os.statvfs(path)
         return state.f_blocks * state.f_frsize
 
+    def allocate(self, path: str, size: int) -> None:
+        file = self.open(path, create=True)
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+        finally:
+            file.close()
+
+    def device(self, path: str) -> int:
+        return os.stat(path).st_dev
+
     def modified_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
 

@@ -113,6 +113,17 @@ class Disk(Protocol):
         """The size of the file system that holds `path`."""
         ...
 
+    def allocate(self, path: str, size: int) -> None:
+        """Take `size` bytes of disk space for a file that is at least so long afterwards, made if it is missing.
+
+        OSError where there is no room; the file may then have grown, and part of the space may be taken.
+        """
+        ...
+
+    def device(self, path: str) -> int:
+        """A number that tells file systems apart: two paths on the same one share its space."""
+        ...
+
     def modified_ms(self, path: str) -> int:
         """Time of the last modification, milliseconds of wall time."""
         ...

@@ -9,11 +9,12 @@ Source  CheckpointFile, OffsetCheckpointFile of Apache Kafka 4.3.1
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 from kbroker.runtime.ports import Buffer, Disk
+from kbroker.storage.durable import lacks_space, sync_names
 from kbroker.storage.durable import sync as sync_file
-from kbroker.storage.durable import sync_names
 
 RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
 REPLICATION_OFFSET_CHECKPOINT: Final = "replication-offset-checkpoint"
@@ -40,7 +41,10 @@ def write_atomically(disk: Disk, path: str, data: Buffer, *, sync: bool = True) 
 
 
 def replace_file(disk: Disk, path: str, data: Buffer, *, sync: bool) -> None:
-    """The same, but even with `sync` it is the caller who syncs the directory, perhaps for several files at once."""
+    """The same, but even with `sync` it is the caller who syncs the directory, perhaps for several files at once.
+
+    What did not fit on a full disk is removed: it would only take the space that others need.
+    """
     temporary = path + TEMPORARY_SUFFIX
     file = disk.open(temporary, create=True)
     try:
@@ -48,6 +52,11 @@ def replace_file(disk: Disk, path: str, data: Buffer, *, sync: bool) -> None:
         file.pwrite(data, 0)
         if sync:
             sync_file(file)
+    except OSError as error:
+        if lacks_space(error):
+            with suppress(OSError):
+                disk.unlink(temporary)
+        raise
     finally:
         file.close()
     disk.rename(temporary, path)

@@ -14,10 +14,9 @@ from typing import Final
 
 from kbroker.runtime.ports import Disk, File
 
-_PASSING: Final = frozenset(
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_PASSING: Final = _FULL | frozenset(
     {
-        errno.ENOSPC,
-        errno.EDQUOT,
         errno.EFBIG,
         errno.EMFILE,
         errno.ENFILE,
@@ -48,3 +47,10 @@ def sync_names(disk: Disk, directory: str) -> None:
 def is_fatal(error: OSError) -> bool:
     """Whether nothing may be written to this directory any more."""
     return isinstance(error, SyncFailed) or error.errno not in _PASSING
+
+
+def lacks_space(error: BaseException | None) -> bool:
+    """Whether this, or the disk's error that caused it, says that a disk or quota is full, which harms nothing."""
+    if error is not None and not isinstance(error, OSError):
+        error = error.__cause__
+    return isinstance(error, OSError) and not isinstance(error, SyncFailed) and error.errno in _FULL

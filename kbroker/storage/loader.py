@@ -25,7 +25,7 @@ from typing import Final
 from kbroker.runtime.ports import Disk
 from kbroker.storage.batches import CONTROL_BIT, NO_PRODUCER_ID, BatchHeader, scan_headers
 from kbroker.storage.checkpoint import read_file, write_atomically
-from kbroker.storage.durable import sync_names
+from kbroker.storage.durable import lacks_space, sync_names
 from kbroker.storage.files import FilePool
 from kbroker.storage.leader_epoch import LeaderEpochs, format_epochs, parse_epochs
 from kbroker.storage.leftovers import finish_file_changes, has_leftovers
@@ -215,8 +215,14 @@ def _rebuild_epochs(disk: Disk, directory: str, segments: SegmentList, epochs: L
     # What the tier alone holds has no batches here; of it the file is all that is known.
     epochs.complete_start(entry for entry in before if entry[1] < segments.first.base_offset)
     entries = epochs.entries
-    write_atomically(disk, f"{directory}/{EPOCH_CHECKPOINT}", format_epochs(entries).encode())
-    epochs.note_written(entries)
+    try:
+        write_atomically(disk, f"{directory}/{EPOCH_CHECKPOINT}", format_epochs(entries).encode())
+    except OSError as error:
+        if not lacks_space(error):
+            raise
+        epochs.note_unwritten()  # the next flush writes them
+    else:
+        epochs.note_written(entries)
 
 
 def _complete_start(epochs: LeaderEpochs, segments: SegmentList, log_start_offset: int) -> None:

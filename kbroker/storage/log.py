@@ -41,7 +41,7 @@ from kbroker.storage.index import BLOCK_ENTRIES
 from kbroker.storage.leader_epoch import LeaderEpochs
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.log_view import LogView
-from kbroker.storage.plans import AppendPlan, DirectoryState, FlushPlan
+from kbroker.storage.plans import UNKNOWN_SPACE, AppendPlan, DirectoryState, FlushPlan
 from kbroker.storage.producer_state import ProducerState, read_marker
 from kbroker.storage.reading import TAIL_BATCHES
 from kbroker.storage.retention import RetentionPlan
@@ -65,7 +65,8 @@ class Log(LogView):
 
     Units      offsets count records; *_ms is wall time
     Invariant  recovery_point <= log_end_offset, and those of LogView
-    Note       uses_reserve: it may be appended to though the disk is nearly full; of logs that help to empty it
+    Note       lowest_free_bytes: an append must leave so much of the disk free, where that is less than what the
+               directory asks of every log
     Note       persisted_recovery_point and persisted_log_start_offset (None for nothing) are what the checkpoint files
                say; whoever writes the files sets them
     Note       is_log_start_known: of a tiered log the name of the first segment does not say where it begins; without
@@ -114,7 +115,7 @@ class Log(LogView):
         # Its names may be new; those of an empty log are left unsynced until it holds something.
         self.loaded_active_offset = self.segments.active.base_offset if self.log_end_offset else -1
         self.needs_directory_sync = self.segments.active.has_unsynced_files or not self.log_end_offset
-        self.uses_reserve = False
+        self.lowest_free_bytes = UNKNOWN_SPACE
         self.is_closed = False
         self.restart_reading()
         self.config = config
@@ -217,7 +218,7 @@ class Log(LogView):
         """
         state, size = self.state, len(batches)
         spare_bytes = state.spare_bytes - size
-        if spare_bytes < 0 and not (self.uses_reserve and state.failure is None):
+        if spare_bytes < 0 and not state.leaves(self.lowest_free_bytes + size):
             raise self.offline_error()
         state.spare_bytes = spare_bytes
         if isinstance(batches, bytes) or (isinstance(batches, memoryview) and batches.readonly):

@@ -6,9 +6,12 @@
     recovery-point-offset-checkpoint     below it a log is durable
     log-start-offset-checkpoint          for logs whose start is not that of their first segment, and tiered ones
     replication-offset-checkpoint        the high_watermarks
+    kbroker.reserve                      disk space for deleting topics when there is no other (see reserve.py)
     <topic>-<partition>/                 a log, with partition.metadata (the topic's id) and leader-epoch-checkpoint
     <topic>-<partition>.<32 hex>-delete/ one that is being deleted
     <topic>-<partition>.<32 hex>-stray/  one that the metadata does not list; it is kept and never loaded
+
+What is being deleted goes before a start writes anything: it may be what the disk is full of.
 
 Everything here blocks. A malformed checkpoint is no reason to refuse the directory: the recovery point and the log
 start then count as 0, which means a longer recovery, and the high_watermarks as unknown, so that they rise from the
@@ -50,7 +53,7 @@ from kbroker.storage.directory_names import (
     stray_name,
 )
 from kbroker.storage.doomed import Doomed
-from kbroker.storage.durable import sync_names
+from kbroker.storage.durable import lacks_space, sync_names
 from kbroker.storage.files import DEFAULT_LIMIT, FilePool
 from kbroker.storage.flushing import forget_files
 from kbroker.storage.identity import (
@@ -65,6 +68,7 @@ from kbroker.storage.identity import (
 from kbroker.storage.log import Log, ignore, no_jitter
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.plans import DirectoryState
+from kbroker.storage.reserve import SpaceReserve
 from wire.errors import ErrorCode, KafkaError
 from wire.types import uuid_to_text
 
@@ -87,6 +91,7 @@ class LogDirectory:
         lock: File,
         identity: DirectoryIdentity,
         state: DirectoryState,
+        reserve: SpaceReserve,
         report: Callable[[str], None],
         jitter_ms: Callable[[int], int],
     ) -> None:
@@ -95,6 +100,7 @@ class LogDirectory:
         self.disk = files.disk
         self.identity = identity
         self.state = state
+        self.reserve = reserve
         self.logs: dict[TopicPartition, Log] = {}
         self.was_clean = False
         self.previous_broker_epoch = -1
@@ -121,6 +127,7 @@ class LogDirectory:
         new_cluster_id: str | None = None,
         new_uuid: Callable[[], uuid.UUID],
         open_files_limit: int = DEFAULT_LIMIT,
+        reserve_bytes: int = 0,
         on_failure: Callable[[OSError], None] | None = None,
         report: Callable[[str], None] = ignore,
         jitter_ms: Callable[[int], int] = no_jitter,
@@ -130,13 +137,15 @@ class LogDirectory:
         before anything else is written.
 
         `cluster_id` None accepts the one that is there; a new directory then gets `new_cluster_id`, or a random one.
+        `reserve_bytes` is kept allocated for a full disk; a new directory is refused where there is no room for it.
         Errors  KafkaError: KAFKA_STORAGE_ERROR when another broker runs here or the disk fails,
                 INCONSISTENT_CLUSTER_ID, INVALID_CONFIG when it belongs to another node or meta.properties cannot be
                 read
         """
         try:
             _make_with_parents(disk, path)
-            if not disk.exists(f"{path}/{META_PROPERTIES}"):
+            is_new = not disk.exists(f"{path}/{META_PROPERTIES}")
+            if is_new:
                 # New, or what an interrupted first start left: its own name has to be durable before anything in it.
                 sync_names(disk, path.rpartition("/")[0] or ("/" if path.startswith("/") else "."))
             lock = disk.lock(f"{path}/{LOCK}")
@@ -144,7 +153,10 @@ class LogDirectory:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"another broker is running on {path}") from error
         except OSError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot use {path}: {error}") from error
+        reserve = SpaceReserve(disk, path, reserve_bytes)
         try:
+            if is_new:
+                _make_first_reserve(reserve, disk, path)
             new_id = new_cluster_id or uuid_to_text(new_uuid())
             identity = cls._identify(
                 disk, path, node_id=node_id, cluster_id=cluster_id, new_cluster_id=new_id, directory_id=new_uuid()
@@ -155,6 +167,7 @@ class LogDirectory:
                 lock=lock,
                 identity=identity,
                 state=DirectoryState(on_failure),
+                reserve=reserve,
                 report=report,
                 jitter_ms=jitter_ms,
             )
@@ -199,13 +212,34 @@ class LogDirectory:
         return identity
 
     def begin(self) -> None:
-        """Remove the clean-shutdown marker: from here on a death is an unclean stop, whatever the broker does next.
+        """Remove what is being deleted, make the reserve, and remove the clean-shutdown marker.
+
+        From here on a death is an unclean stop, whatever the broker does next.
 
         Errors  OSError
         """
+        self._remove_what_was_deleted()
+        self._make_reserve()
         if self.was_clean:
             self.disk.unlink(f"{self.path}/{CLEAN_SHUTDOWN}")
             sync_names(self.disk, self.path)
+
+    def _remove_what_was_deleted(self) -> None:
+        """Remove what an earlier process renamed and did not remove; what cannot be removed now is tried again."""
+        try:
+            self._doomed.remove_due(0, self._remove_directory)
+        except OSError as error:
+            self._report(f"cannot remove a deleted partition in {self.path}: {error}")
+
+    def _make_reserve(self) -> None:
+        try:
+            self.reserve.make()
+        except OSError as error:
+            held, size = self.reserve.held_bytes, self.reserve.size_bytes
+            self._report(
+                f"{self.path} keeps {held} of {size} bytes (kbroker.metadata.reserve.bytes) for deleting topics on a "
+                f"full disk until there is more room: {error}"
+            )
 
     def _read_clean_shutdown(self) -> None:
         path = f"{self.path}/{CLEAN_SHUTDOWN}"
@@ -338,7 +372,7 @@ class LogDirectory:
         Who deletes many does without `syncs_name` and calls `sync_partition_names` at the end.
         """
         name = deleted_name(topic, partition, unique_id)
-        if self._rename(topic, partition, name):
+        if self._rename(topic, partition, name, self._rename_or_remove):
             self._doomed.add(now_ms + delay_ms, name)
         if syncs_name:
             self.sync_partition_names()
@@ -346,10 +380,14 @@ class LogDirectory:
     def set_aside(self, topic: str, partition: int, *, unique_id: uuid.UUID) -> str:
         """Rename a partition's directory to that of a stray; the new name. `sync_partition_names` makes it durable."""
         name = stray_name(topic, partition, unique_id)
-        self.stray_count += self._rename(topic, partition, name)
+
+        def rename(old: str, new: str) -> None:
+            self.reserve.spend_on(lambda: self.disk.rename(old, new), keeps_half=True)
+
+        self.stray_count += self._rename(topic, partition, name, rename)
         return name
 
-    def _rename(self, topic: str, partition: int, name: str) -> bool:
+    def _rename(self, topic: str, partition: int, name: str, rename: Callable[[str, str], None]) -> bool:
         """Take a partition out of use and give its directory another name; False if there is no directory."""
         log = self.logs.pop((topic, partition), None)
         path = self.log_path(topic, partition)
@@ -361,13 +399,22 @@ class LogDirectory:
         for offsets in (self.recovery_points, self.log_starts, self.high_watermarks):
             offsets.pop((topic, partition), None)
         try:
-            self.disk.rename(path, f"{self.path}/{name}")
+            rename(path, f"{self.path}/{name}")
         except FileNotFoundError:
             return False
         except OSError as error:
             raise self._failure(f"rename {path}", error) from error
         self._has_unsynced_names = True
         return True
+
+    def _rename_or_remove(self, path: str, doomed: str) -> None:
+        """Rename a directory. On a full disk, where a longer name may need one more block, remove it at once."""
+        try:
+            self.disk.rename(path, doomed)
+        except OSError as error:
+            if not lacks_space(error):
+                raise
+            self._remove_directory(path.rpartition("/")[2])
 
     def remove_doomed(self, now_ms: int) -> int:
         """Remove the directories whose delay is over; how many went."""
@@ -429,23 +476,40 @@ class LogDirectory:
     def _write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         if self.state.failure is not None:
             return
+        data = format_offsets(offsets).encode()
         try:
-            write_atomically(self.disk, f"{self.path}/{name}", format_offsets(offsets).encode())
+            # Retention of tiered logs and DeleteRecords, which make room, rest on what is written here.
+            self.reserve.spend_on(lambda: write_atomically(self.disk, f"{self.path}/{name}", data), keeps_half=True)
         except OSError as error:
             raise self._failure(f"write {name}", error) from error
         self._written[name] = dict(offsets)
 
     def close_waiting(self, waiting: deque[Log]) -> None:
-        """Close logs from a queue until it is empty; several threads may share one. Errors: KAFKA_STORAGE_ERROR."""
+        """Close logs from a queue until it is empty; several threads may share one.
+
+        Errors  KAFKA_STORAGE_ERROR; that of a full disk after the other logs have had their turn
+        """
+        full: KafkaError | None = None
         while waiting:
             try:
                 log = waiting.popleft()
             except IndexError:
-                return  # another thread was quicker
-            log.close()
+                break  # another thread was quicker
+            try:
+                self.reserve.spend_on(log.close, keeps_half=True)
+            except KafkaError as error:
+                if not lacks_space(error):
+                    raise
+                full = error
+        if full is not None:
+            raise full
 
     def close(self, *, broker_epoch: int = -1, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
-        """Close every log, write the checkpoints, and only when all of that is durable say that the stop was clean."""
+        """Close every log, write the checkpoints, and only when all of that is durable say that the stop was clean.
+
+        On a full disk the stop is as after a crash: the next start repairs what could not be written.
+        Errors  KAFKA_STORAGE_ERROR
+        """
         try:
             if self.state.failure is None:
                 self.close_waiting(deque(self.logs.values()))
@@ -453,10 +517,16 @@ class LogDirectory:
                 self.write_log_starts()
                 if high_watermarks is not None:
                     self.write_high_watermarks(high_watermarks)
-                marker = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
-                write_atomically(self.disk, f"{self.path}/{CLEAN_SHUTDOWN}", marker.encode())
-        except OSError as error:
-            raise self._failure(f"close {self.path}", error) from error
+                marker = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
+                path = f"{self.path}/{CLEAN_SHUTDOWN}"
+                self.reserve.spend_on(lambda: write_atomically(self.disk, path, marker), keeps_half=True)
+        except (OSError, KafkaError) as error:
+            if lacks_space(error) and self.state.failure is None:
+                self._report(f"the disk is full, so the next start repairs the logs of {self.path}: {error}")
+            elif isinstance(error, OSError):
+                raise self._failure(f"close {self.path}", error) from error
+            else:
+                raise
         finally:
             self.abandon()
 
@@ -468,10 +538,14 @@ class LogDirectory:
 
     def check_space(self, floor_bytes: int) -> int:
         """Refuse appends by clients while less than `floor_bytes` are free, so that reading and deleting go on; the
-        free bytes.
+        free bytes. The reserve grows back first.
         """
         try:
             free = self.disk.free_bytes(self.path)
+            if self.state.failure is None and self.reserve.held_bytes < self.reserve.size_bytes:
+                with suppress(OSError):  # somebody else was quicker
+                    self.reserve.grow_back(free)
+                free = self.disk.free_bytes(self.path)
         except OSError as error:
             raise self._failure(f"look at {self.path}", error) from error
         self.state.note_space(free, floor_bytes=floor_bytes)
@@ -501,6 +575,20 @@ def _make_with_parents(disk: Disk, path: str) -> None:
         if parent:
             _make_with_parents(disk, parent)
         disk.make_directory(path)
+
+
+def _make_first_reserve(reserve: SpaceReserve, disk: Disk, path: str) -> None:
+    """Errors: OSError; KAFKA_STORAGE_ERROR where the disk is too small."""
+    try:
+        reserve.make()
+    except OSError as error:
+        if not lacks_space(error):
+            raise
+        raise KafkaError(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"{path} has room for {disk.free_bytes(path)} bytes, and {reserve.size_bytes} are kept for deleting topics "
+            "on a full disk: make room, or lower kbroker.metadata.reserve.bytes",
+        ) from error
 
 
 def _is_start_to_be_written(log: Log) -> bool:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from kbroker.runtime.log import logger
 from kbroker.storage import loader
 from kbroker.storage.checkpoint import replace_file
+from kbroker.storage.durable import lacks_space, sync_names
 from kbroker.storage.durable import sync as sync_file
-from kbroker.storage.durable import sync_names
 from kbroker.storage.leader_epoch import format_epochs
 from kbroker.storage.retention import RetentionPlan
 from kbroker.storage.retention import plan_retention as decide_retention
@@ -29,6 +29,7 @@ from kbroker.storage.segment import (
     file_name,
 )
 from kbroker.storage.segments import unlink_newest_first
+from wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from kbroker.storage.log import Log
@@ -190,9 +191,15 @@ def plan_retention(
 
 def retire(log: Log, plan: RetentionPlan, *, timestamp_ms: int, tiered: bool) -> None:
     """See `Log.retire`."""
-    if plan.rolls:
-        log.roll(timestamp_ms=timestamp_ms)
     names = frozenset(plan.doomed)
+    if plan.rolls:
+        try:
+            log.roll(timestamp_ms=timestamp_ms)
+        except KafkaError as error:
+            if not lacks_space(error):
+                raise
+            # On a full disk the active segment stays until the others have made room for a new one.
+            names -= {log.segments.active.base_offset}
     doomed = tuple(segment for segment in log.segments if segment.base_offset in names)
     if not doomed:
         return
@@ -227,7 +234,12 @@ def remove_retired(log: Log, now_ms: int) -> None:
     due_ms = now_ms + log.config.file_delete_delay_ms
     with log.disk_errors():
         while log.retired:
-            _doom_segments(log, log.retired[0], due_ms)
+            try:
+                _doom_segments(log, log.retired[0], due_ms)
+            except OSError as error:
+                if not lacks_space(error):
+                    raise
+                _unlink_segments(log, log.retired[0])
             log.retired.popleft()
 
 
@@ -251,6 +263,16 @@ def _doom_segments(log: Log, segments: Sequence[Segment], due_ms: int) -> None:
     if len(segments) > 1:
         log.disk.rename(last_path + THROUGH_SUFFIX, last_path + DELETED_SUFFIX)
         log.doomed_files.add(due_ms, last_path + DELETED_SUFFIX)
+
+
+def _unlink_segments(log: Log, segments: Sequence[Segment]) -> None:
+    """Remove segments at once, since a longer name may need one more block and the disk is full."""
+    for segment in segments:
+        remove_files(log, segment)
+        for path in (segment.path(SNAPSHOT_SUFFIX), segment.log_path + THROUGH_SUFFIX):
+            with suppress(FileNotFoundError):
+                log.disk.unlink(path)
+        sync_names(log.disk, log.directory)
 
 
 def _doom(log: Log, path: str, due_ms: int) -> None:

@@ -107,22 +107,28 @@ class DirectoryState:
     """What all logs of one log directory share: whether it has failed or is nearly full.
 
     Units  spare_bytes is what clients may append until somebody looks at the disk again; negative when it is nearly
-           full, or has failed
+           full, or has failed; floor_bytes is what they must leave free
     """
 
-    __slots__ = ("_on_failure", "failure", "is_short_of_space", "spare_bytes")
+    __slots__ = ("_on_failure", "failure", "floor_bytes", "is_short_of_space", "spare_bytes")
 
     def __init__(self, on_failure: Callable[[OSError], None] | None = None) -> None:
         self.failure: OSError | None = None
         self.is_short_of_space = False
         self.spare_bytes = UNKNOWN_SPACE
+        self.floor_bytes = 0
         self._on_failure = on_failure
 
     def note_space(self, free_bytes: int, *, floor_bytes: int) -> None:
         """So much is free now, and `floor_bytes` of it are not for the records of clients."""
         self.is_short_of_space = free_bytes < floor_bytes
+        self.floor_bytes = floor_bytes
         if self.failure is None:
             self.spare_bytes = free_bytes - floor_bytes
+
+    def leaves(self, lowest_free_bytes: int) -> bool:
+        """Whether so much is free, counting what was appended since somebody looked, and the disk works."""
+        return self.failure is None and self.spare_bytes + self.floor_bytes >= lowest_free_bytes
 
     def note(self, error: OSError) -> None:
         """Take the directory offline if the error is one that does not pass."""

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Final
 
 from kbroker.storage.batches import FRAME_SIZE, HEADER_SIZE, BatchHeader, header_at, scan_headers
-from kbroker.storage.durable import sync
+from kbroker.storage.durable import lacks_space, sync
 from kbroker.storage.files import FilePool, OpenFile
 from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY, CorruptIndex, Index
 from wire.record_batch import RecordBatch
@@ -450,5 +450,10 @@ class Segment:
     def finish_indexes(self) -> None:
         """Write out the indexes of a log that was read to its end."""
         self.add_time_entry()
-        self.write_indexes()
+        try:
+            self.write_indexes()
+        except OSError as error:
+            # On a full disk the entries stay in memory, until a flush, a roll or a close finds room for them.
+            if not lacks_space(error):
+                raise
         self.has_unsynced_files = True

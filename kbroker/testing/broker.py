@@ -181,7 +181,11 @@ async def memory_broker(
     env = _SlowEnv(disk, seed=(seed << 40) + lived, latency_ms=latency_ms)
     loaded = Settings.load(
         overrides=[f"{key}={value}" for key, value in (settings or {}).items()],
-        defaults={"log.dirs": DATA_DIRECTORY, "listeners": "PLAINTEXT://broker.example:9092"},
+        defaults={
+            "log.dirs": DATA_DIRECTORY,
+            "listeners": "PLAINTEXT://broker.example:9092",
+            "kbroker.metadata.reserve.bytes": "65536",  # on a simulated disk the real one is memory
+        },
     )
     node = Node(env, loaded)
     async with trio.open_nursery() as nursery:

@@ -93,6 +93,8 @@ class SimulatedDisk:
     """The `Disk` port in memory.
 
     Shape   paths are absolute or relative to the root, which exists
+    Shape   capacity_bytes is the size of the disk, None for plenty, and full_errno what a write gets that does not fit;
+            directories in other_file_systems lie on another disk, which has plenty
     Errors  those of the real disk: an OSError with errno and path; Crashed once it is dead
     """
 
@@ -104,6 +106,8 @@ class SimulatedDisk:
         tree: Tree | None = None,
     ) -> None:
         self.capacity_bytes = capacity_bytes
+        self.full_errno = errno.ENOSPC
+        self.other_file_systems: tuple[str, ...] = ()
         self.operations = 0
         self.dead = False
         self.observer: Callable[[Operation], None] | None = None
@@ -141,6 +145,7 @@ class SimulatedDisk:
         copies: dict[int, Node] = {}
         tree = self._tree.copy(copies)
         survivor = SimulatedDisk(capacity_bytes=self.capacity_bytes, timestamp_ms=self._timestamp_ms, tree=tree)
+        survivor.full_errno, survivor.other_file_systems = self.full_errno, self.other_file_systems
         if during is not None and during.name == "write":
             # The path would not do: a file may have been renamed since it was opened.
             node = copies.get(id(during.node))
@@ -238,12 +243,27 @@ class SimulatedDisk:
     def free_bytes(self, path: str) -> int:
         self._living()
         self._present(path)
-        return _ROOMY if self.capacity_bytes is None else max(0, self.capacity_bytes - self._used_bytes())
+        if self.capacity_bytes is None or self._is_elsewhere(path):
+            return _ROOMY
+        return max(0, self.capacity_bytes - self._used_bytes())
 
     def total_bytes(self, path: str) -> int:
         self._living()
         self._present(path)
-        return _ROOMY if self.capacity_bytes is None else self.capacity_bytes
+        return _ROOMY if self.capacity_bytes is None or self._is_elsewhere(path) else self.capacity_bytes
+
+    def allocate(self, path: str, size: int) -> None:
+        """Lengthen a file by zeros, which take space as any other bytes do."""
+        file = self.open(path, create=True)
+        missing = size - file.size()
+        if missing > 0:
+            file.pwrite(bytes(missing), file.size())
+        file.close()
+
+    def device(self, path: str) -> int:
+        self._living()
+        self._present(path)
+        return int(self._is_elsewhere(path))
 
     def modified_ms(self, path: str) -> int:
         self._living()
@@ -293,11 +313,11 @@ class SimulatedDisk:
 
     def _write(self, node: FileNode, path: str, position: int, data: bytes) -> None:
         self._operate("write", path, position, data, node)
-        if self.capacity_bytes is not None:
+        if self.capacity_bytes is not None and not self._is_elsewhere(path):
             room = self.capacity_bytes - self._used_bytes() + len(node.contents) - position
             if len(data) > room:
                 self._land(node, position, data[: max(0, room)])
-                raise _error(errno.ENOSPC, path)
+                raise _error(self.full_errno, path)
         self._land(node, position, data)
 
     def _read(self, name: str, path: str) -> None:
@@ -323,7 +343,19 @@ class SimulatedDisk:
         return node
 
     def _used_bytes(self) -> int:
-        return sum(len(node.contents) for node in self._tree.nodes() if isinstance(node, FileNode))
+        """What the files take that have a name, and are not on another file system."""
+        used, left = 0, [("", self._tree.root)]
+        while left:
+            prefix, directory = left.pop()
+            for name, node in directory.entries.items():
+                if isinstance(node, FileNode):
+                    used += len(node.contents)
+                elif f"{prefix}/{name}" not in self.other_file_systems:
+                    left.append((f"{prefix}/{name}", node))
+        return used
+
+    def _is_elsewhere(self, path: str) -> bool:
+        return any(f"{path}/".startswith(f"{other}/") for other in self.other_file_systems)
 
     def _lookup(self, path: str) -> Node | None:
         node: Node = self._tree.root

@@ -160,6 +160,7 @@ class SegmentFiles:
         raise AssertionError(f"{arguments} would be changed")
 
     make_directory = remove_directory = rename = unlink = sync_directory = lock = free_bytes = total_bytes = _refuse
+    allocate = device = _refuse
 
 
 def read_exactly(stream: BinaryIO, size: int) -> bytes:

@@ -33,7 +33,7 @@ class Sound(NamedTuple):
 
 
 def fill(broker: BrokerProcess) -> None:
-    """Partition 0 over several segments, idempotent; 1 with every codec; committed offsets; a deleted topic."""
+    """Partition 0 over several segments, idempotent; 1 with every codec; committed offsets; a topic to be deleted."""
     servers = f"{broker.host}:{broker.port}"
     with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
         configs = {"segment.bytes": "1048576", "retention.ms": "-1", "index.interval.bytes": "4096"}
@@ -48,7 +48,6 @@ def fill(broker: BrokerProcess) -> None:
                     producer.send(TOPIC, b"even " * 40, headers=[("n", b"%d" % number)], partition=1)
         with closing(KafkaConsumer(bootstrap_servers=servers, group_id="readers")) as consumer:
             consumer.commit({TopicPartition(TOPIC, 0): OffsetAndMetadata(7, "", -1)})
-        admin.delete_topics(["gone"])
 
 
 def make_sound(root: Path) -> Sound:
@@ -62,6 +61,8 @@ def make_sound(root: Path) -> Sound:
         with closing(KafkaProducer(bootstrap_servers=f"{broker.host}:{broker.port}")) as producer:
             for number in range(20):
                 producer.send(TOPIC, b"again %d" % number, partition=number % 2).get(20)
+        with closing(KafkaAdminClient(bootstrap_servers=f"{broker.host}:{broker.port}")) as admin:
+            admin.delete_topics(["gone"])
         assert broker.stop()[0] in {0, 143}
     shutil.copytree(live, root / "stopped")
     with BrokerProcess(live, *overrides) as broker:

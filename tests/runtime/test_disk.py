@@ -144,3 +144,20 @@ def test_d13_the_limit_of_open_files_is_raised_as_far_as_it_goes() -> None:
         assert raise_descriptor_limit() == hard
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_allocated_space_is_taken_from_the_disk_also_for_a_file_with_holes(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    os.truncate(path, 1 << 20)
+    assert path.stat().st_blocks == 0
+    RealDisk().allocate(str(path), 1 << 20)
+    assert path.stat().st_blocks * 512 >= 1 << 20
+    RealDisk().allocate(str(tmp_path / "new"), 4096)
+    assert (tmp_path / "new").read_bytes() == bytes(4096)
+
+
+def test_paths_on_one_file_system_have_one_device(tmp_path: Path) -> None:
+    disk = RealDisk()
+    assert disk.device(str(tmp_path)) == disk.device(str(tmp_path.parent))
+    assert disk.device(str(tmp_path)) != disk.device("/proc")

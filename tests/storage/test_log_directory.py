@@ -233,7 +233,6 @@ def test_a_deletion_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None
     directory.abandon()
     directory = open_directory(tmp_path)
     assert directory.stored_partitions() == []
-    assert directory.remove_doomed(0) == 1
     assert not any(path.is_dir() for path in tmp_path.iterdir())
     directory.abandon()
 
