@@ -122,7 +122,7 @@ class Site:
         leader_epoch: int = 0,
         removed: frozenset[UUID] = frozenset(),
     ) -> None:
-        """`removed` are the topics that the metadata log says were removed in an earlier life."""
+        """`removed` are the topics that the metadata log says were removed."""
         self.disk: Disk = disk or SimulatedDisk()
         self.env = MemoryEnv(self.disk, seed=seed)
         self.config = config or tiered_config()
@@ -139,6 +139,7 @@ class Site:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.topic_ids: set[UUID] = set()
         self.removed: set[UUID] = set()
+        self.recorded_removals = removed
         self.written = written if written is not None else {}
         self.woken: list[TopicPartition] = []
         self.starts_written = 0
@@ -153,7 +154,7 @@ class Site:
             partitions=self,
             broker_id=1,
             directory=DATA,
-            find_removed=lambda: removed,
+            find_removed=lambda: self.recorded_removals,
         )
 
     # What the manager asks of a broker
@@ -243,6 +244,7 @@ class Site:
         if forgets_id:
             self.topic_ids.discard(partition.topic_id)
             self.removed.add(partition.topic_id)
+            self.recorded_removals |= {partition.topic_id}
         self.directory.delete_log(*partition.key, unique_id=self.env.new_uuid(), now_ms=self.env.now_ms(), delay_ms=0)
 
     @asynccontextmanager
@@ -272,6 +274,7 @@ class Site:
             "tier": self.tier,
             "written": self.written,
             "leader_epoch": self.leader_epoch,
+            "removed": self.recorded_removals,
         }
         chosen["seed"] = self.leader_epoch  # its ids are others
         return Site(disk or self.disk, **{**chosen, **given})
