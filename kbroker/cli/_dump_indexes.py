@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from contextlib import suppress
-from itertools import islice
 from typing import Final, NamedTuple
 
 from kbroker.cli._dump_output import OptionalLong, Printer, Problems
@@ -20,7 +19,7 @@ from kbroker.storage.batch_reader import BatchReader
 from kbroker.storage.checkpoint import parse_offsets, read_file
 from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY
 from kbroker.storage.leader_epoch import parse_epochs
-from kbroker.storage.producer_state import parse_snapshot
+from kbroker.storage.producer_state import MAX_SEQUENCE, snapshot_rows
 from kbroker.storage.verifying import TRANSACTION_ENTRY, index_entries
 from wire.errors import Malformed
 from wire.record_batch import NO_TIMESTAMP, RecordBatch
@@ -136,28 +135,28 @@ def dump_transaction_index(disk: Disk, path: str, printer: Printer, problems: Pr
 
 
 def dump_producer_snapshot(disk: Disk, path: str, printer: Printer, problems: Problems) -> None:
-    """Print what a snapshot remembers of each producer."""
+    """Print what a snapshot remembers: one row for each batch, the oldest of a producer first."""
     try:
-        entries = parse_snapshot(read_file(disk, path))
+        rows = snapshot_rows(read_file(disk, path))
     except ValueError as error:
         problems.add(path, str(error))
         return
-    for entry in entries:
-        first = entry.current_txn_first_offset
+    for row in rows:
+        first = row.current_txn_first_offset
         fields: dict[str, object] = {
-            "producerId": entry.producer_id,
-            "producerEpoch": entry.producer_epoch,
-            "coordinatorEpoch": entry.coordinator_epoch,
+            "producerId": row.producer_id,
+            "producerEpoch": row.producer_epoch,
+            "coordinatorEpoch": row.coordinator_epoch,
             "currentTxnFirstOffset": OptionalLong(first if first >= 0 else None),
-            "lastTimestamp": entry.last_timestamp_ms,
+            "lastTimestamp": row.timestamp_ms,
         }
-        for batch in islice(entry.batches, 1):
+        if row.last_offset >= 0:
             fields |= {
-                "firstSequence": batch.first_sequence,
-                "lastSequence": batch.last_sequence,
-                "lastOffset": batch.last_offset,
-                "offsetDelta": batch.offset_delta,
-                "timestamp": batch.timestamp_ms,
+                "firstSequence": (row.last_sequence - row.offset_delta) & MAX_SEQUENCE,
+                "lastSequence": row.last_sequence,
+                "lastOffset": row.last_offset,
+                "offsetDelta": row.offset_delta,
+                "timestamp": row.timestamp_ms,
             }
         printer.row("producer", fields)
 

@@ -139,7 +139,6 @@ def load(
         kept_snapshots,
         disk=disk,
         directory=directory,
-        log_start_offset=log_start_offset,
         log_end_offset=log_end_offset,
         report=report,
         trusts_absence=clean_shutdown,
@@ -271,7 +270,6 @@ def load_producers(
     *,
     disk: Disk,
     directory: str,
-    log_start_offset: int,
     log_end_offset: int,
     report: Report,
     trusts_absence: bool = False,
@@ -279,12 +277,13 @@ def load_producers(
 ) -> None:
     """Bring the producers to log_end_offset: the newest good snapshot, then the batches behind it.
 
-    Damaged snapshots are deleted and taken from the list. With `trusts_absence` a log without any snapshot has no
-    producers. `read` is what recovery found in segments, which are not read again then.
+    Without a snapshot every batch of the segments is read, also below log_start_offset: one may be sent again although
+    its records have been deleted. Damaged snapshots are deleted and taken from the list. With `trusts_absence` a log
+    without any snapshot has no producers. `read` is what recovery found in segments, which are not read again then.
     """
     had_snapshots = bool(snapshots)
-    start = log_start_offset
-    producers.clear(log_start_offset)
+    start = segments.first.base_offset
+    producers.clear(start)
     for offset in sorted((offset for offset in snapshots if offset <= log_end_offset), reverse=True):
         path = f"{directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
         try:

@@ -119,7 +119,6 @@ def _truncate_to(log: Log, offset: int) -> None:
         log.snapshots,
         disk=log.disk,
         directory=log.directory,
-        log_start_offset=log.log_start_offset,
         log_end_offset=next_offset,
         report=log.report,
     )

@@ -5,6 +5,11 @@ a remembered one is a duplicate and answered with the original's offset; otherwi
 is how many batches a producer may have in flight. What is in the state follows from the log alone, so it can always be
 rebuilt from a snapshot and the batches behind it.
 
+A snapshot is a file of Kafka's own format, a list of producers, each with one batch. Kafka writes one row for each
+producer, so after a restart it knows the last batch alone: it refuses a retry of any of the four before, and the client
+gives up or stores them twice. Here a producer has one row for each remembered batch, oldest first. Kafka reads such a
+file as it reads its own: it puts the rows into a map one after the other, and the last row of a producer stays.
+
 `check` decides about a batch that is to be appended and changes nothing; `note` takes a batch that is in the log.
 Transactions are tracked as far as the log shows them: where each open one begins, and which ended ones the
 high_watermark has not passed yet.
@@ -15,7 +20,7 @@ Source  KIP-98; `<offset>.snapshot` files as Apache Kafka 4.3.1 writes them
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -37,10 +42,11 @@ DEFAULT_LIMIT: Final = 100_000
 SNAPSHOT_VERSION: Final = 1
 _SNAPSHOT_HEAD: Final = Struct(">hI")
 _SNAPSHOT_COUNT: Final = Struct(">i")
+_ROWS_POSITION: Final = _SNAPSHOT_HEAD.size + _SNAPSHOT_COUNT.size
 _SHORTS: Final = Struct(">hh")
 _MARKER_VALUE: Final = Struct(">hi")
 _COMMIT: Final = 1
-_SNAPSHOT_ENTRY: Final = Struct(">qhiqiqiq")
+_SNAPSHOT_ROW: Final = Struct(">qhiqiqiq")
 
 
 class RememberedBatch(NamedTuple):
@@ -58,6 +64,22 @@ class RememberedBatch(NamedTuple):
     @property
     def first_offset(self) -> int:
         return self.last_offset - self.offset_delta
+
+
+class SnapshotRow(NamedTuple):
+    """One row of a snapshot file: a producer, and one of its batches; last_offset is -1 for none."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+    coordinator_epoch: int
+    current_txn_first_offset: int
+
+
+_NO_BATCH: Final = RememberedBatch(NO_SEQUENCE, NO_OFFSET, 0, -1)
 
 
 class TransactionMarker(NamedTuple):
@@ -167,12 +189,14 @@ class ProducerEntry:
             self.batches.clear()
             self.producer_epoch = header.producer_epoch
         delta = header.last_offset_delta
-        self.batches.append(
-            RememberedBatch(header.last_sequence, header.base_offset + delta, delta, header.max_timestamp)
-        )
+        self.remember(RememberedBatch(header.last_sequence, header.base_offset + delta, delta, header.max_timestamp))
+        self.last_timestamp_ms = header.max_timestamp
+
+    def remember(self, batch: RememberedBatch) -> None:
+        """Take a batch in place of the oldest one."""
+        self.batches.append(batch)
         if len(self.batches) > REMEMBERED_BATCHES:
             del self.batches[0]
-        self.last_timestamp_ms = header.max_timestamp
 
 
 class ProducerState:
@@ -314,33 +338,53 @@ class ProducerState:
         self.end_offset = offset
         self.snapshot_offset = offset
 
-    def format_snapshot(self) -> bytes:
+    def format_snapshot(self) -> bytearray:
         return format_snapshot(self.producers.values())
 
 
-def format_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
-    """The bytes of a snapshot file: version, CRC-32C of what follows, count, entries of 46 bytes."""
-    rows = bytearray()
-    count = 0
+def format_snapshot(entries: Iterable[ProducerEntry]) -> bytearray:
+    """The bytes of a snapshot file: version, CRC-32C of what follows, count, rows of 46 bytes.
+
+    Only the last row of a producer names its open transaction: Kafka takes a transaction that a row names for open. No
+    row has a later timestamp than the last one: Kafka drops a row that has expired, and an older one would stay.
+    """
+    data = bytearray(_ROWS_POSITION)
+    pack = _SNAPSHOT_ROW.pack
     for entry in entries:
-        last = entry.batches[-1] if entry.batches else RememberedBatch(NO_SEQUENCE, NO_OFFSET, 0, -1)
-        rows += _SNAPSHOT_ENTRY.pack(
-            entry.producer_id,
-            entry.producer_epoch,
-            last.last_sequence,
-            last.last_offset,
-            last.offset_delta,
-            entry.last_timestamp_ms,
-            entry.coordinator_epoch,
-            entry.current_txn_first_offset,
-        )
-        count += 1
-    body = _SNAPSHOT_COUNT.pack(count) + rows
-    return _SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, crc32c(body)) + body
+        producer_id, epoch, coordinator_epoch = entry.producer_id, entry.producer_epoch, entry.coordinator_epoch
+        latest = entry.last_timestamp_ms
+        for last_sequence, last_offset, delta, own in entry.batches[:-1]:
+            timestamp_ms = min(own, latest)
+            data += pack(
+                producer_id, epoch, last_sequence, last_offset, delta, timestamp_ms, coordinator_epoch, NO_OFFSET
+            )
+        last_sequence, last_offset, delta, _ = entry.batches[-1] if entry.batches else _NO_BATCH
+        txn_first_offset = entry.current_txn_first_offset
+        data += pack(producer_id, epoch, last_sequence, last_offset, delta, latest, coordinator_epoch, txn_first_offset)
+    _SNAPSHOT_COUNT.pack_into(data, _SNAPSHOT_HEAD.size, (len(data) - _ROWS_POSITION) // _SNAPSHOT_ROW.size)
+    crc = crc32c(memoryview(data)[_SNAPSHOT_HEAD.size :])
+    _SNAPSHOT_HEAD.pack_into(data, 0, SNAPSHOT_VERSION, crc)
+    return data
 
 
-def parse_snapshot(data: bytes) -> list[ProducerEntry]:
-    """The entries of a snapshot file's bytes; ValueError if it is damaged or of another version."""
+def parse_snapshot(data: Buffer) -> list[ProducerEntry]:
+    """The producers of a snapshot file's bytes, which may be Kafka's. Errors: as `snapshot_rows`."""
+    entries: dict[int, ProducerEntry] = {}
+    for row in snapshot_rows(data):
+        producer_id, epoch, last_sequence, last_offset, delta, timestamp_ms, coordinator_epoch, txn_first_offset = row
+        entry = entries.get(producer_id)
+        if entry is None or entry.producer_epoch != epoch:
+            entry = entries[producer_id] = ProducerEntry(producer_id, producer_epoch=epoch)
+        entry.coordinator_epoch = coordinator_epoch
+        entry.last_timestamp_ms = timestamp_ms
+        entry.current_txn_first_offset = txn_first_offset
+        if last_offset >= 0:
+            entry.remember(RememberedBatch(last_sequence, last_offset, delta, timestamp_ms))
+    return list(entries.values())
+
+
+def snapshot_rows(data: Buffer) -> Iterator[SnapshotRow]:
+    """The rows of a snapshot file's bytes. Errors: ValueError if the file is damaged or of another version."""
     try:
         version, crc = _SNAPSHOT_HEAD.unpack_from(data)
         (count,) = _SNAPSHOT_COUNT.unpack_from(data, _SNAPSHOT_HEAD.size)
@@ -350,24 +394,10 @@ def parse_snapshot(data: bytes) -> list[ProducerEntry]:
         raise ValueError(f"producer snapshot has version {version}, expected {SNAPSHOT_VERSION}")
     if crc32c(memoryview(data)[_SNAPSHOT_HEAD.size :]) != crc:
         raise ValueError("producer snapshot has a wrong CRC")
-    rows = memoryview(data)[_SNAPSHOT_HEAD.size + _SNAPSHOT_COUNT.size :]
-    if count < 0 or len(rows) != count * _SNAPSHOT_ENTRY.size:
-        raise ValueError(f"producer snapshot announces {count} producers in {len(rows)} bytes")
-    entries = []
-    for row in _SNAPSHOT_ENTRY.iter_unpack(rows):
-        producer_id, epoch, last_sequence, last_offset, delta, timestamp_ms, coordinator_epoch, txn_first_offset = row
-        batches = [RememberedBatch(last_sequence, last_offset, delta, timestamp_ms)] if last_offset >= 0 else []
-        entries.append(
-            ProducerEntry(
-                producer_id,
-                producer_epoch=epoch,
-                coordinator_epoch=coordinator_epoch,
-                last_timestamp_ms=timestamp_ms,
-                current_txn_first_offset=txn_first_offset,
-                batches=batches,
-            )
-        )
-    return entries
+    rows = memoryview(data)[_ROWS_POSITION:]
+    if count < 0 or len(rows) != count * _SNAPSHOT_ROW.size:
+        raise ValueError(f"producer snapshot announces {count} rows in {len(rows)} bytes")
+    return map(SnapshotRow._make, _SNAPSHOT_ROW.iter_unpack(rows))
 
 
 def read_marker(data: Buffer, position: int) -> TransactionMarker | None:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from kbroker.runtime.worker import Runner, run_here
 from kbroker.storage import loader
-from kbroker.storage.checkpoint import read_file, write_atomically
+from kbroker.storage.checkpoint import write_atomically
+from kbroker.storage.durable import sync, sync_names
 from kbroker.storage.producer_state import ProducerState, parse_snapshot
 from kbroker.storage.reading_through import ClosedSegment, read_through
 from kbroker.storage.segment import (
@@ -108,10 +109,19 @@ def _read_through(log: Log, segment: Segment, next_offset: int, run: Runner) -> 
 
 
 def _snapshot_at(log: Log, offset: int) -> str:
-    """The path of the snapshot of the producers at `offset`, made from the log if it is missing or damaged."""
+    """The path of the snapshot of the producers at `offset`, made from the log if it is missing or damaged.
+
+    It is durable then. A roll does not sync it, because the batches tell the same; soon they may be only remote.
+    """
     path = f"{log.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
     try:
-        parse_snapshot(read_file(log.disk, path))
+        file = log.disk.open(path)
+        try:
+            parse_snapshot(file.pread(file.size(), 0))
+            sync(file)
+        finally:
+            file.close()
+        sync_names(log.disk, log.directory)
     except (FileNotFoundError, ValueError) as error:
         log.report(f"{path} is built anew: {error}")
         producers = ProducerState(log.log_start_offset, limit=log.config.max_producers)
@@ -121,7 +131,6 @@ def _snapshot_at(log: Log, offset: int) -> str:
             list(log.snapshots),
             disk=log.disk,
             directory=log.directory,
-            log_start_offset=log.log_start_offset,
             log_end_offset=offset,
             report=log.report,
         )

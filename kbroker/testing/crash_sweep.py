@@ -160,7 +160,7 @@ class Sweep:
             log, complaints = self._open(crash, disk, expected)
             yield from complaints
             if before is not None and not complaints:
-                yield from self._judge_repeats(crash, disk, log, expected)
+                yield from self._judge_repeats(crash, disk, log)
                 yield from self._judge_interrupted(crash, before, expected)
                 yield from self._judge_afterlife(crash, disk, log, expected)
         except Exception:  # noqa: BLE001 - whatever recovery raises is what the sweep is looking for
@@ -178,9 +178,7 @@ class Sweep:
         if wrong is not None:
             return log, [wrong]
         draws = Draws("judge", _key(crash))
-        complaints = complaints_about(
-            log, disk, found, draws, deleted_below=expected.most_start, indexes_are_whole=indexes_are_whole
-        )
+        complaints = complaints_about(log, disk, found, draws, indexes_are_whole=indexes_are_whole)
         return log, list(complaints)
 
     def _start(self, disk: SimulatedDisk) -> tuple[Log, list[str]]:
@@ -189,7 +187,7 @@ class Sweep:
         _, log = self.options.start(disk, self._config, timestamp_ms=LATER_MS, report=reports.append)
         return log, reports
 
-    def _judge_repeats(self, crash: Crash, disk: SimulatedDisk, log: Log, expected: Expectation) -> Iterator[str]:
+    def _judge_repeats(self, crash: Crash, disk: SimulatedDisk, log: Log) -> Iterator[str]:
         """Nothing was written since the recovery: a second one finds nothing to do, and the same log."""
         survivor = disk.crash(Loss.PROCESS_DEATH)
         again, reports = self._start(survivor)
@@ -197,9 +195,7 @@ class Sweep:
         if _state(again, survivor) != _state(log, disk):
             yield f"a second recovery gives another log ({reports})"
         whole = read_batches(again, survivor)
-        again_complaints = complaints_about(
-            again, survivor, whole, Draws("again", _key(crash)), deleted_below=expected.most_start
-        )
+        again_complaints = complaints_about(again, survivor, whole, Draws("again", _key(crash)))
         yield from (f"after a second recovery: {wrong}" for wrong in again_complaints)
 
     def _judge_interrupted(self, crash: Crash, disk: SimulatedDisk, expected: Expectation) -> Iterator[str]:

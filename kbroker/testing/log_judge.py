@@ -17,7 +17,7 @@ from kbroker.storage.log import Log
 from kbroker.storage.producer_state import MAX_SEQUENCE
 from kbroker.storage.segment import Segment
 from kbroker.testing.draws import Draws
-from kbroker.testing.log_model import Batch
+from kbroker.testing.log_model import Batch, window_of
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import batches
 
@@ -42,13 +42,9 @@ def complaints_about(
     found: Sequence[Batch],
     draws: Draws,
     *,
-    deleted_below: int = 0,
     indexes_are_whole: bool = True,
 ) -> Iterator[str]:
     """Each disagreement, as a sentence.
-
-    Records below `deleted_below` had been deleted before the crash, which may have undone that; nobody has to remember
-    then who wrote them.
 
     An index that was damaged behind the log's back is rebuilt by the first look-up that meets the damage; where that
     may have happened (not indexes_are_whole) the indexes themselves are not judged, but every look-up that they serve
@@ -59,7 +55,7 @@ def complaints_about(
     if indexes_are_whole:
         yield from _judge_indexes(log, found)
     yield from _judge_epochs(log, found)
-    yield from _judge_producers(log, found, max(log.log_start_offset, deleted_below))
+    yield from _judge_producers(log, found)
     yield from _judge_lookups(log, found, draws, every=not indexes_are_whole)
 
 
@@ -167,15 +163,16 @@ def _judge_epochs(log: Log, found: Sequence[Batch]) -> Iterator[str]:
                 yield f"epoch {epoch} claims offsets {start} to {following}, which are of epoch {covered[0].epoch}"
 
 
-def _judge_producers(log: Log, found: Sequence[Batch], start_offset: int) -> Iterator[str]:
-    """The last batch of each producer is a duplicate now, what follows it is new, and what leaves a gap is refused."""
-    readable = [batch for batch in found if batch.next_offset > start_offset]
-    latest = {batch.producer_id: batch for batch in readable if batch.producer_id >= 0}
-    for producer_id, batch in latest.items():
+def _judge_producers(log: Log, found: Sequence[Batch]) -> Iterator[str]:
+    """The last five batches of each producer are duplicates, the next sequence is new, and a gap is refused."""
+    for producer_id in sorted({batch.producer_id for batch in found if batch.producer_id >= 0}):
+        window = window_of(found, producer_id)
+        for sent in window:
+            original = _outcome(log, sent.data)
+            if original != sent.base_offset:
+                yield f"the batch of producer {producer_id} at {sent.base_offset} sent again gives {original}"
+        batch = window[-1]
         header = header_at(batch.data)
-        original = _outcome(log, batch.data)
-        if original != batch.base_offset:
-            yield f"the last batch of producer {producer_id} at {batch.base_offset} sent again gives {original}"
         entry = log.producers.producers.get(producer_id)
         if entry is None:
             continue

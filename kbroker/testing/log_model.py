@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from wire.record_batch import RecordBatch
 
@@ -52,6 +53,15 @@ class Batch:
 
 
 History = list[Batch]
+
+REMEMBERED_BATCHES: Final = 5
+"""How many batches an idempotent producer may have in flight, so how many a broker must recognise (KIP-98)."""
+
+
+def window_of(batches: Sequence[Batch], producer_id: int) -> Sequence[Batch]:
+    """The batches of a producer that must be recognised when they are sent again: the last five of its last epoch."""
+    sent = [batch for batch in batches if batch.producer_id == producer_id]
+    return [batch for batch in sent if batch.producer_epoch == sent[-1].producer_epoch][-REMEMBERED_BATCHES:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +167,6 @@ class ModelLog:
             histories += self._older
         least_start = min(self.checkpointed_start, self.log_start_offset)
         return Expectation(tuple(histories), end, least_start, max(self._highest_start, self.checkpointed_start))
-
-    def last_batch_of(self, producer_id: int) -> Batch | None:
-        return next((batch for batch in reversed(self.batches) if batch.producer_id == producer_id), None)
 
     def _forget_from(self, offset: int) -> None:
         keep = bisect_left(self.batches, offset, key=lambda batch: batch.base_offset)

@@ -20,7 +20,7 @@ from kbroker.storage.log_directory import LogDirectory
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.draws import Draws
-from kbroker.testing.log_model import Batch, ModelLog
+from kbroker.testing.log_model import Batch, ModelLog, window_of
 from wire.compression import Codec
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import MAX_SEQUENCE, Record, batches, build_batch
@@ -178,10 +178,11 @@ class LogWorkload:
 
     def _next_of(self, producer_id: int, draws: Draws) -> tuple[int, int]:
         """(epoch, sequence) with which a producer goes on."""
-        last = self.model.last_batch_of(producer_id)
-        if last is None:
-            # Nobody remembers it, so it may begin anywhere; here shortly before the sequence wraps.
+        window = window_of(self.model.batches, producer_id)
+        if not window:
+            # The log does not know it, so it may begin anywhere; here shortly before the sequence wraps.
             return self._producer_epochs[producer_id], draws.choice([0, MAX_SEQUENCE - 2])
+        last = window[-1]
         if draws.chance(0.1):
             self._producer_epochs[producer_id] = last.producer_epoch + 1
             return last.producer_epoch + 1, 0
@@ -202,14 +203,18 @@ class LogWorkload:
         )
 
     def _produce_again(self, draws: Draws) -> None:
-        """A retry of the last batch of a producer is answered from memory, and one that leaves a gap is refused."""
-        last = self.model.last_batch_of(draws.choice(PRODUCERS))
-        if last is None or last.base_offset < self.log.local_log_start_offset:
+        """Retries of the last five batches of a producer are answered from memory, and a gap is refused."""
+        first = self.log.segments.first.base_offset
+        sent = window_of(self.model.batches, draws.choice(PRODUCERS))
+        window = [batch for batch in sent if batch.base_offset >= first]
+        if not window:
             return
         operations = self.disk.operations
-        again = self.log.append(bytearray(last.data), leader_epoch=self._epoch, timestamp_ms=self._timestamp_ms)
-        assert again.is_duplicate, f"{last} sent again is appended"
-        assert again.first_offset == last.base_offset, f"{last} sent again is said to be at {again.first_offset}"
+        for batch in window:
+            again = self.log.append(bytearray(batch.data), leader_epoch=self._epoch, timestamp_ms=self._timestamp_ms)
+            assert again.is_duplicate, f"{batch} sent again is appended"
+            assert again.first_offset == batch.base_offset, f"{batch} sent again is said to be at {again.first_offset}"
+        last = window[-1]
         gap = build_batch(
             self._records(draws),
             producer_id=last.producer_id,

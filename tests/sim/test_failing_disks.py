@@ -54,11 +54,7 @@ def judge(workload: LogWorkload, loss: Loss, seed: int) -> list[str]:
     _, log = start_broker(survivor, workload.config, timestamp_ms=START_MS, report=lambda _: None)
     found = read_batches(log, survivor)
     wrong = compare(found, log.log_start_offset, log.log_end_offset, expected)
-    return (
-        [wrong]
-        if wrong is not None
-        else list(complaints_about(log, survivor, found, Draws("judge", seed), deleted_below=expected.most_start))
-    )
+    return [wrong] if wrong is not None else list(complaints_about(log, survivor, found, Draws("judge", seed)))
 
 
 def assert_untouched_from_now_on(workload: LogWorkload, number: int) -> None:

@@ -85,6 +85,18 @@ def remember_no_batches(log: Log) -> None:
         entry.batches.clear()
 
 
+def remember_only_the_last_batch(log: Log) -> None:
+    """What a snapshot of Kafka's gives: a retry of an earlier batch is refused."""
+    for entry in log.producers.producers.values():
+        del entry.batches[:-1]
+
+
+def forget_the_oldest_batch(log: Log) -> None:
+    """Four batches where a producer may have five in flight."""
+    for entry in log.producers.producers.values():
+        del entry.batches[:-4]
+
+
 def forget_the_epochs(log: Log) -> None:
     log.leader_epochs.clear()
 
@@ -136,8 +148,9 @@ def test_the_sweep_sees_a_recovery_that_reads_too_little(start: Callable[..., tu
 @pytest.mark.parametrize(
     "damage",
     [
-        lose_the_last_batch, forget_the_producers, remember_no_batches, forget_the_epochs, leave_a_temporary_file,
-        append_rubbish, swap_two_index_entries, raise_the_start,
+        lose_the_last_batch, forget_the_producers, remember_no_batches, remember_only_the_last_batch,
+        forget_the_oldest_batch, forget_the_epochs, leave_a_temporary_file, append_rubbish, swap_two_index_entries,
+        raise_the_start,
     ],
 )  # fmt: skip
 def test_the_sweep_sees_a_recovery_with_a_wrong_result(damage: Callable[[Log], None]) -> None:

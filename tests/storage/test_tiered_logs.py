@@ -268,6 +268,25 @@ def test_a_sealed_segment_names_its_files_and_its_age() -> None:
     assert seal(log, second, next_offset=8).transaction_index == second.path(".txnindex")
 
 
+def test_d7_producers_of_segments_that_are_only_remote_survive_a_power_loss() -> None:
+    """No batch here could tell of them any more: a retry would be appended a second time."""
+    disk = SimulatedDisk()
+    log = tiered(opened(disk))
+    sent = [batch(producer_id=1, producer_epoch=0, base_sequence=sequence) for sequence in range(5)]
+    for one in sent:
+        log.append(one, leader_epoch=0, timestamp_ms=0)
+        log.roll(timestamp_ms=0)
+    log.flush()
+    *closed, active = log.segments
+    for segment in closed:
+        seal(log, segment, next_offset=segment.base_offset + 1)
+    log.apply_retention(RetentionPlan(tuple(bases(log)[:-1])), now_ms=0, timestamp_ms=0, tiered=True)
+    log = tiered(opened(disk.crash(Loss.ONLY_SYNCED)))
+    assert bases(log) == [active.base_offset]
+    again = [log.append(one, leader_epoch=0, timestamp_ms=0) for one in sent]
+    assert [plan.first_offset if plan.is_duplicate else None for plan in again] == [0, 1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("position", [3, 13, 20, 40, 100, 193, -1])
 def test_d10_a_flipped_bit_anywhere_is_found(position: int) -> None:
     log = closed_log()
