@@ -10,6 +10,7 @@ Source: decisions 1, 3, 11 and 14 of ARCHITECTURE.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from kbroker.broker.locks import PartitionLocks
@@ -20,6 +21,7 @@ from kbroker.storage.log import Log
 from kbroker.storage.plans import AppendPlan
 from kbroker.storage.validation import ProducedBatch, is_cheap, validate_produced
 from wire.errors import ErrorCode
+from wire.record_batch import RecordBatch
 
 INLINE_WRITE_BYTES = 128 * 1024
 """A write up to this size takes less than the two thread hops that it would cost to leave the loop for it."""
@@ -105,8 +107,15 @@ class Appender:
         self._pace = WritePace()
         self.locks = PartitionLocks()
 
-    async def append(self, partition: Partition, records: memoryview | bytes | None, *, version: int) -> Appended:
-        """Append one produced batch to a partition that this broker leads.
+    async def append(
+        self,
+        partition: Partition,
+        records: memoryview | bytes | None,
+        *,
+        version: int,
+        check: Callable[[RecordBatch], None] | None = None,
+    ) -> Appended:
+        """Append one produced batch to a partition that this broker leads, if `check` lets it pass.
 
         Errors  those of validate_produced, Partition.leading and Log.plan_append; TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         """
@@ -122,10 +131,10 @@ class Appender:
             partition=partition.name,
             max_decompressed_bytes=self.max_decompressed_bytes,
         )
-        if is_cheap(records, config):
+        if check is None and is_cheap(records, config):
             batch = validate()
         else:
-            batch = await self._env.run_blocking(validate)
+            batch = await self._env.run_blocking(_validate_and_check, validate, check)
             partition.leading()  # the leadership may have moved meanwhile
         size = len(batch.data)
         if self._pace.is_inline(size) and partition.key not in self.locks:
@@ -164,3 +173,12 @@ class Appender:
         log.write(plan)
         if plan.size > INLINE_WRITE_BYTES and not (plan.rolls or plan.syncs):  # which are slow for other reasons
             self._pace.note(self._env.now_ns() - began)
+
+
+def _validate_and_check(
+    validate: Callable[[], ProducedBatch], check: Callable[[RecordBatch], None] | None
+) -> ProducedBatch:
+    found = validate()
+    if check is not None:
+        check(found.batch)
+    return found

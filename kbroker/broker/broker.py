@@ -14,6 +14,7 @@ import trio
 
 from kbroker.broker.appending import Appended, Appender
 from kbroker.broker.configs import alter_loggers, describe_resource
+from kbroker.broker.internal_records import Check
 from kbroker.broker.locks import PartitionLocks
 from kbroker.broker.tier import Tier
 from kbroker.config import Settings
@@ -301,9 +302,16 @@ class Broker:
     # Appending
 
     def append(
-        self, topic: str, index: int, records: memoryview | bytes | None, *, version: int, all_in_sync: bool
+        self,
+        topic: str,
+        index: int,
+        records: memoryview | bytes | None,
+        *,
+        version: int,
+        all_in_sync: bool,
+        check: Check | None = None,
     ) -> Awaitable[Appended]:
-        """Append one produced batch to a partition that this broker leads.
+        """Append one produced batch to a partition that this broker leads, if `check` lets it pass.
 
         Errors  those of find, Partition.leading and Appender.append; NOT_ENOUGH_REPLICAS
         """
@@ -314,7 +322,7 @@ class Broker:
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{partition.name} has {len(progress.isr)} in-sync replicas of {progress.min_insync_replicas}",
             )
-        return self.appender.append(partition, records, version=version)
+        return self.appender.append(partition, records, version=version, check=check)
 
     # For those who look after the logs (kbroker.storage.tasks, kbroker.coordinator)
 

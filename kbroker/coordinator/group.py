@@ -28,6 +28,8 @@ from wire.stored.groups import GroupMetadataValue, MemberMetadata
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 MAX_SUBSCRIBED_TOPICS: Final = 30_000
 """Of one member; the topics of a group with more are not known to the broker."""
+MOST_GENERATIONS: Final = 2**31 - 1
+"""Behind the last generation that fits into a message, 1 follows again."""
 
 
 class GroupState(Enum):
@@ -232,7 +234,7 @@ class Group:
 
     def begin_generation(self, *, timestamp_ms: int) -> None:
         """The members that are there now are the next generation; without any the group is empty."""
-        self.generation_id += 1
+        self.generation_id = self.generation_id % MOST_GENERATIONS + 1
         self.pending_sync.clear()
         if self.members:
             self.protocol_name = self.select_protocol()

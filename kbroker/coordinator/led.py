@@ -57,11 +57,13 @@ class LedPartition:
     Units  bytes_behind are bytes of batches in the log; rewrite_at_bytes is where it is looked at next, and not before
            history_bytes
     Note   must_keep_history: something in the log is not in the shard's state, so that it is never rewritten
+    Note   unreadable_records were skipped when the log was loaded; first_unreadable says where the first is, and why
     """
 
     __slots__ = (
         "_history_bytes",
         "bytes_behind",
+        "first_unreadable",
         "group_records",
         "leader_epoch",
         "must_keep_history",
@@ -69,6 +71,7 @@ class LedPartition:
         "rewrite_at_bytes",
         "shard",
         "state",
+        "unreadable_records",
     )
 
     def __init__(self, partition: Partition, shard: GroupShard, *, history_bytes: int = HISTORY_BYTES) -> None:
@@ -81,6 +84,8 @@ class LedPartition:
         self._history_bytes = history_bytes
         self.rewrite_at_bytes = self._floor_bytes
         self.must_keep_history = False
+        self.unreadable_records = 0
+        self.first_unreadable = ""
 
     def __repr__(self) -> str:
         return f"<LedPartition {self.partition.name} leader_epoch={self.leader_epoch} {self.state.value}>"

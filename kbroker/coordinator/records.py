@@ -101,10 +101,20 @@ def decode_record(key: bytes, value: bytes | None) -> StoredRecord | None:
         return OffsetRecord(offset_key, None if value is None else decode_value(OffsetCommitValue, value))
     if record_type == 2:
         group_key = decode(GroupMetadataKey, 0, body)
-        return GroupRecord(group_key, None if value is None else decode_value(GroupMetadataValue, value))
+        return GroupRecord(group_key, None if value is None else _checked(decode_value(GroupMetadataValue, value)))
     if record_type == 0:
         return _from_legacy(body, value)
     return None
+
+
+def _checked(group: GroupMetadataValue) -> GroupMetadataValue:
+    """The group, if its members can be members of one group."""
+    instances = [member.group_instance_id for member in group.members if member.group_instance_id is not None]
+    if len({member.member_id for member in group.members}) < len(group.members) or len(set(instances)) < len(instances):
+        raise Malformed("a group that has one member twice")
+    if group.members and group.protocol is None:
+        raise Malformed("a group that has members and no protocol")
+    return group
 
 
 def _from_legacy(body: memoryview, value: bytes | None) -> OffsetRecord:

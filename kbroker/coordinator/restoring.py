@@ -21,10 +21,11 @@ def restore_group(context: Context, group_id: str, value: GroupMetadataValue) ->
     if known is not None:
         context.forget_group(known)
     group = rebalance.create_group(context, group_id)
-    group.generation_id = value.generation
+    group.generation_id = max(0, value.generation)
     group.protocol_type = value.protocol_type or None
     group.protocol_name = value.protocol
-    group.leader_id = value.leader
+    # No broker writes another leader than one of the members, but a tool may.
+    group.leader_id = next((one.member_id for one in value.members if one.member_id == value.leader), None)
     group.state_timestamp_ms = None if value.current_state_timestamp == -1 else value.current_state_timestamp
     group.state = STABLE if value.members else EMPTY
     for stored in value.members:

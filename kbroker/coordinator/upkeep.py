@@ -26,7 +26,7 @@ from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.storage.log import Log
 from wire.compression import Codec
-from wire.errors import ErrorCode, KafkaError, Malformed
+from wire.errors import ErrorCode, KafkaError
 
 log = logger(__name__)
 
@@ -42,12 +42,19 @@ async def load(env: Env, logs: Logs, led: LedPartition, *, slice_bytes: int) -> 
                 if led.state is not State.LOADING:
                     return False
                 await env.run_blocking(loading.step)
-    except (KafkaError, Malformed) as error:
+    except KafkaError as error:
         if led.state is State.LOADING:
             led.state = State.FAILED
             log.error("cannot load groups", partition=led.partition.name, offset=loading.next_offset, why=str(error))
         return False
     led.must_keep_history = bool(loading.open_transactions)
+    if led.unreadable_records:
+        log.warning(
+            "records of groups cannot be read and were skipped",
+            partition=led.partition.name,
+            count=led.unreadable_records,
+            first=led.first_unreadable,
+        )
     log.info(
         "groups are loaded",
         partition=led.partition.name,

@@ -4,12 +4,15 @@ The reply is never UNKNOWN_SERVER_ERROR: Java's producer would send the batch ag
 idempotent would then have written it twice. With acks=0 there is no reply; what went wrong closes the connection once
 everything else of the request is appended, so that the client asks for new metadata.
 
+Records of topics that the broker itself reads have to be such that it can (see kbroker/broker/internal_records.py).
+
 There are no transactions yet. Records of one are refused as Kafka refuses those of a transaction that it cannot verify.
 """
 
 from __future__ import annotations
 
 from kbroker.broker import Appended, Broker
+from kbroker.broker.internal_records import Check, check_of
 from kbroker.handlers import Context, handles
 from kbroker.metadata.names import is_internal
 from kbroker.storage.validation import NotOneBatch, RecordsRefused
@@ -75,7 +78,12 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
                 if in_transaction and _is_transactional(records):
                     raise _unverified(version)
                 appended = await broker.append(
-                    topic.name, data.index, records, version=version, all_in_sync=acks == ALL_IN_SYNC
+                    topic.name,
+                    data.index,
+                    records,
+                    version=version,
+                    all_in_sync=acks == ALL_IN_SYNC,
+                    check=_check_of(topic.name, data.index, broker),
                 )
             except KafkaError as error:
                 first_error = first_error or error
@@ -148,6 +156,13 @@ def _refuse(topic: str, data: PartitionProduceData, acks: int, broker: Broker, c
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"{acks=}")
     if context.client_id != TOOLS_CLIENT_ID:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal")
+
+
+def _check_of(topic: str, index: int, broker: Broker) -> Check | None:
+    if not topic.startswith("__"):
+        return None
+    known = broker.image.topics_by_name.get(topic)
+    return None if known is None else check_of(topic, index, len(known.partitions))
 
 
 def _failed(

@@ -19,8 +19,8 @@ from typing import Final
 from kbroker.spark.client import CORRUPT_MESSAGE, FETCH_WAIT_MS, BrokerClient
 from kbroker.spark.fetching import EMPTY_ANSWERS, check_end, no_records, why_not
 from kbroker.spark.pieces import TailPiece
+from kbroker.storage.valid_batches import valid_batches
 from kbroker.tiered.metadata_topic import Events, read_events
-from kbroker.tiered.valid_batches import valid_batches
 
 DOUBTFUL_ANSWERS: Final = 4
 """So many answers without a byte, each of which has waited for records, are no accident any more."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 from kbroker.storage.log import Log
+from kbroker.storage.valid_batches import read_behind_damage, read_undamaged
 from kbroker.tiered.metadata_topic import Events, read_events
-from kbroker.tiered.valid_batches import valid_batches
-from wire.errors import ErrorCode, KafkaError
+from wire.errors import KafkaError
 from wire.record_batch import batches
 
 _FEW_RECORDS: Final = 8
@@ -44,13 +44,7 @@ def read_on(log: Log, offset: int, *, end_offset: int, max_bytes: int, partition
     found.skip_to(start, "the log begins later")
     if start >= end_offset:
         return found
-    try:
-        with log.disk_errors():
-            data = log.read(start, max_bytes=max_bytes, end_offset=end_offset).read()
-    except KafkaError as error:
-        if error.code is not ErrorCode.CORRUPT_MESSAGE:
-            raise
-        data = b""
+    data = read_undamaged(log, start, max_bytes=max_bytes, end_offset=end_offset) or b""
     first = next(batches(data), None)
     # Where a header is damaged, the log itself goes on with the next segment.
     if first is not None and first.base_offset <= start:
@@ -60,37 +54,14 @@ def read_on(log: Log, offset: int, *, end_offset: int, max_bytes: int, partition
     else:
         events = Events(start)
     if events.next_offset == start:
-        events = _read_behind_damage(
-            log, start, end_offset=end_offset, max_bytes=max_bytes, partition_count=partition_count
+        behind = read_behind_damage(log, start, max_bytes=max_bytes, end_offset=end_offset)
+        found.skip_to(behind.base_offset, "damaged")
+        events = read_events(
+            behind.data,
+            found.next_offset,
+            end_offset=end_offset,
+            partition=log.partition,
+            partition_count=partition_count,
         )
     events.skipped[:0] = found.skipped
     return events
-
-
-def _read_behind_damage(log: Log, offset: int, *, end_offset: int, max_bytes: int, partition_count: int) -> Events:
-    found = Events(offset)
-    log_end_offset = log.log_end_offset
-    for segment in log.segments.from_offset(offset):
-        with log.disk_errors():
-            file = segment.open().file
-            for position, batch in valid_batches(file.pread, segment.size):
-                if not segment.base_offset <= batch.base_offset < batch.next_offset <= log_end_offset:
-                    continue
-                if batch.next_offset <= offset:
-                    continue
-                if batch.next_offset > end_offset:
-                    found.skip_to(min(batch.base_offset, end_offset), "damaged")
-                    return found
-                data = file.pread(max(max_bytes, batch.size), position)
-                found.skip_to(batch.base_offset, "damaged")
-                events = read_events(
-                    data,
-                    found.next_offset,
-                    end_offset=end_offset,
-                    partition=log.partition,
-                    partition_count=partition_count,
-                )
-                events.skipped[:0] = found.skipped
-                return events
-    found.skip_to(end_offset, "damaged")
-    return found

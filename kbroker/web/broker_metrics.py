@@ -296,6 +296,15 @@ def _group_partitions(broker: Broker) -> Samples:
 
 
 @of_broker(
+    GAUGE,
+    "kbroker_group_unreadable_records",
+    "Records of the groups' offsets that could not be read when they were loaded, and were skipped.",
+)
+def _unreadable_records(broker: Broker) -> Samples:
+    return one(sum(led.unreadable_records for led in broker.groups.led.values()))
+
+
+@of_broker(
     COUNTER, "kafka_server_group_coordinator_metrics_offset_commit_total", "Offsets that were committed, one by one."
 )
 def _commits(broker: Broker) -> Samples:

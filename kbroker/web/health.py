@@ -71,6 +71,12 @@ def _warnings(broker: Broker) -> list[str]:
     found = [f"the log of {topic}-{index} could not be opened" for topic, index in sorted(replicas.failed)]
     if failed := count(broker, State.FAILED):
         found.append(f"{failed} partitions of the groups' offsets could not be read: their groups are not served")
+    if unreadable := [led for led in broker.groups.led.values() if led.unreadable_records]:
+        count_of_all, first = sum(led.unreadable_records for led in unreadable), unreadable[0]
+        found.append(
+            f"{count_of_all} records of the groups' offsets cannot be read and were skipped,"
+            f" the first in {first.partition.name} at {first.first_unreadable}"
+        )
     if replicas.directory.state.is_short_of_space:
         found.append("the disk is nearly full: no records are taken")
     if strays := replicas.directory.stray_count:

@@ -179,19 +179,6 @@ async def test_more_tombstones_than_fit_into_a_batch_are_written_all_the_same(
 # Loading
 
 
-async def test_a_log_that_does_not_decode_leaves_its_groups_without_a_coordinator(autojump_clock: MockClock) -> None:
-    async with memory_broker(settings=ONE_PARTITION) as broker:
-        await ready(broker, "t")
-        survivor = broker.disk.crash(Loss.PROCESS_DEATH)
-    path = f"{LOG}/00000000000000000000.log"
-    survivor.open(path).pwrite(build_batch([Record(key=b"\0\1short", value=b"x")], partition_leader_epoch=0), 0)
-    async with memory_broker(survivor, settings=ONE_PARTITION) as broker:
-        client = await broker.connect()
-        await trio.sleep(1)
-        assert led_by(broker).state is State.FAILED
-        assert (await fetch_group(client)).error_code == ErrorCode.NOT_COORDINATOR
-
-
 async def test_a_log_that_the_disk_does_not_give_is_a_storage_error_to_who_loads_it(autojump_clock: MockClock) -> None:
     async with memory_broker(settings=ONE_PARTITION) as broker:
         await commit(await ready(broker, "t"), {("t", 0): 5})

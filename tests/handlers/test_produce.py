@@ -233,15 +233,6 @@ async def test_records_of_a_transaction_that_was_never_begun_are_refused(
     assert [part.error_code for part in answer.responses[0].partition_responses] == [code, 0]
 
 
-async def test_internal_topics_are_written_by_kafkas_tools_alone(broker: MemoryBroker, client: Client) -> None:
-    name = "__consumer_offsets"
-    assert (await produce(client, name, GOOD)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    await create_topic(client, name)
-    assert (await produce(client, name, GOOD)).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    tools = await broker.connect(client_id="__admin_client")
-    assert (await produce(tools, name, GOOD)).error_code == 0
-
-
 async def test_min_insync_replicas_never_asks_for_more_replicas_than_there_are(client: Client) -> None:
     await create_topic(client, "t", settings={"min.insync.replicas": 2})
     assert (await produce(client, "t", GOOD)).error_code == 0

@@ -1,0 +1,81 @@
+"""What clients may write into the topics that the broker itself reads: records that it can read.
+
+Apache Kafka takes anything from a client with the id of its tools, and a record that does not decode then makes groups
+unavailable or ends tiering. Here such a record is refused with INVALID_RECORD, and so is one that belongs into another
+partition. Records of types that this broker does not know are taken: a tool may bring them along from a later broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from kbroker.coordinator.records import decode_record
+from kbroker.coordinator.shard import partition_for
+from kbroker.metadata.names import GROUP_METADATA_TOPIC, REMOTE_LOG_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from kbroker.storage.validation import MAX_RECORD_ERRORS, RecordError, RecordsRefused
+from kbroker.tiered.metadata_topic import decode_event, metadata_partition, partition_of
+from wire.errors import ErrorCode, Malformed
+from wire.record_batch import Record, RecordBatch
+from wire.stored.frame import decode_key, decode_value
+from wire.stored.transactions import TransactionLogKey, TransactionLogValue
+
+Check = Callable[[RecordBatch], None]
+"""Raises RecordsRefused for a batch whose records the broker could not read. CPU only."""
+
+
+def check_of(topic: str, partition: int, partition_count: int) -> Check | None:
+    """The check of what a client writes to a partition; None for topics that the broker does not read."""
+    where = _PARTITIONS.get(topic)
+    if where is None:
+        return None
+
+    def check(batch: RecordBatch) -> None:
+        errors = []
+        for index, record in enumerate(batch.records()):
+            try:
+                expected = where(record, partition_count)
+                if expected not in (None, partition):
+                    raise Malformed(f"it belongs into partition {expected}")
+            except Malformed as error:
+                errors.append(RecordError(index, f"{topic} cannot take this record: {error}"))
+                if len(errors) == MAX_RECORD_ERRORS:
+                    break
+        if errors:
+            raise RecordsRefused(ErrorCode.INVALID_RECORD, errors[0].message, errors)
+
+    return check
+
+
+def _group_partition(record: Record, partition_count: int) -> int | None:
+    stored = decode_record(_key_of(record), record.value)
+    return None if stored is None else partition_for(stored.key_message.group, partition_count)
+
+
+def _transaction_partition(record: Record, partition_count: int) -> int | None:
+    key = decode_key(_key_of(record), {0: TransactionLogKey})
+    if key is None:
+        return None
+    if record.value is not None:
+        decode_value(TransactionLogValue, record.value)
+    return partition_for(key.transactional_id, partition_count)
+
+
+def _tier_partition(record: Record, partition_count: int) -> int:
+    if record.value is None:
+        raise Malformed("a record without a value")
+    return metadata_partition(partition_of(decode_event(record.value)), partition_count)
+
+
+def _key_of(record: Record) -> bytes:
+    if record.key is None:
+        raise Malformed("a record without a key")
+    return record.key
+
+
+_PARTITIONS: Final[dict[str, Callable[[Record, int], int | None]]] = {
+    GROUP_METADATA_TOPIC: _group_partition,
+    TRANSACTION_STATE_TOPIC: _transaction_partition,
+    REMOTE_LOG_METADATA_TOPIC: _tier_partition,
+}
+"""Where a record belongs; None for types that the broker passes over. Errors: Malformed."""
