@@ -470,4 +470,7 @@ def _limits(settings: Settings) -> Limits:
         frame_grace_ms=limits.kbroker_frame_grace_ms,
         send_grace_ms=limits.kbroker_send_grace_ms,
         progress_bytes_per_s=limits.kbroker_progress_bytes_per_second,
+        memory_grace_ms=limits.kbroker_memory_grace_ms,
+        queued_max_request_bytes=server.queued_max_request_bytes,
+        queued_max_response_bytes=limits.kbroker_queued_max_response_bytes,
     )

@@ -124,6 +124,38 @@ def most_decoded(codec: Codec, data: Bytes, enough: int) -> int:
     return len(data) * _MOST_RATIO[codec] + 64
 
 
+def working_bytes(codec: Codec, data: Bytes) -> int:
+    """A bound on what `decompress_pieces` holds at a time, its pieces included, found without decoding.
+
+    Malformed data give any number up to three times MAX_WORKING_BYTES.
+    """
+    largest = PIECE_BYTES
+    if codec is Codec.ZSTD:
+        try:
+            largest = min(_zstd_header(memoryview(data))[0], MAX_WORKING_BYTES)
+        except Malformed:
+            return 0
+    elif codec is Codec.SNAPPY:
+        largest = min(len(data) * _MOST_RATIO[codec] + 64, MAX_WORKING_BYTES)
+        if bytes(data[: len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
+            largest = min(largest, _largest_xerial_block(memoryview(data)) * _MOST_RATIO[codec] + 64)
+        largest *= 2  # the library's own copy
+    elif codec is Codec.LZ4:
+        largest = _LZ4_MAX_BLOCK_BYTES
+    return largest + 2 * PIECE_BYTES
+
+
+def _largest_xerial_block(data: memoryview) -> int:
+    largest, position = 0, len(_XERIAL_HEADER)
+    for _ in range(_XERIAL_BLOCKS_LOOKED_AT):
+        if len(data) - position < _INT32.size:
+            return largest
+        (size,) = _INT32.unpack_from(data, position)
+        largest = max(largest, size)
+        position += _INT32.size + max(size, 0)
+    return len(data)
+
+
 def _plain_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
     for start in range(0, min(len(data), max_bytes + 1), PIECE_BYTES):
         yield bytes(data[start : start + PIECE_BYTES])
@@ -152,6 +184,7 @@ def _gzip_pieces(data: memoryview, _max_bytes: int) -> Iterator[bytes]:
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\0"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version and lowest compatible version
 _XERIAL_BLOCK_BYTES: Final = 32 << 10  # snappy-java's default
+_XERIAL_BLOCKS_LOOKED_AT: Final = 1000
 _INT32 = struct.Struct(">i")
 
 
@@ -203,6 +236,7 @@ def _snappy_block(block: memoryview, max_bytes: int) -> bytes:
         raise Malformed(f"not a snappy block: {error}") from None
 
 
+_LZ4_MAX_BLOCK_BYTES: Final = 4 << 20
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 
 

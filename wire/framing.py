@@ -14,7 +14,9 @@ Small frames are views over the bytes as received, so one frame in one receive c
 something has arrived gets a buffer of its own, which grows with the bytes that arrive and not with the length that was
 announced (it has room for as much again, between RECEIVE_BYTES and MAX_ROOM_BYTES); it is handed out as a view over
 that buffer. Growing it, and touching the pages of a fresh one, costs more than receiving does; so a caller that says
-when it is done with a frame (`release`) can have its buffer used for the next one, by way of a `BufferPool`.
+when it is done with a frame (`release`) can have its buffer used for the next one, by way of a `BufferPool`. A frame
+that is too large for the pool is received into mapped memory, whose pages exist once they are touched, and which leaves
+no hole in the heap when it goes.
 
 The request header is v2 where the body is flexible, else v1; its client_id has an int16 length in both. The response
 header is v1 where the body is flexible, else v0, and always v0 for ApiVersions, whose sender may not know the version
@@ -25,7 +27,9 @@ Source: KIP-482, KIP-511; RequestHeader.json and ResponseHeader.json of Apache K
 
 from __future__ import annotations
 
+import mmap
 import struct
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from wire.codec import decode, decode_prefix, encode_parts
@@ -44,6 +48,8 @@ MAX_ROOM_BYTES = 256 * 1024
 """How much room() has at most."""
 
 _LARGE_BYTES = RECEIVE_BYTES // 4
+_MAPPED_BYTES = 2 * 1024 * 1024
+_MAPPING = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 _ZEROES = memoryview(bytes(MAX_ROOM_BYTES))
 _PRODUCE, _API_VERSIONS = 0, 18
 _MAX_HEADER_TAGS = 1_000
@@ -70,7 +76,7 @@ class BufferPool:
 
     __slots__ = ("_buffers", "max_buffers", "max_bytes")
 
-    def __init__(self, *, max_buffers: int = 8, max_bytes: int = 2 * 1024 * 1024) -> None:
+    def __init__(self, *, max_buffers: int = 8, max_bytes: int = _MAPPED_BYTES) -> None:
         self.max_buffers = max_buffers
         self.max_bytes = max_bytes
         self._buffers: list[bytearray] = []
@@ -120,7 +126,7 @@ class FrameBuffer:
         self._pool = pool
         self._chunk: bytes = b""
         self._position = 0  # of the next frame in _chunk
-        self._large: bytearray | None = None  # the body of the large frame under way
+        self._large: bytearray | mmap.mmap | None = None  # the body of the large frame under way
         self._large_size = 0
         self._filled = 0
         self._room = memoryview(b"")
@@ -129,6 +135,26 @@ class FrameBuffer:
     def pending_bytes(self) -> int:
         """How many bytes of a partial frame are held: more than 0 when a peer that hangs up cuts a frame."""
         return 4 + self._filled if self._large is not None else len(self._chunk) - self._position
+
+    @property
+    def frame_bytes(self) -> int:
+        """The size of the frame under way, its length included; 0 while that is not known."""
+        if self._large is not None:
+            return 4 + self._large_size
+        if len(self._chunk) - self._position < 4:
+            return 0
+        size: int = 4 + _length.unpack_from(self._chunk, self._position)[0]
+        return size
+
+    @property
+    def wanted_bytes(self) -> int:
+        """How much memory the frame under way takes when more of it is received."""
+        large = self._large
+        if large is None:
+            return self.pending_bytes
+        if isinstance(large, bytearray):
+            return len(large) + self._growth(large)
+        return min(self._large_size, self._filled + MAX_ROOM_BYTES)
 
     def feed(self, data: bytes) -> None:
         """Take what was received; only between frames or in a small one, i.e. when room() is None."""
@@ -165,6 +191,9 @@ class FrameBuffer:
                 begun = memoryview(chunk)[start:]
                 self._large_size, self._filled = size, len(begun)
                 self._large = self._pool.take(size) if self._pool is not None else None
+                if self._large is None and size > _MAPPED_BYTES:
+                    with suppress(OSError):  # no room for a mapping of this size
+                        self._large = mmap.mmap(-1, size, flags=_MAPPING)
                 if self._large is None:
                     self._large = bytearray(begun)
                 else:
@@ -186,11 +215,18 @@ class FrameBuffer:
         if large is None or filled == self._large_size:
             return None
         self._room.release()
-        lacking = self._large_size - len(large)
-        if lacking > 0 and len(large) - filled < RECEIVE_BYTES:
-            large += _ZEROES[: min(lacking, max(RECEIVE_BYTES, min(filled, MAX_ROOM_BYTES)))]
-        self._room = memoryview(large)[filled : self._large_size]
+        if isinstance(large, bytearray) and (growth := self._growth(large)):
+            large += _ZEROES[:growth]
+        end = self._large_size if isinstance(large, bytearray) else min(self._large_size, filled + MAX_ROOM_BYTES)
+        self._room = memoryview(large)[filled:end]
         return self._room
+
+    def _growth(self, large: bytearray) -> int:
+        """By how much the buffer grows before the next receive."""
+        filled, lacking = self._filled, self._large_size - len(large)
+        if lacking <= 0 or len(large) - filled >= RECEIVE_BYTES:
+            return 0
+        return min(lacking, max(RECEIVE_BYTES, min(filled, MAX_ROOM_BYTES)))
 
     def release(self, frame: memoryview) -> None:
         """Say that nobody looks at a frame any more; the buffer of a large one may then be used again."""

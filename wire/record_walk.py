@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from wire.compression import MAX_WORKING_BYTES
+from wire.compression import MAX_WORKING_BYTES, PIECE_BYTES
 from wire.errors import Malformed
 from wire.record_batch import read_varint
 from wire.record_columns import AT_LEAST, AT_ONCE, Proof, prove_alike
 
 _MAX_FAILURES: Final = 2  # after so many in one batch its records are taken not to be alike
 _FEW: Final = 64  # records whose offset deltas take one byte: too few to be worth columns if their sizes differ
+_WIDEST: Final = 10  # bytes of a varint of 64 bits
+_NARROW_HEADER_BYTES: Final = 130  # of a header whose lengths take one byte each
 
 
 class BadRecord(Malformed):
@@ -183,7 +185,7 @@ class _Overlong(Malformed):
     pass
 
 
-def _wide(d: bytes, p: int, bits: int = 32) -> tuple[int, int]:
+def _wide(d: bytes | bytearray, p: int, bits: int = 32) -> tuple[int, int]:
     """The varint at `p` as its zigzag value (never negative) and the position behind it; at most `bits` wide."""
     value = shift = 0
     while (byte := d[p]) > 0x7F:
@@ -223,76 +225,159 @@ def _walk_headers(d: bytes, p: int, end: int, index: int) -> int:
     return p
 
 
-class _Rest:
-    """What is left of a piece: the beginning of a record, kept until the pieces that complete it are there."""
+class _LongRecord:
+    """A record that is longer than a piece: read piece by piece, and not kept.
 
-    __slots__ = ("_parts", "_size", "_wanted")
+    Units  left counts its bytes that were not read yet; they go on at position `at` of the piece `data`
+    """
 
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._size = self._wanted = 0
+    __slots__ = ("_index", "_pieces", "at", "data", "left")
 
-    def join(self, piece: bytes) -> bytes:
-        """The rest and `piece` together, or nothing while the record is still not whole."""
-        self._parts.append(piece)
-        self._size += len(piece)
-        if self._size < self._wanted:
-            return b""
-        data = b"".join(self._parts) if len(self._parts) > 1 else piece
-        self._parts, self._size, self._wanted = [], 0, 0
-        return data
+    def __init__(self, index: int, size: int, data: bytes, at: int, pieces: Iterator[bytes]) -> None:
+        self._index = index
+        self._pieces = pieces
+        self.data, self.at, self.left = data, at, size
 
-    def all(self) -> bytes:
-        """What is left when no piece follows."""
-        return b"".join(self._parts)
+    def skip(self, size: int) -> None:
+        """Pass over bytes of it."""
+        if size > self.left:
+            raise BadRecord(self._index, "a length leads out of the record")
+        self.left -= size
+        while size > len(self.data) - self.at:
+            size -= len(self.data) - self.at
+            self._read_on()
+        self.at += size
 
-    def keep(self, data: bytes, index: int) -> None:
-        """Keep what begins record `index`. Raises BadRecord if the whole record would be too much to hold."""
-        if not data:
+    def varint(self, bits: int = 32) -> int:
+        """The zigzag value of its next varint."""
+        read = bytearray()
+        while len(read) <= _WIDEST and (not read or read[-1] > 0x7F):
+            while self.at == len(self.data):
+                self._read_on()
+            read.append(self.data[self.at])
+            self.skip(1)
+        return _wide(read, 0, bits)[0]
+
+    def field(self, why: str, *, may_be_null: bool = True) -> bool:
+        """Pass over a length and as many bytes; whether it is not null."""
+        length = self.varint()
+        if length & 1:
+            if length == 1 and may_be_null:
+                return False
+            raise BadRecord(self._index, why)
+        self.skip(length >> 1)
+        return True
+
+    def headers(self, most: int) -> int:
+        """Pass over headers at hand whose lengths take one byte each, at most so many; how many there were."""
+        data, p = self.data, self.at
+        end = min(len(data), p + self.left) - _NARROW_HEADER_BYTES
+        count = 0
+        while count < most and p < end:
+            name = data[p]
+            value = data[p + 1 + (name >> 1)]
+            if name & 0x81 or (value & 0x81 and value != 1):
+                break
+            p += 2 + (name >> 1) + (value >> 1)
+            count += 1
+        self.skip(p - self.at)
+        return count
+
+    def _read_on(self) -> None:
+        for piece in self._pieces:
+            self.data, self.at = piece, 0
             return
-        try:
-            length, behind = _wide(data, 0)
-            self._wanted = behind + (length >> 1)
-        except IndexError:
-            self._wanted = len(data) + 1
-        if self._wanted > MAX_WORKING_BYTES:
-            raise BadRecord(index, f"its {self._wanted} bytes are more than {MAX_WORKING_BYTES}")
-        self._parts, self._size = [data], len(data)
+        raise BadRecord(self._index, "it is cut off")
+
+
+def _walk_long(walk: RecordWalk, size: int, data: bytes, at: int, pieces: Iterator[bytes]) -> bytes:
+    """The rule for one record, whose `size` bytes behind its length begin at `at` of `data`; what follows it."""
+    index = walk.index
+    record = _LongRecord(index, size, data, at, pieces)
+    try:
+        record.skip(1)  # attributes
+        zigzag = record.varint(64)
+        if (offset := record.varint()) != index << 1:
+            raise BadRecord(index, f"its offset delta is {(offset >> 1) ^ -(offset & 1)}")
+        walk.has_null_key |= not record.field("a negative key length")
+        record.field("a negative value length")
+        headers = record.varint()
+        if headers & 1 or headers > record.left:
+            raise BadRecord(index, "an impossible number of headers")
+        headers >>= 1
+        while headers and (headers := headers - record.headers(headers)):
+            record.field("a header without a name", may_be_null=False)
+            record.field("a negative header length")
+            headers -= 1
+    except _Overlong:
+        raise BadRecord(index, "a varint is too wide") from None
+    if record.left:
+        raise BadRecord(index, f"its length and its fields differ by {-record.left} bytes")
+    delta = (zigzag >> 1) ^ -(zigzag & 1)
+    walk.min_delta, walk.max_delta = min(walk.min_delta, delta), max(walk.max_delta, delta)
+    walk.index = index + 1
+    return record.data[record.at :]
+
+
+def _beginning(data: bytes, index: int) -> tuple[int, int]:
+    """Where a record's bytes behind its length begin, and how many there are; (0, 0) if the length is cut off."""
+    try:
+        length, behind = _wide(data, 0)
+    except IndexError:
+        return 0, 0
+    if length >> 1 > MAX_WORKING_BYTES:
+        raise BadRecord(index, f"its {length >> 1} bytes are more than {MAX_WORKING_BYTES}")
+    return behind, length >> 1
 
 
 def walk_pieces(walk: RecordWalk, pieces: Iterable[bytes]) -> None:
-    """Walk all the records of a batch that come in pieces, holding one piece and one record at most.
+    """Walk all the records of a batch that come in pieces, holding two pieces at most.
 
     Raises Malformed as RecordWalk.feed does with `is_last`, and for a record of more than MAX_WORKING_BYTES.
     """
-    rest = _Rest()
+    pieces = iter(pieces)
+    parts: list[bytes] = []
+    lacking = 0
     for piece in pieces:
-        if data := rest.join(piece):
-            data = data[walk.feed(data, is_last=False) :]
-            if data and walk.index == walk.count:
+        parts.append(piece)
+        lacking -= len(piece)
+        if lacking > 0:
+            continue
+        rest = b"".join(parts) if len(parts) > 1 else piece
+        while rest:
+            rest = rest[walk.feed(rest, is_last=False) :]
+            if rest and walk.index == walk.count:
                 raise Malformed(f"bytes behind the last of {walk.count} records")
-            rest.keep(data, walk.index)
-    walk.feed(rest.all(), is_last=True)
+            behind, size = _beginning(rest, walk.index)
+            lacking = behind + size - len(rest)
+            if size <= PIECE_BYTES:
+                break
+            rest = _walk_long(walk, size, rest, behind, pieces)
+        parts = [rest] if rest else []
+    walk.feed(b"".join(parts), is_last=True)
 
 
 def shallow_records(pieces: Iterable[bytes], count: int) -> Iterator[tuple[int, bool]]:
     """Timestamp delta (ms) and "has a key" of each of `count` records that a walk has found to be well-formed."""
-    rest = _Rest()
-    index = 0
+    rest = b""
+    index = beyond = 0  # so many bytes of the last record are still to come
     for piece in pieces:
-        data = rest.join(piece)
-        start = 0
-        while start < len(data) and index < count:
+        if beyond >= len(piece):
+            beyond -= len(piece)
+            continue
+        data = rest + piece[beyond:]
+        start = beyond = 0
+        while index < count:
             try:
                 length, position = read_varint(data, start)
+                end = position + length
+                delta, position = read_varint(data, position + 1, 64)
+                _, position = read_varint(data, position)
+                key_size, position = read_varint(data, position)
             except Malformed:
-                break
-            if position + length > len(data):
-                break
-            start = position + length
-            delta, position = read_varint(data, position + 1, 64)
-            _, position = read_varint(data, position)
-            key_size, position = read_varint(data, position)
+                break  # the next piece has the rest of these
             yield delta, key_size >= 0
             index += 1
-        rest.keep(data[start:], index)
+            start = min(end, len(data))
+            beyond = end - start
+        rest = data[start:]

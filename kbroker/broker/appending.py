@@ -15,11 +15,12 @@ from functools import partial
 
 from kbroker.broker.locks import PartitionLocks
 from kbroker.replication.partition import Partition
+from kbroker.runtime.budget import SplitBudget
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.storage.log import Log
 from kbroker.storage.plans import AppendPlan
-from kbroker.storage.validation import ProducedBatch, is_cheap, validate_produced
+from kbroker.storage.validation import ProducedBatch, is_cheap, unpacking_bytes, validate_produced
 from wire.errors import ErrorCode
 from wire.record_batch import RecordBatch
 
@@ -29,6 +30,8 @@ INLINE_LARGE_WRITE_BYTES = 2 * 1024 * 1024
 """A write up to this size stays on the loop for as long as the page cache takes such writes quickly."""
 QUICK_WRITE_NS = 2_000_000
 QUICK_WRITES_WANTED = 64
+SMALL_UNPACKING_BYTES = 8 * 1024 * 1024
+"""What common producers' batches take to be checked: these do not wait for larger ones."""
 
 
 class WritePace:
@@ -96,12 +99,16 @@ class Appended:
 class Appender:
     """Appends for one broker.
 
+    Bound unpacking: the memory in which batches are checked by threads (`kbroker.max.unpacking.bytes`)
     Note  max_decompressed_bytes is what a compressed batch may unpack to; it follows the settings
     Note  who changes a log in more than one step holds its lock in `locks`
     """
 
-    def __init__(self, env: Env, purgatory: Purgatory, *, max_decompressed_bytes: int) -> None:
+    def __init__(
+        self, env: Env, purgatory: Purgatory, *, max_decompressed_bytes: int, max_unpacking_bytes: int
+    ) -> None:
         self.max_decompressed_bytes = max_decompressed_bytes
+        self.unpacking = SplitBudget(max_unpacking_bytes, small_bytes=SMALL_UNPACKING_BYTES)
         self._env = env
         self._purgatory = purgatory
         self._pace = WritePace()
@@ -134,7 +141,13 @@ class Appender:
         if check is None and is_cheap(records, config):
             batch = validate()
         else:
-            batch = await self._env.run_blocking(_validate_and_check, validate, check)
+            size = 0 if records is None or is_cheap(records, config) else unpacking_bytes(records, config)
+            claim = self.unpacking.claim(size)
+            try:
+                await claim.take(size)
+                batch = await self._env.run_blocking(_validate_and_check, validate, check)
+            finally:
+                claim.release()
             partition.leading()  # the leadership may have moved meanwhile
         size = len(batch.data)
         if self._pace.is_inline(size) and partition.key not in self.locks:

@@ -84,7 +84,10 @@ class Broker:
             lambda: env.random.randint(1, MAX_SESSION_ID),
         )
         self.appender = Appender(
-            env, self.purgatory, max_decompressed_bytes=settings.limits.kbroker_max_decompressed_batch_bytes
+            env,
+            self.purgatory,
+            max_decompressed_bytes=settings.limits.kbroker_max_decompressed_batch_bytes,
+            max_unpacking_bytes=settings.limits.kbroker_max_unpacking_bytes,
         )
         self.groups = GroupCoordinator(
             env,

@@ -6,6 +6,10 @@ not come by then is read on into the cache, and is there when the client asks ag
 from the local log or from the tier, the client's own wait is the limit: nothing is held back for longer than the client
 said that it would wait for less.
 
+Records from the tier lie in memory until the client has taken them, for as long as it likes. So each part takes its
+share of the memory for answers (`kbroker.runtime.budget`): where that runs short, an answer is the one batch that
+Fetch always owes.
+
 A tier that cannot be read is answered KAFKA_STORAGE_ERROR, which clients try again at once: so an answer of nothing but
 that is held until the wait is over.
 
@@ -29,19 +33,33 @@ if TYPE_CHECKING:
     from kbroker.tiered.remote_read import RemoteReader
 
 
+class Room(Protocol):
+    """Memory for the answer; see `kbroker.handlers.Room`."""
+
+    def share(self, wanted: int) -> int: ...
+    def take(self, size: int) -> None: ...
+
+
 class Waiting(Protocol):
     """How a request of a client waits; see `kbroker.handlers.Context.waiting`."""
 
     def waiting(self, scope: trio.CancelScope) -> AbstractContextManager[None]: ...
 
 
+class Client(Waiting, Protocol):
+    """The same, and what its answer may hold; see `kbroker.handlers.Context`."""
+
+    @property
+    def room(self) -> Room: ...
+
+
 async def read_remote(
-    fetch: FetchRound, reader: RemoteReader | None, env: Env, client: Waiting, *, max_wait_ms: int, remote_wait_ms: int
+    fetch: FetchRound, reader: RemoteReader | None, env: Env, client: Client, *, max_wait_ms: int, remote_wait_ms: int
 ) -> bool:
     """Read what a Fetch left to be read from the tier; without a reader there is none. Whether it was answered because
     remote_wait_ms were over.
     """
-    parts = _Parts(fetch, reader, env)
+    parts = _Parts(fetch, reader, env, client.room)
     began = trio.current_time()
     with trio.CancelScope(deadline=began + remote_wait_ms / 1000) as scope, client.waiting(scope):
         await parts.read(scope, enough_at=began + max_wait_ms / 1000)
@@ -58,7 +76,8 @@ async def read_remote(
 class _Parts:
     """The parts of one Fetch that are read from the tier."""
 
-    def __init__(self, fetch: FetchRound, reader: RemoteReader | None, env: Env) -> None:
+    def __init__(self, fetch: FetchRound, reader: RemoteReader | None, env: Env, room: Room) -> None:
+        self._room = room
         self._fetch = fetch
         self._reader = reader
         self._env = env
@@ -87,17 +106,22 @@ class _Parts:
         if self._reader is None:
             fetch.fail_remote(part, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "there is no tier now"))
             return
+        taken = self._room.share(part.max_bytes)
+        size = 0
         try:
             found = await self._reader.read(
                 part.partition,
                 asked.fetch_offset,
-                max_bytes=part.max_bytes,
+                max_bytes=taken,
                 at_least_one_batch=part.at_least_one_batch,
                 read_committed=fetch.reads_committed,
             )
+            size = found.size
         except KafkaError as error:
             fetch.fail_remote(part, error)
             return
+        finally:
+            self._room.take(size - taken)
         if found.size:
             fetch.take_remote(part, found.records, found.size, found.aborted)
         elif found.next_offset > asked.fetch_offset:

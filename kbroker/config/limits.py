@@ -50,6 +50,24 @@ class LimitSettings:
         at_least=1,
         doc="A connection whose reader takes nothing of an answer for so long is closed.",
     )
+    kbroker_memory_grace_ms: int = setting(
+        default=5 * SECOND,
+        at_least=1,
+        doc="While requests wait for memory, one that has some must keep to the least rate within each such time.",
+    )
+    kbroker_queued_max_response_bytes: int = setting(
+        default=64 * MB,
+        at_least=1,
+        kind=Kind.LONG,
+        doc="The memory for answers that clients have not taken. Answers from the tier fill one half, and are then one "
+        "batch each; beyond it all, the connections that have taken nothing for longest are closed.",
+    )
+    kbroker_max_unpacking_bytes: int = setting(
+        default=64 * MB,
+        at_least=1,
+        kind=Kind.LONG,
+        doc="The memory in which compressed batches are checked; further ones wait. A larger one is checked alone.",
+    )
     kbroker_min_free_bytes: int = setting(
         default=32 * MB,
         at_least=0,

@@ -25,6 +25,7 @@ _EMBEDDED: Final = {
     "rlmm.config.remote.log.metadata.topic.min.isr": "1",
     "remote.log.storage.system.enable": "true",
     "group.initial.rebalance.delay.ms": "0",
+    "queued.max.request.bytes": "67108864",
     "socket.send.buffer.bytes": "262144",
     "socket.receive.buffer.bytes": "-1",
 }

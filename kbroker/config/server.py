@@ -138,6 +138,12 @@ class ServerSettings:
     socket_listen_backlog_size: int = setting(
         default=50, at_least=1, doc="How many connections may wait to be accepted."
     )
+    queued_max_request_bytes: int = setting(
+        default=-1,
+        kind=Kind.LONG,
+        doc="The memory for requests that arrive or are answered; -1: no bound. Beyond it the broker receives no more "
+        "of them, but for one. Those of up to 2 MiB have a part of it for themselves.",
+    )
     connections_max_idle_ms: int = setting(
         default=10 * MINUTE, kind=Kind.LONG, doc="A connection without a request for so long is closed."
     )
@@ -183,7 +189,6 @@ KNOWN: tuple[Setting, ...] = (
     ),
     *harmless(
         "A connection holds one request at a time, and none waits in a queue between threads.",
-        queued_max_request_bytes=Setting(-1, kind=Kind.LONG),
         queued_max_requests=Setting(500, at_least=1),
     ),
     *harmless(

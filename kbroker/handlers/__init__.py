@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import trio
 
@@ -39,6 +39,28 @@ class CloseConnection(Exception):
     """Ends a connection without a reply; the message is for the log. For what has no reply: a bad frame, acks=0."""
 
 
+class Room(Protocol):
+    """Memory for the answer that is being made; it counts as free when the answer has left."""
+
+    def share(self, wanted: int) -> int:
+        """Take `wanted` bytes, or fewer, perhaps none, for an answer that can be shorter; how many."""
+        ...
+
+    def take(self, size: int) -> None:
+        """Take `size` bytes more, or give some back if it is negative."""
+        ...
+
+
+class Unbounded:
+    """Room for any answer."""
+
+    def share(self, wanted: int) -> int:
+        return wanted
+
+    def take(self, size: int) -> None:
+        pass
+
+
 class Context:
     """What a handler may know of the connection that a request came on. One object serves all requests of a connection,
     in turn.
@@ -46,6 +68,7 @@ class Context:
     listener        the name of the listener (PLAINTEXT, ...), by which advertised addresses are chosen
     client_id       as the client calls itself in this request; "" if it does not. Escape it, it is anything
     api_version     the version of this request
+    room            memory for answers that are large
     served          the handlers of this server by api key
     has_errors      the handler says that its response holds error codes, where looking for them in every response would
                     cost too much (Produce, Fetch); it is taken back when they were counted
@@ -58,13 +81,17 @@ class Context:
         "has_errors",
         "is_large",
         "listener",
+        "room",
         "served",
         "stopping",
         "stream",
         "wait_scope",
     )
 
-    def __init__(self, stream: Stream, *, listener: str, served: Mapping[int, Handler[Any]]) -> None:
+    def __init__(
+        self, stream: Stream, *, listener: str, served: Mapping[int, Handler[Any]], room: Room | None = None
+    ) -> None:
+        self.room = room or Unbounded()
         self.stream = stream
         self.listener = listener
         self.served = served

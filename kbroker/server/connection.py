@@ -7,6 +7,11 @@ small requests costs one system call for many of them, and a Fetch that waits ho
 There is no queue for a connection, and a second task only while a large request is answered, whose work is done in a
 thread: it receives the next request meanwhile.
 
+What a connection has in memory counts against budgets of the server (`Memory`). A frame of which only a part has come
+takes its bytes as they arrive; where there are none left, the task stops receiving until there are, and the network
+stops the client. A frame that comes whole in one receive costs nothing. An answer counts when its client does not take
+it at once.
+
 A task that always finds its next frame would hold the event loop for ever; it yields when the clock has moved or after
 so many requests.
 
@@ -20,11 +25,13 @@ import types
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from enum import IntEnum
+from functools import partial
 from typing import Any, TypeVar
 
 import trio
 
 from kbroker.handlers import CloseConnection, Context
+from kbroker.runtime.budget import Claim, EvictableClaim, EvictingBudget, SplitBudget
 from kbroker.runtime.net_ports import Env, Part, Stream
 from kbroker.server.dispatch import Dispatcher
 from wire.errors import Malformed
@@ -34,7 +41,34 @@ Result = TypeVar("Result")
 
 _COLLECT_BYTES = 64 * 1024
 _LARGE_BYTES = 128 * 1024
+_SMALL_BYTES = 2 * 1024 * 1024
+"""Twice what producers send by default: such a request never waits for larger ones to find memory."""
 _REQUESTS_BETWEEN_YIELDS = 64
+
+
+class Memory:
+    """The budgets that all connections of a server share.
+
+    Bound  max_request_bytes: a quarter for requests of which one receive has brought a part (`cut`); the rest for
+           larger ones, of which those of up to _SMALL_BYTES have a half for themselves (`requests`). A negative number
+           is no bound. max_answer_bytes: answers that clients have not taken
+    """
+
+    def __init__(self, *, max_request_bytes: int, max_answer_bytes: int) -> None:
+        quarter = max_request_bytes // 4 if max_request_bytes >= 0 else -1
+        self.cut = EvictingBudget(quarter)
+        self.requests = SplitBudget(3 * quarter, small_bytes=_SMALL_BYTES)
+        self.answers = EvictingBudget(max_answer_bytes)
+
+    @property
+    def request_bytes(self) -> int:
+        """Those of all requests that arrive or are answered."""
+        return self.cut.used_bytes + self.requests.used_bytes
+
+    @property
+    def evicted(self) -> int:
+        """How many connections were ended to make room."""
+        return self.cut.evicted + self.answers.evicted
 
 
 class State(IntEnum):
@@ -43,6 +77,7 @@ class State(IntEnum):
     RECEIVING = 0
     ANSWERING = 1
     SENDING = 2
+    WAITING_FOR_MEMORY = 3
 
 
 class Connection:
@@ -61,6 +96,7 @@ class Connection:
         env: Env,
         max_frame_bytes: int,
         max_request_bytes: int,
+        memory: Memory,
         buffers: BufferPool | None = None,
     ) -> None:
         self.stream = stream
@@ -68,10 +104,13 @@ class Connection:
         self.state = State.RECEIVING
         self.requests = 0
         self.ahead: memoryview | None = None
-        self._context = Context(stream, listener=listener, served=dispatcher.handlers)
+        self._memory = memory
+        self._scope = trio.CancelScope()
+        self._claim: Claim | EvictableClaim | None = None  # for the frame under way
+        self._answers = EvictableClaim(memory.answers, self._scope.cancel)
+        self._context = Context(stream, listener=listener, served=dispatcher.handlers, room=self._answers)
         self._answer = dispatcher.answer
         self._env = env
-        self._scope = trio.CancelScope()
         self._collected: list[Part] = []
         self._collected_size = 0
 
@@ -86,6 +125,10 @@ class Connection:
             except CloseConnection:
                 await self._send_collected()  # what was answered before stays answered
                 raise
+            finally:
+                self._answers.release()
+                if self._claim is not None:
+                    self._claim.release()
 
     @property
     def listener(self) -> str:
@@ -97,6 +140,18 @@ class Connection:
         """As the client called itself in its last request; "" if it did not."""
         return self._context.client_id
 
+    @property
+    def keeps_others_waiting(self) -> bool:
+        """Whether others wait for memory of which the frame under way has some."""
+        claim = self._claim
+        return type(claim) is Claim and claim.held_bytes > 0 and len(claim.budget) > 0
+
+    def note_progress(self) -> None:
+        """Bytes have moved since the sweeper looked last."""
+        self._answers.note_progress()
+        if type(self._claim) is EvictableClaim:
+            self._claim.note_progress()
+
     def hang_up(self) -> None:
         """End the connection now. Not while it is answering, but for a client that lost its claim on the answer."""
         self._scope.cancel()
@@ -104,7 +159,7 @@ class Connection:
     def finish(self) -> None:
         """End the connection after the request that is answered now; one that waits stops waiting."""
         self._context.stop()
-        if self.state is State.RECEIVING and not self._collected:
+        if self.state in (State.RECEIVING, State.WAITING_FOR_MEMORY) and not self._collected:
             self._scope.cancel()
 
     async def _serve(self) -> None:
@@ -123,10 +178,15 @@ class Connection:
                     return
                 continue
             self.requests += 1
-            if len(frame) < _LARGE_BYTES:
-                await self._answer_one(frame)
-            else:
-                await self._answer_large(frame)
+            claim, self._claim = self._claim, None
+            try:
+                if len(frame) < _LARGE_BYTES:
+                    await self._answer_one(frame)
+                else:
+                    await self._answer_large(frame)
+            finally:
+                if claim is not None:
+                    claim.release()
             since_yield += 1
             if since_yield == _REQUESTS_BETWEEN_YIELDS or now_ms() != yielded_ms:
                 await trio.lowlevel.checkpoint()
@@ -135,6 +195,8 @@ class Connection:
     async def _receive(self) -> bool:
         """Receive some bytes of frames; False if the client sends no more."""
         frames = self.frames
+        if frames.pending_bytes and not self._has_memory():
+            await self._wait_for_memory()
         room = frames.room()
         if room is None:
             data = await self.stream.receive(RECEIVE_BYTES)
@@ -150,6 +212,29 @@ class Connection:
         if frames.pending_bytes:
             raise CloseConnection("the connection ended inside a frame")
         return False
+
+    def _has_memory(self) -> bool:
+        """Take what the next receive needs for the frame under way; False if that is not to be had now."""
+        frames, claim = self.frames, self._claim
+        if claim is None:
+            if not (size := frames.frame_bytes):
+                return True
+            if size > RECEIVE_BYTES:
+                claim = self._memory.requests.claim(size)
+            else:
+                claim = EvictableClaim(self._memory.cut, self._scope.cancel)
+                claim.is_evictable = True
+            self._claim = claim
+        lacking = frames.wanted_bytes - claim.held_bytes
+        return lacking <= 0 or claim.try_take(lacking)
+
+    async def _wait_for_memory(self) -> None:
+        """Wait until there is memory for all of the frame under way."""
+        frames, claim = self.frames, self._claim
+        assert type(claim) is Claim
+        self.state = State.WAITING_FOR_MEMORY
+        await claim.take(max(frames.frame_bytes, frames.wanted_bytes) - claim.held_bytes)
+        self.state = State.RECEIVING
 
     async def _answer_large(self, frame: memoryview) -> None:
         """Answer a request whose work leaves the event loop, and receive what follows it meanwhile.
@@ -171,7 +256,11 @@ class Connection:
     async def _receive_ahead(self) -> None:
         """Receive until the next frame is whole. What goes wrong is found again by the receive that comes next."""
         with suppress(CloseConnection, trio.BrokenResourceError, trio.ClosedResourceError, Malformed):
-            while self.ahead is None and not self._context.stopping and await self._receive():
+            while self.ahead is None and not self._context.stopping:
+                if self.frames.pending_bytes and not self._has_memory():
+                    return  # what waits holds nothing else
+                if not await self._receive():
+                    return
                 self.ahead = self.frames.next_frame()
 
     async def _answer_one(self, frame: memoryview) -> None:
@@ -192,9 +281,19 @@ class Connection:
 
     async def _send_collected(self) -> None:
         if self._collected:
-            self.state = State.SENDING
             parts, self._collected, self._collected_size = self._collected, [], 0
-            await self.stream.send(parts)
+            # Parts that are not bytes are files, or from the tier, and these were counted when they were read.
+            size = sum([len(part) for part in parts if type(part) is bytes])
+            if len(parts) == 1 and isinstance(only := parts[0], bytes):
+                sent = self.stream.send_nowait(only)
+                if sent == size:
+                    return
+                parts = [memoryview(only)[sent:]]
+            self.state = State.SENDING
+            self._answers.is_evictable = True
+            await _calling_at_first_suspension(self.stream.send(parts), partial(self._answers.take, size))
+            self._answers.is_evictable = False
+            self._answers.release()
             self.state = State.RECEIVING
 
     def _send_collected_nowait(self) -> None:

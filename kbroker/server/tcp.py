@@ -27,7 +27,7 @@ from kbroker.runtime.limits import RateLimitedLog, TokenBucket
 from kbroker.runtime.log import logger
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env, Listener, Stream
-from kbroker.server.connection import Connection, State
+from kbroker.server.connection import Connection, Memory, State
 from kbroker.server.dispatch import Dispatcher
 from wire.framing import BufferPool
 
@@ -48,8 +48,9 @@ class Limits:
 
     A frame that has begun, and a reply that is sent, must move by `progress_bytes_per_s` on average once they have
     taken `frame_grace_ms` or `send_grace_ms`, and must never pause for longer than `send_grace_ms`. So a frame is whole
-    after at most max(frame_grace_ms, its size / progress_bytes_per_s). With a negative connections_max_idle_ms, as in
-    Kafka, connections may be idle for ever.
+    after at most max(frame_grace_ms, its size / progress_bytes_per_s). While others wait for memory of which it has
+    some, it must move at that rate within each memory_grace_ms. With a negative connections_max_idle_ms, as in Kafka,
+    connections may be idle for ever.
     """
 
     socket_request_max_bytes: int = 100 * 1024 * 1024
@@ -62,6 +63,9 @@ class Limits:
     frame_grace_ms: int = 30_000
     send_grace_ms: int = 60_000
     progress_bytes_per_s: int = 16 * 1024
+    memory_grace_ms: int = 5_000
+    queued_max_request_bytes: int = -1
+    queued_max_response_bytes: int = 64 * 1024 * 1024
 
 
 class Server:
@@ -77,6 +81,10 @@ class Server:
         self._dispatcher = dispatcher
         self._by_host: dict[str, int] = {}
         self._buffers = BufferPool()
+        self.memory = Memory(
+            max_request_bytes=self._limits.queued_max_request_bytes,
+            max_answer_bytes=self._limits.queued_max_response_bytes,
+        )
         self._listeners: list[tuple[Listener, trio.CancelScope]] = []
         self._names: list[str] = []
         rate = self._limits.max_connection_creation_rate
@@ -179,6 +187,7 @@ class Server:
             env=self._env,
             max_frame_bytes=self._limits.socket_request_max_bytes,
             max_request_bytes=self._limits.max_request_bytes,
+            memory=self.memory,
             buffers=self._buffers,
         )
         self.connections[connection] = Observed(connection, self._env.now_ms())
@@ -221,6 +230,8 @@ class Server:
             now_ms = self._env.now_ms()
             for index, (connection, observed) in enumerate(list(self.connections.items())):
                 reason = observed.stuck(now_ms=now_ms, limits=limits)
+                if observed.moved_ms == now_ms:
+                    connection.note_progress()
                 if reason is not None:
                     self._closed_for_delay.add()
                     log.debug("connection closed", peer=connection.stream.peer_host, reason=reason)
@@ -238,13 +249,14 @@ class Server:
 class Observed:
     """What the sweeper saw of a connection: since when it does what it does, and when it last moved a byte."""
 
-    __slots__ = ("_bytes", "_bytes_then", "_connection", "_doing", "_moved_ms", "_since_ms")
+    __slots__ = ("_bytes", "_bytes_then", "_connection", "_doing", "_since_ms", "_window", "moved_ms")
 
     def __init__(self, connection: Connection, now_ms: int) -> None:
         self._connection = connection
         self._doing: object = None
         self._bytes = self._bytes_then = 0
-        self._since_ms = self._moved_ms = now_ms
+        self._since_ms = self.moved_ms = now_ms
+        self._window = (now_ms, 0)  # since when, and from how many bytes on, its pace is looked at while others wait
 
     def unchanged_ms(self, now_ms: int) -> int:
         """For how long it has done what it did when the sweeper looked last: idle, if it was receiving."""
@@ -256,18 +268,23 @@ class Observed:
         stream, state, of_frame = connection.stream, connection.state, connection.frames.pending_bytes
         moved = stream.received_bytes + stream.sent_bytes
         doing = (state, of_frame > 0, connection.requests)
-        if doing != self._doing or state is State.ANSWERING:
+        if doing != self._doing or state in (State.ANSWERING, State.WAITING_FOR_MEMORY):
             self._doing = doing
             self._bytes = self._bytes_then = moved
-            self._since_ms = self._moved_ms = now_ms
+            self._since_ms = self.moved_ms = now_ms
+            self._window = (now_ms, moved)
             return None
         if moved != self._bytes:
-            self._bytes, self._moved_ms = moved, now_ms
+            self._bytes, self.moved_ms = moved, now_ms
         took_ms = now_ms - self._since_ms
         if state is State.RECEIVING and not of_frame:
             return "idle" if 0 <= limits.connections_max_idle_ms <= took_ms else None
-        if now_ms - self._moved_ms >= limits.send_grace_ms:
+        if now_ms - self.moved_ms >= limits.send_grace_ms:
             return "stalled"
+        if connection.keeps_others_waiting and now_ms - self._window[0] >= limits.memory_grace_ms:
+            (began_ms, began), self._window = self._window, (now_ms, moved)
+            if (moved - began) * 1000 < limits.progress_bytes_per_s * (now_ms - began_ms):
+                return "too slow while others wait for memory"
         if state is State.RECEIVING:
             grace_ms, of_this = limits.frame_grace_ms, of_frame
         else:

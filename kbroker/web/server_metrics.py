@@ -80,12 +80,41 @@ def _accept_errors(node: Observed) -> Samples:
 @of_node(
     COUNTER,
     "kbroker_connections_closed_total",
-    "Connections that the broker closed: for bytes that are no request (fault), or for being idle or stuck (delay).",
+    "Connections that the broker closed: for bytes that are no request (fault), for being idle or stuck (delay), or "
+    "because they moved nothing for longest when memory ran out (memory).",
     "reason",
 )
 def _closed(node: Observed) -> Samples:
     for reason in ("fault", "delay"):
         yield (reason,), node.metrics.counter(f"connections.closed_for_{reason}").value
+    if node.server is not None:
+        yield ("memory",), node.server.memory.evicted
+
+
+# Memory
+
+
+@of_node(
+    GAUGE,
+    "kbroker_memory_used_bytes",
+    "Memory within a budget: of requests that arrive or are answered, of answers that clients have not taken, and "
+    "of compressed batches that are checked.",
+    "for",
+)
+def _memory(node: Observed) -> Samples:
+    if node.server is not None:
+        yield ("requests",), node.server.memory.request_bytes
+        yield ("answers",), node.server.memory.answers.used_bytes
+    if node.broker is not None:
+        yield ("unpacking",), node.broker.appender.unpacking.used_bytes
+
+
+@of_node(GAUGE, "kbroker_memory_waiting", "Requests that wait for memory of such a budget.", "for")
+def _memory_waiting(node: Observed) -> Samples:
+    if node.server is not None:
+        yield ("requests",), len(node.server.memory.requests)
+    if node.broker is not None:
+        yield ("unpacking",), len(node.broker.appender.unpacking)
 
 
 # The pages and the process

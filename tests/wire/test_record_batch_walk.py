@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections.abc import Iterator
+from itertools import chain
 
 import pytest
 
-from wire.compression import MAX_WORKING_BYTES
+from wire.compression import MAX_WORKING_BYTES, PIECE_BYTES
 from wire.errors import Malformed
 from wire.record_batch import HEADER_SIZE, Record, RecordBatch, build_batch
 from wire.record_columns import AT_ONCE, prove_alike
@@ -226,6 +228,49 @@ def test_a_record_larger_than_many_pieces_is_walked() -> None:
     walk = RecordWalk(2)
     walk_pieces(walk, [data[at : at + 10] for at in range(0, len(data), 10)])
     assert (walk.min_delta, walk.max_delta, walk.has_null_key) == (0, 4, True)
+
+
+def long_records(source: random.Random) -> list[Record]:
+    """Among short ones, one that is longer than a piece by its key, its value or its headers."""
+    size = PIECE_BYTES + source.randrange(10_000)
+    few = [("n", b"v"), ("null", None)]
+    long = [
+        Record(key=None, value=bytes(size), timestamp=source.choice([0, -5, 1 << 40])),
+        Record(key=bytes(size), value=None, headers=few),
+        Record(key=b"k", value=b"v" * 300, headers=[("h" * 70, b"v" * 130), *few * (size // 12)]),
+        Record(key=b"", value=b"", headers=[("h", bytes(size)), *few]),
+    ]
+    return [Record(value=b"before"), source.choice(long), *[Record(key=b"k", value=b"behind")] * source.randrange(3)]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_record_longer_than_a_piece_is_judged_like_a_short_one(seed: int) -> None:
+    source = random.Random(seed)
+    records = long_records(source)
+    data = bytearray(encode(records))
+    if source.random() < 0.7:
+        places = [*range(8, 40), *range(len(data) - 60, len(data))]
+        data[source.choice(places)] ^= 1 << source.randrange(8)
+    expected = decoded(bytes(data), len(records))
+    sizes = iter(lambda: source.choice([1, 100, 70_000, PIECE_BYTES]), None)
+    assert walked_in_pieces(bytes(data), len(records), sizes) == expected
+    if expected is not None:
+        pieces = [bytes(data[at : at + 33_333]) for at in range(0, len(data), 33_333)]
+        assert [has_key for _, has_key in shallow_records(pieces, len(records))] == [
+            record.key is not None for record in records
+        ]
+
+
+def test_w6_of_a_long_record_no_more_than_some_pieces_are_held() -> None:
+    head = encode([Record(value=bytes(40 * PIECE_BYTES))])[:20]
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadRecord, match="cut off"):
+            walk_pieces(RecordWalk(1), chain([head], (bytes(PIECE_BYTES) for _ in range(39))))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 6 * PIECE_BYTES
 
 
 def test_shallow_records_give_times_and_keys_in_order() -> None:

@@ -1,0 +1,100 @@
+"""Budgets of memory of a whole node, on virtual time: what many clients together can make it hold."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import trio
+from trio.testing import MockClock
+
+from kbroker.runtime.net_ports import Stream
+from kbroker.server.connection import Connection
+from kbroker.testing.broker import ConnectionClosed, MemoryBroker, memory_broker
+from tests.handlers.asking import batch, create_topic, produce
+from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from wire.messages.describe_groups import DescribeGroupsRequest
+
+MIB = 1 << 20
+
+
+def connections(broker: MemoryBroker) -> list[Connection]:
+    assert broker.node.server is not None
+    return list(broker.node.server.connections)
+
+
+async def begin_request(stream: Stream, announced: int, size: int) -> None:
+    """Send so much of a Produce that never ends; for as long as the broker takes it."""
+    head = announced.to_bytes(4, "big") + bytes.fromhex("0000 0007 00000001 ffff")
+    with suppress(trio.BrokenResourceError):
+        await stream.send([head + bytes(size)])
+
+
+async def test_w6_half_sent_requests_hold_no_more_than_their_budget(autojump_clock: MockClock) -> None:
+    async with memory_broker(settings={"queued.max.request.bytes": 8 * MIB}) as broker:
+        client = await broker.connect()
+        await create_topic(client, "t")
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                hog = await broker.connect()
+                nursery.start_soon(begin_request, hog.stream, 50 * MIB, 10 * MIB)
+            await trio.sleep(1)
+            held = sum(connection.frames.pending_bytes for connection in connections(broker))
+            assert held < (3 + 10) * MIB, "three eighths of the budget, and one request"
+            began = trio.current_time()
+            for size in (100, 16 << 10, MIB - 100):
+                records = batch(bytes(size), timestamp=broker.env.timestamp_ms())
+                assert (await produce(client, "t", records)).error_code == 0
+            assert trio.current_time() == began, "nobody waits for the hogs"
+            await trio.sleep(600)
+            assert len(connections(broker)) == 1
+            assert (await produce(client, "t", records)).error_code == 0
+            nursery.cancel_scope.cancel()
+
+
+async def test_w6_a_large_request_gets_memory_when_a_stalled_one_is_closed(autojump_clock: MockClock) -> None:
+    settings = {"queued.max.request.bytes": 8 * MIB, "message.max.bytes": 20 * MIB}
+    async with memory_broker(settings=settings) as broker:
+        client = await broker.connect()
+        await create_topic(client, "t")
+        async with trio.open_nursery() as nursery:
+            hogs = [await broker.connect() for _ in range(3)]
+            for hog in hogs:
+                nursery.start_soon(begin_request, hog.stream, 50 * MIB, 30 * MIB)
+            await trio.sleep(1)
+            began = trio.current_time()
+            records = batch(bytes(10 * MIB), timestamp=broker.env.timestamp_ms())
+            assert (await produce(client, "t", records)).error_code == 0
+            assert 5 < trio.current_time() - began < 60
+            nursery.cancel_scope.cancel()
+
+
+async def test_small_requests_that_are_cut_count_too(autojump_clock: MockClock) -> None:
+    settings = {"queued.max.request.bytes": 4 * MIB}
+    async with memory_broker(settings=settings) as broker, trio.open_nursery() as nursery:
+        for _ in range(200):
+            hog = await broker.connect()
+            nursery.start_soon(begin_request, hog.stream, 62 << 10, 60 << 10)
+        await trio.sleep(1)
+        assert sum(connection.frames.pending_bytes for connection in connections(broker)) <= MIB
+        assert len(connections(broker)) < 20
+        await trio.sleep(120)
+        assert connections(broker) == []
+        nursery.cancel_scope.cancel()
+
+
+async def test_replies_that_nobody_takes_are_bounded(autojump_clock: MockClock) -> None:
+    async with memory_broker(settings={"kbroker.queued.max.response.bytes": 4 * MIB}) as broker:
+        client = await broker.connect()
+        everything = DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=None)
+        request = DescribeConfigsRequest(resources=[everything], include_synonyms=True, include_documentation=True)
+        for _ in range(200):
+            hog = await broker.connect()
+            with suppress(ConnectionClosed):
+                for _ in range(4):
+                    await hog.send(request)
+        await trio.sleep(1)
+        server = broker.node.server
+        assert server is not None
+        assert 0 < server.memory.answers.used_bytes <= 4 * MIB
+        assert server.memory.evicted > 0
+        assert (await client.ask(DescribeGroupsRequest(groups=["g"]))).groups
