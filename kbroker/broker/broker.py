@@ -82,6 +82,7 @@ class Broker:
         self.fetch_sessions = FetchSessions(
             settings.fetch.max_incremental_fetch_session_cache_slots,
             lambda: env.random.randint(1, MAX_SESSION_ID),
+            max_partitions=settings.limits.kbroker_max_fetch_session_partitions,
         )
         self.appender = Appender(
             env,

@@ -35,6 +35,11 @@ class GroupSettings:
     )
     group_max_size: int = setting(default=MAX_INT32, at_least=1, doc="The most members of one group.")
     group_min_session_timeout_ms: int = setting(default=6000, doc="The shortest session that a member may ask for.")
+    kbroker_group_max_pending_member_bytes: int = setting(
+        default=16 * MB,
+        at_least=0,
+        doc="The memory for member ids that clients were given and have not used yet; beyond it the oldest are void.",
+    )
     offset_metadata_max_bytes: int = setting(
         default=4096, doc="The most characters of text that a client may keep with an offset."
     )

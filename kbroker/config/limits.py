@@ -68,6 +68,11 @@ class LimitSettings:
         kind=Kind.LONG,
         doc="The memory in which compressed batches are checked; further ones wait. A larger one is checked alone.",
     )
+    kbroker_max_fetch_session_partitions: int = setting(
+        default=100_000,
+        at_least=0,
+        doc="How many partitions all fetch sessions hold together; clients beyond them send full requests.",
+    )
     kbroker_min_free_bytes: int = setting(
         default=32 * MB,
         at_least=0,

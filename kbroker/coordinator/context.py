@@ -69,6 +69,7 @@ class Context:
 
     settings: GroupSettings
     new_uuid: Callable[[], UUID]
+    max_pending_bytes: int
     groups: dict[str, Group] = field(default_factory=dict)
     offsets: Offsets = field(default_factory=Offsets)
     timers: Timers = field(default_factory=Timers)
@@ -76,6 +77,9 @@ class Context:
     now_ms: int = 0
     timestamp_ms: int = 0
     aging_timestamp_ms: int = 0
+    # Member ids that were handed out and not used yet, the oldest first, and how many bytes they take.
+    pending: dict[Timer, int] = field(default_factory=dict)
+    pending_bytes: int = 0
     answers: list[tuple[Parked, Any]] = field(default_factory=list)
     records: list[StoredRecord] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)
@@ -101,7 +105,7 @@ class Context:
         for member in group.members.values():
             self.timers.cancel(member.session)
         for timer in group.pending_join.values():
-            self.timers.cancel(timer)
+            self.end_pending(timer)
 
     def store_group(
         self,
@@ -124,6 +128,26 @@ class Context:
     def extend_session(self, member: Member) -> None:
         """A member gave a sign of life, or is going to have to."""
         self.timers.schedule(member.session, self.now_ms + member.session_timeout_ms)
+
+    # Member ids that were handed out
+
+    def note_pending(self, timer: Timer, size: int, delay_ms: int) -> None:
+        """An id was handed out, which is void after delay_ms. When such ids take too much memory, the oldest are void
+        at once: a client that is still alive has used its own long ago, or asks for another one.
+        """
+        self.schedule(timer, delay_ms)
+        self.pending[timer] = size
+        self.pending_bytes += size
+        while self.pending_bytes > self.max_pending_bytes and len(self.pending) > 1:
+            oldest = next(iter(self.pending))
+            self.pending_bytes -= self.pending.pop(oldest)
+            self.schedule(oldest, 0)
+
+    def end_pending(self, timer: Timer) -> None:
+        """An id is used, or void."""
+        self.timers.cancel(timer)
+        timer.action = _nothing  # the id would be remembered as long as the timer's entry
+        self.pending_bytes -= self.pending.pop(timer, 0)
 
     # Answers
 
@@ -161,8 +185,9 @@ class Context:
         self.answer_join(group, member, join_error(ErrorCode.UNKNOWN_MEMBER_ID))
         self.answer_sync(member, sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
         self.timers.cancel(member.session)
+        member.session.action = _nothing
         group.remove(member)
 
 
 def _nothing() -> None:
-    """The action of a timer whose owner is not complete yet."""
+    """The action of a timer whose owner is not complete yet, or has gone."""

@@ -30,6 +30,8 @@ from wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 MEMBER_ID_REQUIRED_VERSION: Final = 4
 SKIP_ASSIGNMENT_VERSION: Final = 9
 LONGEST_STRING_BYTES: Final = 0x7FFF
+PENDING_BYTES: Final = 600
+"""About what it takes to remember a member id, in addition to its characters."""
 
 Answer = JoinGroupResponse | Parked
 
@@ -144,7 +146,7 @@ def _join_new(context: Context, group: Group, joining: Joining) -> Answer:
         return _add(context, group, joining, member_id)
     # A client that is gone before it learns its id leaves no member behind: it has to come again with the id.
     timer = group.pending_join[member_id] = Timer(partial(rebalance.on_pending_end, context, group, member_id))
-    context.schedule(timer, request.session_timeout_ms)
+    context.note_pending(timer, PENDING_BYTES + len(member_id), request.session_timeout_ms)
     return join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id)
 
 

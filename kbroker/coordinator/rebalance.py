@@ -152,15 +152,16 @@ def on_session_end(context: Context, group: Group, member: Member) -> None:
 
 def on_pending_end(context: Context, group: Group, member_id: str) -> None:
     """A member id that was handed out was not used."""
-    if group.state is DEAD or group.pending_join.pop(member_id, None) is None:
+    if group.state is DEAD or (timer := group.pending_join.pop(member_id, None)) is None:
         return
+    context.end_pending(timer)
     if group.state is PREPARING_REBALANCE and group.has_all_members_joined():
         complete(context, group)
 
 
 def take_pending(context: Context, group: Group, member_id: str) -> None:
     """A member id that was handed out is used, or void."""
-    context.timers.cancel(group.pending_join.pop(member_id))
+    context.end_pending(group.pending_join.pop(member_id))
 
 
 def reset_assignments(context: Context, group: Group, code: ErrorCode) -> None:

@@ -81,6 +81,7 @@ GroupRequest = (
 
 BATCH_OVERHEAD_BYTES: Final = 128
 RECORD_OVERHEAD_BYTES: Final = 32
+PENDING_BYTES: Final = 1 << 20
 """More than the header of a batch, and what a record has beside its key and value."""
 
 _DECISIONS: Final[dict[type, Callable[[Context, Any, Caller], Any]]] = {
@@ -140,12 +141,15 @@ class GroupShard:
     """The groups of one partition of `__consumer_offsets`.
 
     Shape   new_uuid gives the random part of member ids
+    Bound   max_pending_bytes for member ids that were handed out and not used yet
     """
 
     __slots__ = ("_context", "_expiry")
 
-    def __init__(self, settings: GroupSettings, *, new_uuid: Callable[[], UUID]) -> None:
-        self._context = Context(settings, new_uuid)
+    def __init__(
+        self, settings: GroupSettings, *, new_uuid: Callable[[], UUID], max_pending_bytes: int = PENDING_BYTES
+    ) -> None:
+        self._context = Context(settings, new_uuid, max_pending_bytes)
         self._expiry = Timer(self._expire)
 
     # Deciding

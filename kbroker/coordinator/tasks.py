@@ -44,6 +44,7 @@ from wire.messages.offset_delete import OffsetDeleteRequest
 from wire.messages.sync_group import SyncGroupRequest
 
 REMEMBERED_GROUPS: Final = 10_000
+REMEMBERED_LENGTH: Final = 256
 STALL_MS: Final = 500
 ROUNDS_AFTER_A_STALL: Final = 3
 REWRITE_INTERVAL_MS: Final = 5_000
@@ -108,7 +109,8 @@ class GroupCoordinator:
 
     def partition_of(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` that holds a group."""
-        return self._hash(group_id, self._partition_count)
+        find = self._hash if len(group_id) <= REMEMBERED_LENGTH else partition_for
+        return find(group_id, self._partition_count)
 
     def shard_of(self, group_id: str) -> GroupShard:
         """The shard that holds a group, to be asked what it knows.
@@ -274,7 +276,11 @@ class GroupCoordinator:
             if index in self.led:
                 continue
             partition.log.lowest_free_bytes = self._lowest_free_bytes
-            shard = GroupShard(self.settings, new_uuid=self._env.new_uuid)
+            shard = GroupShard(
+                self.settings,
+                new_uuid=self._env.new_uuid,
+                max_pending_bytes=self.settings.kbroker_group_max_pending_member_bytes // self._partition_count,
+            )
             led = LedPartition(partition, shard, history_bytes=HISTORY_BYTES // self._partition_count)
             self.led[index] = led
             if partition.log.log_start_offset == partition.log.log_end_offset:

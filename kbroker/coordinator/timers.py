@@ -41,14 +41,20 @@ class Timers:
     def schedule(self, timer: Timer, deadline_ms: int) -> None:
         """Let the timer be due at deadline_ms, instead of when it was due before."""
         timer.deadline_ms = deadline_ms
-        if timer.queued_ms is None or deadline_ms < timer.queued_ms:
+        if timer.queued_ms is None:
             self._queue(timer, deadline_ms)
+        elif deadline_ms < timer.queued_ms:
+            self._queue(timer, deadline_ms)
+            self._note_dead_entry()
 
     def cancel(self, timer: Timer) -> None:
         """Let the timer not be due. Its entry goes when its time comes, or when most entries are such."""
         if timer.deadline_ms is None:
             return
         timer.deadline_ms = None
+        self._note_dead_entry()
+
+    def _note_dead_entry(self) -> None:
         self._cancelled += 1
         if self._cancelled > _FEW and self._cancelled * 2 > len(self._heap):
             self._forget_cancelled()

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 from uuid import UUID
 
+from kbroker.metadata.names import MAX_TOPIC_NAME_LENGTH
 from wire.errors import ErrorCode
 
 NO_SESSION = 0
@@ -154,14 +155,19 @@ class FetchContext:
 
 
 class FetchSessions:
-    """The sessions of one broker, at most max_sessions (`max.incremental.fetch.session.cache.slots`).
+    """The sessions of one broker.
+
+    Bound  max_sessions (`max.incremental.fetch.session.cache.slots`), and max_partitions in all of them together
+           (`kbroker.max.fetch.session.partitions`); a session that outgrows these is dropped
 
     When the cache is full, one session idle for more than two minutes makes place; else followers may take the place of
     consumers, and larger sessions that of smaller ones, once these have had two minutes. Nobody else is granted one.
     """
 
-    def __init__(self, max_sessions: int, new_id: Callable[[], int]) -> None:
+    def __init__(self, max_sessions: int, new_id: Callable[[], int], *, max_partitions: int) -> None:
         self.max_sessions = max_sessions
+        self.max_partitions = max_partitions
+        self.partition_count = 0  # of all sessions
         self.evictions = 0
         self._full_until_ms = 0
         self._new_id = new_id
@@ -170,11 +176,6 @@ class FetchSessions:
 
     def __len__(self) -> int:
         return len(self._sessions)
-
-    @property
-    def partition_count(self) -> int:
-        """How many partitions all sessions hold."""
-        return sum(len(session.partitions) for session in self._sessions.values())
 
     def begin(
         self,
@@ -191,8 +192,8 @@ class FetchSessions:
         Errors (in the context): FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR
         """
         if session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            if session_id != NO_SESSION:
-                self._sessions.pop(session_id, None)
+            if (named := self._sessions.get(session_id)) is not None:
+                self._forget(named)
             distinct = list({partition.key: partition for partition in asked}.values())
             return FetchContext(distinct, grants=session_epoch == INITIAL_EPOCH, _sessions=self)
         session = self._sessions.get(session_id)
@@ -202,6 +203,7 @@ class FetchSessions:
             return FetchContext([], error=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.uses_topic_ids != uses_topic_ids:
             return FetchContext([], error=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        before = len(session.partitions)
         for partition in asked:
             known = session.partitions.get(partition.key)
             if known is None:
@@ -210,9 +212,14 @@ class FetchSessions:
                 known.asks_like(partition)
         for key in forgotten:
             session.partitions.pop(key, None)
+        self.partition_count += len(session.partitions) - before
         if not session.partitions:
-            del self._sessions[session.id]
+            self._forget(session)
             return FetchContext(asked)
+        if self.partition_count > self.max_partitions or not all(map(_may_exist, asked)):
+            # The fetcher goes on with a full request, for which there may be no session.
+            self._drop(session)
+            return FetchContext([], error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         self._touch(session, now_ms)
         # The epoch advances when the request is accepted, not when it is answered: its repetition is then refused.
         session.epoch = 1 if session.epoch == LAST_EPOCH else session.epoch + 1
@@ -220,10 +227,13 @@ class FetchSessions:
 
     def create(self, answers: Sequence[Told], *, is_follower: bool, uses_topic_ids: bool, now_ms: int) -> int:
         """Grant a session over what was answered; its id, or 0 when there is no place for it."""
-        if self.max_sessions <= 0:
+        if self.max_sessions <= 0 or len(answers) > self.max_partitions:
             return NO_SESSION
-        if len(self._sessions) >= self.max_sessions and not self._evict(is_follower, len(answers), now_ms):
+        if not all(_may_exist(answer.asked) for answer in answers):
             return NO_SESSION
+        while len(self._sessions) >= self.max_sessions or self.partition_count + len(answers) > self.max_partitions:
+            if not self._evict(is_follower, len(answers), now_ms):
+                return NO_SESSION
         session_id = self._new_id()
         while session_id in self._sessions or session_id == NO_SESSION:
             session_id = self._new_id()
@@ -240,6 +250,7 @@ class FetchSessions:
             last_used_ms=now_ms,
             partitions=partitions,
         )
+        self.partition_count += len(partitions)
         return session_id
 
     def _touch(self, session: FetchSession, now_ms: int) -> None:
@@ -266,6 +277,15 @@ class FetchSessions:
         return False
 
     def _drop(self, session: FetchSession) -> bool:
-        del self._sessions[session.id]
+        self._forget(session)
         self.evictions += 1
         return True
+
+    def _forget(self, session: FetchSession) -> None:
+        del self._sessions[session.id]
+        self.partition_count -= len(session.partitions)
+
+
+def _may_exist(partition: FetchedPartition) -> bool:
+    """Whether a topic can have that name: longer ones would make a partition's share of the memory larger."""
+    return partition.name is None or len(partition.name) <= MAX_TOPIC_NAME_LENGTH

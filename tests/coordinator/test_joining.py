@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
 
 from kbroker.coordinator.member import Parked
 from kbroker.coordinator.shard import Caller
-from tests.coordinator.world import GROUP, REBALANCE_MS, SESSION_MS, World, subscription
+from tests.coordinator.world import GROUP, MAX_PENDING_BYTES, REBALANCE_MS, SESSION_MS, World, subscription
 from wire.errors import ErrorCode
 from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 
@@ -88,6 +89,32 @@ def test_an_id_that_is_not_used_is_void_when_the_session_would_be_over() -> None
     world.advance(1)
     assert not group.pending_join
     assert refused(world.decide(request)) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_ids_that_are_not_used_take_no_more_memory_than_they_may() -> None:
+    world = World()
+    caller = Caller("x" * 30_000, "/127.0.0.1", 9)
+    given: list[tuple[str, str]] = []
+    tracemalloc.start()
+    for number in range(300):
+        request = JoinGroupRequest(
+            group_id=f"g{number % 3}",
+            session_timeout_ms=30 * 60_000,
+            rebalance_timeout_ms=REBALANCE_MS,
+            member_id="",
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+        )
+        given.append((request.group_id, world.decide(request, caller).member_id))
+    groups = [world.shard.group(f"g{number}") for number in range(3)]
+    pending = [member_id for group in groups if group is not None for member_id in group.pending_join]
+    assert sorted(pending) == sorted(member_id for _, member_id in given[-3:])
+    del given[:-3]
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 10 * MAX_PENDING_BYTES, "300 ids of 30 kB were given"
+    request.group_id, request.member_id = given[-1]
+    assert world.decide(request, caller).member_id == request.member_id
 
 
 def test_a_rebalance_waits_for_members_that_were_given_an_id() -> None:

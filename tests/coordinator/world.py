@@ -22,6 +22,7 @@ from wire.types import ZERO_UUID
 GROUP = "orders-app"
 SESSION_MS, REBALANCE_MS = 10_000, 30_000
 MONOTONIC_START_MS, WALL_START_MS = 1_000_000, 1_700_000_000_000
+MAX_PENDING_BYTES = 100_000
 CALLER = Caller("client", "/127.0.0.1", 9)
 
 
@@ -47,7 +48,7 @@ class World:
 
     def load(self) -> GroupShard:
         """A shard that knows what the log has."""
-        self.shard = GroupShard(self.settings, new_uuid=self.new_uuid)
+        self.shard = GroupShard(self.settings, new_uuid=self.new_uuid, max_pending_bytes=MAX_PENDING_BYTES)
         for offset, (key, value) in enumerate(self.log):
             self.shard.replay(key, value, offset=offset)
         self.append(self.shard.on_loaded(now_ms=self.now_ms, timestamp_ms=self.timestamp_ms))

@@ -19,9 +19,9 @@ class Told:
     asked: FetchedPartition = field(default_factory=lambda: FetchedPartition("", None, 0, 0, 0))
 
 
-def sessions(limit: int = 10) -> FetchSessions:
+def sessions(limit: int = 10, *, max_partitions: int = 1_000) -> FetchSessions:
     ids = itertools.count(1)
-    return FetchSessions(limit, lambda: next(ids))
+    return FetchSessions(limit, lambda: next(ids), max_partitions=max_partitions)
 
 
 def asked(name: str, index: int = 0, *, offset: int = 0, topic_id: UUID | None = None) -> FetchedPartition:
@@ -217,3 +217,43 @@ def test_partitions_of_a_session_by_id_are_told_apart_by_id() -> None:
     ids = UUID(int=1), UUID(int=2)
     context = begin(cache, [asked("", topic_id=one) for one in (*ids, ids[0])], uses_topic_ids=True)
     assert [partition.topic_id for partition in context.partitions] == list(ids)
+
+
+def open_wide(cache: FetchSessions, name: str, partitions: int, *, now_ms: int = 0) -> int:
+    """A session of so many partitions; its id, 0 if there is none."""
+    wanted = [asked(name, index) for index in range(partitions)]
+    context = begin(cache, wanted, now_ms=now_ms)
+    return answer(context, [told()] * partitions, now_ms=now_ms)[0]
+
+
+def test_w12_all_sessions_together_hold_no_more_partitions_than_they_may() -> None:
+    cache = sessions(max_partitions=10)
+    assert [open_wide(cache, "a", 4), open_wide(cache, "b", 4)] == [1, 2]
+    assert open_wide(cache, "c", 4) == 0
+    assert open_wide(cache, "d", 2) == 3
+    assert open_wide(cache, "e", 11, now_ms=1_000_000) == 0
+    assert (cache.partition_count, len(cache)) == (10, 3)
+    # Sessions that were idle for long make room, as many as it takes.
+    assert open_wide(cache, "f", 10, now_ms=1_000_000) == 4
+    assert (cache.partition_count, len(cache)) == (10, 1)
+
+
+def test_w12_a_session_that_grows_too_large_is_dropped() -> None:
+    cache = sessions(max_partitions=10)
+    small, grown = open_wide(cache, "a", 4), open_wide(cache, "b", 4)
+    more = [asked("b", index) for index in range(4, 9)]
+    context = begin(cache, more, session_id=grown, epoch=1)
+    assert context.error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert (cache.partition_count, len(cache)) == (4, 1)
+    assert begin(cache, [], session_id=small, epoch=1).error is ErrorCode.NONE
+    assert begin(cache, [], session_id=small, epoch=2, forgotten=tuple(("a", index) for index in range(4)))
+    assert (cache.partition_count, len(cache)) == (0, 0)
+
+
+def test_a_session_remembers_no_name_that_no_topic_can_have() -> None:
+    cache = sessions()
+    assert open_wide(cache, "n" * 250, 1) == 0
+    assert open_wide(cache, "n" * 249, 1) == 1
+    context = begin(cache, [asked("x" * 30_000)], session_id=1, epoch=1)
+    assert context.error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert cache.partition_count == 0
