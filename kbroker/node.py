@@ -19,6 +19,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import trio
 
@@ -30,14 +31,14 @@ from kbroker.config import ConfigError, Settings
 from kbroker.config.catalogue import broker_setting
 from kbroker.config.container import Container
 from kbroker.config.listeners import is_loopback
-from kbroker.config.rules import ConfigRules, topic_warnings
+from kbroker.config.rules import ConfigRules, resource_warnings
 from kbroker.config.server import connections_by_address
 from kbroker.controller.from_settings import controller_settings, metadata_log_config
 from kbroker.controller.removed_topics import removed_topics
 from kbroker.controller.tasks import ControllerClient, open_controller
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.errors import UnusableMetadata
-from kbroker.metadata.image import TOPIC_RESOURCE, Endpoint, Image
+from kbroker.metadata.image import CLIENT_METRICS_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE, Endpoint, Image
 from kbroker.metadata.names import is_internal
 from kbroker.replication.replicas import Replicas
 from kbroker.runtime import log as logs
@@ -75,6 +76,10 @@ log = logger(__name__)
 
 class NodeFailed(Exception):
     """The node cannot start or go on; the message is for whoever started it."""
+
+
+_WARNED_OF: Final = {TOPIC_RESOURCE: "topic", GROUP_RESOURCE: "group", CLIENT_METRICS_RESOURCE: "subscription"}
+"""Resources whose changed settings may call for a warning, and its field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,9 +312,10 @@ class Node:
             if delta.changed_configs:
                 server.limits = _limits(broker.settings)
             for kind, name in delta.changed_configs:
-                if kind == TOPIC_RESOURCE and not is_internal(name):
-                    for warning in topic_warnings(image.topic_configs(name)):
-                        log.warning(warning, topic=name)
+                what = _WARNED_OF.get(kind)
+                if what is not None and not (kind == TOPIC_RESOURCE and is_internal(name)):
+                    for warning in resource_warnings(kind, image.configs.get((kind, name), {})):
+                        log.warning(warning, **{what: name})
 
         controller.add_listener(on_image)
         if on_page_image is not None:

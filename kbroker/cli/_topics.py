@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -24,6 +24,7 @@ from kbroker.cli import CommandFailed
 from kbroker.cli._admin import explain_code
 from kbroker.cli._say import say
 from kbroker.cli._table import is_terminal, print_table
+from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from wire.types import ZERO_UUID, uuid_to_text
 
 T = TypeVar("T")
@@ -166,6 +167,15 @@ def matching_topics(client: KafkaAdminClient, pattern: str | None, *, exclude_in
         if not (exclude_internal and topic["is_internal"])
         and (allowed is None or allowed.fullmatch(topic["name"]) is not None)
     )
+
+
+def internal_topics(client: KafkaAdminClient, names: Collection[str]) -> set[str]:
+    """Those of some topics that are the cluster's own; `__remote_log_metadata` is one, though brokers do not say so."""
+    return {
+        topic["name"]
+        for topic in client.describe_topics(list(names))
+        if topic["is_internal"] or topic["name"] == REMOTE_LOG_METADATA_TOPIC
+    }
 
 
 def names_of_id(client: KafkaAdminClient, topic_id: str) -> list[str]:

@@ -25,6 +25,15 @@ NO_LIMIT: Final = 0x7FFF_FFFF
 STRING_DECODER: Final = "org.apache.kafka.tools.api.StringDecoder"
 # Segments that are being deleted, swapped in or cleaned carry one more suffix.
 _PASSING_SUFFIXES: Final = (".deleted", ".swap", ".cleaned")
+# They lie beside the others, so that `--files directory/*` names them too.
+_OTHER_FILES: Final = (
+    "partition.metadata",
+    "meta.properties",
+    "quorum-state",
+    "remote_log_snapshot",
+    ".kafka_cleanshutdown",
+    ".lock",
+)
 _DECODERS: Final = (
     "offsets_decoder",
     "transaction_log_decoder",
@@ -192,5 +201,7 @@ def _dump(
         _dump_indexes.dump_leader_epochs(disk, path, printer, problems)
     elif name.endswith("-offset-checkpoint"):
         _dump_indexes.dump_offset_checkpoint(disk, path, printer, problems)
+    elif name in _OTHER_FILES and Path(path).is_file():
+        problems.hint(path, "ignored: this command does not print such files")
     else:
-        problems.hint(path, "ignored: not a kind of file that is known here")
+        problems.add(path, "not a file of a log directory")

@@ -182,11 +182,20 @@ def _create(client: KafkaAdminClient, options: argparse.Namespace) -> None:
         say(f"Created topic {options.topic}.")
 
 
-def _existing(client: KafkaAdminClient, options: argparse.Namespace) -> list[str]:
-    """The topics that are meant. Raises CommandFailed when there is none and there ought to be."""
-    from kbroker.cli._topics import matching_topics  # noqa: PLC0415
+def _existing(client: KafkaAdminClient, options: argparse.Namespace, *, keeps_internal: bool = False) -> list[str]:
+    """The topics that are meant; with `keeps_internal`, internal ones only where they are named exactly.
+
+    Raises CommandFailed when there is none and there ought to be.
+    """
+    from kbroker.cli._topics import internal_topics, matching_topics  # noqa: PLC0415
 
     names = matching_topics(client, options.topic, exclude_internal=bool(options.exclude_internal))
+    if keeps_internal and (kept := sorted(internal_topics(client, names) - set(options.topic.split(",")))):
+        names = [name for name in names if name not in kept]
+        why = f"internal topics are left out unless they are named exactly: {', '.join(kept)}"
+        if not names:
+            raise CommandFailed(why)
+        say(f"WARNING: {why}", file=sys.stderr)
     if options.topic and not names and not options.if_exists:
         raise CommandFailed(f"Topic '{options.topic}' does not exist as expected")
     return names
@@ -195,7 +204,7 @@ def _existing(client: KafkaAdminClient, options: argparse.Namespace) -> list[str
 def _delete(client: KafkaAdminClient, options: argparse.Namespace) -> None:
     from kbroker.cli._topics import delete_topics  # noqa: PLC0415
 
-    names = _existing(client, options)
+    names = _existing(client, options, keeps_internal=True)
     delete_topics(client, names)
     if options.format == "json":
         _print_json({"deleted": names})
@@ -204,7 +213,7 @@ def _delete(client: KafkaAdminClient, options: argparse.Namespace) -> None:
 def _alter(client: KafkaAdminClient, options: argparse.Namespace) -> None:
     from kbroker.cli._topics import add_partitions  # noqa: PLC0415
 
-    names = _existing(client, options)
+    names = _existing(client, options, keeps_internal=True)
     add_partitions(client, names, options.partitions, options.replica_assignment or [])
     if options.format == "json":
         _print_json({"altered": names, "partition_count": options.partitions})

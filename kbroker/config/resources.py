@@ -2,7 +2,8 @@
 
 Neither kind of resource has an effect here yet: the settings of a group are those of the consumer, share and streams
 protocols, and no metrics are collected from clients. They are checked and kept as Kafka does (a Kafka without a
-receiver of telemetry collects nothing either), so that a tool which sets them finds them again.
+receiver of telemetry collects nothing either), so that a tool which sets them finds them again. The log says of each
+that it has no effect.
 
 Source: `GroupConfig` and `ClientMetricsConfigs` of Apache Kafka 4.3.1.
 """

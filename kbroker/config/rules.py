@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from kbroker.config.catalogue import BROKER, TOPIC, broker_setting, unknown
 from kbroker.config.describe import ConfigEntry, describe_topic
 from kbroker.config.load import Remark, Settings, as_lines, remarks
-from kbroker.config.resources import validate_client_metrics, validate_group
+from kbroker.config.resources import CLIENT_METRICS, GROUP, validate_client_metrics, validate_group
 from kbroker.config.server import EVERYBODY_OUT, keeps_everybody_out
 from kbroker.config.settings import Dynamic, Setting
 from kbroker.config.tier_rules import check_local_retention, check_tiered_topic
@@ -22,6 +22,11 @@ from wire.errors import ErrorCode, KafkaError
 
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
+CLIENT_METRICS_RESOURCE: Final = 16
+GROUP_RESOURCE: Final = 32
+
+_OWN_SETTINGS: Final = {TOPIC_RESOURCE: TOPIC, CLIENT_METRICS_RESOURCE: CLIENT_METRICS, GROUP_RESOURCE: GROUP}
+"""Settings by the type of resource; a broker's are many more."""
 
 
 class DynamicConfigs(Protocol):
@@ -143,11 +148,12 @@ class ConfigRules:
         return self._described[1]
 
 
-def topic_warnings(configs: Mapping[str, str]) -> list[str]:
-    """What the log should say of a topic's own settings, which were validated."""
+def resource_warnings(resource_type: int, configs: Mapping[str, str]) -> list[str]:
+    """What the log should say of the settings of a topic, a group or a subscription, which were validated."""
     found: list[Remark] = []
+    known = _OWN_SETTINGS.get(resource_type, {})
     for name, text in configs.items():
-        if (declaration := TOPIC.get(name)) is not None:
+        if (declaration := known.get(name)) is not None:
             try:
                 found.extend(remarks(name, declaration, text))
             except ConfigError as error:
@@ -156,9 +162,9 @@ def topic_warnings(configs: Mapping[str, str]) -> list[str]:
 
 
 def _declaration(resource_type: int, key: str) -> Setting | None:
-    if resource_type == TOPIC_RESOURCE:
-        return TOPIC.get(key)
-    return broker_setting(key) if resource_type == BROKER_RESOURCE else None
+    if resource_type == BROKER_RESOURCE:
+        return broker_setting(key)
+    return _OWN_SETTINGS.get(resource_type, {}).get(key)
 
 
 def _check_topic_setting(name: str, text: str) -> None:

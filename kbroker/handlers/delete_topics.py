@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from kbroker.broker import Broker
 from kbroker.handlers import Context, handles
+from kbroker.runtime.log import logger
 from wire.errors import ErrorCode
 from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 from wire.types import ZERO_UUID
+
+log = logger(__name__)
 
 
 def _refused(request: DeleteTopicsRequest, code: ErrorCode) -> DeleteTopicsResponse:
@@ -24,4 +27,10 @@ def _refused(request: DeleteTopicsRequest, code: ErrorCode) -> DeleteTopicsRespo
 @handles(DeleteTopicsRequest, versions="1-6", on_error=_refused)
 async def delete_topics(request: DeleteTopicsRequest, broker: Broker, context: Context) -> DeleteTopicsResponse:
     """Have the controller decide; the reply leaves when this broker no longer serves what was removed."""
-    return await broker.controller.delete_topics(request, version=context.api_version)
+    answer = await broker.controller.delete_topics(request, version=context.api_version)
+    for topic in answer.responses:
+        if broker.turns.due():
+            await broker.turns.next()
+        if topic.error_code == ErrorCode.NONE:
+            log.info("topic deleted", topic=topic.name, client_id=context.client_id, peer=context.stream.peer_host)
+    return answer

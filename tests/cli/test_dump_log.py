@@ -360,9 +360,34 @@ def test_a_missing_file_does_not_keep_the_others_from_being_printed(run: Run, tm
     assert "baseOffset: 0" in done.out
 
 
-def test_files_of_an_unknown_kind_are_ignored_aloud(run: Run, tmp_path: Path) -> None:
-    path = tmp_path / "notes.txt"
-    path.write_text("hello")
+def test_what_is_no_file_of_a_log_directory_is_an_error(run: Run, tmp_path: Path) -> None:
+    good = write_log(tmp_path, batch())
+    notes, directory = tmp_path / "README.md", tmp_path / "1.log"
+    notes.write_text("hello")
+    directory.mkdir()
+    for bad, why in ((notes, "not a file of a log directory"), (tmp_path, "not a file"), (directory, "Is a directory")):
+        for files in ([bad], [good, bad], [bad, good]):
+            done = run("dump-log", "--files", *files)
+            assert done.code == 1
+            assert f"{bad}: {why}" in done.err
+            assert ("baseOffset: 0" in done.out) == (good in files)
+
+
+def test_an_empty_log_is_no_error(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    path.touch()
+    assert run("dump-log", "--files", path).code == 0
+
+
+def test_an_index_without_its_log_is_an_error(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000000.index"
+    path.write_bytes(bytes(7) + b"\1")
+    assert run("dump-log", "--files", path).code == 1
+
+
+def test_other_files_of_a_log_directory_are_ignored_aloud(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "partition.metadata"
+    path.write_text("version: 0")
     done = run("dump-log", "--files", path)
     assert done.code == 0
     assert f"{path}: ignored" in done.err

@@ -9,12 +9,21 @@ import select
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.broker_process import BrokerProcess
 from tests.cli.conftest import Run, run_apart
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[str]:
+    """The address of a broker that no other test uses."""
+    with BrokerProcess(tmp_path) as broker:
+        yield f"{broker.host}:{broker.port}"
 
 
 def described(run: Run, broker: str, name: str, *flags: str) -> list[dict[str, Any]]:
@@ -187,3 +196,20 @@ def test_a_table_is_drawn_on_a_terminal(run: Run, broker: str) -> None:
     assert "replication factor 1" in text
     assert "retention.ms=11" in text
     assert [line.split()[0] for line in text.splitlines() if line.strip()[:1].isdigit()] == ["0", "1"]
+
+
+def test_a_pattern_takes_no_internal_topic_along(run: Run, own_broker: str) -> None:
+    run("topic", "-b", own_broker, "--create", "--topic", "__consumer_offsets", "--partitions", 1)
+    for action in (["--delete"], ["--alter", "--partitions", 2]):
+        for pattern in (".*", "__consumer_.*", ".*offsets"):
+            done = run("topic", "-b", own_broker, *action, "--topic", pattern)
+            assert done.code == 1
+            assert "internal topics are left out unless they are named exactly: __consumer_offsets" in done.err
+    run("topic", "-b", own_broker, "--create", "--topic", "orders")
+    done = run("topic", "-b", own_broker, "--delete", "--topic", ".*")
+    assert done.code == 0
+    assert "WARNING: internal topics are left out" in done.err
+    assert run("topic", "-b", own_broker, "--list").lines == ["__consumer_offsets"]
+    run("topic", "-b", own_broker, "--create", "--topic", "orders")
+    assert run("topic", "-b", own_broker, "--delete", "--topic", "orders,__consumer_offsets") == (0, "", "")
+    assert run("topic", "-b", own_broker, "--list").lines == []

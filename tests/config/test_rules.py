@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.config import Settings
 from kbroker.config.describe import describe_topic
-from kbroker.config.rules import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigRules, topic_warnings
+from kbroker.config.rules import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigRules, resource_warnings
 from tests.config.oracle import recorded, the_recorded_node
 from wire.errors import ErrorCode, KafkaError
 
@@ -142,9 +142,10 @@ def test_equal_topics_share_one_description_and_a_change_anywhere_makes_another(
 
 
 def test_a_topic_with_small_segments_and_keys_without_effect_is_warned_of() -> None:
-    lines = topic_warnings({"segment.bytes": "1000", "min.cleanable.dirty.ratio": "0.1", "retention.ms": "5"})
+    configs = {"segment.bytes": "1000", "min.cleanable.dirty.ratio": "0.1", "retention.ms": "5"}
+    lines = resource_warnings(TOPIC_RESOURCE, configs)
     assert len(lines) == 2
     assert lines[0].startswith("segment.bytes=1000 below Kafka's minimum")
-    assert topic_warnings({"cleanup.policy": "compact"}) == [
+    assert resource_warnings(TOPIC_RESOURCE, {"cleanup.policy": "compact"}) == [
         "cleanup.policy=compact keeps every record: compaction is not implemented yet"
     ]

@@ -6,7 +6,13 @@ from kbroker.testing.broker import Client, memory_broker
 from tests.handlers.asking import BROKER, BROKER_LOGGER, TOPIC, alter_configs, batch, create_topic, produce
 from wire.errors import ErrorCode
 from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 
+CLIENT_METRICS, GROUP = 16, 32
 DEFAULT, STATIC, TOPIC_SOURCE, DYNAMIC_DEFAULT, DYNAMIC_BROKER = 5, 4, 1, 3, 2
 
 
@@ -98,3 +104,37 @@ async def test_a_broker_id_of_thousands_of_digits_is_no_id(kind: int, client: Cl
     answer = await client.ask(DescribeConfigsRequest(resources=[resource]))
     assert answer.results[0].error_code == ErrorCode.INVALID_REQUEST
     assert await alter(client, kind, name, "max.connections", "5") == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("resource", "value", "why"),
+    [
+        ((GROUP, "consumer.session.timeout.ms"), 50_000, "Groups of the consumer, share and streams protocols"),
+        ((GROUP, "share.isolation.level"), "read_committed", "Groups of the consumer, share and streams protocols"),
+        ((CLIENT_METRICS, "interval.ms"), 1000, "Clients' metrics are not collected"),
+        ((CLIENT_METRICS, "metrics"), "org.apache.kafka", "Clients' metrics are not collected"),
+    ],
+)
+async def test_settings_of_groups_and_subscriptions_are_kept_and_said_to_have_no_effect(
+    resource: tuple[int, str], value: object, why: str, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    kind, key = resource
+    assert await alter_configs(client, kind, "mine", {key: value}) == (0, None)
+    lines = [line.getMessage() for line in caplog.records if "without effect" in line.getMessage()]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"{key}={value} without effect: {why}")
+    assert (await describe(client, kind, "mine", key))[0] == str(value)
+    assert await alter_configs(client, kind, "mine", {key: None}) == (0, None)
+    assert len([line for line in caplog.records if "without effect" in line.getMessage()]) == 1
+
+
+async def test_a_list_of_a_subscription_is_appended_to(client: Client) -> None:
+    await alter_configs(client, CLIENT_METRICS, "mine", {"metrics": "a"})
+    appended = AlterConfigsResource(
+        resource_type=CLIENT_METRICS,
+        resource_name="mine",
+        configs=[AlterableConfig(name="metrics", config_operation=2, value="b")],
+    )
+    answer = await client.ask(IncrementalAlterConfigsRequest(resources=[appended], validate_only=False))
+    assert answer.responses[0].error_code == 0
+    assert (await describe(client, CLIENT_METRICS, "mine", "metrics"))[0] == "a,b"

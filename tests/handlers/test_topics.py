@@ -151,3 +151,20 @@ async def test_partitions_are_added(client: Client, version: int) -> None:
     )
     assert answer.results[0].error_code == 0
     assert [(await produce(client, "t", batch(b"v"), partition=index)).error_code for index in range(4)] == [0, 0, 0, 3]
+
+
+async def test_each_deleted_topic_is_a_line_of_the_log_with_the_client(
+    broker: MemoryBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "kbroker")
+    client = await broker.connect(client_id="a tool")
+    names = ["t", "u"]
+    for name in names:
+        await create_topic(client, name)
+    topics = [DeleteTopicState(name=name, topic_id=ZERO_UUID) for name in [*names, "missing"]]
+    await client.ask(DeleteTopicsRequest(topics=topics, topic_names=[], timeout_ms=1000))
+    lines = [line for line in caplog.records if line.getMessage() == "topic deleted"]
+    fields = [vars(line)["kbroker_fields"] for line in lines]
+    assert [(each["topic"], each["client_id"], bool(each["peer"])) for each in fields] == [
+        (name, "a tool", True) for name in names
+    ]
