@@ -38,6 +38,7 @@ Source: LogValidator, UnifiedLog.analyzeAndValidateRecords and ProduceRequest.va
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final, NamedTuple
 
 from kbroker.storage.log_config import LogConfig
@@ -64,7 +65,8 @@ from wire.record_batch import (
 )
 from wire.record_walk import RecordWalk, shallow_records, walk_pieces
 
-MAX_RECORD_ERRORS: Final = 1000
+MAX_RECORD_ERRORS: Final = 100
+MAX_RECORDS_SEARCHED: Final = 1 << 16  # one by one, for those that are to blame
 ZSTD_SINCE_VERSION: Final = 7
 CHEAP_RECORDS: Final = 8192
 CHEAP_PLAIN_BYTES: Final = 28 << 10  # cannot hold more records than CHEAP_RECORDS: the smallest takes 7 bytes
@@ -88,7 +90,8 @@ class RecordsRefused(KafkaError):
     """The batch is well-formed, but some of its records may not be in this topic. Its message is meant for the
     producer.
 
-    `record_errors` holds the first MAX_RECORD_ERRORS of them (Kafka: all).
+    `record_errors` holds the first MAX_RECORD_ERRORS of those among the first MAX_RECORDS_SEARCHED records, perhaps
+    none (Kafka: all). A producer fails the whole batch whatever they say.
     """
 
     def __init__(self, code: ErrorCode, message: str, record_errors: list[RecordError]) -> None:
@@ -248,17 +251,31 @@ def _check_records(
     else:
         times_wrong = not config.is_log_append_time and not earliest <= low <= high <= newest
     if keys_missing or times_wrong:
-        errors = _record_errors(batch, config, earliest, newest, where, max_bytes=max_bytes)
-        _raise_record_errors(errors)
+        # Records without a timestamp are in range, and may be all that lie below it.
+        is_certain = keys_missing or batch.is_log_append_time or high > newest or low != NO_TIMESTAMP
+        errors = _record_errors(
+            batch, config, earliest, newest, where, max_bytes=max_bytes, searches_all=not is_certain
+        )
+        found = list(islice(errors, MAX_RECORD_ERRORS))
+        if found or is_certain:
+            raise _refusal(found, times_wrong=times_wrong)
     return max(high, NO_TIMESTAMP)
 
 
 def _record_errors(
-    batch: RecordBatch, config: LogConfig, earliest: int, newest: int, where: str, *, max_bytes: int
+    batch: RecordBatch,
+    config: LogConfig,
+    earliest: int,
+    newest: int,
+    where: str,
+    *,
+    max_bytes: int,
+    searches_all: bool,
 ) -> Iterator[tuple[ErrorCode, RecordError]]:
     """What is wrong with single records, in order, in Kafka's words."""
     pieces = decompress_pieces(batch.codec, batch.payload, max_bytes=max_bytes)
-    for index, (delta, has_key) in enumerate(shallow_records(pieces, batch.record_count)):
+    count = batch.record_count if searches_all else min(batch.record_count, MAX_RECORDS_SEARCHED)
+    for index, (delta, has_key) in enumerate(islice(shallow_records(pieces, batch.record_count), count)):
         timestamp = batch.max_timestamp if batch.is_log_append_time else batch.base_timestamp + delta
         if config.is_compacting and not has_key:
             message = f"Compacted topic cannot accept message without key{where}"
@@ -277,26 +294,21 @@ def _record_errors(
             yield ErrorCode.INVALID_TIMESTAMP, RecordError(index, message)
 
 
-def _raise_record_errors(errors: Iterator[tuple[ErrorCode, RecordError]]) -> None:
-    found: list[RecordError] = []
-    count = 0
-    code = ErrorCode.INVALID_RECORD
-    for error_code, error in errors:
-        count += 1
-        if error_code is ErrorCode.INVALID_TIMESTAMP:
-            code = error_code
-        if count <= MAX_RECORD_ERRORS:
-            found.append(error)
-    if code is ErrorCode.INVALID_TIMESTAMP:
-        raise RecordsRefused(code, "One or more records have been rejected due to invalid timestamp", found)
-    if found:
-        shown = ", ".join(f"RecordError(batchIndex={e.batch_index}, message='{e.message}')" for e in found[:3])
-        raise RecordsRefused(
-            code,
-            f"One or more records have been rejected due to {count} record errors in total, "
-            f"and only showing the first three errors at most: [{shown}]",
-            found,
-        )
+def _refusal(errors: list[tuple[ErrorCode, RecordError]], *, times_wrong: bool) -> RecordsRefused:
+    """One refusal of all records; `errors` may be empty if those to blame come late in the batch."""
+    found = [error for _, error in errors]
+    codes = {code for code, _ in errors}
+    if ErrorCode.INVALID_TIMESTAMP in codes or (times_wrong and not codes):
+        message = "One or more records have been rejected due to invalid timestamp"
+        return RecordsRefused(ErrorCode.INVALID_TIMESTAMP, message, found)
+    shown = ", ".join(f"RecordError(batchIndex={e.batch_index}, message='{e.message}')" for e in found[:3])
+    at_least = "at least " if not 0 < len(found) < MAX_RECORD_ERRORS else ""
+    return RecordsRefused(
+        ErrorCode.INVALID_RECORD,
+        f"One or more records have been rejected due to {at_least}{max(len(found), 1)} record errors in total, "
+        f"and only showing the first three errors at most: [{shown}]",
+        found,
+    )
 
 
 def _target_codec(config: LogConfig, source: Codec) -> Codec:

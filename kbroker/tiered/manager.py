@@ -392,7 +392,7 @@ class RemoteLogManager:
         finally:
             partition.remote = None
             for number in (0, 1):
-                self.outage.ended((partition.key, number))
+                self.outage.forget((partition.key, number))
             self.retired.add(running.held.remote.counters)
             del self._held[partition.key]
             running.ended.set()

@@ -38,8 +38,12 @@ class Outage:
         self._waiting.add(who)
 
     def ended(self, who: Hashable) -> None:
-        """It did, or `who` wants nothing any more."""
+        """The store answered `who`."""
         if who in self._waiting:
             self._waiting.discard(who)
             if not self._waiting:
                 events.warning("the tier answers again", after_ms=self._now_ms() - self._began_ms)
+
+    def forget(self, who: Hashable) -> None:
+        """`who` wants nothing any more, which says nothing about the store."""
+        self._waiting.discard(who)

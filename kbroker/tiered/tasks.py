@@ -124,7 +124,7 @@ class PartitionTasks:
         who = partition.key, number
         if isinstance(error, RetriableRemoteStorageError):
             outage.failed(who, topic=partition.topic, partition=partition.index, error=told)
-        else:
+        elif isinstance(error, RemoteStorageError):
             outage.ended(who)
         if told == self._errors[number]:
             return
@@ -247,7 +247,7 @@ async def delete_partition(manager: RemoteLogManager, gone: TopicIdPartition) ->
         except (RemoteStorageError, KafkaError) as error:
             if isinstance(error, RetriableRemoteStorageError):
                 manager.outage.failed(gone, topic=gone.topic, partition=gone.partition, error=error)
-            else:
+            elif isinstance(error, RemoteStorageError):
                 manager.outage.ended(gone)
             if str(error) != told:
                 told = str(error)

@@ -16,6 +16,7 @@ from kbroker.storage.log_config import LogConfig
 from kbroker.storage.validation import (
     CHEAP_RECORDS,
     MAX_RECORD_ERRORS,
+    MAX_RECORDS_SEARCHED,
     ProducedBatch,
     RecordsRefused,
     is_cheap,
@@ -277,7 +278,29 @@ def test_record_errors_are_bounded() -> None:
     error = refusal(build_batch([Record(timestamp=NOW)] * (MAX_RECORD_ERRORS + 500)), COMPACTED)
     assert isinstance(error, RecordsRefused)
     assert len(error.record_errors) == MAX_RECORD_ERRORS
-    assert f"due to {MAX_RECORD_ERRORS + 500} record errors" in error.message
+    assert f"due to at least {MAX_RECORD_ERRORS} record errors" in error.message
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_refusal_searches_a_bounded_number_of_records(codec: Codec) -> None:
+    good, late, keyless = (
+        Record(timestamp=NOW, key=b"k"), Record(timestamp=NOW + 2 * HOUR, key=b"k"), Record(timestamp=NOW)
+    )  # fmt: skip
+    for wrong, config, code in ((late, CONFIG, "INVALID_TIMESTAMP"), (keyless, COMPACTED, "INVALID_RECORD")):
+        for before, expected in ((MAX_RECORDS_SEARCHED - 1, [MAX_RECORDS_SEARCHED - 1]), (MAX_RECORDS_SEARCHED, [])):
+            error = refusal(build_batch([good] * before + [wrong], codec=codec), config)
+            assert isinstance(error, RecordsRefused)
+            assert error.code is ErrorCode[code]
+            assert [each.batch_index for each in error.record_errors] == expected
+
+
+def test_records_without_a_timestamp_hide_no_wrong_one() -> None:
+    config = replace(CONFIG, message_timestamp_before_max_ms=HOUR)
+    records = [Record(timestamp=NOW), *[Record(timestamp=-1)] * MAX_RECORDS_SEARCHED]
+    assert check(build_batch(records), config).max_timestamp == NOW
+    error = refusal(build_batch([*records, Record(timestamp=5)]), config)
+    assert isinstance(error, RecordsRefused)
+    assert [each.batch_index for each in error.record_errors] == [len(records)]
 
 
 @pytest.mark.parametrize("codec", list(Codec))

@@ -289,6 +289,23 @@ async def test_m1_an_outage_of_the_store_is_a_warning_once_however_many_partitio
         ], "and its end"
 
 
+@pytest.mark.parametrize("end", ["stop", "deletion"])
+async def test_an_outage_ends_by_an_answer_of_the_store_alone(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, end: str
+) -> None:
+    site = Site()
+    orders = site.add()
+    site.append(orders, 9)
+    site.storage.down = RetriableRemoteStorageError("connection refused")
+    async with site.at_work():
+        await site.rounds(5)
+        assert site.manager.outage.is_on
+        if end == "deletion":
+            site.delete_topic(orders)
+            await site.changed()
+    assert "the tier answers again" not in caplog.text
+
+
 async def test_a_plug_in_that_raises_anything_fails_and_harms_nobody_else(autojump_clock: MockClock) -> None:
     site = Site()
     orders, others = site.add(), site.add("others")
