@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
 from kbroker.cli._verify_partition import Extent, PartitionCheck, log_bytes
 from kbroker.cli._verify_report import Report
@@ -45,6 +46,7 @@ from kbroker.storage.segment import LOG_SUFFIX
 from kbroker.storage.verifying import Progress
 from kbroker.tiered import local, registry
 from wire.errors import Malformed
+from wire.stored.metadata import RemoveTopicRecord
 from wire.types import uuid_to_text
 
 CHECKPOINTS: Final = (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT)
@@ -74,6 +76,7 @@ class DirectoryCheck:
         self._report = report
         self._names = disk.list(path)
         self._is_clean = CLEAN_SHUTDOWN in self._names
+        self._removed: set[UUID] = set()  # topics whose deletion is in the metadata log
         self.counts = Counts()
 
     def total_bytes(self) -> int:
@@ -112,7 +115,7 @@ class DirectoryCheck:
         for key, path in sorted(paths.items()):
             extents[key] = self._check_partition(key, path, image, offsets, progress)
         if image is not None and identity is not None:
-            self._compare(image, identity, paths, extents)
+            self._compare(image, identity, paths, extents, offsets[RECOVERY_POINT_CHECKPOINT])
         for name in CHECKPOINTS:
             self._check_offsets(name, offsets[name], extents)
 
@@ -207,6 +210,8 @@ class DirectoryCheck:
             for batch in replay:
                 for record in records.batch_records(batch):
                     builder.replay(record)
+                    if isinstance(record, RemoveTopicRecord):
+                        self._removed.add(record.topic_id)
         except (UnusableMetadata, Malformed) as error:
             if self._report.count == before:
                 self._report.add(path, str(error))
@@ -291,6 +296,7 @@ class DirectoryCheck:
         identity: DirectoryIdentity,
         paths: dict[TopicPartition, str],
         extents: dict[TopicPartition, Extent],
+        recovery_points: dict[TopicPartition, int],
     ) -> None:
         """Compare which partitions are here with which ought to be."""
         wanted = {
@@ -301,10 +307,15 @@ class DirectoryCheck:
         }
         for key in sorted(wanted.keys() - paths.keys()):
             path = f"{self._path}/{key[0]}-{key[1]}"
+            if not self._is_clean and key not in recovery_points:
+                self._report.hint(path, "is not here yet: the broker was killed, and its next start makes it")
+                continue
             self._report.add(path, "is missing: by the metadata this node has a replica, which would begin anew, empty")
         for key, path in sorted(paths.items()):
             topic: TopicImage | None = wanted.get(key)
-            if topic is None:
+            if topic is None and not self._is_clean and extents[key].topic_id in self._removed:
+                self._report.hint(path, "is of a topic that was deleted; the next start deletes it too")
+            elif topic is None:
                 self._report.add(path, "is of no partition that the metadata has on this node")
             elif extents[key].topic_id not in (None, topic.id):
                 found = uuid_to_text(extents[key].topic_id or topic.id)

@@ -13,6 +13,7 @@ from kbroker.runtime.ports import Disk
 from kbroker.storage.checkpoint import read_file
 from kbroker.storage.identity import PARTITION_METADATA, parse_partition_metadata
 from kbroker.storage.leader_epoch import LeaderEpochs, format_epochs, parse_epochs
+from kbroker.storage.leftovers import retired_through
 from kbroker.storage.loader import EPOCH_CHECKPOINT, offset_of
 from kbroker.storage.producer_state import parse_snapshot
 from kbroker.storage.segment import INDEX_SUFFIXES, LOG_SUFFIX, SNAPSHOT_SUFFIX, file_name
@@ -48,14 +49,18 @@ class PartitionCheck:
 
     def check(self, *, is_compacted: bool, log_start: int, recovery_point: int | None) -> Extent:
         """Check everything. `recovery_point` is None where the broker stopped properly. OSError."""
-        self._check_names()
+        is_clean = recovery_point is None
+        # While it was made, the broker was killed, or this is all that is left: the checkpoint tells which.
+        is_unfinished = recovery_point == 0
+        through = retired_through(self._names)
+        self._check_names(is_clean=is_clean)
         names = frozenset(self._names)
-        bases = [base for name in self._names if (base := offset_of(name, LOG_SUFFIX)) is not None]
+        bases = [base for name in self._names if (base := offset_of(name, LOG_SUFFIX)) is not None and base > through]
         start = max(log_start, bases[0]) if bases else log_start
         expected = Expected(is_compacted, start, self._epochs(), recovery_point)
         reach = Reach(bases[0] if bases else 0)
         if not bases:
-            self._report.add(self._path, "there is no segment")
+            self._tell(self._path, "there is no segment", is_repaired=is_unfinished)
         for base in bases:
             self._check_beginning(base, reach, expected)
             SegmentCheck(
@@ -67,11 +72,18 @@ class PartitionCheck:
                 report=self._report,
                 progress=self._progress,
             ).check(names, reach)
-        self._check_snapshots(reach.next_offset, is_clean=recovery_point is None)
+        self._check_snapshots(reach.next_offset, is_clean=is_clean)
         self._check_epochs(expected, reach)
-        return Extent(bases[0] if bases else 0, reach.next_offset, self._topic_id())
+        return Extent(bases[0] if bases else 0, reach.next_offset, self._topic_id(is_unfinished=is_unfinished))
 
-    def _check_names(self) -> None:
+    def _tell(self, path: str, text: str, *, is_repaired: bool) -> None:
+        """Tell of a finding, or of what the next start repairs because the broker was killed."""
+        if is_repaired:
+            self._report.hint(path, f"{text}; the broker did not stop properly, and its next start repairs this")
+        else:
+            self._report.add(path, text)
+
+    def _check_names(self, *, is_clean: bool) -> None:
         """Tell of what does not belong here."""
         logs = {name[:20] for name in self._names if offset_of(name, LOG_SUFFIX) is not None}
         for name in self._names:
@@ -82,7 +94,7 @@ class PartitionCheck:
                 )
             elif _SEGMENT_FILE.fullmatch(name):
                 if name.endswith(INDEX_SUFFIXES) and name[:20] not in logs:
-                    self._report.add(path, "there is no log that it is the index of")
+                    self._tell(path, "there is no log that it is the index of", is_repaired=not is_clean)
             elif name not in _KNOWN and name not in self._own_files:
                 self._report.add(path, "is no file of a broker's")
 
@@ -141,10 +153,10 @@ class PartitionCheck:
                 if latest >= offset:
                     self._report.add(path, f"producer {entry.producer_id} has a batch at {latest}, behind the snapshot")
 
-    def _topic_id(self) -> UUID | None:
+    def _topic_id(self, *, is_unfinished: bool) -> UUID | None:
         path = f"{self._path}/{PARTITION_METADATA}"
         if PARTITION_METADATA not in self._names:
-            self._report.add(path, "is missing")
+            self._tell(path, "is missing", is_repaired=is_unfinished)
             return None
         try:
             text = read_file(self._disk, path).decode()

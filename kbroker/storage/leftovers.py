@@ -43,6 +43,13 @@ def has_leftovers(names: Sequence[str]) -> bool:
     )
 
 
+def retired_through(names: Sequence[str]) -> int:
+    """The first offset of the last segment that an interrupted retention was deleting, all earlier ones included; -1
+    for none.
+    """
+    return max((int(name[:_OFFSET_DIGITS]) for name in names if name.endswith(THROUGH_SUFFIX)), default=-1)
+
+
 def finish_file_changes(files: FilePool, directory: str, names: Sequence[str], report: Report) -> None:
     """Finish or undo what was interrupted: .deleted and .cleaned files go, .swap files take their place."""
     disk = files.disk
@@ -51,7 +58,7 @@ def finish_file_changes(files: FilePool, directory: str, names: Sequence[str], r
         with suppress(FileNotFoundError):
             disk.unlink(f"{directory}/{name}")
 
-    through = max((int(name[:_OFFSET_DIGITS]) for name in names if name.endswith(THROUGH_SUFFIX)), default=-1)
+    through = retired_through(names)
     if through >= 0:
         for name in names:
             if name.endswith((*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)) and int(name[:_OFFSET_DIGITS]) <= through:
