@@ -26,6 +26,7 @@ import trio
 from kbroker import handlers
 from kbroker.broker import Broker
 from kbroker.broker.closing import close_logs
+from kbroker.broker.recovery import RecoveryProgress, load_partitions
 from kbroker.broker.tier import TierRefused, refuse_tiered_topics_without_system
 from kbroker.config import ConfigError, Settings
 from kbroker.config.catalogue import broker_setting
@@ -191,6 +192,7 @@ class Node:
         self.metrics = Metrics()
         self.broker: Broker | None = None
         self.server: Server | None = None
+        self.recovery = RecoveryProgress()
         self.is_serving = False
         self._stop = trio.Event()
         self._token: trio.lowlevel.TrioToken | None = None
@@ -287,7 +289,7 @@ class Node:
             env=env, directory=directory, broker_id=settings.node_id, settings=settings, image=controller.image
         )
         find_removed = partial(removed_topics, directory.path, disk=env.disk, report=log.warning)
-        await env.run_blocking(replicas.load, find_removed)
+        await load_partitions(env, replicas, find_removed, self.recovery)
         if directory.stray_count:
             log.warning(
                 "stray directories are kept; restore their metadata, or remove them", directories=directory.stray_count

@@ -226,6 +226,12 @@ class LogSettings:
         dynamic=CLUSTER_WIDE,
         doc="A record stamped further ahead than this is refused.",
     )
+    num_recovery_threads_per_data_dir: int = setting(
+        default=2,
+        at_least=1,
+        dynamic=CLUSTER_WIDE,
+        doc="Worker processes that recover logs after an unclean shutdown; one for each core unless this is set.",
+    )
     log_local_retention_ms: int = setting(
         default=-2,
         kind=Kind.LONG,
@@ -256,10 +262,6 @@ KNOWN: tuple[Setting, ...] = (
         log_cleaner_min_cleanable_ratio=Setting(0.5, at_least=0, at_most=1, dynamic=CLUSTER_WIDE),
         log_cleaner_min_compaction_lag_ms=Setting(0, kind=Kind.LONG, at_least=0, dynamic=CLUSTER_WIDE),
         log_cleaner_threads=Setting(1, at_least=0, dynamic=CLUSTER_WIDE),
-    ),
-    *harmless(
-        "Recovery reads one log after another; a bounded part of each has to be read.",
-        num_recovery_threads_per_data_dir=Setting(2, at_least=1, dynamic=CLUSTER_WIDE),
     ),
     *harmless(
         "There is one log directory, so nothing moves between directories.",

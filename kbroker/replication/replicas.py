@@ -26,6 +26,7 @@ from kbroker.config import Settings
 from kbroker.metadata.delta import Delta, PartitionChange
 from kbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image
 from kbroker.metadata.names import CLUSTER_METADATA_TOPIC, is_tierable
+from kbroker.metadata.parts import TopicImage
 from kbroker.replication.partition import Partition, Traffic
 from kbroker.runtime.log import logger
 from kbroker.runtime.net_ports import Env
@@ -63,18 +64,14 @@ class Replicas:
 
     # Start and end
 
-    def load(self, removed_topics: Callable[[], Container[UUID]]) -> None:
-        """Open every partition that the metadata places here, and put away the directories of all others. Blocking.
+    def put_away_unexpected(self, removed_topics: Callable[[], Container[UUID]]) -> dict[TopicPartition, LogConfig]:
+        """Put away the directories of all partitions but those that the metadata places here. Blocking.
 
+        What is to be opened next, with its settings: by `open_expected`, whose logs somebody may recover before.
         `removed_topics` gives the topics that the metadata log says were removed. It is called only if needed.
         Errors  OSError, KAFKA_STORAGE_ERROR
         """
-        expected = {
-            (topic.name, index): topic
-            for topic in self._image.topics_by_id.values()
-            for index, partition in topic.partitions.items()
-            if self.broker_id in partition.replicas
-        }
+        expected = self._expected()
         unexpected: list[tuple[TopicPartition, UUID | None]] = []
         for key in self.directory.stored_partitions():
             wanted = expected.get(key)
@@ -90,6 +87,11 @@ class Replicas:
         except KafkaError as error:
             log.error("cannot make partitions", partitions=len(missing), error=error.message)
             self.failed = {key: expected.pop(key).id for key in missing}
+        return {key: self._log_config(key[0], self._image) for key in expected}
+
+    def open_expected(self) -> None:
+        """Open every partition that the metadata places here, unless it has failed. Blocking."""
+        expected = {key: topic for key, topic in self._expected().items() if key not in self.failed}
         opened = self._open_all([(name, index, topic.id) for (name, index), topic in expected.items()], self._image)
         for partition in opened:
             self.partitions[partition.key] = partition
@@ -203,6 +205,15 @@ class Replicas:
         self.directory.write_high_watermarks(self.high_watermarks())
 
     # Pieces
+
+    def _expected(self) -> dict[TopicPartition, TopicImage]:
+        """The partitions that the metadata places here."""
+        return {
+            (topic.name, index): topic
+            for topic in self._image.topics_by_id.values()
+            for index, partition in topic.partitions.items()
+            if self.broker_id in partition.replicas
+        }
 
     def _put_away(self, unexpected: list[tuple[TopicPartition, UUID | None]], removed: Container[UUID]) -> None:
         """Delete what belongs to removed topics; the rest becomes strays."""

@@ -4,12 +4,12 @@ A thread that looks at each batch of a gigabyte in Python holds the interpreter'
 produces meanwhile waits for it again and again. So such functions are called in another process, at a lower priority,
 by a thread that waits for the answer without the lock. `kbroker.runtime.working` is what runs there.
 
-    processes   started when there is something to do, by `exec` and not by a fork of this one; at most two; ended when
-                there was nothing to do for a while, by `end_idle`
+    processes   started when there is something to do, by `exec` and not by a fork of this one; at most `limit`; ended
+                when there was nothing to do for a while, by `end_idle`
     errors      of the function are raised here as they were there
     a failure   of the process (killed, out of memory, an answer that is none) is nobody's error: it is ended, and the
-                function is called here, unless it must not be begun twice: then EAGAIN says that nobody knows. After
-                three failures in a row no process is started any more
+                function is called by another process, `tries` times in all, and then here; unless it must not be begun
+                twice: then EAGAIN says that nobody knows. After three failures in a row no process is started any more
     its end     a process ends with the pipe to it, so at the latest with this process, however that ends
 
 Source  measured: see docs/benchmarks.md, Produce while 1 GB moves to the directory tier
@@ -29,7 +29,7 @@ from typing import Final, Protocol, TypeVar, TypeVarTuple, cast
 from kbroker.runtime import working
 from kbroker.runtime.disk import RealDisk
 from kbroker.runtime.ports import Disk
-from kbroker.runtime.working import BrokenFrame, framed, read_frame, write
+from kbroker.runtime.working import NICENESS, BrokenFrame, framed, read_frame, write
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
@@ -65,11 +65,11 @@ class WorkerFailed(Exception):
 class Worker:
     """One process, for one caller at a time. Errors: OSError if it cannot be started."""
 
-    def __init__(self) -> None:
+    def __init__(self, niceness: int = NICENESS) -> None:
         # With the paths of this process it finds what was found here, from wherever this one was started.
         paths = [path or os.getcwd() for path in sys.path]
         self._process = subprocess.Popen(  # noqa: S603  (this interpreter, with a file of this package)
-            [sys.executable, "-P", working.__file__],
+            [sys.executable, "-P", working.__file__, str(niceness)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -137,8 +137,18 @@ class Workers:
     Bound  at most `limit` work at once; who asks for more waits
     """
 
-    def __init__(self, *, report: Callable[[str], None], limit: int = MAX_PROCESSES) -> None:
+    def __init__(
+        self,
+        *,
+        report: Callable[[str], None],
+        limit: int = MAX_PROCESSES,
+        tries: int = 1,
+        niceness: int = NICENESS,
+    ) -> None:
+        self.limit = limit
         self._report = report
+        self._tries = tries
+        self._niceness = niceness
         self._turns = threading.BoundedSemaphore(limit)
         self._guard = threading.Lock()
         self._idle: list[Worker] = []
@@ -155,8 +165,10 @@ class Workers:
     def run(self, function: Callable[[*Arguments], Result], *arguments: *Arguments, may_repeat: bool = True) -> Result:
         """Call a function that has a name, with arguments and a result that can be pickled. See Runner."""
         with self._turns:
-            worker = self._take()
-            if worker is not None:
+            for _ in range(self._tries):
+                worker = self._take()
+                if worker is None:
+                    break
                 try:
                     return worker.call(function, *arguments)
                 except WorkerFailed as failure:
@@ -195,7 +207,7 @@ class Workers:
                 self._busy.add(worker)
                 return worker
         try:
-            worker = Worker()
+            worker = Worker(self._niceness)
         except (OSError, ValueError) as error:
             self._note_failure(error)
             return None
@@ -224,6 +236,20 @@ class Workers:
             self._report("no worker is started any more: what they are for is done in this process from now on")
 
 
-def workers_for(disk: Disk, *, report: Callable[[str], None]) -> Workers | None:
+def workers_for(
+    disk: Disk,
+    *,
+    report: Callable[[str], None],
+    limit: int = MAX_PROCESSES,
+    tries: int = 1,
+    niceness: int = NICENESS,
+) -> Workers | None:
     """Workers for files on this disk; None where it is one that other processes do not see."""
-    return Workers(report=report) if type(disk) is RealDisk else None
+    if type(disk) is not RealDisk:
+        return None
+    return Workers(report=report, limit=limit, tries=tries, niceness=niceness)
+
+
+def cores() -> int:
+    """How many processor cores this process may use."""
+    return len(os.sched_getaffinity(0))

@@ -19,6 +19,7 @@ import os
 import pickle
 import select
 import signal
+import sys
 import zlib
 from contextlib import suppress
 from struct import Struct
@@ -28,7 +29,7 @@ FRAME: Final = Struct(">4sII")  # magic, length and CRC-32 of what follows
 MAGIC: Final = b"kbw1"
 MAX_FRAME_BYTES: Final = 64 << 20
 NICENESS: Final = 10
-"""What a worker does may take longer while others have something to do."""
+"""What a worker does may take longer while others have something to do, unless its argument is another niceness."""
 
 
 class BrokenFrame(Exception):
@@ -108,7 +109,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     with suppress(OSError):
-        os.nice(NICENESS)
+        os.nice(int(sys.argv[1]) if len(sys.argv) > 1 else NICENESS)
     replies = os.dup(1)
     os.dup2(2, 1)  # what a function prints is no reply
     _thread.start_new_thread(_end_with, (0,))

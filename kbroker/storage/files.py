@@ -58,6 +58,9 @@ class FilePool:
     def __len__(self) -> int:
         return len(self._files)
 
+    def __reduce__(self) -> tuple[type[FilePool], tuple[Disk, int]]:
+        return FilePool, (self.disk, self._limit)  # in another process no file of this one is open
+
     def open(self, path: str, *, create: bool = False) -> OpenFile:
         """The file of that path, opened if it is not open yet; `create` makes a missing one."""
         found = self._files.get(path)

@@ -18,6 +18,7 @@ Source  OffsetIndex and TimeIndex of Apache Kafka 4.3.1
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
@@ -53,9 +54,16 @@ class Index:
         self._written = written
         self._tail = bytearray()
 
+    def __reduce__(self) -> tuple[Callable[..., Index], tuple[FilePool, str, str, int, bytes]]:
+        return _restored, (self._files, self._path, self._entry.format, self._written, self.gathered())
+
     @property
     def path(self) -> str:
         return self._path
+
+    def use(self, files: FilePool) -> None:
+        """Open files by another pool from now on."""
+        self._files = files
 
     @property
     def entries(self) -> int:
@@ -68,6 +76,10 @@ class Index:
     def gathered(self) -> bytes:
         """The entries that are not written to the file yet, as they will be there."""
         return bytes(self._tail)
+
+    def gather(self, entries: bytes) -> None:
+        """Take entries as `gathered` gives them."""
+        self._tail += entries
 
     def append(self, key: int, value: int) -> None:
         self._tail += self._entry.pack(key, value)
@@ -263,3 +275,10 @@ class Index:
                     high = middle
             count = low
         return count
+
+
+def _restored(files: FilePool, path: str, entry_format: str, written: int, tail: bytes) -> Index:
+    """An index that came from another process: a Struct does not travel."""
+    index = Index(files, path, Struct(entry_format), written=written)
+    index.gather(tail)
+    return index

@@ -44,6 +44,7 @@ from kbroker.storage.log_view import LogView
 from kbroker.storage.plans import UNKNOWN_SPACE, AppendPlan, DirectoryState, FlushPlan
 from kbroker.storage.producer_state import ProducerState, read_marker
 from kbroker.storage.reading import TAIL_BATCHES
+from kbroker.storage.recovering import RecoveredLog
 from kbroker.storage.retention import RetentionPlan
 from kbroker.storage.segment import MAX_RELATIVE_OFFSET, Segment
 from kbroker.storage.segments import SegmentList
@@ -139,8 +140,10 @@ class Log(LogView):
         state: DirectoryState | None = None,
         jitter_ms: Callable[[int], int] = no_jitter,
         report: Callable[[str], None] = ignore,
+        recovered: RecoveredLog | None = None,
     ) -> Log:
-        """Open the log in a directory that exists, empty or not; repair it first unless the last stop was clean.
+        """Open the log in a directory that exists, empty or not; repair it first unless the last stop was clean, or it
+        is `recovered` already.
 
         `log_start_offset` is what was written down of it, None for nothing.
         `jitter_ms(bound)` draws a number in [0, bound); `report` is told of each repair, in one sentence.
@@ -149,16 +152,19 @@ class Log(LogView):
         files = FilePool(disk) if files is None else files
         state = DirectoryState() if state is None else state
         try:
-            loaded = loader.load(
-                directory,
-                files=files,
-                config=config,
-                clean_shutdown=clean_shutdown,
-                recovery_point=recovery_point,
-                log_start_offset=log_start_offset or 0,
-                timestamp_ms=timestamp_ms,
-                report=report,
-            )
+            if recovered is not None:
+                loaded = recovered.take(files, report)
+            else:
+                loaded = loader.load(
+                    directory,
+                    files=files,
+                    config=config,
+                    clean_shutdown=clean_shutdown,
+                    recovery_point=recovery_point,
+                    log_start_offset=log_start_offset or 0,
+                    timestamp_ms=timestamp_ms,
+                    report=report,
+                )
         except OSError as error:
             state.note(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot load {directory}: {error}") from error

@@ -68,6 +68,7 @@ from kbroker.storage.identity import (
 from kbroker.storage.log import Log, ignore, no_jitter
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.plans import DirectoryState
+from kbroker.storage.recovering import RecoveredLog
 from kbroker.storage.reserve import SpaceReserve
 from wire.errors import ErrorCode, KafkaError
 from wire.types import uuid_to_text
@@ -109,6 +110,7 @@ class LogDirectory:
         self.recovery_points: dict[TopicPartition, int] = {}
         self.log_starts: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
+        self.recovered: dict[TopicPartition, RecoveredLog] = {}
         self._doomed = Doomed()
         self._has_unsynced_names = False
         self._written: dict[str, dict[TopicPartition, int]] = {}  # what each checkpoint on the disk says
@@ -338,6 +340,7 @@ class LogDirectory:
             state=self.state,
             jitter_ms=self._jitter_ms,
             report=self._report,
+            recovered=self.recovered.pop(key, None),
         )
         if not is_new and self.was_clean:
             # After any other stop it may be that what was read is not durable.

@@ -142,6 +142,13 @@ class Segment:
     def open(self) -> OpenFile:
         return self.files.open(self.log_path)
 
+    def use(self, files: FilePool) -> None:
+        """Open files by another pool from now on."""
+        self.files = files
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.use(files)
+
     @property
     def offset_index(self) -> Index:
         index = self._offset_index

@@ -21,7 +21,8 @@ address, a name without a dot, a name in `kbroker.http.listener` or `advertised.
 
 - `/metrics` is for Prometheus, see below.
 - `/health` (also `/health/ready`) is 200 when clients can be sent here. It is 503 while the node starts or stops, after
-  its data directory failed, and while groups are read in; a JSON body says what is wrong.
+  its data directory failed, and while groups are read in; a JSON body says what is wrong. During recovery after an
+  unclean shutdown `recovery` in the body says how many logs and MiB there are, and how many are recovered.
 - `/health/live` is 200 when the node answers at all, also while it starts.
 - `/state` is JSON: each partition with its offsets, leader epoch and segments, and those of a tiered topic with what is
   in the tier, the last error, and what keeps each segment on the local disk; groups with members and lag; connections.

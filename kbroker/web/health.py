@@ -36,6 +36,8 @@ def ready(node: Observed) -> Reply:
         "node_id": node.settings.node_id,
         "version": __version__,
     }
+    if node.recovery.is_running:
+        body["recovery"] = node.recovery.fields()
     if node.broker is not None:
         body |= {"cluster_id": node.broker.cluster_id, "metadata_offset": node.broker.image.offset}
     return _reply(_UNAVAILABLE if wrong else _OK, body)
@@ -47,6 +49,11 @@ def problems(node: Observed) -> list[str]:
     found = []
     if node.is_stopping:
         found.append("the node is stopping")
+    elif (recovery := node.recovery).is_running:
+        found.append(
+            f"the node is recovering logs after an unclean shutdown: {recovery.recovered_logs} of {recovery.logs} logs "
+            f"are recovered, {recovery.recovered_bytes >> 20} of {recovery.size_bytes >> 20} MiB"
+        )
     elif broker is None:
         found.append("the node is starting: metadata and logs are being read")
     elif not node.is_serving:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from kbroker.broker import Broker
+from kbroker.broker.recovery import RecoveryProgress
 from kbroker.config import Settings
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env
@@ -32,6 +33,9 @@ class Observed(Protocol):
 
     @property
     def server(self) -> Server | None: ...
+
+    @property
+    def recovery(self) -> RecoveryProgress: ...
 
     @property
     def is_serving(self) -> bool: ...

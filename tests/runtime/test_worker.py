@@ -217,6 +217,23 @@ def test_an_answer_that_nobody_waited_for_is_not_given_to_the_next_who_asks(work
     assert len(workers.pids) == 1
 
 
+def test_another_worker_does_what_one_died_over(told: list[str], tmp_path: Path) -> None:
+    workers = Workers(report=told.append, tries=2)
+    try:
+        assert workers.run(jobs.die_once, str(tmp_path / "died")) in workers.pids
+    finally:
+        workers.close()
+    assert len(told) == 1
+
+
+def test_the_niceness_of_a_worker_can_be_chosen(told: list[str]) -> None:
+    workers = Workers(report=told.append, niceness=3)
+    try:
+        assert workers.run(os.nice, 0) == os.nice(0) + 3
+    finally:
+        workers.close()
+
+
 def test_what_must_not_be_begun_twice_is_not(workers: Workers) -> None:
     with pytest.raises(BlockingIOError, match="ended with -9"):
         workers.run(jobs.die, os.getpid(), may_repeat=False)

@@ -1,0 +1,115 @@
+"""Opening all partitions at the start, after an unclean shutdown with the help of worker processes.
+
+After a clean shutdown, or with little to recover, one thread opens the logs and no process is started. Otherwise the
+workers recover them first (`kbroker.storage.recovering`), the largest first, and opening them takes no reading. A job
+whose worker dies is given to another one; if that dies too, this process does the job. A signal ends this process at
+once, and the workers with it (`kbroker.runtime.working`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+import trio
+
+from kbroker.replication.replicas import Replicas
+from kbroker.runtime.log import logger
+from kbroker.runtime.net_ports import Env
+from kbroker.runtime.worker import Workers, cores, workers_for
+from kbroker.storage.checkpoint import TopicPartition
+from kbroker.storage.log_directory import LogDirectory
+from kbroker.storage.recovering import LogToRecover, find_logs_to_recover, jobs_of, recover_logs
+
+WORTH_WORKERS_BYTES: Final = 32 << 20
+"""Less is recovered here in the time in which a process starts."""
+THREADS_KEY: Final = "num.recovery.threads.per.data.dir"
+REPORT_INTERVAL_MS: Final = 5_000
+WORKER_TRIES: Final = 2
+
+log = logger(__name__)
+
+
+@dataclass(slots=True)
+class RecoveryProgress:
+    """How far the recovery after an unclean shutdown is. Units: bytes count what has to be read."""
+
+    logs: int = 0
+    size_bytes: int = 0
+    recovered_logs: int = 0
+    recovered_bytes: int = 0
+    is_running: bool = False
+
+    def fields(self) -> dict[str, int]:
+        return {
+            "recovered_logs": self.recovered_logs,
+            "logs": self.logs,
+            "recovered_mib": self.recovered_bytes >> 20,
+            "mib": self.size_bytes >> 20,
+        }
+
+
+async def load_partitions(
+    env: Env, replicas: Replicas, removed_topics: Callable[[], Container[UUID]], progress: RecoveryProgress
+) -> None:
+    """Open every partition that the metadata places here. Errors: OSError, KAFKA_STORAGE_ERROR."""
+    directory = replicas.directory
+    wanted = await env.run_blocking(replicas.put_away_unexpected, removed_topics)
+    find = partial(find_logs_to_recover, directory, wanted, timestamp_ms=env.timestamp_ms())
+    logs = await env.run_blocking(find)
+    if not logs:
+        await env.run_blocking(replicas.open_expected)
+        return
+    began_ms = env.now_ms()
+    progress.logs, progress.size_bytes = len(logs), sum(one.size for one in logs.values())
+    progress.is_running = True
+    log.info("recovering logs after an unclean shutdown", **progress.fields())
+    jobs = jobs_of(logs)
+    if sum(one.size for job in jobs for one in job.values()) >= WORTH_WORKERS_BYTES:
+        settings = replicas.settings
+        is_set = settings.layers.text(THREADS_KEY) is not None
+        limit = settings.log.num_recovery_threads_per_data_dir if is_set else cores()
+        workers = workers_for(env.disk, report=log.warning, limit=limit, tries=WORKER_TRIES, niceness=0)
+        if workers is not None:
+            try:
+                await _recover_in(workers, env, replicas.directory, jobs, progress)
+            finally:
+                workers.close()  # they end with their pipes, at once
+    await env.run_blocking(replicas.open_expected)
+    progress.is_running = False
+    log.info("logs are recovered", logs=len(logs), mib=progress.size_bytes >> 20, ms=env.now_ms() - began_ms)
+
+
+async def _recover_in(
+    workers: Workers,
+    env: Env,
+    directory: LogDirectory,
+    jobs: list[dict[TopicPartition, LogToRecover]],
+    progress: RecoveryProgress,
+) -> None:
+    waiting = deque(jobs)
+    threads = env.threads(workers.limit)  # each waits for a worker
+
+    async def work() -> None:
+        while waiting:
+            job = waiting.popleft()
+            found = await threads.run_blocking(workers.run, recover_logs, env.disk, list(job.values()))
+            directory.recovered.update(zip(job, found, strict=True))
+            progress.recovered_logs += len(job)
+            progress.recovered_bytes += sum(one.size for one in job.values())
+
+    async def report() -> None:
+        while True:
+            await env.sleep_ms(REPORT_INTERVAL_MS)
+            log.info("recovering logs", **progress.fields())
+
+    async with trio.open_nursery() as reporting:
+        reporting.start_soon(report)
+        async with trio.open_nursery() as nursery:
+            for _ in range(min(workers.limit, len(jobs))):
+                nursery.start_soon(work)
+        reporting.cancel_scope.cancel()

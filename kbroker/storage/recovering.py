@@ -1,0 +1,135 @@
+"""Recovering many logs, here or in worker processes.
+
+The recovery of a log is a function of a disk and of plain values (`recover_logs`), so that a process of its own can
+call it (`kbroker.runtime.worker`). It returns the loaded log itself, producers and epochs included, and
+`RecoveredLog.take` puts the files of this process in the place of the worker's. So a log that a worker has recovered is
+opened without reading it again, and is the same as one that was recovered here.
+
+A log with little behind its recovery point is recovered when it is opened: to send it to a worker takes longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kbroker.runtime.ports import Disk
+from kbroker.storage import loader
+from kbroker.storage.files import FilePool
+from kbroker.storage.log_config import LogConfig
+from kbroker.storage.segment import LOG_SUFFIX
+
+if TYPE_CHECKING:
+    from kbroker.storage.checkpoint import TopicPartition
+    from kbroker.storage.log_directory import LogDirectory
+
+LARGE_BYTES: Final = 512 << 10
+JOB_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LogToRecover:
+    """What recovery needs to know of one log, and what it has to read.
+
+    Units  size in bytes
+    """
+
+    directory: str
+    config: LogConfig
+    recovery_point: int
+    log_start_offset: int
+    timestamp_ms: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredLog:
+    """What came of one log: the log or its error, and what recovery reported."""
+
+    outcome: loader.LoadedLog | OSError
+    reports: tuple[str, ...]
+
+    def take(self, files: FilePool, report: loader.Report) -> loader.LoadedLog:
+        """The log, which uses `files` from now on. Errors: OSError."""
+        for message in self.reports:
+            report(message)
+        if isinstance(self.outcome, OSError):
+            raise self.outcome
+        for segment in self.outcome.segments:
+            segment.use(files)
+        return self.outcome
+
+
+def recover_logs(disk: Disk, logs: Sequence[LogToRecover]) -> list[RecoveredLog]:
+    """Recover one log after the other. An error of one does not keep the others from being recovered. Blocking."""
+    return [_recover(disk, log) for log in logs]
+
+
+def _recover(disk: Disk, log: LogToRecover) -> RecoveredLog:
+    reports: list[str] = []
+    files = FilePool(disk)
+    outcome: loader.LoadedLog | OSError
+    try:
+        outcome = loader.load(
+            log.directory,
+            files=files,
+            config=log.config,
+            clean_shutdown=False,
+            recovery_point=log.recovery_point,
+            log_start_offset=log.log_start_offset,
+            timestamp_ms=log.timestamp_ms,
+            report=reports.append,
+        )
+    except OSError as error:
+        outcome = error
+    finally:
+        files.close()
+    return RecoveredLog(outcome, tuple(reports))
+
+
+def find_logs_to_recover(
+    directory: LogDirectory, wanted: Mapping[TopicPartition, LogConfig], *, timestamp_ms: int
+) -> dict[TopicPartition, LogToRecover]:
+    """Which of the wanted logs have to be recovered. Blocking.
+
+    A log whose files cannot be looked at is left out: `LogDirectory.open_log` deals with it.
+    """
+    found: dict[TopicPartition, LogToRecover] = {}
+    if directory.was_clean:
+        return found
+    for key, config in wanted.items():
+        path, recovery_point = directory.log_path(*key), directory.recovery_points.get(key, 0)
+        with suppress(OSError):
+            size = _unflushed_bytes(directory.disk, path, recovery_point)
+            start = directory.log_starts.get(key, 0)
+            found[key] = LogToRecover(path, config, recovery_point, start, timestamp_ms, size)
+    return found
+
+
+def _unflushed_bytes(disk: Disk, path: str, recovery_point: int) -> int:
+    """The size of the segments that may hold anything behind the recovery point."""
+    size = 0
+    for name in reversed(disk.list(path)):
+        base_offset = loader.offset_of(name, LOG_SUFFIX)
+        if base_offset is not None:
+            size += disk.size(f"{path}/{name}")
+            if base_offset <= recovery_point:
+                break
+    return size
+
+
+def jobs_of(logs: Mapping[TopicPartition, LogToRecover]) -> list[dict[TopicPartition, LogToRecover]]:
+    """Jobs for workers, the largest logs first, so that the last jobs are short. Small logs are in none."""
+    jobs: list[dict[TopicPartition, LogToRecover]] = []
+    size = JOB_BYTES
+    for key in sorted(logs, key=lambda key: logs[key].size, reverse=True):
+        if logs[key].size < LARGE_BYTES:
+            break
+        if size >= JOB_BYTES:
+            jobs.append({})
+            size = 0
+        jobs[-1][key] = logs[key]
+        size += logs[key].size
+    return jobs

@@ -1,0 +1,133 @@
+"""Recovery in worker processes: it gives the same logs as recovery in this process."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kbroker.runtime.disk import RealDisk
+from kbroker.runtime.worker import Workers
+from kbroker.storage.log import Log
+from kbroker.storage.log_config import LogConfig
+from kbroker.storage.recovering import JOB_BYTES, LARGE_BYTES, LogToRecover, RecoveredLog, jobs_of, recover_logs
+from tests.runtime.jobs import DeadlyDisk
+from tests.storage.logs import batch, offsets, open_log
+from wire.errors import ErrorCode, KafkaError
+
+CONFIG = LogConfig(segment_bytes=4_000, index_interval_bytes=300)
+COUNT = 103
+
+
+@pytest.fixture
+def told() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def workers(told: list[str]) -> Iterator[Workers]:
+    made = Workers(report=told.append, tries=2, niceness=0)
+    yield made
+    made.close()
+    assert not made.pids
+
+
+@pytest.fixture
+def crashed(tmp_path: Path) -> Path:
+    """A log of several segments, leader epochs and batches of one producer, with a torn end."""
+    directory = tmp_path / "crashed"
+    directory.mkdir()
+    log = open_log(directory, config=CONFIG)
+    for number in range(COUNT):
+        sent = batch(timestamp=1_000 + number, producer_id=7, producer_epoch=0, base_sequence=number)
+        log.append(sent, leader_epoch=number // 40, timestamp_ms=0)
+    log.files.close()
+    with open(log.segments.active.log_path, "ab") as file:
+        file.write(b"torn" * 40)
+    return directory
+
+
+def job(directory: Path) -> LogToRecover:
+    return LogToRecover(str(directory), CONFIG, 0, 0, 5_000, 0)
+
+
+def opened(directory: Path, recovered: RecoveredLog | None = None) -> Log:
+    return open_log(directory, config=CONFIG, timestamp_ms=5_000, recovered=recovered)
+
+
+def check_equal(log: Log, plain: Log) -> None:
+    """Everything that a log knows is as in the one that was recovered here, and so are its files."""
+    assert offsets(log) == offsets(plain) == list(range(COUNT))
+    assert log.leader_epochs.entries == plain.leader_epochs.entries == [(0, 0), (1, 40), (2, 80)]
+    assert (log.log_start_offset, log.recovery_point) == (plain.log_start_offset, plain.recovery_point)
+    assert log.snapshots == plain.snapshots
+    ours, theirs = log.producers.producers[7], plain.producers.producers[7]
+    assert (ours.batches, ours.last_timestamp_ms) == (theirs.batches, theirs.last_timestamp_ms)
+    for segment, other in zip(log.segments, plain.segments, strict=True):
+        assert segment.offset_index.read_all() == other.offset_index.read_all()
+        assert segment.time_index.read_all() == other.time_index.read_all()
+        for name in ("base_offset", "size", "max_timestamp", "first_timestamp", "last_index_position"):
+            assert getattr(segment, name) == getattr(other, name)
+    assert files_in(Path(log.directory)) == files_in(Path(plain.directory))
+
+
+def files_in(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_a_worker_recovers_what_this_process_recovers(crashed: Path, workers: Workers, told: list[str]) -> None:
+    here = Path(shutil.copytree(crashed, crashed.parent / "here"))
+    (found,) = workers.run(recover_logs, RealDisk(), [job(crashed)])
+    log, plain = opened(crashed, found), opened(here)
+    check_equal(log, plain)
+    assert workers.pids
+    assert not told
+
+
+def test_a_log_that_a_worker_recovered_goes_on(crashed: Path, workers: Workers) -> None:
+    (found,) = workers.run(recover_logs, RealDisk(), [job(crashed)])
+    log = opened(crashed, found)
+    window = log.producers.producers[7].batches
+    for remembered in window:
+        again = batch(producer_id=7, producer_epoch=0, base_sequence=remembered.first_sequence)
+        plan = log.append(again, leader_epoch=2, timestamp_ms=0)
+        assert (plan.is_duplicate, plan.first_offset) == (True, remembered.first_offset)
+    log.append(batch(producer_id=7, producer_epoch=0, base_sequence=COUNT), leader_epoch=2, timestamp_ms=0)
+    log.close()
+    clean = open_log(crashed, config=CONFIG, clean_shutdown=True)
+    assert offsets(clean) == list(range(COUNT + 1))
+
+
+def test_a_worker_that_dies_in_a_recovery_changes_nothing(crashed: Path, workers: Workers, told: list[str]) -> None:
+    here = Path(shutil.copytree(crashed, crashed.parent / "here"))
+    (found,) = workers.run(recover_logs, DeadlyDisk("write"), [job(crashed)])
+    assert len(told) == 2, "two workers died over it, then this process did it"
+    check_equal(opened(crashed, found), opened(here))
+
+
+def test_a_log_that_cannot_be_recovered_is_the_only_one_that_fails(crashed: Path, workers: Workers) -> None:
+    broken = crashed.parent / "broken"
+    (broken / f"{0:020d}.log").mkdir(parents=True)
+    failed, found = workers.run(recover_logs, RealDisk(), [job(broken), job(crashed)])
+    with pytest.raises(KafkaError) as caught:
+        opened(broken, failed)
+    assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert offsets(opened(crashed, found)) == list(range(COUNT))
+
+
+def test_reports_of_a_worker_are_made_when_the_log_is_opened(crashed: Path, workers: Workers) -> None:
+    (found,) = workers.run(recover_logs, RealDisk(), [job(crashed)])
+    reports: list[str] = []
+    open_log(crashed, config=CONFIG, recovered=found, report=reports.append)
+    assert any("160 bytes behind offset 103" in report for report in reports)
+
+
+def test_large_logs_come_first_and_small_ones_share_jobs_or_have_none() -> None:
+    def log(size: int) -> LogToRecover:
+        return LogToRecover("", CONFIG, 0, 0, 0, size)
+
+    sizes = [LARGE_BYTES - 1, JOB_BYTES // 2, 3 * JOB_BYTES, JOB_BYTES // 2, LARGE_BYTES, 0]
+    logs = {("t", index): log(size) for index, size in enumerate(sizes)}
+    assert [[index for _, index in job] for job in jobs_of(logs)] == [[2], [1, 3], [4]]
