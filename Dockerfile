@@ -1,7 +1,7 @@
 # The image of the broker; see docs/image.md.
 #
-# BASE is any image with Python 3.11 or newer, its venv module, and bash. PIP_ARGUMENTS and a volume at /wheels let it be built
-# without a network.
+# BASE is any image with Python 3.11 or newer, its venv module, and bash. `docker/pin-base` pins it to a digest. PIP_ARGUMENTS and
+# a volume at /wheels let it be built without a network.
 ARG BASE=docker.io/library/python:3.13-slim-bookworm
 
 FROM ${BASE} AS build
@@ -29,12 +29,14 @@ COPY --from=build /opt/kbroker /opt/kbroker
 COPY docker/kafka /etc/kafka/docker
 COPY docker/kafka /etc/confluent/docker
 COPY docker/bin /usr/local/bin
-# Any user may run it (the data directory is open as /tmp is), and appuser does unless another one is named. Other people's
-# start scripts edit files in /etc/confluent/docker.
+# Any user may run it (the data directory is open as /tmp is), and appuser does unless another one is named. Only root may
+# change what the next start runs, whatever modes the files had where the image was built.
 RUN useradd --create-home --shell /bin/bash appuser \
     && mkdir -p /etc/kafka/secrets /var/lib/kafka/data /mnt/shared/config \
-    && chown -R appuser:root /etc/kafka /etc/confluent /var/lib/kafka /mnt/shared/config /home/appuser \
-    && chmod -R ug+rwX /etc/kafka /etc/confluent /var/lib/kafka /mnt/shared/config /home/appuser \
+    && chown -R appuser:root /etc/kafka/secrets /var/lib/kafka /mnt/shared/config /home/appuser \
+    && chmod -R ug+rwX /etc/kafka/secrets /var/lib/kafka /mnt/shared/config /home/appuser \
+    && chmod -R go-w /etc/kafka/docker /etc/confluent /usr/local/bin /opt/kbroker \
+    && chmod go-w /etc/kafka \
     && chmod 1777 /var/lib/kafka/data
 ENV PATH=/opt/kbroker/bin:/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \

@@ -61,6 +61,16 @@ def test_it_has_nothing_that_only_builds(container: Container) -> None:
     assert not {"pip", "setuptools", "hatchling"} & set(said.split())
 
 
+@pytest.mark.parametrize("user", ["appuser", "23456:0"])
+def test_nothing_that_a_start_runs_can_be_changed(container: Container, user: str) -> None:
+    """A broker that was taken over must not leave anything behind for the next start."""
+    places = "/etc/kafka /etc/confluent /usr/local /opt/kbroker"
+    look = f"find {places} -path /etc/kafka/secrets -prune -o -writable ! -type l -print"
+    with container.running("sh", "-c", look, options=[f"--user={user}"]) as running:
+        assert running.wait() == 0
+    assert running.log == ""
+
+
 def test_the_broker_is_the_first_process_and_not_root_and_stops_in_order(container: Container) -> None:
     with container.running(RUN, **LOOPBACK) as running:
         running.wait_for(READY)

@@ -329,3 +329,19 @@ def test_the_module_for_python_starts_it(container: Container, in_kraft_mode: bo
         assert "kbroker formats a new data directory when it starts" in log
     else:
         assert "KAFKA_ZOOKEEPER_CONNECT is ignored" in log
+
+
+def test_the_base_is_pinned_to_what_the_registry_says(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Dockerfile", tmp_path)
+    digest = "sha256:" + "0123456789abcdef" * 4
+    registry = tmp_path / "skopeo"
+    command = [str(ROOT / "docker" / "pin-base")]
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    for said, code in [(digest, 0), (digest, 0), ("sha256:short", 1), ("", 1)]:
+        registry.write_text(f"#!/bin/sh\ncase \"$4\" in docker://*:*[!0-9a-f@]*) echo '{said}' ;; esac\n")
+        registry.chmod(0o755)
+        done = subprocess.run(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, check=False)
+        assert done.returncode == code, done.stderr
+        (line,) = re.findall(r"(?m)^ARG BASE=(.*)$", (tmp_path / "Dockerfile").read_text())
+        assert line.endswith(f"@{digest}")
+        assert line.count("@") == 1
