@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -342,3 +343,35 @@ async def test_retention_of_many_segments_syncs_as_often_as_of_two(world: World)
         log.apply_retention(plan, now_ms=0, timestamp_ms=0)
         syncs.append(sum(done.startswith("sync_directory") for done in world.disk.done))
     assert syncs[0] == syncs[1]
+
+
+@pytest.mark.parametrize("nth", [2, 3, 9, 15])
+async def test_files_that_cannot_be_renamed_are_renamed_by_the_next_pass(
+    world: World, nursery: trio.Nursery, autojump_clock: MockClock, nth: int
+) -> None:
+    del autojump_clock
+    log = world.log(segment_bytes=1_000, retention_bytes=0, file_delete_delay_ms=0)
+    world.append(log, 20)
+    world.disk.fail("rename", nth=nth, error=errno.ENOMEM)
+    run = partial(tasks.apply_retention, world.env, world.directory, TwoLocks(), report=world.told.append)
+    nursery.start_soon(partial(run, interval_ms=1_000))
+    await trio.sleep(1.5)
+    assert len(world.told) == 1
+    assert log.log_start_offset == 20
+    world.append(log, 1)
+    await trio.sleep(1)
+    assert len(world.told) == 1
+    log.unlink_doomed(1 << 40)
+    assert {name[:20] for name in world.disk.list(log.directory) if name[0] == "0"} == {f"{21:020d}"}
+    assert offsets(log) == []
+
+
+async def test_a_clean_stop_brings_no_retired_segment_back(world: World) -> None:
+    log = world.log(segment_bytes=1_000, retention_bytes=0)
+    world.append(log, 20)
+    log.retire(log.plan_retention(high_watermark=20, timestamp_ms=0), timestamp_ms=0, tiered=False)
+    start = log.log_start_offset
+    world.directory.close()
+    again = LogDirectory.open(world.directory.path, disk=world.disk, node_id=1, new_uuid=lambda: uuid.UUID(int=1))
+    found = again.open_log("orders", 0, topic_id=uuid.UUID(int=9), config=LogConfig(), timestamp_ms=0)
+    assert found.log_start_offset == start > 0

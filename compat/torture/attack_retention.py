@@ -1,7 +1,7 @@
 """How long a Produce waits while retention deletes 2,000 segments of its partition.
 
-    python -m compat.torture.retention
-    python -m compat.torture.retention --broker kafka
+    python -m compat.torture.attack_retention
+    python -m compat.torture.attack_retention --broker kafka
 
 The topic is filled with 2,000 records, one segment each. Then retention.bytes is set so that all of them are due, while
 a client goes on producing to the same partition.
