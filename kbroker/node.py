@@ -46,7 +46,7 @@ from kbroker.runtime import log as logs
 from kbroker.runtime.disk import raise_descriptor_limit
 from kbroker.runtime.env import RealEnv
 from kbroker.runtime.log import logger
-from kbroker.runtime.memory import keep_freed_memory
+from kbroker.runtime.memory import keep_freed_memory, spare_lasting_objects
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Buffers, Env, Listener
 from kbroker.server.dispatch import Bounds, Dispatcher
@@ -142,6 +142,7 @@ def run_node(
     raise_descriptor_limit()
     keep_freed_memory()
     env = RealEnv()
+    spare_lasting_objects(env.now_ns)
     node = Node(env, settings, cluster_id=cluster_id)
     trio.run(_run_until_signal, node, partial(on_ready, settings.node_id))
     if env.abandoned:

@@ -31,7 +31,7 @@ async def describe_quorum(request: DescribeQuorumRequest, broker: Broker, contex
         (topic.topic_name, partition.partition_index) for topic in request.topics for partition in topic.partitions
     ]
     if asked != [(CLUSTER_METADATA_TOPIC, 0)]:
-        return _unknown(request)
+        return await broker.env.run_blocking(_unknown, request) if context.is_large else _unknown(request)
     image = broker.image
     now_ms = broker.env.timestamp_ms()
     voter = ReplicaState(

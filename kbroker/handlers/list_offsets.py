@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from functools import partial
 
 from kbroker.broker import Broker
 from kbroker.broker.remote_offsets import Question, look_up_in_both
 from kbroker.handlers import Context, handles
 from kbroker.replication.offset_lookup import OffsetAsked, OffsetFound, look_up, refuse_unknown_name
+from kbroker.runtime.frames import without_frames
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -76,7 +79,7 @@ async def list_offsets(request: ListOffsetsRequest, broker: Broker, context: Con
             try:
                 found = await look_up_one(topic.name, partition)
             except KafkaError as error:
-                answers[topic.name, partition.partition_index] = error
+                answers[topic.name, partition.partition_index] = without_frames(error)
             else:
                 if found is not None:
                     answers[topic.name, partition.partition_index] = found
@@ -89,12 +92,19 @@ async def list_offsets(request: ListOffsetsRequest, broker: Broker, context: Con
             timeout_ms=request.timeout_ms if request.timeout_ms > 0 else default_ms,
         )
         answers.update(((name, index), one) for (name, index, _), one in zip(asks_both, both, strict=True))
+    assemble = partial(_assemble, request, answers, context.api_version)
+    return await broker.env.run_blocking(assemble) if context.is_large else assemble()
+
+
+def _assemble(
+    request: ListOffsetsRequest, answers: Mapping[tuple[str, int], OffsetFound | KafkaError], version: int
+) -> ListOffsetsResponse:
     return ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=[
-                    _answer(index, answers[topic.name, index], context.api_version)
+                    _answer(index, answers[topic.name, index], version)
                     for index in dict.fromkeys(partition.partition_index for partition in topic.partitions)
                 ],
             )

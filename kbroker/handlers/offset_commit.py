@@ -1,7 +1,7 @@
 """OffsetCommit: keep how far a group has read. The reply leaves when that is in the log.
 
 Partitions that do not exist are refused one by one, before the group is looked at. The others are committed together,
-up to a thousand; a commit of more is several, between which the event loop has a turn. A rebalance between two
+up to PARTITIONS_TOGETHER; a commit of more is several, between which the event loop has a turn. A rebalance between two
 of them refuses the rest, so that the offset of each partition stays one that its owner committed.
 """
 
@@ -26,6 +26,7 @@ from wire.messages.offset_commit import (
 )
 
 FIRST_VERSION_WITH_TOPIC_IDS = 10
+PARTITIONS_TOGETHER = 500
 
 
 @handles(
@@ -39,7 +40,7 @@ async def offset_commit(request: OffsetCommitRequest, broker: Broker, context: C
     sort_out = partial(_sort_out, request, broker.image, by_id=context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS)
     known, answered = await broker.env.run_blocking(sort_out) if context.is_large else sort_out()
     caller = caller_of(context)
-    for topics in in_portions(known, "partitions"):
+    for topics in in_portions(known, "partitions", size=PARTITIONS_TOGETHER):
         if broker.turns.due(sum(len(topic.partitions) for topic in topics)):
             await broker.turns.next()
         request.topics = topics

@@ -15,6 +15,7 @@ from kbroker.broker import Appended, Broker
 from kbroker.broker.internal_records import Check, check_of
 from kbroker.handlers import Context, handles
 from kbroker.metadata.names import is_internal
+from kbroker.runtime.frames import without_frames
 from kbroker.storage.validation import NotOneBatch, RecordsRefused
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.produce import (
@@ -66,8 +67,8 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
     steps = 0
     for topic in request.topic_data:
         answers = []
+        steps += 1 + len(topic.partition_data)
         for data in topic.partition_data:
-            steps += 1
             if steps > PARTITIONS_IN_ONE_GO and broker.turns.due():
                 await broker.turns.next()
             records = data.records
@@ -86,7 +87,7 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
                     check=_check_of(topic.name, data.index, broker),
                 )
             except KafkaError as error:
-                first_error = first_error or error
+                first_error = first_error or without_frames(error)
                 context.has_errors = True
                 answers.append(_failed(data, error, broker, topic.name, version))
                 continue
@@ -100,6 +101,8 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
             if acks == ALL_IN_SYNC and not appended.is_committed:
                 waiting.append((answer, appended))
         responses.append(TopicProduceResponse(name=topic.name, partition_responses=answers))
+        if steps > PARTITIONS_IN_ONE_GO and broker.turns.due():
+            await broker.turns.next()
     if acks == NO_REPLY:
         if first_error is not None:
             raise first_error

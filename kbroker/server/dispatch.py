@@ -87,10 +87,11 @@ class Dispatcher:
         self.handlers = handlers
         self.raise_faults = raise_faults
         self._broker = broker
-        self._env = env
         self._turns = turns
         self._bounds = bounds or Bounds()
         self._now_ns = env.now_ns
+        # One thread, because each that works keeps the event loop from the interpreter's lock for 5 ms at a time.
+        self._large = env.threads(1)
         self._errors_by_code = metrics.tally("requests.errors_by_code")
         self._errors = metrics.counter("requests.errors")
         self._faults = metrics.counter("requests.faults")
@@ -126,7 +127,7 @@ class Dispatcher:
                 request = decode(handler.request_class, header.api_version, body, max_elements=ELEMENTS_ON_THE_LOOP)
             except TooManyElements:
                 context.is_large = True
-                request = await self._env.run_blocking(self._decode_large, handler, header, body)
+                request = await self._large.run_blocking(self._decode_large, handler, header, body)
         except Malformed as error:
             api = handler.request_class.__name__
             raise CloseConnection(f"malformed {api} v{header.api_version}: {error}") from error
@@ -139,14 +140,14 @@ class Dispatcher:
                 return None
             weigh = route.weigh
             if context.is_large or (weigh is not None and weigh(response, ELEMENTS_ON_THE_LOOP)):
-                return await self._env.run_blocking(self._reply, header, route, response, context)
+                return await self._large.run_blocking(self._reply, header, route, response, context)
             return self._reply(header, route, response, context)
         except CloseConnection:
             raise
         except Exception as error:
             context.has_errors = False
             refuse = partial(_refuse, header, handler, request, self._code_of(error, handler, header))
-            parts = await self._env.run_blocking(refuse) if context.is_large else refuse()
+            parts = await self._large.run_blocking(refuse) if context.is_large else refuse()
             if parts is None:
                 raise CloseConnection(f"{handler.name} failed and has no reply: {error}") from error
             return parts

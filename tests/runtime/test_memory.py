@@ -1,9 +1,16 @@
+import gc
+import itertools
 import subprocess
 import sys
 
+from kbroker.runtime.memory import EXPENSIVE_NS, spare_lasting_objects
+
 PROGRAM = """
 import resource, sys
-from kbroker.runtime.memory import keep_freed_memory
+import gc
+import itertools
+
+from kbroker.runtime.memory import EXPENSIVE_NS, keep_freed_memory, spare_lasting_objects
 if sys.argv[1] == "keep":
     assert keep_freed_memory()
 def faults_of(count):
@@ -25,3 +32,26 @@ def faults(how: str) -> int:
 
 def test_large_buffers_are_made_of_the_same_pages_again() -> None:
     assert faults("keep") * 5 < faults("leave")
+
+
+def test_an_expensive_full_collection_is_the_last_of_its_objects() -> None:
+    clock = itertools.count(step=EXPENSIVE_NS)
+    stop = spare_lasting_objects(lambda: next(clock))
+    lasting: list[list[int]] = [[] for _ in range(1_000)]
+    before = gc.get_freeze_count()
+    try:
+        gc.collect()
+        assert gc.get_freeze_count() >= before + len(lasting)
+    finally:
+        stop()
+        gc.unfreeze()
+
+
+def test_cheap_full_collections_leave_everything_to_the_next() -> None:
+    stop = spare_lasting_objects(lambda: 0)
+    before = gc.get_freeze_count()
+    try:
+        gc.collect()
+        assert gc.get_freeze_count() == before
+    finally:
+        stop()
