@@ -16,9 +16,13 @@ import trio
 from kbroker.handlers import discover
 from kbroker.testing.broker import Client, ConnectionClosed, MemoryBroker, memory_broker
 from kbroker.testing.env import MemoryEnv
-from kbroker.testing.greedy import World, greedy_requests
+from kbroker.testing.greedy import Shape, World, greedy_requests
 from tests.handlers.asking import create_topic
-from tests.handlers.groups import commit, find
+from tests.handlers.groups import commit, find, form, offsets_of
+from wire.errors import ErrorCode
+from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from wire.messages.describe_groups import DescribeGroupsRequest
+from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 
 ELEMENTS = 2_000
 CALLS_AT_ONCE = 14_000
@@ -93,3 +97,69 @@ async def test_no_array_of_any_request_holds_the_event_loop() -> None:
             if longest.calls > CALLS_AT_ONCE:
                 slow.append(f"{longest.calls} calls: {request}")
         assert not slow, "\n".join(slow)
+
+
+async def test_what_is_named_twice_is_answered_once_and_whole() -> None:
+    async with world() as (_, client, _exists):
+        await form(client, "members")
+        resources = [
+            DescribeConfigsResource(resource_type=TOPIC, resource_name="t", configuration_keys=[key])
+            for key in ("retention.ms", "segment.bytes", "retention.ms")
+        ]
+        (described,) = (await client.ask(DescribeConfigsRequest(resources=resources))).results
+        assert [entry.name for entry in described.configs] == ["retention.ms", "segment.bytes"]
+
+        groups = [
+            OffsetFetchRequestGroup(
+                group_id="g", topics=[OffsetFetchRequestTopics(name="t", partition_indexes=indexes)]
+            )
+            for indexes in ([1, 1], [0, 1, 70])
+        ]
+        (fetched,) = (await client.ask(OffsetFetchRequest(groups=groups), version=9)).groups
+        found = {(one.partition_index, one.committed_offset) for topic in fetched.topics for one in topic.partitions}
+        assert found == {(0, 1), (1, 1), (70, -1)}
+        assert sum(len(topic.partitions) for topic in fetched.topics) == 3
+
+        listed = [group.group_id for group in (await client.ask(DescribeGroupsRequest(groups=["members"] * 3))).groups]
+        assert listed == ["members"]
+
+
+async def test_a_reply_beyond_the_bound_is_refused() -> None:
+    settings = {"kbroker.max.reply.bytes": 1 << 20}
+    async with memory_broker(settings=settings) as broker:
+        client = await broker.connect()
+        many = [
+            DescribeConfigsResource(resource_type=GROUP, resource_name=f"{number}", configuration_keys=None)
+            for number in range(3_000)
+        ]
+        request = DescribeConfigsRequest(resources=many, include_documentation=True)
+        results = (await client.ask(request)).results
+        assert len(results) == len(many)
+        assert {(one.error_code, len(one.configs)) for one in results} == {(ErrorCode.INVALID_REQUEST, 0)}
+
+
+async def test_more_elements_than_a_request_may_have_close_its_connection() -> None:
+    async with world() as (broker, client, exists):
+        refused = served = 0
+        for request in greedy_requests(discover(), exists, max_bytes=100_000, max_elements=ELEMENTS + 1):
+            if request.shape is not Shape.EMPTY:
+                continue
+            is_too_long = request.elements > ELEMENTS
+            answered = await reply_bytes(broker, request.frame) is not None
+            assert not (is_too_long and answered), str(request)
+            refused, served = refused + is_too_long, served + answered
+        assert refused > 50
+        assert (await client.ask(DescribeGroupsRequest(groups=[]))).groups == []
+
+
+async def test_a_large_commit_is_whole_and_names_each_partition_once() -> None:
+    async with memory_broker() as broker:
+        client = await broker.connect()
+        await create_topic(client, "t", partitions=1_200)
+        await find(client)
+        asked = {("t", index): index for index in range(1_300)}
+        codes = await commit(client, asked)
+        assert codes == {
+            place: ErrorCode.NONE if place[1] < 1_200 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for place in asked
+        }
+        assert await offsets_of(client) == {place: offset for place, offset in asked.items() if offset < 1_200}

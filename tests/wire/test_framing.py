@@ -317,3 +317,16 @@ def test_small_frames_have_no_buffer_to_give_back() -> None:
     assert frame is not None
     buffer.release(frame)
     assert pool.take(1) is None
+
+
+@pytest.mark.parametrize(("api_key", "is_large"), [(0, True), (3, False)])
+def test_only_a_produce_may_be_larger_than_other_requests(api_key: int, is_large: bool) -> None:
+    buffer = FrameBuffer(100 * MEGABYTE, max_request_bytes=MEGABYTE)
+    buffer.feed(struct.pack(">i", MEGABYTE + 1) + b"\0")
+    assert buffer.next_frame() is None, "half of the api key says nothing"
+    buffer.feed(bytes((api_key,)))
+    if is_large:
+        assert buffer.next_frame() is None
+    else:
+        with pytest.raises(Malformed, match="api key 3"):
+            buffer.next_frame()

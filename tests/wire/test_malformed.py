@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from wire.codec import decode, encode
-from wire.errors import Malformed
+from wire.errors import Malformed, TooManyElements
 from wire.framing import decode_request_header
 from wire.messages.api_versions import ApiVersionsRequest
 from wire.messages.create_topics import CreateTopicsRequest
@@ -18,8 +18,10 @@ from wire.messages.fetch import FetchRequest
 from wire.messages.heartbeat import HeartbeatRequest
 from wire.messages.metadata import MetadataRequest
 from wire.messages.offset_delete import OffsetDeleteRequest
+from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopics
 from wire.messages.produce import ProduceRequest
 from wire.structs import construct_for
+from wire.varint import encode_uvarint
 
 FETCH_4 = struct.pack(">iiiib", -1, 500, 1, 1 << 20, 0)  # all in front of the topics
 FETCH_12 = FETCH_4 + struct.pack(">ii", 0, -1)
@@ -141,3 +143,29 @@ def test_surplus_bytes_are_ignored_unless_the_body_must_be_exact() -> None:
 def test_w2_w4_bad_request_headers_are_malformed(header: bytes) -> None:
     with pytest.raises(Malformed):
         decode_request_header(header)
+
+
+def test_more_elements_than_allowed_are_refused_before_they_are_read() -> None:
+    topic = OffsetFetchRequestTopics(name="t", partition_indexes=[0, 1, 2])
+    body = encode(OffsetFetchRequest(group_id="g", topics=[topic, topic]), 7)
+    assert decode(OffsetFetchRequest, 7, body, max_elements=8)
+    with pytest.raises(TooManyElements):
+        decode(OffsetFetchRequest, 7, body, max_elements=7)
+    begun = body[: body.index(b"t") - 1]  # the count of the topics, and none of them
+    with pytest.raises(TooManyElements):
+        decode(OffsetFetchRequest, 7, begun + bytes(8), max_elements=1)
+
+
+def test_unknown_tagged_fields_count_as_elements() -> None:
+    body = encode(HeartbeatRequest(group_id="g", generation_id=1, member_id="m"), 4)
+    with_tags = body[:-1] + b"\x05" + b"".join(bytes((tag, 0)) for tag in range(5))
+    assert decode(HeartbeatRequest, 4, with_tags, exact=True, max_elements=5)
+    with pytest.raises(TooManyElements):
+        decode(HeartbeatRequest, 4, with_tags, max_elements=4)
+
+
+def test_a_header_with_thousands_of_tags_is_malformed() -> None:
+    head = bytes.fromhex("000c 0004 00000001 0000")
+    tags = b"".join(encode_uvarint(tag) + b"\0" for tag in range(2_000))
+    with pytest.raises(Malformed, match="2000 tagged fields"):
+        decode_request_header(head + encode_uvarint(2_000) + tags)

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.wire.generated import class_versions, declared_classes, values
-from wire.codec import decode, encode
+from wire.codec import decode, encode, encode_element
+from wire.messages.find_coordinator import Coordinator, FindCoordinatorResponse
 from wire.structs import construct_for
 
 PAIRS = class_versions()
@@ -48,3 +49,13 @@ def hold(cls: type, version: int, message: Any) -> None:
     assert written.getvalue() == encoded
     assert construct.parse(encoded) == message
     assert len(encoded) >= construct.min_size - 1
+
+
+def test_encoded_elements_stand_for_the_structs_that_they_encode() -> None:
+    found = Coordinator(key="g", error_message=None, node_id=1, host="h", port=9092)
+    for version in (4, 5, 6):
+        ready = encode_element(found, FindCoordinatorResponse, version)
+        mixed: list[Any] = [found, ready, found]
+        assert encode(FindCoordinatorResponse(coordinators=mixed), version) == encode(
+            FindCoordinatorResponse(coordinators=[found] * 3), version
+        )
