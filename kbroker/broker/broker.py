@@ -195,9 +195,10 @@ class Broker:
         except KafkaError as error:
             log.warning("automatic creation failed", topics=names, code=error.code.name, why=error.message)
             return
-        for topic in answer.topics:
-            if topic.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                log.warning("automatic creation failed", topic=topic.name, code=ErrorCode(topic.error_code).name)
+        failed = [one for one in answer.topics if one.error_code not in (0, ErrorCode.TOPIC_ALREADY_EXISTS)]
+        if failed:  # one line, because a request may name many thousands
+            codes = sorted({ErrorCode(one.error_code).name for one in failed})
+            log.warning("automatic creation failed", topic=failed[0].name, failed=len(failed), codes=codes)
 
     def describe_configs(
         self,

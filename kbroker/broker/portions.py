@@ -20,16 +20,19 @@ def in_portions(topics: Iterable[Topic], field: str, *, size: int = PORTION) -> 
     room = size
     for topic in topics:
         rest: list[Any] = getattr(topic, field)
-        while True:
+        while len(rest) > room:
             part = copy(topic)
             setattr(part, field, rest[:room])
-            portion.append(part)
-            taken, rest = max(1, len(rest[:room])), rest[room:]
-            room -= taken
-            if room <= 0:
-                yield portion
-                portion, room = [], size
-            if not rest:
-                break
+            yield [*portion, part]
+            portion, rest, room = [], rest[room:], size
+        last = topic
+        if rest is not getattr(topic, field):
+            last = copy(topic)
+            setattr(last, field, rest)
+        portion.append(last)
+        room -= max(1, len(rest))
+        if room <= 0:
+            yield portion
+            portion, room = [], size
     if portion:
         yield portion
