@@ -2,8 +2,13 @@
 
 Theory of operation: as long as no topic is tiered, and none ever was, there is this object and nothing else: no task,
 no plug-in, no import, unless somebody has named a plug-in, whose settings are then looked at before the broker serves.
-The first image with a tiered topic, or with the topic of the tier's metadata, brings the manager into being. Nothing
-here asks a store anything, which may be down.
+The first image with a tiered topic, or with the topic of the tier's metadata, brings the manager into being.
+
+A start asks the store one cheap question if topics are tiered or somebody named a plug-in. A store that does not answer
+is reported, and the broker starts: it may be down. A store that says that a setting is wrong (no such bucket, refused
+keys) refuses the start as long as nothing was ever tiered, so that the mistake of a first start is found at once. Once
+something was, the same is an error in the log: a broker must be able to restart and serve what it has while somebody
+mends the store.
 
 Images are followed by a task, one after the other and only the newest one: a listener of images must not wait for
 decisions of the controller, and the tier makes some (its topic). What was switched on, off or deleted the manager finds
@@ -46,6 +51,7 @@ LOWEST_METADATA_VERSION: Final = 9
 """3.5-IV0, below which a broker has no way to tell a follower of its local log's start."""
 EXPIRY_INTERVAL_MS: Final = 60_000
 IDLE_WORKERS_INTERVAL_MS: Final = 10_000
+CHECK_PATIENCE_MS: Final = 5_000
 STOP_GRACE_MS: Final = 3_000
 CLOSE_GRACE_MS: Final = 1_000
 PARTITIONS_KEY: Final = "remote.log.metadata.topic.num.partitions"
@@ -134,6 +140,7 @@ class Tier:
         self._nursery: trio.Nursery | None = None
         self._changed = trio.Event()
         self._removed: set[UUID] = set()
+        self._is_store_usable = True
         self._is_running = False
 
     # --- what others ask ----------------------------------------------------------------------------------------------
@@ -180,13 +187,49 @@ class Tier:
         tier = broker.settings.tier
         if not tier.remote_log_storage_system_enable:
             return
-        if tier.remote_log_storage_manager_class_name is not None or tier.rsm_configs:
+        is_wanted = self._is_wanted(broker.image)
+        if is_wanted or tier.remote_log_storage_manager_class_name is not None or tier.rsm_configs:
             # Somebody wrote down how to reach a store: of a mistake in that they hear now, not at the first topic.
             self._storage = await broker.env.run_blocking(self._make_storage)
+            await self._check_store(self._storage, nursery)
         if not tier.has_topic_based_metadata:
             await broker.env.run_blocking(self._import)
-        if self._is_wanted(broker.image):
+        if is_wanted:
             await nursery.start(self._run)
+
+    async def _check_store(self, storage: RemoteStorageManager, nursery: trio.Nursery) -> None:
+        """Ask whether the store can be used, and wait a moment for the answer. Errors: TierRefused."""
+        from kbroker.tiered.api import RemoteStorageError, StoreMisconfigured  # noqa: PLC0415
+        from kbroker.tiered.calls import plugin_errors  # noqa: PLC0415
+
+        ask = getattr(storage, "check_store", None)
+        if ask is None:
+            return
+        answered = trio.Event()
+        failure: RemoteStorageError | None = None
+
+        async def check() -> None:
+            nonlocal failure
+            try:
+                with plugin_errors("check_store"):
+                    await self._broker.env.threads(1).run_blocking(ask)
+            except RemoteStorageError as error:
+                failure = error
+            answered.set()
+
+        nursery.start_soon(check)
+        self._is_store_usable = False
+        with trio.move_on_after(CHECK_PATIENCE_MS / 1000):
+            await answered.wait()
+        if isinstance(failure, StoreMisconfigured):
+            if REMOTE_LOG_METADATA_TOPIC not in self._broker.image.topics_by_name:
+                raise TierRefused(f"the store of the tier cannot be used: {failure}")
+            log.error("the store of the tier cannot be used; the broker starts all the same", error=failure)
+        elif failure is not None or not answered.is_set():
+            why = failure or f"no answer within {CHECK_PATIENCE_MS} ms (rsm.config.*)"
+            log.warning("the store of the tier cannot be reached; the broker starts all the same", error=why)
+        else:
+            self._is_store_usable = True
 
     def on_image(self, image: Image, delta: Delta) -> None:
         """Follow the metadata, in the tier's own time."""
@@ -217,8 +260,9 @@ class Tier:
 
         A store that says nothing does not hold up the stop: what is cut off the next start finds and tidies up.
         """
-        if self.manager is not None and self._metadata is not None:
+        if self._storage is not None:
             self._broker.env.abandon_threads()
+        if self.manager is not None and self._metadata is not None:
             await self.manager.stop(grace_ms=STOP_GRACE_MS)
             await self._metadata.close()
         if self.indexes is not None:
@@ -378,6 +422,7 @@ class Tier:
             broker_id=broker.node_id,
             directory=directory,
             run=self._run_copying,
+            asks_store=self._is_store_usable,
             find_removed=partial(removed_topics, directory, disk=env.disk, report=log.warning),
         )
         quota = self.manager.fetch_quota

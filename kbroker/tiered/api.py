@@ -130,6 +130,12 @@ class RetriableRemoteStorageError(RemoteStorageError):
     """The tier cannot do it now (it is down, slow, or asks for patience). Nothing is wrong with what is there."""
 
 
+class StoreMisconfigured(RetriableRemoteStorageError):
+    """The store answers and refuses: a setting is wrong, or keys are. Once the operator has mended it the same call
+    succeeds, without a restart where the mending is in the store or in a file of keys.
+    """
+
+
 class RemoteResourceNotFound(RemoteStorageError):
     """There is no such segment or index in the tier."""
 
@@ -200,6 +206,17 @@ class StoredObject(NamedTuple):
     segment_id: UUID | None
     index_type: IndexType | None
     is_auxiliary: bool = False
+
+
+class CheckedRemoteStorageManager(RemoteStorageManager, Protocol):
+    """One that can be asked at the start of a broker whether its store can be used."""
+
+    def check_store(self) -> None:
+        """Ask the store something cheap. The message of an error names the settings to look at.
+
+        Errors  StoreMisconfigured where the store says that a setting is wrong
+        """
+        ...
 
 
 class ListingRemoteStorageManager(RemoteStorageManager, Protocol):

@@ -41,6 +41,7 @@ from kbroker.tiered.api import (
     RemoteStorageError,
     RetriableRemoteStorageError,
     StoredObject,
+    StoreMisconfigured,
 )
 from kbroker.tiered.layout import (
     KINDS,
@@ -114,6 +115,16 @@ class LocalRemoteStorage:
             )
         self._cluster_id = configs.get("cluster.id", "")
 
+    def check_store(self) -> None:
+        """See CheckedRemoteStorageManager. A directory that is not there yet is made by the first copy."""
+        try:
+            place = self._root if self._disk.exists(self._root) else posixpath.dirname(self._root) or "."
+            self._disk.list(place)
+        except NotADirectoryError as error:
+            raise StoreMisconfigured(f"rsm.config.dir: {place} is not a directory") from error
+        except OSError as error:
+            raise RetriableRemoteStorageError(f"rsm.config.dir: cannot use {place}: {error.strerror}") from error
+
     def close(self) -> None:
         """There is nothing to let go of."""
 
@@ -155,9 +166,9 @@ class LocalRemoteStorage:
             raise
 
     def _expect_root(self, what: str) -> None:
-        """What is not mounted now comes back with all that was in it. Errors: RetriableRemoteStorageError, OSError."""
+        """What is not mounted now comes back with all that was in it. Errors: StoreMisconfigured, OSError."""
         if not self._disk.exists(self._root):
-            raise RetriableRemoteStorageError(f"{what}: there is no {self._root}; is it mounted?")
+            raise StoreMisconfigured(f"{what}: there is no {self._root} (rsm.config.dir); is it mounted?")
 
     def _expect_room(self, size: int) -> None:
         """Rather than fill the disk to its last byte and then empty it again: others write there too."""

@@ -50,6 +50,7 @@ from kbroker.tiered.partition import TierCounters
 from kbroker.tiered.ports import PartitionReader, PartitionWriter
 from kbroker.tiered.quota import ByteQuota
 from kbroker.tiered.registry import RemotePartitions
+from kbroker.tiered.right_store import has_none_of_its_segments
 from kbroker.tiered.tools import Indexes, TierTools, id_of, new_remote
 
 log = logger(__name__)
@@ -65,7 +66,8 @@ class RemoteLogManager:
     """See the module's text.
 
     Shape  copy_quota and fetch_quota are budgets of bytes a second, of all partitions together; retired counts for
-           the partitions that are tiered here no more
+           the partitions that are tiered here no more; has_wrong_store: after the start the store had none of the
+           segments that were asked for
     """
 
     def __init__(
@@ -81,9 +83,11 @@ class RemoteLogManager:
         directory: str,
         run: Runner = run_here,
         find_removed: Callable[[], Container[UUID]] = frozenset,
+        asks_store: bool = True,
     ) -> None:
         """`directory` is the data directory: what may be in the tier is written down there. `find_removed` gives the
-        topics that the cluster's metadata log says were removed; it blocks.
+        topics that the cluster's metadata log says were removed; it blocks. With `asks_store` a start looks whether the
+        store has what the metadata list.
         """
         self.env = env
         self.copy_quota = _quota(_copy_limit(settings), env.now_ms())
@@ -121,9 +125,12 @@ class RemoteLogManager:
         self._has_unmarked = False
         self._kept: set[TopicIdPartition] = set()
         self._changed = trio.Event()
+        self._settled = trio.Event()
+        self._asks_store = asks_store
         self._unfinished: set[trio.CancelScope] = set()
         self._is_stopping = False
         self.retired = TierCounters()
+        self.has_wrong_store = False
 
     # What others tell it
 
@@ -175,6 +182,8 @@ class RemoteLogManager:
         await self._load_registry()
         async with trio.open_nursery() as nursery:
             task_status.started()
+            if self._asks_store:
+                nursery.start_soon(self._look_at_store)
             try:
                 while True:
                     with trio.move_on_after(math.inf if self._is_settled else RETRY_MS / 1000):
@@ -212,6 +221,10 @@ class RemoteLogManager:
         self._is_stopping = True
         for scope in self._unfinished:
             scope.deadline = min(scope.deadline, trio.current_time() + grace_ms / 1000)
+
+    async def _look_at_store(self) -> None:
+        await self._settled.wait()
+        self.has_wrong_store = await has_none_of_its_segments(self.tools, sorted(self._followed))
 
     # Bringing about what should be
 
@@ -261,6 +274,7 @@ class RemoteLogManager:
                 self._deleting.add(gone)
                 nursery.start_soon(self._delete, gone)
         await self._let_go()
+        self._settled.set()
 
     def _startable(self, key: TopicPartition) -> PartitionReader | None:
         """The partition, if its tasks can begin: not while those of an earlier one, or its deletion, are not over."""

@@ -10,8 +10,8 @@ Larger segments go in parts; nothing is ever held whole in memory.
 A read asks for one range and checks that it is this range that comes, all of it. Where the stream breaks, it goes on
 from there with another request.
 
-Nothing is asked of the store before the first call, and what talks to it is imported then: a broker without this
-plug-in pays nothing, and one with it starts while the store is down.
+What talks to the store is imported with the first call, which is `check_store` at the start of a broker: a broker
+without this plug-in pays nothing, and one with it starts while the store is down.
 
 What was tried and is not relied on: MinIO ignores rules that abort old uploads, and lists uploads by their exact name
 only; so a deletion asks for them by name. A list is never an authority. In a bucket that keeps versions, a deletion
@@ -38,7 +38,9 @@ from kbroker.tiered.api import (
     LogSegmentData,
     RemoteLogSegmentMetadata,
     RemoteStorageError,
+    RetriableRemoteStorageError,
     StoredObject,
+    StoreMisconfigured,
 )
 from kbroker.tiered.layout import KINDS, MANIFEST, SEGMENT, Manifest, StoredFile, object_name, parse_object_name
 from kbroker.tiered.minio_credentials import KeySource
@@ -76,6 +78,15 @@ class MinioRemoteStorage:
         self._keys = KeySource(settings, environment=self._environment, disk=self._disk)
         self._settings = settings
         self._cluster_id = configs.get("cluster.id", "")
+
+    def check_store(self) -> None:
+        """See CheckedRemoteStorageManager."""
+        try:
+            self._store().check()
+        except StoreMisconfigured:
+            raise
+        except RetriableRemoteStorageError as error:
+            raise RetriableRemoteStorageError(f"{error} (rsm.config.endpoint)") from error
 
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes | None:
         sources: dict[str, str | None] = {

@@ -9,8 +9,8 @@ What an answer means, whatever the request:
     429, 500 and above (507: full), 408, a silent or broken connection, a checksum that does not fit
                       passes by itself: tried again while there is time, then RetriableRemoteStorageError
     401, 403          keys were rotated, or a clock is wrong: the file of keys is read again, and tried once more if it
-                      has others; then RetriableRemoteStorageError, because the operator's mending needs no restart
-    404 of the bucket RetriableRemoteStorageError, and never a lost segment
+                      has others; then StoreMisconfigured, because the operator's mending needs no restart
+    404 of the bucket StoreMisconfigured, and never a lost segment
     404 of an object  RemoteResourceNotFound
     416               RemoteObjectDamaged: it is shorter than its segment
     all other         RemoteStorageError
@@ -44,6 +44,7 @@ from kbroker.tiered.api import (
     RemoteResourceNotFound,
     RemoteStorageError,
     RetriableRemoteStorageError,
+    StoreMisconfigured,
 )
 from kbroker.tiered.minio_credentials import KeySource
 from kbroker.tiered.minio_settings import MinioSettings
@@ -314,7 +315,7 @@ class Client:
         if code == "NoSuchBucket":
             return self._judge_missing_bucket(deadline)
         if status in {401, 403}:
-            return RetriableRemoteStorageError(told), self._keys.read_again()
+            return StoreMisconfigured(f"{told} (keys from {self._keys.origin})"), self._keys.read_again()
         if status == 404:
             return RemoteResourceNotFound(told), False
         if status == 416:  # nobody asks for bytes behind a segment's end, so the object is shorter than its segment
@@ -327,14 +328,14 @@ class Client:
         bucket = self._settings.bucket
         told = self._tell(deadline, f"there is no bucket {bucket!r}: make it, or set rsm.config.bucket.create=true")
         if not self._settings.bucket_create:
-            return RetriableRemoteStorageError(told), False
+            return StoreMisconfigured(told), False
         try:
             with self._connections.until(deadline):
                 self.store.make_bucket(bucket)
         except (MinioException, *_UNREADABLE, *_TRANSPORT) as error:
             code = getattr(error, "code", None)
             if code not in {"BucketAlreadyOwnedByYou", "BucketAlreadyExists"}:
-                return RetriableRemoteStorageError(f"{told} (making it failed: {code or type(error).__name__})"), True
+                return StoreMisconfigured(f"{told} (making it failed: {code or type(error).__name__})"), True
         return RetriableRemoteStorageError(told), True
 
     def _tell(self, deadline: Deadline, what: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kbroker.runtime.ports import Disk
-from kbroker.tiered.api import RetriableRemoteStorageError
+from kbroker.tiered.api import StoreMisconfigured
 from kbroker.tiered.minio_settings import KEYS_IN_ENVIRONMENT, MinioConfigError, MinioSettings
 
 _LARGEST_FILE = 1 << 20
@@ -52,17 +52,21 @@ class _Seen(NamedTuple):
 class KeySource:
     """The keys to sign with, as of now.
 
-    Errors  MinioConfigError at the start where there are none; RetriableRemoteStorageError later, for a file that
-            cannot be read now
+    Shape   origin names the settings that the keys come from
+    Errors  MinioConfigError at the start where there are none; StoreMisconfigured later, for a file that cannot be read
+            now
     """
 
     def __init__(self, settings: MinioSettings, *, environment: Mapping[str, str], disk: Disk) -> None:
         self._file, self._profile, self._disk = settings.credentials_file, settings.credentials_profile, disk
         self._seen: _Seen | None = None
         self._keys: Keys | None = None
+        self.origin = "rsm.config.credentials.file"
         if settings.access_key:
+            self.origin = "rsm.config.access.key and rsm.config.secret.key"
             self._keys = Keys(settings.access_key, settings.secret_key, settings.session_token or None)
         elif not self._file:
+            self.origin = "the environment"
             self._keys = _from_environment(environment)
 
     def keys(self) -> Keys:
@@ -93,13 +97,13 @@ class KeySource:
                 file.close()
         except (OSError, UnicodeDecodeError) as error:
             if self._keys is None:
-                raise RetriableRemoteStorageError(f"{self._file}: {type(error).__name__}") from None
+                raise StoreMisconfigured(f"{self.origin}={self._file}: {type(error).__name__}") from None
             return  # it is being replaced: what was read before is good until the store says otherwise
         found = _parse(text, self._profile)
         if found is not None:
             self._keys, self._seen = found, seen
         elif self._keys is None:
-            raise RetriableRemoteStorageError(f"{self._file}: no keys in section [{self._profile}]")
+            raise StoreMisconfigured(f"{self.origin}={self._file}: no keys in section [{self._profile}]")
 
 
 def _from_environment(environment: Mapping[str, str]) -> Keys:

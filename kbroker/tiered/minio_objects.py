@@ -177,10 +177,14 @@ class Objects:
                 return
             after = self._prefix + page[-1].name
 
-    def _page(self, after: str) -> list[ListedObject]:
-        found = self.client.store._list_objects(self._bucket, prefix=self._prefix, start_after=after, max_keys=1000)
+    def check(self) -> None:
+        """Ask for one name, which tells whether endpoint, keys and bucket are right."""
+        self.client.attempt(self.client.deadline("checking the store"), lambda: self._page("", 1))
+
+    def _page(self, after: str, size: int = 1000) -> list[ListedObject]:
+        found = self.client.store._list_objects(self._bucket, prefix=self._prefix, start_after=after, max_keys=size)
         page = []
-        for stored in islice(found, 1000):
+        for stored in islice(found, size):
             name, modified = stored.object_name or "", stored.last_modified
             modified_ms = 0 if modified is None else int(modified.timestamp() * 1000)
             page.append(ListedObject(name.removeprefix(self._prefix), stored.size or 0, modified_ms))

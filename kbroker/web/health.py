@@ -88,8 +88,11 @@ def _warnings(broker: Broker) -> list[str]:
         found.append("the disk is nearly full: no records are taken")
     if strays := replicas.directory.stray_count:
         found.append(f"{strays} stray directories hold partitions that the metadata does not list")
-    if broker.tier.manager is not None and (unknown := broker.tier.manager.unknown_partitions):
-        found.append(f"the tier holds {unknown} partitions of topics that the metadata does not list")
+    if (manager := broker.tier.manager) is not None:
+        if manager.unknown_partitions:
+            found.append(f"the tier holds {manager.unknown_partitions} partitions that the metadata does not list")
+        if manager.has_wrong_store:
+            found.append("the store of the tier has none of the segments that the metadata lists: check its settings")
     tiered = [one.remote for one in tuple(replicas.partitions.values()) if one.remote is not None]
     if troubled := [remote.last_error for remote in tiered if remote.last_error]:
         found.append(f"the tier does not do what it should for {len(troubled)} partitions: {troubled[0]}")

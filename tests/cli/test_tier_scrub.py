@@ -161,7 +161,7 @@ def test_a_store_that_is_not_there_is_no_store_without_objects(run: Run, site: S
     site.tier.rename(tmp_path / "elsewhere")
     done = run("tier", "scrub", "--data-dir", site.data)
     assert (done.code, done.out) == (1, "")
-    assert f"there is no {site.tier}; is it mounted?" in done.err
+    assert f"there is no {site.tier} (rsm.config.dir); is it mounted?" in done.err
 
 
 def test_a_store_that_is_empty_misses_everything(scrub: Scrub, site: Site, tmp_path: Path) -> None:

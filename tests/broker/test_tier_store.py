@@ -1,0 +1,185 @@
+"""What a start says of a store that is missing, wrong, or of another cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import trio
+
+from kbroker.node import NodeFailed
+from kbroker.testing.broker import MemoryBroker, memory_broker
+from kbroker.testing.disk import SimulatedDisk
+from kbroker.tiered.api import RemoteStorageError, RetriableRemoteStorageError, StoreMisconfigured
+from kbroker.tiered.local import LocalRemoteStorage
+from kbroker.web.health import _warnings
+from tests.broker.test_tier import QUICK, TIERED, fill, read_all, until
+from tests.handlers.asking import create_topic
+
+ERROR: RemoteStorageError | Exception | None = None
+CHECKS: list[str] = []
+
+
+class Store(LocalRemoteStorage):
+    """The directory as the tier, which says of itself what ERROR says."""
+
+    disk: SimulatedDisk
+
+    def __init__(self) -> None:
+        super().__init__(self.disk)
+
+    def check_store(self) -> None:
+        CHECKS.append(repr(self))
+        if ERROR is not None:
+            raise ERROR
+        super().check_store()
+
+
+NAMED = {**QUICK, "remote.log.storage.manager.class.name": f"{__name__}:Store", "rsm.config.dir": "/tier"}
+
+
+@pytest.fixture(autouse=True)
+def nothing_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "ERROR", None)
+    CHECKS.clear()
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """What was said of the store: level, event and fields."""
+    return [
+        (one.levelname, one.getMessage(), one.__dict__["kbroker_fields"])
+        for one in caplog.records
+        if "the store" in one.getMessage()
+    ]
+
+
+def copied(broker: MemoryBroker, tier: str, topic: str) -> int:
+    found = broker.disk.image(tier) if broker.disk.exists(tier) else {}
+    return sum(path.startswith(f"{tier}/{topic}-") and path.endswith(".manifest.json") for path in found)
+
+
+async def disk_with_tiered_segments(
+    settings: Mapping[str, object] = QUICK, *, tier: str = "/data-tier"
+) -> SimulatedDisk:
+    async with memory_broker(settings=settings) as broker:
+        client = await broker.connect()
+        for topic in ("orders", "others"):
+            await create_topic(client, topic, settings=TIERED)
+            await fill(client, topic, 4)
+            await until(lambda topic=topic: copied(broker, tier, topic) == 3)  # type: ignore[misc]
+    return broker.disk
+
+
+async def test_a_store_with_a_wrong_setting_refuses_a_first_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Store, "disk", SimulatedDisk(), raising=False)
+    monkeypatch.setitem(globals(), "ERROR", StoreMisconfigured("there is no bucket 'x'"))
+    with pytest.raises(ExceptionGroup) as raised:
+        async with memory_broker(Store.disk, settings=NAMED):
+            raise AssertionError("it started")
+    failure = raised.value.exceptions[0]
+    assert isinstance(failure, NodeFailed)
+    assert str(failure) == "the store of the tier cannot be used: there is no bucket 'x'"
+
+
+async def test_a_store_with_a_wrong_setting_does_not_end_a_broker_that_used_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = await disk_with_tiered_segments()
+    disk.rename("/data-tier", "/tier")
+    monkeypatch.setattr(Store, "disk", disk, raising=False)
+    monkeypatch.setitem(globals(), "ERROR", StoreMisconfigured("403"))
+    async with memory_broker(disk, settings=NAMED) as broker:
+        await read_all(await broker.connect(), "orders", 4)
+        assert [(level, str(fields["error"])) for level, _, fields in told(caplog)] == [("ERROR", "403")]
+
+
+@pytest.mark.parametrize("error", [RetriableRemoteStorageError("refused"), ZeroDivisionError("a bug of the plug-in")])
+async def test_a_store_that_cannot_be_reached_is_one_warning(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Store, "disk", SimulatedDisk(), raising=False)
+    monkeypatch.setitem(globals(), "ERROR", error)
+    async with memory_broker(Store.disk, settings=NAMED) as broker:
+        await create_topic(await broker.connect(), "t")
+        assert len(CHECKS) == 1
+        assert [level for level, _, _ in told(caplog)] == ["WARNING"]
+
+
+async def test_a_store_that_says_nothing_holds_a_start_up_for_five_seconds(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Store, "disk", SimulatedDisk(), raising=False)
+
+    class SilentThreads:
+        async def run_blocking(self, function: Any) -> None:
+            await trio.sleep(60)
+
+    monkeypatch.setattr("kbroker.testing.env.MemoryEnv.threads", lambda *_: SilentThreads())
+    began = trio.current_time()
+    async with memory_broker(Store.disk, settings=NAMED) as broker:
+        assert trio.current_time() - began < 6
+        await create_topic(await broker.connect(), "t")
+        await trio.sleep(100)
+        assert [level for level, _, _ in told(caplog)] == ["WARNING"]
+        assert "no answer" in str(told(caplog)[0][2]["error"])
+
+
+async def test_without_tiered_topics_and_settings_no_store_is_asked(caplog: pytest.LogCaptureFixture) -> None:
+    async with memory_broker():
+        await trio.sleep(1)
+    assert not told(caplog)
+
+
+async def test_a_directory_that_is_a_file_refuses_a_first_start() -> None:
+    disk = SimulatedDisk()
+    disk.open("/file", create=True).close()
+    with pytest.raises(ExceptionGroup) as raised:
+        async with memory_broker(disk, settings={"rsm.config.dir": "/file"}):
+            raise AssertionError("it started")
+    assert "rsm.config.dir: /file is not a directory" in str(raised.value.exceptions[0])
+
+
+async def test_a_directory_on_a_disk_that_is_not_mounted_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    async with memory_broker(settings={"rsm.config.dir": "/mnt/tier"}):
+        (only,) = told(caplog)
+        assert only[0] == "WARNING"
+        assert "rsm.config.dir: cannot use /mnt" in str(only[2]["error"])
+
+
+async def test_a_store_without_the_segments_that_the_metadata_list_is_noticed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The settings of the store were forgotten: the default directory has nothing."""
+    disk = await disk_with_tiered_segments({**QUICK, "rsm.config.dir": "/elsewhere"}, tier="/elsewhere")
+    async with memory_broker(disk, settings=QUICK) as broker:
+        await trio.sleep(10)
+        (only,) = [one for one in told(caplog) if one[0] == "ERROR"]
+        assert only[1] == "the store has none of the segments that the metadata list; is it the right one?"
+        assert only[2]["asked_for"] == 2
+        assert "rsm.config" in str(only[2]["settings"])
+        assert "remote.log.storage.manager.class.name" in str(only[2]["settings"])
+        assert "/data-tier" in str(only[2]["store"])
+        assert any("has none of the segments" in one for one in warnings(broker))
+    caplog.clear()
+    async with memory_broker(disk, settings={**QUICK, "rsm.config.dir": "/elsewhere"}) as broker:
+        await read_all(await broker.connect(), "orders", 4)
+        assert not told(caplog)
+        assert not any("has none of the segments" in one for one in warnings(broker))
+
+
+async def test_a_store_that_lost_only_some_segments_is_not_called_the_wrong_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = await disk_with_tiered_segments()
+    for path, data in disk.image("/data-tier").items():
+        if "/orders-" in path and data is not None:
+            disk.unlink(path)
+    async with memory_broker(disk, settings=QUICK):
+        await trio.sleep(10)
+        assert not told(caplog)
+
+
+def warnings(broker: MemoryBroker) -> list[str]:
+    assert broker.node.broker is not None
+    return _warnings(broker.node.broker)
