@@ -26,13 +26,18 @@ def load(spark: SparkSession, options: Mapping[str, str], schema: StructType | s
 def register(spark: SparkSession) -> None:
     """Make `spark.read.format("kbroker")` and `format("kbroker-segments")` known to a session.
 
-    Spark finds it by itself where this package is installed for its Python (it looks for modules called `pyspark_…`);
-    this is for who put it on the path in another way, after Spark had looked.
+    Spark finds it by itself where this package is installed for its Python (it looks for modules called `pyspark_…`).
+    Call this where the package is on the path in another way, or where Spark says DATA_SOURCE_NOT_FOUND: it checks the
+    interpreter that Spark starts.
+
+    Errors  KbrokerSourceError where that interpreter does not have the package
     """
     from pyspark.errors import AnalysisException  # noqa: PLC0415  (PySpark is not everywhere)
 
     from kbroker.spark.data_sources import KbrokerDataSource, SegmentsDataSource  # noqa: PLC0415
+    from kbroker.spark.interpreter import check_interpreter  # noqa: PLC0415
 
+    check_interpreter(spark.sparkContext.pythonExec)
     for source in (KbrokerDataSource, SegmentsDataSource):
         try:
             spark.dataSource.register(source)
