@@ -367,7 +367,9 @@ class Tier:
                 from kbroker.tiered.local import LocalRemoteStorage  # noqa: PLC0415
 
                 storage: RemoteStorageManager = LocalRemoteStorage(
-                    broker.env.disk, run=run_here if self._workers is None else self._workers.run
+                    broker.env.disk,
+                    run=run_here if self._workers is None else self._workers.run,
+                    floor_bytes=broker.settings.limits.kbroker_min_free_bytes,
                 )
             else:
                 storage = storage_manager(name)

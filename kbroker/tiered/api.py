@@ -227,6 +227,14 @@ class ListingRemoteStorageManager(RemoteStorageManager, Protocol):
         ...
 
 
+class LimitedRemoteStorageManager(RemoteStorageManager, Protocol):
+    """One that knows before a copy begins whether there is room for it. Of a copy without room nothing is noted."""
+
+    def expect_room(self, size_in_bytes: int) -> None:
+        """Errors: RetriableRemoteStorageError while a copy of a segment of this size does not fit."""
+        ...
+
+
 class DescribedRemoteStorageManager(ListingRemoteStorageManager, Protocol):
     """One whose store says itself what it holds, for who has no metadata topic at hand."""
 

@@ -4,10 +4,12 @@
     the bytes   checked here before (see kbroker/storage/sealing.py), by the storage manager on the way
     FINISHED    durable, and only then may anybody read it there, or delete it here
 
-A crash in between leaves a segment that is STARTED and copied by nobody: `tidy` deletes what is there of it. Each
-attempt has an id of its own, so what an earlier one does late harms nobody. A copy that failed for good is deleted at
-once, or by expiry, which repeats it until it succeeds. One whose store is down is left alone until the store answers
-again, which is found out by tidying: so however long that lasts, one attempt of a partition lies about and no more.
+A crash in between leaves a segment that is STARTED and that nothing copies: `tidy` deletes it. A copy that failed for
+good is deleted at once, or by expiry, which repeats it until it succeeds; the next attempt has an id of its own. A copy
+that the store cannot take now, because it is full or down, is repeated under its own id: it costs one STARTED record
+however long that lasts. Nothing is deleted between such attempts, so a deletion that the store carries out late cannot
+hit a later one; a write that it carries out late stores the same bytes. A store that can tell that it has no room is
+asked before STARTED is written. If the segment is not to be copied any more, `tidy` deletes what is there of it.
 
 Source  RLMCopyTask.copyLogSegment of Apache Kafka 4.3.1; KAFKA-17428, KAFKA-19981
 """
@@ -25,6 +27,7 @@ from kbroker.storage.segment import Segment
 from kbroker.storage.tasks import flush_log
 from kbroker.tiered import expiring
 from kbroker.tiered.api import (
+    IndexType,
     LogSegmentData,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -60,6 +63,7 @@ async def copy_segment(tools: TierTools, held: Held, candidate: CopyCandidate[Se
         return
     epochs = LeaderEpochs(one for one in log.leader_epochs.entries if one[1] < sealed.next_offset)
     epochs.complete_start(sealed.leader_epochs)
+    attempt = held.attempt
     metadata = RemoteLogSegmentMetadata(
         remote_log_segment_id=RemoteLogSegmentId(remote.topic_id_partition, tools.env.new_uuid()),
         start_offset=sealed.base_offset,
@@ -71,6 +75,17 @@ async def copy_segment(tools: TierTools, held: Held, candidate: CopyCandidate[Se
         segment_size_in_bytes=sealed.size,
         txn_index_empty=sealed.transaction_index is None,
     )
+    if attempt is not None:
+        repeated = replace(
+            metadata,
+            remote_log_segment_id=attempt.remote_log_segment_id,
+            event_timestamp_ms=attempt.event_timestamp_ms,
+        )
+        if repeated != attempt:
+            held.attempt = None
+            await tidy(tools, held, candidate)
+        else:
+            metadata = attempt
     data = LogSegmentData(
         log_segment=sealed.log,
         offset_index=sealed.offset_index,
@@ -113,9 +128,11 @@ async def _sealed(tools: TierTools, log: Log, candidate: CopyCandidate[Segment])
 
 async def _copy(tools: TierTools, held: Held, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
     counters = held.remote.counters
-    held.unfinished.add(metadata.remote_log_segment_id)
-    with plugin_errors("add_remote_log_segment_metadata"):
-        await tools.metadata.add_remote_log_segment_metadata(metadata)
+    if metadata is not held.attempt:
+        held.unfinished.add(metadata.remote_log_segment_id)
+        with plugin_errors("add_remote_log_segment_metadata"):
+            await tools.metadata.add_remote_log_segment_metadata(metadata)
+    held.attempt = None
     counters.copy_requests += 1
     try:
         custom_metadata = await tools.copy_threads.run_blocking(_copy_data, tools, metadata, data)
@@ -124,6 +141,7 @@ async def _copy(tools: TierTools, held: Held, metadata: RemoteLogSegmentMetadata
             metadata = replace(metadata, custom_metadata=custom_metadata)
             raise CustomMetadataTooLarge(f"{len(custom_metadata)} bytes of custom metadata, {limit} are allowed")
     except RetriableRemoteStorageError:
+        held.attempt = metadata
         raise
     except RemoteStorageError as error:
         with suppress(RetriableRemoteStorageError):
@@ -168,6 +186,29 @@ async def _clean_up(
     held.unfinished.discard(metadata.remote_log_segment_id)
 
 
+async def expect_room(tools: TierTools, held: Held, size_in_bytes: int) -> None:
+    """Find out, before a segment is read through and sent, whether the store takes it; as far as that can be known.
+
+    Errors  RetriableRemoteStorageError while it has no room, or answers nothing
+    """
+    expect = getattr(tools.storage, "expect_room", None)
+    if expect is not None:
+        with plugin_errors("expect_room"):
+            await tools.copy_threads.run_blocking(expect, size_in_bytes)
+    elif held.attempt is not None:
+        await tools.copy_threads.run_blocking(_expect_answer, tools, held.attempt)
+
+
+def _expect_answer(tools: TierTools, attempt: RemoteLogSegmentMetadata) -> None:
+    try:
+        with plugin_errors("fetch_index"):
+            tools.storage.fetch_index(attempt, IndexType.LEADER_EPOCH)
+    except RetriableRemoteStorageError:
+        raise
+    except RemoteStorageError:
+        pass  # it is most likely not there yet, which is an answer
+
+
 def find_unfinished(tools: TierTools, held: Held) -> None:
     """Learn from the metadata which copies an earlier process of this broker did not finish."""
     if not held.is_unfinished_known:
@@ -178,9 +219,10 @@ def find_unfinished(tools: TierTools, held: Held) -> None:
         held.is_unfinished_known = True
 
 
-async def tidy(tools: TierTools, held: Held) -> None:
+async def tidy(tools: TierTools, held: Held, candidate: CopyCandidate[Segment] | None) -> None:
     """Delete what unfinished copies of this broker left, before another one is begun.
 
+    The attempt stays while its segment is the next to be copied.
     Errors  RetriableRemoteStorageError, so that nothing is copied while not even that can be done
     """
     if not held.unfinished:
@@ -189,7 +231,13 @@ async def tidy(tools: TierTools, held: Held) -> None:
     known = tools.metadata.list_remote_log_segments(held.remote.topic_id_partition)
     left = [one for one in known if one.remote_log_segment_id in held.unfinished]
     held.unfinished = {one.remote_log_segment_id for one in left}
+    attempt = held.attempt
+    is_wanted = attempt is not None and candidate is not None and candidate.segment.base_offset == attempt.start_offset
+    if not is_wanted or attempt not in left:
+        held.attempt = None
     for one in left:
+        if one == held.attempt:
+            continue
         if one.state is FINISHED:
             # It was stored all the same, though nobody could say so.
             held.unfinished.discard(one.remote_log_segment_id)

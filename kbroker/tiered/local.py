@@ -79,14 +79,18 @@ _PASSING: Final = frozenset(
 
 
 class LocalRemoteStorage:
-    """A RemoteStorageManager, also a listing one, over a directory; see the module's text.
+    """A RemoteStorageManager, also a listing and a limited one, over a directory; see the module's text.
 
     Shape  `disk` is for tests; `run` moves files, perhaps in another process; settings: `dir`, by default
            `<log.dir>-tier`
+    Units  copies leave `floor_bytes` free where the tier and the data directory share a file system
     """
 
-    def __init__(self, disk: Disk | None = None, *, run: Runner = run_here) -> None:
+    def __init__(self, disk: Disk | None = None, *, run: Runner = run_here, floor_bytes: int = 0) -> None:
         self._disk: Disk = RealDisk() if disk is None else disk
+        self._floor_bytes = floor_bytes
+        self._data = ""
+        self._under_way_bytes = 0  # of copies; partly written already, so that the free space is underestimated
         self._run = run
         self._root = ""
         self._cluster_id = ""
@@ -109,6 +113,7 @@ class LocalRemoteStorage:
         if not root:
             raise ValueError("rsm.config.dir, the directory of the tier, is missing")
         self._root = posixpath.normpath(root)
+        self._data = data
         if data and self._root != f"{data}/{INSIDE}" and (self._root + "/").startswith(data + "/"):
             raise ValueError(
                 f"rsm.config.dir={root} lies in the data directory {data}, where only logs may be, and {data}/{INSIDE}"
@@ -156,7 +161,12 @@ class LocalRemoteStorage:
                 self._expect_room(metadata.segment_size_in_bytes)
                 # From now on the directory is not empty, so a deletion does not remove it.
                 self._disk.open(temporary[SEGMENT], create=True).close()
-            self._store(metadata, sources, temporary)
+                self._under_way_bytes += metadata.segment_size_in_bytes
+            try:
+                self._store(metadata, sources, temporary)
+            finally:
+                with self._names:
+                    self._under_way_bytes -= metadata.segment_size_in_bytes
         except (OSError, RemoteStorageError):
             for path in temporary.values():
                 with suppress(OSError):
@@ -170,11 +180,30 @@ class LocalRemoteStorage:
         if not self._disk.exists(self._root):
             raise StoreMisconfigured(f"{what}: there is no {self._root} (rsm.config.dir); is it mounted?")
 
-    def _expect_room(self, size: int) -> None:
-        """Rather than fill the disk to its last byte and then empty it again: others write there too."""
-        # A file system that knows nothing of its size says that it has none.
-        if self._disk.free_bytes(self._root) < size and self._disk.total_bytes(self._root):
-            raise OSError(errno.ENOSPC, f"there is no room for {size} bytes", self._root)
+    def expect_room(self, size_in_bytes: int) -> None:
+        """See LimitedRemoteStorageManager."""
+        self._expect_room(size_in_bytes)
+
+    def _expect_room(self, size_in_bytes: int) -> None:
+        """Copies do not fill a disk to its last byte: others write there too."""
+        disk, place = self._disk, self._root
+        try:
+            while not disk.exists(place):
+                place = posixpath.dirname(place) or "."
+            # A file system that does not know its size says that it has none.
+            if not disk.total_bytes(place):
+                return
+            is_shared = bool(self._data) and disk.exists(self._data) and disk.device(place) == disk.device(self._data)
+            kept = self._floor_bytes if is_shared else 0
+            free = disk.free_bytes(place) - self._under_way_bytes
+        except OSError as error:
+            raise _classified(error, f"looking at {self._root}") from error
+        if free - size_in_bytes >= kept:
+            return
+        told = f"{self._root} has no room for a segment of {size_in_bytes} bytes"
+        if kept:
+            told += f": it shares a file system with {self._data}, where kbroker.min.free.bytes={kept} stay free"
+        raise RetriableRemoteStorageError(told)
 
     def _store(
         self, metadata: RemoteLogSegmentMetadata, sources: Mapping[str, str | bytes], paths: Mapping[str, str]

@@ -26,7 +26,7 @@ from kbroker.tiered.api import (
     TopicIdPartition,
 )
 from kbroker.tiered.calls import plugin_errors
-from kbroker.tiered.copying import CustomMetadataTooLarge, copy_segment, find_unfinished, tidy
+from kbroker.tiered.copying import CustomMetadataTooLarge, copy_segment, expect_room, find_unfinished, tidy
 from kbroker.tiered.partition import NOTHING
 from kbroker.tiered.plan import CopyCandidate, plan_copies
 from kbroker.tiered.ports import PartitionReader
@@ -172,14 +172,16 @@ class PartitionTasks:
         if not await self._begin_round():
             return
         tools, held = self.manager.tools, self.held
-        await tidy(tools, held)
-        if not held.remote.copies or self._is_given_up:
+        copies = held.remote.copies and not self._is_given_up
+        await tidy(tools, held, self._next_candidate() if copies else None)
+        if not copies:
             return
         await self._roll_if_asked()
         while (candidate := self._next_candidate()) is not None:
+            await expect_room(tools, held, candidate.segment.size)
             await self._wait_for_quota(candidate.segment.size)
             async with self.manager.copiers:
-                await tidy(tools, held)
+                await tidy(tools, held, candidate)
                 await copy_segment(tools, held, candidate)
 
     def _next_candidate(self) -> CopyCandidate[Segment] | None:

@@ -14,6 +14,7 @@ from kbroker.runtime.worker import Runner
 from kbroker.tiered.api import (
     RemoteLogMetadataManager,
     RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
     RemoteStorageManager,
     TopicIdPartition,
 )
@@ -68,6 +69,8 @@ class Held:
            was made out
     Shape  unfinished are copies of this broker that ended halfway: what is there of them has to go before another one
            begins; is_unfinished_known says whether those of earlier processes are among them
+    Shape  attempt is the unfinished copy that is repeated under its own id, so that a store that is full for long costs
+           no records
     Note   stuck are remote segments whose deletion failed last time: others have their turn first
     """
 
@@ -77,6 +80,7 @@ class Held:
     is_unfinished_known: bool = False
     copying: set[RemoteLogSegmentId] = field(default_factory=set)
     unfinished: set[RemoteLogSegmentId] = field(default_factory=set)
+    attempt: RemoteLogSegmentMetadata | None = None
     stuck: set[RemoteLogSegmentId] = field(default_factory=set)
 
     def note_copied(self, end_offset: int) -> None:
@@ -101,6 +105,8 @@ class Held:
         """
         partition, remote = self.partition, self.remote
         is_new = remote.highest_offset_in_remote_storage is None or self.leader_epoch != partition.leader_epoch
+        if is_new:
+            self.attempt = None  # another broker may have deleted it
         if not is_new and partition.is_leader:
             return False
         log = partition.log

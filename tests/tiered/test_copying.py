@@ -258,6 +258,23 @@ async def test_kafka_19981_m1_while_the_store_is_down_attempts_are_quiet_and_do_
     assert len(said) == 1
 
 
+async def test_m1_a_store_that_is_full_for_a_day_costs_one_record(autojump_clock: MockClock) -> None:
+    site = Site()
+    site.storage.copies = [RetriableRemoteStorageError("507 full")] * 5_000
+    orders = site.add()
+    site.append(orders, 9)
+    async with site.at_work():
+        await trio.sleep(86_400)
+        assert len(site.storage.copies) < 3_000
+        logs = [log for index in range(2) if (log := site.topic.log(index)) is not None]
+        assert sum(log.log_end_offset for log in logs) == 1
+        assert site.storage.deleted == []
+        site.storage.copies = []
+        await site.rounds()
+        assert site.finished(orders) == bases(site)[:-1]
+        assert not site.complaints(orders)
+
+
 async def test_m1_an_outage_of_the_store_is_a_warning_once_however_many_partitions_wait_and_so_is_its_end(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -36,9 +36,11 @@ from kbroker.testing.tier_checker import (
     complaints_about_objects,
 )
 from kbroker.tiered.api import (
+    IndexType,
     LogSegmentData,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
+    RemoteResourceNotFound,
     RemoteStorageError,
 )
 from kbroker.tiered.index_cache import RemoteIndexCache
@@ -72,7 +74,10 @@ class FaultyStorage(LocalRemoteStorage):
 
     Shape  each list holds errors for the calls to come, None for one that goes well; a copy fails when its bytes are
            there already if `after` is set; down fails every call until it is None again
+    Note   it cannot tell whether it has room
     """
+
+    expect_room = None  # type: ignore[assignment]
 
     def __init__(self, disk: Disk) -> None:
         super().__init__(disk)
@@ -95,6 +100,13 @@ class FaultyStorage(LocalRemoteStorage):
             raise error
         self.copied.append(metadata.start_offset)
         return self.custom_metadata
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
+        if self.down is not None:
+            raise self.down
+        if not self._was_there:
+            raise RemoteResourceNotFound("nothing was ever copied")
+        return super().fetch_index(metadata, index_type)
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         error = self.deletions.pop(0) if self.deletions else None
