@@ -173,6 +173,7 @@ class FrameBuffer:
         chunk = self._chunk
         start = self._position + 4
         if start > len(chunk):
+            self._keep_the_rest()
             return None
         (size,) = _length.unpack_from(chunk, self._position)
         if not 0 < size <= self.max_frame_bytes:
@@ -199,12 +200,19 @@ class FrameBuffer:
                 else:
                     self._large[: len(begun)] = begun
                 self._chunk, self._position = b"", 0
+            else:
+                self._keep_the_rest()
             return None
         if end == len(chunk):
             self._chunk, self._position = b"", 0
         else:
             self._position = end
         return memoryview(chunk)[start:end]
+
+    def _keep_the_rest(self) -> None:
+        """Let go of the frames in front of the one under way: it may be long until the rest of that one comes."""
+        if self._position:
+            self._chunk, self._position = self._chunk[self._position :], 0
 
     def room(self) -> memoryview | None:
         """Where to receive the next bytes of a large frame, never empty; None if no large frame lacks any.

@@ -44,6 +44,7 @@ _LARGE_BYTES = 128 * 1024
 _SMALL_BYTES = 2 * 1024 * 1024
 """Twice what producers send by default: such a request never waits for larger ones to find memory."""
 _REQUESTS_BETWEEN_YIELDS = 64
+_SHOWN_CLIENT_ID = 256
 
 
 class Memory:
@@ -151,6 +152,11 @@ class Connection:
         self._answers.note_progress()
         if type(self._claim) is EvictableClaim:
             self._claim.note_progress()
+
+    def forget_long_client_id(self) -> None:
+        """Between two requests, keep no more of the client's name than there is room to show."""
+        if self.state is State.RECEIVING and len(self._context.client_id) > _SHOWN_CLIENT_ID:
+            self._context.client_id = self._context.client_id[:_SHOWN_CLIENT_ID]
 
     def hang_up(self) -> None:
         """End the connection now. Not while it is answering, but for a client that lost its claim on the answer."""

@@ -232,6 +232,7 @@ class Server:
                 reason = observed.stuck(now_ms=now_ms, limits=limits)
                 if observed.moved_ms == now_ms:
                     connection.note_progress()
+                connection.forget_long_client_id()
                 if reason is not None:
                     self._closed_for_delay.add()
                     log.debug("connection closed", peer=connection.stream.peer_host, reason=reason)

@@ -98,3 +98,12 @@ async def test_replies_that_nobody_takes_are_bounded(autojump_clock: MockClock) 
         assert 0 < server.memory.answers.used_bytes <= 4 * MIB
         assert server.memory.evicted > 0
         assert (await client.ask(DescribeGroupsRequest(groups=["g"]))).groups
+
+
+async def test_an_idle_connection_keeps_no_long_client_id(autojump_clock: MockClock) -> None:
+    async with memory_broker() as broker:
+        client = await broker.connect(client_id="x" * 30_000)
+        await client.ask(DescribeGroupsRequest(groups=["g"]))
+        await trio.sleep(3)
+        (connection,) = connections(broker)
+        assert len(connection.client_id) == 256

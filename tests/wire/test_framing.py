@@ -330,3 +330,21 @@ def test_only_a_produce_may_be_larger_than_other_requests(api_key: int, is_large
     else:
         with pytest.raises(Malformed, match="api key 3"):
             buffer.next_frame()
+
+
+def test_a_cut_frame_keeps_nothing_of_those_before_it() -> None:
+    tracemalloc.start()
+    try:
+        buffers = [FrameBuffer(1_000) for _ in range(100)]
+        for number, buffer in enumerate(buffers):
+            buffer.feed((b"\0\0\0\x04" + b"body") * 8_000 + b"\0\0\0\x04bo"[: 1 + number % 6])
+            while buffer.next_frame() is not None:
+                pass
+            assert buffer.pending_bytes == 1 + number % 6
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 100 * 1_000
+    for number, buffer in enumerate(buffers):
+        buffer.feed(b"\0\0\0\x04body"[1 + number % 6 :])
+        assert buffer.next_frame() == b"body"
