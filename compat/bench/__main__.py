@@ -10,6 +10,7 @@ from pathlib import Path
 
 from compat.bench.group_rows import many_groups, ten_thousand
 from compat.bench.minio_rows import minio
+from compat.bench.recovery_rows import recovery
 from compat.bench.report import markdown, measured, medians, plain, rounds_of, table
 from compat.bench.rivals import rivals
 from compat.bench.rows import ROUND, many_partitions, start_and_memory, warm_up
@@ -21,6 +22,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 OUTSIDE_ROUNDS = {
     "start": start_and_memory,
     "partitions": many_partitions,
+    "recovery": recovery,
     "many-groups": many_groups,
     "ten-thousand": ten_thousand,
     "tier": tier,

@@ -10,6 +10,7 @@ from pathlib import Path
 from compat.bench.frames import PRODUCE_VERSION, batch_of_size
 from compat.bench.group_rows import GROUP_ROWS, groups
 from compat.bench.minio_rows import MINIO_ROWS
+from compat.bench.recovery_rows import RECOVERY_ROWS
 from compat.bench.rivals import Rival, rivals
 from compat.bench.sizes import FULL, Figures, Row, Size, at_least_times, at_most, at_most_times
 from compat.bench.spark_rows import SPARK_ROWS
@@ -42,6 +43,7 @@ ROWS = [
         "<= 1.3 x one connection",
         lambda ours, _, figures: ours <= 1.3 * figures.get("p50", ours),
     ),
+    *RECOVERY_ROWS,
     *GROUP_ROWS,
     *TIER_ROWS,
     *MINIO_ROWS,

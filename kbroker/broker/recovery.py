@@ -1,8 +1,8 @@
 """Opening all partitions at the start, after an unclean shutdown with the help of worker processes.
 
 After a clean shutdown, or with little to recover, one thread opens the logs and no process is started. Otherwise the
-workers recover them first (`kbroker.storage.recovering`), the largest first, and opening them takes no reading. A job
-whose worker dies is given to another one; if that dies too, this process does the job. A signal ends this process at
+workers recover them first (`kbroker.storage.recovering`), the largest first, and opening them takes no reading. A log
+whose worker dies is given to another one; if that dies too, this process recovers it. A signal ends this process at
 once, and the workers with it (`kbroker.runtime.working`).
 """
 
@@ -23,7 +23,7 @@ from kbroker.runtime.net_ports import Env
 from kbroker.runtime.worker import Workers, cores, workers_for
 from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.log_directory import LogDirectory
-from kbroker.storage.recovering import LogToRecover, find_logs_to_recover, jobs_of, recover_logs
+from kbroker.storage.recovering import LogToRecover, find_logs_to_recover, recover_log, worth_a_worker
 
 WORTH_WORKERS_BYTES: Final = 32 << 20
 """Less is recovered here in the time in which a process starts."""
@@ -68,18 +68,19 @@ async def load_partitions(
     progress.logs, progress.size_bytes = len(logs), sum(one.size for one in logs.values())
     progress.is_running = True
     log.info("recovering logs after an unclean shutdown", **progress.fields())
-    jobs = jobs_of(logs)
-    if sum(one.size for job in jobs for one in job.values()) >= WORTH_WORKERS_BYTES:
+    large = worth_a_worker(logs)
+    if sum(one.size for _, one in large) >= WORTH_WORKERS_BYTES:
         settings = replicas.settings
         is_set = settings.layers.text(THREADS_KEY) is not None
         limit = settings.log.num_recovery_threads_per_data_dir if is_set else cores()
         workers = workers_for(env.disk, report=log.warning, limit=limit, tries=WORKER_TRIES, niceness=0)
         if workers is not None:
             try:
-                await _recover_in(workers, env, replicas.directory, jobs, progress)
+                await _recover_in(workers, env, directory, large, progress)
             finally:
                 workers.close()  # they end with their pipes, at once
     await env.run_blocking(replicas.open_expected)
+    directory.recovered.clear()  # a log that could not be opened is recovered when somebody tries again
     progress.is_running = False
     log.info("logs are recovered", logs=len(logs), mib=progress.size_bytes >> 20, ms=env.now_ms() - began_ms)
 
@@ -88,19 +89,18 @@ async def _recover_in(
     workers: Workers,
     env: Env,
     directory: LogDirectory,
-    jobs: list[dict[TopicPartition, LogToRecover]],
+    logs: list[tuple[TopicPartition, LogToRecover]],
     progress: RecoveryProgress,
 ) -> None:
-    waiting = deque(jobs)
+    waiting = deque(logs)
     threads = env.threads(workers.limit)  # each waits for a worker
 
     async def work() -> None:
         while waiting:
-            job = waiting.popleft()
-            found = await threads.run_blocking(workers.run, recover_logs, env.disk, list(job.values()))
-            directory.recovered.update(zip(job, found, strict=True))
-            progress.recovered_logs += len(job)
-            progress.recovered_bytes += sum(one.size for one in job.values())
+            key, one = waiting.popleft()
+            directory.recovered[key] = await threads.run_blocking(workers.run, recover_log, env.disk, one)
+            progress.recovered_logs += 1
+            progress.recovered_bytes += one.size
 
     async def report() -> None:
         while True:
@@ -110,6 +110,6 @@ async def _recover_in(
     async with trio.open_nursery() as reporting:
         reporting.start_soon(report)
         async with trio.open_nursery() as nursery:
-            for _ in range(min(workers.limit, len(jobs))):
+            for _ in range(min(workers.limit, len(logs))):
                 nursery.start_soon(work)
         reporting.cancel_scope.cancel()

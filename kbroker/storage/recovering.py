@@ -1,6 +1,6 @@
 """Recovering many logs, here or in worker processes.
 
-The recovery of a log is a function of a disk and of plain values (`recover_logs`), so that a process of its own can
+The recovery of a log is a function of a disk and of plain values (`recover_log`), so that a process of its own can
 call it (`kbroker.runtime.worker`). It returns the loaded log itself, producers and epochs included, and
 `RecoveredLog.take` puts the files of this process in the place of the worker's. So a log that a worker has recovered is
 opened without reading it again, and is the same as one that was recovered here.
@@ -10,7 +10,7 @@ A log with little behind its recovery point is recovered when it is opened: to s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from kbroker.storage.log_directory import LogDirectory
 
 LARGE_BYTES: Final = 512 << 10
-JOB_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +61,8 @@ class RecoveredLog:
         return self.outcome
 
 
-def recover_logs(disk: Disk, logs: Sequence[LogToRecover]) -> list[RecoveredLog]:
-    """Recover one log after the other. An error of one does not keep the others from being recovered. Blocking."""
-    return [_recover(disk, log) for log in logs]
-
-
-def _recover(disk: Disk, log: LogToRecover) -> RecoveredLog:
+def recover_log(disk: Disk, log: LogToRecover) -> RecoveredLog:
+    """Recover a log, if that is possible. Blocking."""
     reports: list[str] = []
     files = FilePool(disk)
     outcome: loader.LoadedLog | OSError
@@ -120,16 +115,7 @@ def _unflushed_bytes(disk: Disk, path: str, recovery_point: int) -> int:
     return size
 
 
-def jobs_of(logs: Mapping[TopicPartition, LogToRecover]) -> list[dict[TopicPartition, LogToRecover]]:
-    """Jobs for workers, the largest logs first, so that the last jobs are short. Small logs are in none."""
-    jobs: list[dict[TopicPartition, LogToRecover]] = []
-    size = JOB_BYTES
-    for key in sorted(logs, key=lambda key: logs[key].size, reverse=True):
-        if logs[key].size < LARGE_BYTES:
-            break
-        if size >= JOB_BYTES:
-            jobs.append({})
-            size = 0
-        jobs[-1][key] = logs[key]
-        size += logs[key].size
-    return jobs
+def worth_a_worker(logs: Mapping[TopicPartition, LogToRecover]) -> list[tuple[TopicPartition, LogToRecover]]:
+    """The large logs, the largest first, so that no worker begins one when the others are done."""
+    large = [(key, log) for key, log in logs.items() if log.size >= LARGE_BYTES]
+    return sorted(large, key=lambda one: one[1].size, reverse=True)

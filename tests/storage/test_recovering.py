@@ -12,13 +12,13 @@ from kbroker.runtime.disk import RealDisk
 from kbroker.runtime.worker import Workers
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
-from kbroker.storage.recovering import JOB_BYTES, LARGE_BYTES, LogToRecover, RecoveredLog, jobs_of, recover_logs
+from kbroker.storage.recovering import LARGE_BYTES, LogToRecover, RecoveredLog, recover_log, worth_a_worker
 from tests.runtime.jobs import DeadlyDisk
 from tests.storage.logs import batch, offsets, open_log
 from wire.errors import ErrorCode, KafkaError
 
 CONFIG = LogConfig(segment_bytes=4_000, index_interval_bytes=300)
-COUNT = 103
+COUNT = 95
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def crashed(tmp_path: Path) -> Path:
     return directory
 
 
-def job(directory: Path) -> LogToRecover:
+def to_recover(directory: Path) -> LogToRecover:
     return LogToRecover(str(directory), CONFIG, 0, 0, 5_000, 0)
 
 
@@ -79,7 +79,7 @@ def files_in(directory: Path) -> dict[str, bytes]:
 
 def test_a_worker_recovers_what_this_process_recovers(crashed: Path, workers: Workers, told: list[str]) -> None:
     here = Path(shutil.copytree(crashed, crashed.parent / "here"))
-    (found,) = workers.run(recover_logs, RealDisk(), [job(crashed)])
+    found = workers.run(recover_log, RealDisk(), to_recover(crashed))
     log, plain = opened(crashed, found), opened(here)
     check_equal(log, plain)
     assert workers.pids
@@ -87,9 +87,11 @@ def test_a_worker_recovers_what_this_process_recovers(crashed: Path, workers: Wo
 
 
 def test_a_log_that_a_worker_recovered_goes_on(crashed: Path, workers: Workers) -> None:
-    (found,) = workers.run(recover_logs, RealDisk(), [job(crashed)])
+    found = workers.run(recover_log, RealDisk(), to_recover(crashed))
     log = opened(crashed, found)
     window = log.producers.producers[7].batches
+    assert len(window) == 5
+    assert log.segments.active.base_offset > window[0].first_offset, "a roll lies within the window"
     for remembered in window:
         again = batch(producer_id=7, producer_epoch=0, base_sequence=remembered.first_sequence)
         plan = log.append(again, leader_epoch=2, timestamp_ms=0)
@@ -102,7 +104,7 @@ def test_a_log_that_a_worker_recovered_goes_on(crashed: Path, workers: Workers) 
 
 def test_a_worker_that_dies_in_a_recovery_changes_nothing(crashed: Path, workers: Workers, told: list[str]) -> None:
     here = Path(shutil.copytree(crashed, crashed.parent / "here"))
-    (found,) = workers.run(recover_logs, DeadlyDisk("write"), [job(crashed)])
+    found = workers.run(recover_log, DeadlyDisk("write"), to_recover(crashed))
     assert len(told) == 2, "two workers died over it, then this process did it"
     check_equal(opened(crashed, found), opened(here))
 
@@ -110,7 +112,7 @@ def test_a_worker_that_dies_in_a_recovery_changes_nothing(crashed: Path, workers
 def test_a_log_that_cannot_be_recovered_is_the_only_one_that_fails(crashed: Path, workers: Workers) -> None:
     broken = crashed.parent / "broken"
     (broken / f"{0:020d}.log").mkdir(parents=True)
-    failed, found = workers.run(recover_logs, RealDisk(), [job(broken), job(crashed)])
+    failed, found = (workers.run(recover_log, RealDisk(), to_recover(one)) for one in (broken, crashed))
     with pytest.raises(KafkaError) as caught:
         opened(broken, failed)
     assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -118,16 +120,13 @@ def test_a_log_that_cannot_be_recovered_is_the_only_one_that_fails(crashed: Path
 
 
 def test_reports_of_a_worker_are_made_when_the_log_is_opened(crashed: Path, workers: Workers) -> None:
-    (found,) = workers.run(recover_logs, RealDisk(), [job(crashed)])
+    found = workers.run(recover_log, RealDisk(), to_recover(crashed))
     reports: list[str] = []
     open_log(crashed, config=CONFIG, recovered=found, report=reports.append)
-    assert any("160 bytes behind offset 103" in report for report in reports)
+    assert any("160 bytes behind offset 95" in report for report in reports)
 
 
-def test_large_logs_come_first_and_small_ones_share_jobs_or_have_none() -> None:
-    def log(size: int) -> LogToRecover:
-        return LogToRecover("", CONFIG, 0, 0, 0, size)
-
-    sizes = [LARGE_BYTES - 1, JOB_BYTES // 2, 3 * JOB_BYTES, JOB_BYTES // 2, LARGE_BYTES, 0]
-    logs = {("t", index): log(size) for index, size in enumerate(sizes)}
-    assert [[index for _, index in job] for job in jobs_of(logs)] == [[2], [1, 3], [4]]
+def test_large_logs_are_worth_a_worker_and_come_first_by_size() -> None:
+    sizes = [LARGE_BYTES - 1, LARGE_BYTES, 0, 3 * LARGE_BYTES]
+    logs = {("t", index): LogToRecover("", CONFIG, 0, 0, 0, size) for index, size in enumerate(sizes)}
+    assert [index for (_, index), _ in worth_a_worker(logs)] == [3, 1]
