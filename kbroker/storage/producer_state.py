@@ -189,14 +189,12 @@ class ProducerEntry:
             self.batches.clear()
             self.producer_epoch = header.producer_epoch
         delta = header.last_offset_delta
-        self.remember(RememberedBatch(header.last_sequence, header.base_offset + delta, delta, header.max_timestamp))
-        self.last_timestamp_ms = header.max_timestamp
-
-    def remember(self, batch: RememberedBatch) -> None:
-        """Take a batch in place of the oldest one."""
-        self.batches.append(batch)
+        self.batches.append(
+            RememberedBatch(header.last_sequence, header.base_offset + delta, delta, header.max_timestamp)
+        )
         if len(self.batches) > REMEMBERED_BATCHES:
             del self.batches[0]
+        self.last_timestamp_ms = header.max_timestamp
 
 
 class ProducerState:
@@ -370,7 +368,7 @@ def format_snapshot(entries: Iterable[ProducerEntry]) -> bytearray:
 def parse_snapshot(data: Buffer) -> list[ProducerEntry]:
     """The producers of a snapshot file's bytes, which may be Kafka's. Errors: as `snapshot_rows`."""
     entries: dict[int, ProducerEntry] = {}
-    for row in snapshot_rows(data):
+    for row in _unpack_rows(data):
         producer_id, epoch, last_sequence, last_offset, delta, timestamp_ms, coordinator_epoch, txn_first_offset = row
         entry = entries.get(producer_id)
         if entry is None or entry.producer_epoch != epoch:
@@ -379,12 +377,18 @@ def parse_snapshot(data: Buffer) -> list[ProducerEntry]:
         entry.last_timestamp_ms = timestamp_ms
         entry.current_txn_first_offset = txn_first_offset
         if last_offset >= 0:
-            entry.remember(RememberedBatch(last_sequence, last_offset, delta, timestamp_ms))
+            entry.batches.append(RememberedBatch(last_sequence, last_offset, delta, timestamp_ms))
+            if len(entry.batches) > REMEMBERED_BATCHES:
+                del entry.batches[0]
     return list(entries.values())
 
 
 def snapshot_rows(data: Buffer) -> Iterator[SnapshotRow]:
     """The rows of a snapshot file's bytes. Errors: ValueError if the file is damaged or of another version."""
+    return map(SnapshotRow._make, _unpack_rows(data))
+
+
+def _unpack_rows(data: Buffer) -> Iterator[tuple[int, ...]]:
     try:
         version, crc = _SNAPSHOT_HEAD.unpack_from(data)
         (count,) = _SNAPSHOT_COUNT.unpack_from(data, _SNAPSHOT_HEAD.size)
@@ -397,7 +401,7 @@ def snapshot_rows(data: Buffer) -> Iterator[SnapshotRow]:
     rows = memoryview(data)[_ROWS_POSITION:]
     if count < 0 or len(rows) != count * _SNAPSHOT_ROW.size:
         raise ValueError(f"producer snapshot announces {count} rows in {len(rows)} bytes")
-    return map(SnapshotRow._make, _SNAPSHOT_ROW.iter_unpack(rows))
+    return _SNAPSHOT_ROW.iter_unpack(rows)
 
 
 def read_marker(data: Buffer, position: int) -> TransactionMarker | None:

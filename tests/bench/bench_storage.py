@@ -102,6 +102,41 @@ def bench_cold_reads(directory: Path, disk: RealDisk) -> None:
     print(f"{'recover 215 MB of 1 KiB batches':52} {seconds * 1e6:10.0f} us {215 / seconds:10,.0f} MB/s")
 
 
+def bench_producers(directory: Path, disk: RealDisk, *, segments: int, producers: int) -> None:
+    """What idempotent producers with five batches each cost: at a roll, and at the start after either stop."""
+    path = str(directory)
+    batch, batches = batch_of(100, producer_id=0, producer_epoch=0, base_sequence=0), 5 * producers
+    config = LogConfig(segment_bytes=len(batch) * -(-batches // segments))
+
+    def load(*, is_clean: bool) -> Log:
+        # A broker syncs what it has rolled, so that recovery reads the active segment alone.
+        point = max(int(log.stem) for log in directory.glob("*.log")) if not is_clean else 0
+        return Log.load(
+            path, disk=disk, config=config, topic="b", partition=0, clean_shutdown=is_clean, recovery_point=point
+        )
+
+    log = load(is_clean=True)
+    for number in range(batches):
+        sequence, producer_id = divmod(number, producers)
+        batch[43:57] = producer_id.to_bytes(8, "big") + b"\0\0" + sequence.to_bytes(4, "big")
+        log.append(batch, leader_epoch=0, timestamp_ms=0)
+    name = f"{len(log.segments)} segments, {producers:,} producers"
+    begun = time.perf_counter()
+    log.roll(timestamp_ms=0)
+    print(f"{f'{name}: roll':52} {(time.perf_counter() - begun) * 1e3:10.1f} ms")
+    log.append(batch_of(100), leader_epoch=0, timestamp_ms=0)
+    log.close()
+    size = max(directory.glob("*.snapshot")).stat().st_size
+    for is_clean in (True, False):
+        best = float("inf")
+        for _ in range(3):
+            begun = time.perf_counter()
+            load(is_clean=is_clean)
+            best = min(best, time.perf_counter() - begun)
+        title = f"{name}: load after a {'clean stop' if is_clean else 'crash'}"
+        print(f"{title:52} {best * 1e3:10.1f} ms, snapshots of {size:,} B")
+
+
 def bench_many(directory: Path, disk: RealDisk, count: int) -> None:
     config = LogConfig()
     paths = [str(directory / f"many-{number}") for number in range(count)]
@@ -138,6 +173,10 @@ def main() -> None:
             directory = root / str(number)
             directory.mkdir()
             bench(directory, RealDisk())
+        for segments, producers in ((200, 10_000), (1, 10_000), (1, 100_000)):
+            directory = root / f"{segments}-{producers}"
+            directory.mkdir()
+            bench_producers(directory, RealDisk(), segments=segments, producers=producers)
         bench_many(root, RealDisk(), 2_000)
 
 

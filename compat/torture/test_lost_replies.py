@@ -1,0 +1,127 @@
+"""Idempotent clients with five batches in flight, whose replies are lost with the broker: nothing is stored twice.
+
+A proxy that the broker advertises keeps back the replies to Produce. When the broker has stored the five batches, the
+last of them in a new segment, it is killed or stopped. The clients then send all five again, to the next start. (The
+Python clients kafka-python and aiokafka have one batch in flight.)
+
+With KBROKER_COMPAT_BROKER=kafka the tests fail: Apache Kafka remembers the last batch of a snapshot alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+
+import pytest
+from confluent_kafka import Producer
+from kafka import KafkaConsumer, TopicPartition
+
+from compat.brokers import free_port
+from compat.conftest import KafkaTool
+from compat.kafka_tools.test_files import StartBroker, create
+
+PRODUCE = 0
+BATCHES, VALUE_BYTES = 5, 250_000
+SEGMENT_BYTES = 1 << 20  # four of the batches
+WAIT_S = 60.0
+
+
+class KeepsReplies:
+    """A proxy that passes frames on, but no reply to a Produce while it `keeps` them."""
+
+    def __init__(self, port: int, upstream: tuple[str, int]) -> None:
+        self.keeps = True
+        self._upstream = upstream
+        self._listener = socket.create_server(("127.0.0.1", port))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Accept no more."""
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                try:
+                    broker = socket.create_connection(self._upstream)
+                except OSError:
+                    client.close()
+                    continue
+                produces: set[bytes] = set()  # correlation ids
+                for source, target, is_request in ((client, broker, True), (broker, client, False)):
+                    arguments = (source, target, is_request, produces)
+                    threading.Thread(target=self._pass_on, args=arguments, daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket, is_request: bool, produces: set[bytes]) -> None:
+        with contextlib.suppress(OSError, struct.error), source.makefile("rb") as frames:
+            while size := frames.read(4):
+                frame = frames.read(*struct.unpack(">i", size))
+                if is_request and struct.unpack_from(">h", frame)[0] == PRODUCE:
+                    produces.add(frame[4:8])
+                if is_request or frame[:4] not in produces or not self.keeps:
+                    target.sendall(size + frame)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+def send_by_librdkafka(servers: str, topic: str) -> None:
+    settings = {"enable.idempotence": True, "batch.num.messages": 1, "linger.ms": 0, "retry.backoff.ms": 20}
+    producer = Producer({"bootstrap.servers": servers, "message.max.bytes": 1_000_000, **settings})
+    errors: list[object] = []
+    for number in range(BATCHES):
+        producer.produce(
+            topic,
+            b"%d" % number * VALUE_BYTES,
+            partition=0,
+            on_delivery=lambda error, _: errors.append(error) if error else None,
+        )
+    assert producer.flush(WAIT_S) == 0
+    assert errors == []
+
+
+def stored(servers: str, topic: str) -> int:
+    """How many records the partition holds."""
+    with closing(KafkaConsumer(bootstrap_servers=servers, group_id=None)) as consumer:
+        place = TopicPartition(topic, 0)
+        return int(consumer.end_offsets([place])[place])
+
+
+def send_by_java(tool: KafkaTool, servers: str, topic: str) -> None:
+    size = ("--num-records", str(BATCHES), "--record-size", str(VALUE_BYTES), "--throughput", "-1")
+    settings = ("--producer-props", f"bootstrap.servers={servers}", "batch.size=1", "linger.ms=0")
+    done = tool("ProducerPerformance", "--topic", topic, *size, *settings)
+    assert "OutOfOrderSequence" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("ending", ["killed", "stopped"])
+@pytest.mark.parametrize("client", ["librdkafka", "java"])
+def test_r6_k4_five_batches_sent_again_after_a_roll_and_a_restart_are_stored_once(
+    start_broker: StartBroker, request: pytest.FixtureRequest, client: str, ending: str
+) -> None:
+    send = send_by_librdkafka
+    if client == "java":
+        send = partial(send_by_java, request.getfixturevalue("kafka_tool"))
+    port = free_port()
+    servers = f"127.0.0.1:{port}"
+    broker = start_broker(f"advertised.listeners=PLAINTEXT://{servers}")
+    with closing(KeepsReplies(port, ("127.0.0.1", broker.port))) as proxy, ThreadPoolExecutor(1) as pool:
+        create(broker, "retried", segment_bytes=str(SEGMENT_BYTES))
+        sending = pool.submit(send, servers, "retried")
+        deadline = time.monotonic() + WAIT_S
+        while stored(servers, "retried") < BATCHES and time.monotonic() < deadline:
+            time.sleep(0.1)
+        broker.kill() if ending == "killed" else broker.stop()
+        proxy.keeps = False
+        assert broker.log_directory is not None
+        assert len(list((broker.log_directory / "retried-0").glob("*.log"))) == 2, "the fifth batch is in a new segment"
+        broker.start()
+        sending.result(WAIT_S)
+        assert stored(servers, "retried") == BATCHES
