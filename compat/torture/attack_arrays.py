@@ -78,9 +78,7 @@ def _world(target: Target) -> World:
 
 def _greedy(world: World) -> Iterator[Greedy]:
     handlers = discover()
-    yield from greedy_requests(
-        handlers, world, max_bytes=REQUEST_BYTES, max_elements=MAX_ELEMENTS, lowest_versions=True
-    )
+    yield from greedy_requests(handlers, world, max_bytes=REQUEST_BYTES, max_elements=MAX_ELEMENTS)
     for request in greedy_requests(handlers, world, max_bytes=REQUEST_BYTES, max_elements=REQUEST_BYTES):
         if request.elements > MAX_ELEMENTS:
             yield request

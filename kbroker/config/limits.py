@@ -25,7 +25,7 @@ class LimitSettings:
         doc="How many elements the arrays of one request may have together. A connection that sends more is closed.",
     )
     kbroker_max_reply_bytes: int = setting(
-        default=64 * MB,
+        default=32 * MB,
         at_least=MB,
         doc="The largest reply without its records. A request whose reply would be larger fails or has its connection"
         " closed.",

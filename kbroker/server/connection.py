@@ -175,7 +175,8 @@ class Connection:
             try:
                 frame, self.ahead = self.ahead or frames.next_frame(), None
             except Malformed as error:
-                raise CloseConnection(f"malformed frame: {error}") from error
+                bounds = "socket.request.max.bytes and kbroker.max.request.bytes bound it"
+                raise CloseConnection(f"malformed frame: {error}; {bounds}") from error
             if frame is None:
                 await self._send_collected()
                 if self._context.stopping:

@@ -49,7 +49,7 @@ class Bounds:
     """What one request may cost: the elements of all its arrays, and the bytes of its reply without records."""
 
     max_elements: int = 30_000
-    max_reply_bytes: int = 64 * 1024 * 1024
+    max_reply_bytes: int = 32 * 1024 * 1024
 
 
 class _Route:
