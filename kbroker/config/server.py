@@ -157,7 +157,8 @@ class ServerSettings:
         default=MAX_INT32,
         at_least=0,
         dynamic=CLUSTER_WIDE,
-        doc="How many connections one address may have; further ones are closed. 0 needs overrides.",
+        doc="How many connections one address may have; further ones are closed. 0 needs overrides. A loopback "
+        "address always has one.",
     )
     max_connections_per_ip_overrides: str = setting(
         default="",

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from kbroker.config.listeners import is_loopback
 from kbroker.handlers import CloseConnection
 from kbroker.runtime.limits import RateLimitedLog, TokenBucket
 from kbroker.runtime.log import logger
@@ -173,7 +174,8 @@ class Server:
     def _admit(self, stream: Stream, listener: str) -> None:
         host = stream.peer_host
         allowed = self._limits.max_connections_per_ip_overrides.get(host, self._limits.max_connections_per_ip)
-        if self._by_host.get(host, 0) >= allowed:
+        # Any client can set the limits: one connection from this machine is always left to change them again.
+        if self._by_host.get(host, 0) >= max(allowed, is_loopback(host)):
             self._refused.add()
             stream.close()
             self._warn("too many connections from one address", host, peer=host)

@@ -134,6 +134,17 @@ async def test_w10_more_than_max_connections_per_ip_are_closed() -> None:
                 assert await client.receive_heartbeat() == (1, 0)
 
 
+async def test_w10_this_machine_always_has_one_connection() -> None:
+    """No limit for addresses can lock out who would have to change it."""
+    limits = Limits(max_connections_per_ip=0, max_connections_per_ip_overrides={"192.0.2.1": 5, "127.0.0.1": 0})
+    with trio.fail_after(10):
+        async with serving(in_memory=False, limits=limits) as rig:
+            client = await rig.connect()
+            await client.send((heart(), 0, 1))
+            assert await client.receive_heartbeat() == (1, 0)
+            assert await (await rig.connect()).ends_without_reply()
+
+
 async def test_w10_an_address_may_have_a_limit_of_its_own(autojump_clock: MockClock) -> None:
     limits = Limits(max_connections_per_ip=0, max_connections_per_ip_overrides={"198.51.100.1": 1})
     async with serving(in_memory=True, limits=limits) as rig:
