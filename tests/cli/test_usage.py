@@ -14,6 +14,7 @@ import kbroker.cli
 from kbroker.cli import CommandFailed
 from kbroker.cli._admin import client_settings, translate
 from kbroker.cli._topics import Filters, PartitionState, TopicState, include_list
+from kbroker.cli.serve import announce
 from kbroker.cli.topic import parse_assignment, parse_config
 from kbroker.config.profiles import PROFILES
 from tests.cli.conftest import Run
@@ -199,3 +200,12 @@ def test_commands_print_by_what_escapes_control_characters() -> None:
     found = {path.name for path in files if ways.search(path.read_text())}
     # The demo and `serve` print what this process makes up; tables escape cell by cell.
     assert found - {name for name in found if name.startswith("_demo")} == {"_say.py", "_table.py", "serve.py"}
+
+
+def test_d9_a_broker_whose_output_goes_to_a_full_disk_serves_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Path("/dev/full").open("w")  # noqa: SIM115 - closing it fails as well
+    monkeypatch.setattr(sys, "stdout", full)
+    announce(1, "localhost", 9092, ready_file=None, as_kafka=True)
+    monkeypatch.undo()
+    with pytest.raises(OSError, match="No space left"):
+        full.close()
