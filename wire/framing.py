@@ -180,6 +180,7 @@ class FrameBuffer:
             raise Malformed(f"a frame of {size} bytes, where 1 to {self.max_frame_bytes} are possible")
         if size > self.max_request_bytes:
             if start + 2 > len(chunk):
+                self._keep_the_rest()
                 return None  # the api key, which decides, is still to come
             api_key = chunk[start] << 8 | chunk[start + 1]
             if api_key != _PRODUCE:

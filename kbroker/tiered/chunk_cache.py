@@ -17,7 +17,7 @@ that is decided here is decided in the event loop; only the reading itself runs 
   what is small: so the other half goes round, however slow they are.
 
 Bound   `kbroker.remote.chunk.cache.bytes`, what is lent and what is kept for the next chunk included; beyond it at most
-        one chunk for each reader that has begun a batch, and the copies;
+        one chunk for each reader that has begun a batch, and the copies (`kbroker.queued.max.response.bytes`);
         `remote.log.reader.max.pending.tasks` chunks may wait for memory
 Source  Aiven-Open/tiered-storage-for-apache-kafka (#297: one chunk after the other; #483: work thrown away; 017a8ae8: a
         hit that was not complete), redpanda#7193 (chunks evicted under their readers)

@@ -10,7 +10,8 @@ from trio.testing import MockClock
 from kbroker.runtime.net_ports import Stream
 from kbroker.server.connection import Connection
 from kbroker.testing.broker import ConnectionClosed, MemoryBroker, memory_broker
-from tests.handlers.asking import batch, create_topic, produce
+from tests.handlers.asking import batch, create_topic, produce, producing
+from wire.compression import Codec
 from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from wire.messages.describe_groups import DescribeGroupsRequest
 
@@ -98,6 +99,26 @@ async def test_replies_that_nobody_takes_are_bounded(autojump_clock: MockClock) 
         assert 0 < server.memory.answers.used_bytes <= 4 * MIB
         assert server.memory.evicted > 0
         assert (await client.ask(DescribeGroupsRequest(groups=["g"]))).groups
+
+
+async def test_w6_bombs_share_the_memory_for_unpacking(autojump_clock: MockClock) -> None:
+    async with memory_broker(settings={"kbroker.max.unpacking.bytes": 12 * MIB}, latency_ms=1_000) as broker:
+        client = await broker.connect()
+        await create_topic(client, "t")
+        bomb = batch(bytes(20 * MIB), codec=Codec.ZSTD, timestamp=broker.env.timestamp_ms())
+        throwers = [await broker.connect() for _ in range(4)]
+        for thrower in throwers:
+            await thrower.send(producing(("t", 0, bomb)))
+        assert broker.node.broker is not None
+        unpacking = broker.node.broker.appender.unpacking
+        most = 0
+        while unpacking.used_bytes or not most:
+            most = max(most, unpacking.used_bytes)
+            await trio.sleep(0.01)
+        assert most <= 6 * MIB, "one at a time: together they take 16 MiB"
+        for thrower in throwers:
+            answer = await thrower.receive()
+            assert answer.responses[0].partition_responses[0].error_code == 0
 
 
 async def test_an_idle_connection_keeps_no_long_client_id(autojump_clock: MockClock) -> None:

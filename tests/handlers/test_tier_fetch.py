@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.replication.fetching import FetchRound, PartitionAnswer
 from kbroker.testing.broker import Client, MemoryBroker, memory_broker
@@ -80,6 +80,25 @@ def reader_of(broker: MemoryBroker) -> RemoteReader:
 
 def bases(answer: FetchResponse, partition: int = 0) -> list[int]:
     return [one.base_offset for one in read_batches(parts(answer)[partition])]
+
+
+# Memory
+
+
+async def test_readers_that_take_nothing_leave_others_one_batch_at_a_time(autojump_clock: MockClock) -> None:
+    settings = {**SETTINGS, "kbroker.queued.max.response.bytes": 4 << 20}
+    async with memory_broker(settings=settings) as broker:
+        await move(broker, "t")
+        client = await broker.connect()
+        everything = fetching("t", wanted(offset=0))
+        assert [len(bases(await client.ask(everything, version=12))) for _ in range(2)][-1] > 1
+        for _ in range(20):
+            await (await broker.connect()).send(everything, version=12)
+        await trio.sleep(1)
+        server = broker.node.server
+        assert server is not None
+        assert 2 << 20 <= server.memory.answers.used_bytes <= 4 << 20
+        assert bases(await client.ask(everything, version=12)) == [0]
 
 
 # The seam
