@@ -29,6 +29,7 @@ from kbroker.tiered.api import (
     RemoteResourceNotFound,
     RemoteStorageError,
     RetriableRemoteStorageError,
+    StoreMisconfigured,
 )
 from kbroker.tiered.layout import MANIFEST, SEGMENT, object_name
 from kbroker.tiered.minio import MinioRemoteStorage
@@ -212,15 +213,15 @@ def test_m3_a_bucket_that_is_gone_is_no_segment_that_is_gone(make_manager: MakeM
     """Else a bucket that was renamed for a moment would count as data that is lost."""
     manager, segment = make_manager(bucket="elsewhere"), write()
     told = r"there is no bucket 'elsewhere': make it, or set rsm\.config\.bucket\.create=true"
-    with fails_with(RetriableRemoteStorageError, match=told):
+    with fails_with(StoreMisconfigured, match=told):
         manager.fetch_log_segment(segment.finished, 0)
-    with fails_with(RetriableRemoteStorageError, match=told):
+    with fails_with(StoreMisconfigured, match=told):
         manager.fetch_index(segment.finished, IndexType.OFFSET)
-    with fails_with(RetriableRemoteStorageError, match=told):
+    with fails_with(StoreMisconfigured, match=told):
         manager.copy_log_segment_data(segment.metadata, segment.data)
-    with fails_with(RetriableRemoteStorageError, match=told):
+    with fails_with(StoreMisconfigured, match=told):
         manager.delete_log_segment_data(segment.finished)
-    with fails_with(RetriableRemoteStorageError, match=told):
+    with fails_with(StoreMisconfigured, match=told):
         list(manager.list_objects())
 
 

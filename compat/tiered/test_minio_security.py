@@ -20,7 +20,7 @@ from compat.minio import BUCKET, MinioServer
 from compat.minio_proxy import Exchange, MinioProxy, answer, silence
 from compat.tiered.minio_fixtures import HASTY, admin, fails_with, is_whole, read
 from kbroker.testing.remote_segments import WrittenSegment
-from kbroker.tiered.api import IndexType, RemoteStorageError, RetriableRemoteStorageError
+from kbroker.tiered.api import IndexType, RemoteStorageError, RetriableRemoteStorageError, StoreMisconfigured
 from kbroker.tiered.minio import MinioRemoteStorage
 
 Write = Callable[..., WrittenSegment]
@@ -49,7 +49,7 @@ def test_m3_keys_that_were_rotated_heal_without_a_restart(
         lambda: manager.fetch_index(segment.finished, IndexType.OFFSET),
         lambda: manager.delete_log_segment_data(segment.finished),
     ):
-        with fails_with(RetriableRemoteStorageError, match="answered 403 SignatureDoesNotMatch"):
+        with fails_with(StoreMisconfigured, match="answered 403 SignatureDoesNotMatch"):
             call()
     assert len(proxy.requests) == len(set(proxy.requests)), "what was refused with the same keys is not asked again"
     write_keys(keys, minio_server.access_key, minio_server.secret_key)
@@ -68,7 +68,7 @@ def test_m3_keys_are_read_again_in_the_middle_of_a_call(
     then = time.time() - 1000
     write_keys(keys, minio_server.access_key, wrong)
     os.utime(keys, (then, then))
-    with fails_with(RetriableRemoteStorageError, match="403"):
+    with fails_with(StoreMisconfigured, match="403"):
         read(manager, segment)
     write_keys(keys, minio_server.access_key, good)
     os.utime(keys, (then, then))
@@ -83,7 +83,7 @@ def test_m3_a_store_that_forbids_is_told_apart_from_one_that_has_lost(
     manager.copy_log_segment_data(segment.metadata, segment.data)
     for status, code in ((403, "AccessDenied"), (401, "Unauthorized"), (403, "RequestTimeTooSkewed")):
         proxy.rule(answer(status, code))
-        with fails_with(RetriableRemoteStorageError, match=f"{status} {code}"):
+        with fails_with(StoreMisconfigured, match=f"{status} {code}"):
             read(manager, segment)
         proxy.heal()
     assert is_whole(manager, segment)
