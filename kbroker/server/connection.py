@@ -186,6 +186,8 @@ class Connection:
                 continue
             self.requests += 1
             claim, self._claim = self._claim, None
+            if type(claim) is EvictableClaim:
+                claim.release()  # what was received is answered, whatever else happens
             try:
                 if len(frame) < _LARGE_BYTES:
                     await self._answer_one(frame)
@@ -230,8 +232,9 @@ class Connection:
                 claim = self._memory.requests.claim(size)
             else:
                 claim = EvictableClaim(self._memory.cut, self._scope.cancel)
-                claim.is_evictable = True
             self._claim = claim
+        if type(claim) is EvictableClaim:
+            claim.is_evictable = self.state is State.RECEIVING
         lacking = frames.wanted_bytes - claim.held_bytes
         return lacking <= 0 or claim.try_take(lacking)
 

@@ -128,3 +128,23 @@ async def test_an_idle_connection_keeps_no_long_client_id(autojump_clock: MockCl
         await trio.sleep(3)
         (connection,) = connections(broker)
         assert len(connection.client_id) == 256
+
+
+async def test_making_room_cancels_no_request_that_was_received(autojump_clock: MockClock) -> None:
+    settings = {"queued.max.request.bytes": MIB, "log.flush.interval.messages": 1}
+    async with memory_broker(settings=settings, latency_ms=10_000) as broker, trio.open_nursery() as nursery:
+        client = await broker.connect()
+        await create_topic(client, "t")
+        slow = await broker.connect()
+        request = producing(("t", 0, batch(bytes(200_000), timestamp=broker.env.timestamp_ms())))
+        nursery.start_soon(slow.send, request)
+        await trio.sleep(0.01)
+        nursery.start_soon(begin_request, slow.stream, 60 << 10, 50 << 10)
+        await trio.sleep(0.01)
+        for _ in range(40):
+            hog = await broker.connect()
+            nursery.start_soon(begin_request, hog.stream, 60 << 10, 58 << 10)
+        await trio.sleep(0.01)
+        answer = await slow.receive()
+        assert answer.responses[0].partition_responses[0].error_code == 0
+        nursery.cancel_scope.cancel()
