@@ -50,6 +50,7 @@ bench: $(VENV)/dev.stamp
 	$(BIN)/python -m compat.bench $(ARGS)
 
 # The long runs, for an hour or ARGS="--minutes 10": every crash point of many workloads, kill -9 under load many times.
+# ARGS="--attack --minutes 10" attacks brokers with requests instead, and judges waits and memory.
 soak: $(VENV)/dev.stamp $(SPARK_VENV)/spark.stamp
 	$(BIN)/python -m compat.torture.soak $(ARGS)
 

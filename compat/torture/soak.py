@@ -2,12 +2,17 @@
 
     python -m compat.torture.soak --minutes 6 --seed 9100
     python -m compat.torture.soak --minutes 30 --only deep-sweep
+    python -m compat.torture.soak --minutes 10 --attack
 
 Crash sweeps over generated workloads take most of the time, `kill -9` of real brokers under load the rest. Each step
 is a short command that is repeated with other seeds until its share of the time is over, at least once, so a run ends
 about when it should. Spark's step is run in PySpark's environment. A step that takes too long is ended with all that it
 has started. The report at the end (or at Ctrl-C) sums up what was done, and names every command that failed, which
 repeats the failure by itself. The exit status is 1 when any of them failed.
+
+With --attack the steps are programs that attack a real broker with well-formed requests and slow clients, and judge how
+long another client waits and how much memory the broker takes. They report the worst of their runs. With --untimed as
+well the waits are reported but not judged, for machines that do something else at the same time.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 STEP_SECONDS = 1_800.0
+ATTACK_SECONDS = 600.0
 END_SECONDS = 30.0
 # PySpark is in an environment of its own, which `make soak` sees to.
 SPARK_PYTHON = str(Path(__file__).parents[2] / ".venv-spark" / "bin" / "python")
@@ -32,7 +38,13 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One command; weight is its share of the time, seeds_a_run how many seeds one run uses up."""
+    """One command.
+
+    Shape  untimed are the arguments with which it does not judge times
+    Units  weight is its share of the time; seeds_a_run says how many seeds one run uses up; a run is ended after
+           most_seconds
+    Note   its runs are summed up by adding their numbers, or by their greatest where is_worst
+    """
 
     name: str
     module: str
@@ -40,10 +52,19 @@ class Step:
     weight: float
     seeds_a_run: int = 1
     python: str = sys.executable
+    most_seconds: float = STEP_SECONDS
+    is_worst: bool = False
+    untimed: tuple[str, ...] = ()
 
-    def command(self, seed: int) -> list[str]:
+    def command(self, seed: int, *, is_timed: bool = True) -> list[str]:
         """One run of it."""
-        return [self.python, "-m", self.module, *self.arguments, "--seed", str(seed)]
+        more = () if is_timed else self.untimed
+        return [self.python, "-m", self.module, *self.arguments, *more, "--seed", str(seed)]
+
+
+def _attack(name: str, *arguments: str, untimed: tuple[str, ...] = ("--untimed",)) -> Step:
+    module = f"compat.torture.attack_{name}"
+    return Step(name, module, arguments, 1.0, most_seconds=ATTACK_SECONDS, is_worst=True, untimed=untimed)
 
 
 STEPS = (
@@ -53,6 +74,12 @@ STEPS = (
     Step("tier", "compat.torture.tier", ("--megabytes", "1000", "--kills", "2", "--damages", "30"), 0.1),
     Step("tier-clients", "compat.torture.tier_clients", ("--megabytes", "1000"), 0.1),
     Step("spark", "compat.torture.spark", ("--kills", "20"), 0.1, python=SPARK_PYTHON),
+)
+
+ATTACKS = (
+    _attack("arrays"),
+    _attack("retention"),
+    _attack("memory", untimed=("--longest-ms", str(int(ATTACK_SECONDS * 1000)))),
 )
 
 
@@ -70,29 +97,32 @@ class Outcome:
     failed: list[tuple[str, str]] = field(default_factory=list)
 
     def __str__(self) -> str:
-        summary = total(self.last_lines) if self.last_lines else "nothing was run"
+        summary = total(self.last_lines, is_worst=self.step.is_worst) if self.last_lines else "nothing was run"
         lines = [f"{self.step.name}: {self.runs} runs in {self.seconds:.0f} s, {len(self.failed)} failed: {summary}"]
         for command, last in self.failed:
             lines += [f"  FAILED {command}", f"         {last}"]
         return "\n".join(lines)
 
 
-def total(lines: list[str]) -> str:
-    """Lines that differ in their numbers alone as one line with the sums; the last one if they differ otherwise."""
+def total(lines: list[str], *, is_worst: bool = False) -> str:
+    """Lines that differ in their numbers alone as one line with the sums, or with the greatest where that is_worst.
+
+    The last one if they differ otherwise.
+    """
     if len({_NUMBER.sub("#", line) for line in lines}) > 1:
         return lines[-1]
     columns = zip(*[[float(number) for number in _NUMBER.findall(line)] for line in lines], strict=True)
-    sums = [sum(column) for column in columns]
+    sums = [max(column) if is_worst else sum(column) for column in columns]
     return _NUMBER.sub(lambda _: f"{sums.pop(0):,.10g}", lines[-1])
 
 
-def run_step(step: Step, outcome: Outcome, *, seconds: float, first_seed: int) -> None:
+def run_step(step: Step, outcome: Outcome, *, seconds: float, first_seed: int, is_timed: bool = True) -> None:
     """Repeat a step until its time is over, at least once; what was done is in `outcome`, also if it is interrupted."""
     began, seed = time.monotonic(), first_seed
     while not outcome.runs or time.monotonic() - began < seconds:
-        command = step.command(seed)
+        command = step.command(seed, is_timed=is_timed)
         print("$", *command, flush=True)
-        passed, said = run(command)
+        passed, said = run(command, within=step.most_seconds)
         outcome.runs += 1
         outcome.last_lines.append(said[-1])
         outcome.seconds = time.monotonic() - began
@@ -148,16 +178,22 @@ def main() -> int:
     )
     parser.add_argument("--minutes", type=float, default=60, help="for all steps together (default 60)")
     parser.add_argument("--seed", type=int, default=1_000, help="of the first run of each step; the others follow")
-    parser.add_argument("--only", choices=[step.name for step in STEPS], help="this step for all of the time")
+    names = [step.name for step in (*STEPS, *ATTACKS)]
+    parser.add_argument("--only", choices=names, help="this step for all of the time")
+    parser.add_argument("--attack", action="store_true", help="attack brokers, instead of the other steps")
+    parser.add_argument("--untimed", action="store_true", help="attacks report waits, but do not judge them")
     options = parser.parse_args()
-    steps = [step for step in STEPS if options.only in (None, step.name)]
+    chosen = ATTACKS if options.attack else STEPS if options.only is None else (*STEPS, *ATTACKS)
+    steps = [step for step in chosen if options.only in (None, step.name)]
+    if not steps:
+        parser.error(f"--attack has no step {options.only}")
     weights = sum(step.weight for step in steps)
     outcomes: list[Outcome] = []
     try:
         for step in steps:
             outcomes.append(Outcome(step))
             seconds = options.minutes * 60 * step.weight / weights
-            run_step(step, outcomes[-1], seconds=seconds, first_seed=options.seed)
+            run_step(step, outcomes[-1], seconds=seconds, first_seed=options.seed, is_timed=not options.untimed)
     except KeyboardInterrupt:
         print("interrupted")
     failed = sum(len(outcome.failed) for outcome in outcomes)

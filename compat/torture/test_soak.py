@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from compat.torture.soak import STEPS, Outcome, Step, run, run_step, total
+from compat.torture.soak import ATTACKS, STEPS, Outcome, Step, run, run_step, total
 from kbroker.testing.crash_sweep import Report
 
 
@@ -16,6 +16,19 @@ def test_runs_are_summed_up() -> None:
     lines = [str(Report(workloads=4, operations=1_000, recoveries=20_000)), str(Report(workloads=4, operations=500))]
     assert total(lines) == "8 workloads, 1,500 operations, 20,000 recoveries of 0 batches, 0 failures"
     assert total(["1 kill", "something else"]) == "something else"
+    waits = ["arrays: longest Produce 7 ms (at most 100)", "arrays: longest Produce 9 ms (at most 100)"]
+    assert total(waits, is_worst=True) == waits[1]
+
+
+@pytest.mark.parametrize("step", ATTACKS, ids=lambda step: step.name)
+def test_an_attack_can_be_told_not_to_judge_times(step: Step) -> None:
+    """Every program takes what the soak gives it."""
+    timed, untimed = step.command(7), step.command(7, is_timed=False)
+    assert timed[-2:] == untimed[-2:] == ["--seed", "7"]
+    assert len(untimed) > len(timed)
+    passed, said = run([*timed, "--help"])
+    assert passed, said
+    assert step.untimed[0] in "\n".join(said)
 
 
 def test_a_step_is_run_once_at_least_and_names_what_failed() -> None:
