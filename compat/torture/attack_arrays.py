@@ -30,7 +30,7 @@ from wire.messages.offset_commit import (
 )
 
 REQUEST_BYTES = 400_000
-MAX_ELEMENTS = 30_000  # kbroker.max.request.elements
+MAX_ELEMENTS = 20_000  # kbroker.max.request.elements
 LONGEST_MS, MEMORY_MIB = 100, 100
 LONGEST_METADATA_MS = 200
 PARTITIONS = 5_000

@@ -20,9 +20,10 @@ class LimitSettings:
         " announces a larger one is closed.",
     )
     kbroker_max_request_elements: int = setting(
-        default=30_000,
+        default=20_000,
         at_least=1_000,
-        doc="How many elements the arrays of one request may have together. A connection that sends more is closed.",
+        doc="How many elements the arrays of a request may have together; a Fetch of 10,000 topics has 20,000. A"
+        " connection that sends more is closed.",
     )
     kbroker_max_reply_bytes: int = setting(
         default=32 * MB,

@@ -48,7 +48,7 @@ log = logger(__name__)
 class Bounds:
     """What one request may cost: the elements of all its arrays, and the bytes of its reply without records."""
 
-    max_elements: int = 30_000
+    max_elements: int = 20_000
     max_reply_bytes: int = 32 * 1024 * 1024
 
 
