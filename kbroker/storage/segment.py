@@ -175,18 +175,12 @@ class Segment:
             self.max_timestamp = timestamp
             self.max_timestamp_offset = last_offset
         if position - self.last_index_position > self.interval_bytes:
-            self.add_index_entry(last_offset, position)
+            self.offset_index.append(last_offset - self.base_offset, position)
+            self.index_entries += 1
+            self.unwritten_entries += 1
+            self.add_time_entry()
+            self.last_index_position = position
         self.size = position + header.batch_length + FRAME_SIZE
-
-    def add_index_entry(self, last_offset: int, position: int) -> None:
-        """Write an entry for the batch at `position` into the offset index, and the one that belongs to it into the
-        time index.
-        """
-        self.offset_index.append(last_offset - self.base_offset, position)
-        self.index_entries += 1
-        self.unwritten_entries += 1
-        self.add_time_entry()
-        self.last_index_position = position
 
     def add_time_entry(self) -> None:
         """Write the largest timestamp into the time index, unless it is there."""

@@ -40,7 +40,8 @@ CHUNK_BYTES: Final = 1 << 20
 MAX_PRODUCERS: Final = 4096
 _SMALL_BYTES: Final = 4096  # copying so little costs less than a view of it
 _MIN_LENGTH: Final = HEADER_SIZE - FRAME_SIZE
-_FIELDS: Final = Struct(">qiiBIhi8xqq")  # a header up to producer_id, without base_timestamp
+_ATTRIBUTES_LOW: Final = 22  # where the byte of the attributes lies that has both bits
+_FIELDS: Final = Struct(">qiiBI2xi8xqq")  # a header up to producer_id, without attributes and base_timestamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,8 @@ def recover_segment(segment: Segment, epochs: LeaderEpochs, *, chunk_bytes: int 
     max_offset = base_offset + MAX_RELATIVE_OFFSET
     next_offset = base_offset
     last_indexed = latest_offset = 0
-    latest = -1
+    latest = indexed = -1
+    add_offset, add_time = segment.offset_index.append, segment.time_index.append
     epoch, epoch_end = -2, 0  # no batch has this epoch
     windows: dict[int, deque[int]] = {}
     producer, window = NO_PRODUCER_ID, deque[int]()
@@ -76,8 +78,10 @@ def recover_segment(segment: Segment, epochs: LeaderEpochs, *, chunk_bytes: int 
     while start + HEADER_SIZE <= end and not is_damaged:
         chunk = file.pread(min(chunk_bytes, end - start), start)
         view, size, at = memoryview(chunk), len(chunk), 0
-        while at + HEADER_SIZE <= size:
-            base, length, batch_epoch, magic, crc, attributes, delta, timestamp, producer_id = unpack(chunk, at)
+        unindexed_until = last_indexed + interval_bytes - start
+        last_header = size - HEADER_SIZE
+        while at <= last_header:
+            base, length, batch_epoch, magic, crc, delta, timestamp, producer_id = unpack(chunk, at)
             stop, last = at + length + FRAME_SIZE, base + delta
             if magic != MAGIC or length < _MIN_LENGTH or delta < 0 or base < next_offset or last > max_offset:
                 is_damaged = True
@@ -96,17 +100,19 @@ def recover_segment(segment: Segment, epochs: LeaderEpochs, *, chunk_bytes: int 
                 break
             if timestamp > latest:
                 latest, latest_offset = timestamp, last
-            if start + at - last_indexed > interval_bytes:
-                last_indexed = start + at
-                segment.max_timestamp, segment.max_timestamp_offset = latest, latest_offset
-                segment.add_index_entry(last, last_indexed)
+            if at > unindexed_until:
+                last_indexed, unindexed_until = start + at, at + interval_bytes
+                add_offset(last - base_offset, last_indexed)
+                if latest > indexed:
+                    indexed = latest
+                    add_time(latest, latest_offset - base_offset)
             # The checkpoint may begin an epoch too late, where a raised log start was written there and nowhere else.
             if batch_epoch != epoch or base >= epoch_end:
                 if epochs.epoch_for_offset(base) != batch_epoch:
                     epochs.assign(batch_epoch, base)
                 epoch, epoch_end = batch_epoch, epochs.next_start(base)
             if producer_id != NO_PRODUCER_ID:
-                if attributes & (TRANSACTIONAL_BIT | CONTROL_BIT):
+                if chunk[at + _ATTRIBUTES_LOW] & (TRANSACTIONAL_BIT | CONTROL_BIT):
                     is_simple = False
                 if producer_id != producer:
                     producer, window = producer_id, windows.setdefault(producer_id, deque(maxlen=REMEMBERED_BATCHES))
@@ -123,6 +129,8 @@ def recover_segment(segment: Segment, epochs: LeaderEpochs, *, chunk_bytes: int 
     if start:
         segment.max_timestamp = latest
         segment.max_timestamp_offset = latest_offset if latest >= 0 else base_offset
+        segment.last_index_position, segment.indexed_timestamp = last_indexed, indexed
+        segment.index_entries, segment.time_entries = segment.offset_index.entries, segment.time_index.entries
         segment.first_timestamp = header_at(file.pread(HEADER_SIZE, 0)).max_timestamp
     if start < end:
         file.truncate(start)
