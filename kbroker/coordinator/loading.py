@@ -36,7 +36,15 @@ class Loading:
            in a transaction of which no end was found
     """
 
-    __slots__ = ("_latest", "led", "next_offset", "open_transactions", "record_count", "slice_bytes")
+    __slots__ = (
+        "_first_unreadable",
+        "_latest",
+        "led",
+        "next_offset",
+        "open_transactions",
+        "record_count",
+        "slice_bytes",
+    )
 
     def __init__(self, led: LedPartition, *, slice_bytes: int) -> None:
         self.led = led
@@ -44,6 +52,7 @@ class Loading:
         self.next_offset = led.partition.log.log_start_offset
         self.record_count = 0
         self.open_transactions: set[int] = set()
+        self._first_unreadable = led.partition.log.log_end_offset
         self._latest: dict[bytes, Values] = {}
 
     @property
@@ -88,7 +97,9 @@ class Loading:
     def _skip(self, offset: int, count: int, why: str) -> None:
         led = self.led
         led.unreadable_records += count
-        led.first_unreadable = led.first_unreadable or f"offset {offset}: {why}"
+        if offset < self._first_unreadable:  # values of one key are read from the last on
+            self._first_unreadable = offset
+            led.first_unreadable = f"offset {offset}: {why}"
 
     def _replay(self, batch: RecordBatch) -> None:
         latest, start_offset = self._latest, self.next_offset

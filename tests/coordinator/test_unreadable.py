@@ -113,6 +113,7 @@ async def test_the_last_value_that_can_be_read_counts(autojump_clock: MockClock)
     async with memory_broker(disk, settings=ONE_PARTITION) as broker:
         assert await offsets_of(await broker.connect()) == {("t", 0): 5}
         assert led_by(broker).unreadable_records == 2
+        assert led_by(broker).first_unreadable.startswith("offset 2: ")
 
 
 @pytest.mark.parametrize("slice_bytes", [1, 5 << 20])
