@@ -2,7 +2,7 @@
 #
 # BASE is any image with Python 3.11 or newer, its venv module, and bash. `docker/pin-base` pins it to a digest. PIP_ARGUMENTS and
 # a volume at /wheels let it be built without a network.
-ARG BASE=docker.io/library/python:3.13-slim-bookworm
+ARG BASE=docker.io/library/python:3.13-slim-bookworm@sha256:67a1e1f215ccda113cfc024e8639049257e88f273898f595b61476d128d387e8
 
 FROM ${BASE} AS build
 ARG PIP_ARGUMENTS=""
