@@ -25,6 +25,7 @@ LOG_BYTES = 256 << 20
 BATCH_BYTES = 200
 START_TIMEOUT_S = 300.0
 _TILE_BATCHES = 10_000
+_CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 _RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 
 RECOVERY_ROWS = [
@@ -39,7 +40,9 @@ RECOVERY_ROWS = [
 
 
 def recovery(directory: Path, which: set[str], *, rounds: int) -> dict[str, list[Figures]]:
-    """Kill each broker, give it the logs, and start it again; then kill it before it writes a recovery point."""
+    """Give each broker the logs as after an unclean shutdown and start it; then kill it, before it writes a recovery
+    point.
+    """
     found: dict[str, list[Figures]] = {}
     directory.mkdir(parents=True, exist_ok=True)
     segment = directory / "segment"
@@ -48,10 +51,11 @@ def recovery(directory: Path, which: set[str], *, rounds: int) -> dict[str, list
         for rival in started:
             rival.timed_start()
             topic = rival.topic("recovery", partitions=PARTITIONS, configs={"retention.ms": "-1"})
-            rival.broker.kill()
+            rival.broker.stop()  # not killed: Kafka may not have written the id of each partition yet
             assert rival.broker.log_directory is not None
             for _ in range(rounds):
-                (rival.broker.log_directory / _RECOVERY_POINTS).unlink(missing_ok=True)
+                for name in (_CLEAN_SHUTDOWN, _RECOVERY_POINTS):
+                    (rival.broker.log_directory / name).unlink(missing_ok=True)
                 for index in range(PARTITIONS):
                     shutil.copy(segment, rival.broker.log_directory / f"{topic}-{index}" / f"{0:020d}.log")
                 began = time.perf_counter()
