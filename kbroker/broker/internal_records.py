@@ -14,7 +14,6 @@ from kbroker.coordinator.records import decode_record
 from kbroker.coordinator.shard import partition_for
 from kbroker.metadata.names import GROUP_METADATA_TOPIC, REMOTE_LOG_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.storage.validation import MAX_RECORD_ERRORS, RecordError, RecordsRefused
-from kbroker.tiered.metadata_topic import decode_event, metadata_partition, partition_of
 from wire.errors import ErrorCode, Malformed
 from wire.record_batch import Record, RecordBatch
 from wire.stored.frame import decode_key, decode_value
@@ -62,6 +61,9 @@ def _transaction_partition(record: Record, partition_count: int) -> int | None:
 
 
 def _tier_partition(record: Record, partition_count: int) -> int:
+    # A broker without a tier does not import it.
+    from kbroker.tiered.metadata_topic import decode_event, metadata_partition, partition_of  # noqa: PLC0415
+
     if record.value is None:
         raise Malformed("a record without a value")
     return metadata_partition(partition_of(decode_event(record.value)), partition_count)

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient
 
-from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from tests.cli.conftest import Done, Run, Verify, run_apart
 from tests.cli.directories import findings
 from tests.cli.tiered import (
@@ -30,6 +28,7 @@ from tests.cli.tiered import (
     Served,
     Site,
     TieredBroker,
+    append_to_metadata,
     fill,
     value_of,
 )
@@ -120,8 +119,8 @@ def test_what_cannot_be_read_is_counted_and_hides_nothing(run: Run, site: Site) 
     with TieredBroker(site) as served:
         assert run("tier", "flush", "-b", served.address, "-t", WARM).code == 0
         before = listed(run, site, "--all")
-        with closing(KafkaProducer(bootstrap_servers=served.address)) as producer:
-            producer.send(REMOTE_LOG_METADATA_TOPIC, b"\x01\x63garbage", partition=0).get(20)
+    append_to_metadata(site, b"\x01\x63garbage")
+    with TieredBroker(site) as served:
         for words in (["-b", served.address], ["--data-dir", site.data]):
             done = run("tier", "ls", "--all", "--format", "json", *words)
             assert [json.loads(line) for line in done.lines] == before
@@ -345,7 +344,7 @@ def test_while_copies_fail_it_is_told_everywhere(run: Run, tmp_path: Path) -> No
         assert first[0] == "copy pending"
         # Each attempt is a segment of its own, with an id of its own.
         for told in (state["remote"]["last_error"], first[2]):
-            assert re.search(r"copying segment \S+ of stuck-0 at offset 0: Not a directory", told)
+            assert re.search(r"looking at \S+/no-directory/tier: Not a directory", told)
         metrics = served.metrics()
         for topic in (None, "stuck"):
             assert metrics["remotecopylagsegments", topic] == len(waiting)

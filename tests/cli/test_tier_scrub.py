@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
-from kafka import KafkaProducer
 
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from kbroker.tiered.api import StoredObject
 from kbroker.tiered.local import LocalRemoteStorage
 from tests.cli.conftest import Done, Run
 from tests.cli.directories import flip, starts
-from tests.cli.tiered import COLD, GONE, WARM, Served, Site, TieredBroker
+from tests.cli.tiered import COLD, GONE, WARM, Served, Site, TieredBroker, append_to_metadata
 from wire.types import uuid_to_text
 
 HOURS = 3_600
@@ -230,8 +228,7 @@ def test_young_remains_are_left_alone(run: Run, scrub: Scrub, site: Site) -> Non
 
 def test_nothing_is_deleted_by_metadata_that_cannot_all_be_read(run: Run, site: Site) -> None:
     left = left_of_deleted(run, site)
-    with TieredBroker(site) as served, closing(KafkaProducer(bootstrap_servers=served.address)) as producer:
-        producer.send(REMOTE_LOG_METADATA_TOPIC, b"garbage", partition=0).get(20)
+    append_to_metadata(site, b"garbage")
     done = run("tier", "scrub", "--data-dir", site.data, "--delete-orphans")
     assert done.code == 1
     assert "nothing is deleted by metadata that cannot all be read" in done.err

@@ -16,9 +16,11 @@ from kafka.admin import KafkaAdminClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from kbroker.cli import main
+from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from kbroker.runtime.env import RealEnv
 from tests.broker_process import BrokerProcess
 from tests.web.test_process import free_port
+from wire.record_batch import Record, batches, build_batch
 
 COLD, WARM, SMALL, QUICK, GONE, PLAIN = "cold", "warm", "small", "quick", "gone", "plain"
 RECORDS = 3_000
@@ -69,6 +71,16 @@ class Site(NamedTuple):
         """The files of one kind that the tier has of a topic, by their offsets."""
         # Unlike Path.glob this goes on where a directory is removed under it.
         return sorted(map(Path, glob(f"{self.tier}/{topic}-*/*/*.{kind}")))
+
+
+def append_to_metadata(site: Site, *values: bytes) -> None:
+    """Append records to the metadata topic while no broker runs. A broker refuses records that it could not read."""
+    (log,) = (path for path in site.data.glob(f"{REMOTE_LOG_METADATA_TOPIC}-*/*.log") if path.stat().st_size)
+    last = list(batches(log.read_bytes()))[-1]
+    with log.open("ab") as file:
+        for offset, value in enumerate(values, last.next_offset):
+            record = Record(-1, last.max_timestamp, None, value, [])
+            file.write(build_batch([record], base_offset=offset, partition_leader_epoch=last.partition_leader_epoch))
 
 
 class Served(NamedTuple):

@@ -64,5 +64,5 @@ async def test_deleted_records_stay_deleted_when_the_broker_dies(loss: Loss) -> 
 async def test_a_checkpoint_that_cannot_be_written_is_a_storage_error(broker: MemoryBroker, client: Client) -> None:
     await create_topic(client, "t")
     await produce(client, "t", batch(b"a"))
-    broker.disk.inject(Fault(28, name="write", path="*log-start-offset-checkpoint*"))
+    broker.disk.inject(Fault(28, name="write", path="*log-start-offset-checkpoint*", times=-1))
     assert await delete_records(client, "t", 1) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
