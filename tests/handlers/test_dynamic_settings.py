@@ -261,6 +261,7 @@ SEEN_ELSEWHERE = {
         ),
         "tests/broker/test_tier.py",
     ),
+    "num.recovery.threads.per.data.dir": "tests/test_recovery_processes.py: the next start uses it",
     "segment.jitter.ms": "tests/storage/test_log.py: it is drawn by chance",
     "log.roll.jitter.ms": "tests/storage/test_log.py: it is drawn by chance",
 }

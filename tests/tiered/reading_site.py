@@ -19,6 +19,7 @@ from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.env import MemoryEnv, MemoryThreads
 from kbroker.tiered.api import IndexType, RemoteLogSegmentMetadata
 from kbroker.tiered.index_cache import RemoteIndexCache
+from kbroker.tiered.local import LocalRemoteStorage
 from kbroker.tiered.remote_read import RemoteRead, RemoteReader
 from tests.tiered.tier_site import FaultyStorage, Site, settings
 from wire.record_batch import batches
@@ -76,7 +77,8 @@ class WatchedStorage(FaultyStorage):
         self.index_reads.append((metadata.start_offset, index_type))
         if index_type is IndexType.TRANSACTION and metadata.start_offset in self.transactions:
             return self.transactions[metadata.start_offset]
-        data = super().fetch_index(metadata, index_type)
+        # Another object wrote the tier, so FaultyStorage would take it for empty.
+        data = LocalRemoteStorage.fetch_index(self, metadata, index_type)
         change = self.index_changes.get(index_type)
         return data if change is None else change(data)
 

@@ -70,7 +70,7 @@ async def test_a_search_that_failed_holds_no_memory(autojump_clock: MockClock) -
 
         async def failed_search() -> None:
             site.forget_chunks()
-            with pytest.raises(RemoteStorageError, match="ended after|ends at 100, too early"):
+            with pytest.raises(RemoteStorageError, match="ended after"):
                 await search.first_at_or_after(1)
 
         fail(site, "short")
