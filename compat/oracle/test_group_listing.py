@@ -118,7 +118,6 @@ def test_groups_that_are_not_there_are_dead(pair: Pair, new_group: NewGroup, ver
     assert (found[0]["GroupState"], found[0]["ErrorCode"]) == ("Dead", NOT_FOUND if version >= 6 else NONE)
     described(pair, version)
     described(pair, version, "", group)
-    described(pair, version, group, group)
 
 
 def test_a_group_of_any_kind_is_described(pair: Pair, new_group: NewGroup, seat: NewSeat) -> None:
