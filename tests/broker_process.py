@@ -1,22 +1,18 @@
-"""A broker in a process of its own, and a blocking client that speaks to it in typed messages."""
+"""A broker in its own process, and a blocking client that sends typed messages."""
 
 from __future__ import annotations
 
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
 
-from wire.framing import decode_response, encode_request_frame
-
-Response = TypeVar("Response")
+from kbroker.client.blocking import Connection
 
 READY = "kbroker ready on "
 
@@ -43,7 +39,7 @@ class BrokerProcess:
         self._start_seconds = start_seconds
 
     def wait_until_ready(self) -> BrokerProcess:
-        """Wait for the line that says so."""
+        """Wait for the ready line."""
         assert self.process.stdout is not None
         readable, _, _ = select.select([self.process.stdout], [], [], self._start_seconds)
         line = self.process.stdout.readline() if readable else ""
@@ -60,69 +56,34 @@ class BrokerProcess:
             self.process.kill()
         self.process.communicate()
 
-    def client(self) -> Client:
+    def client(self) -> Connection:
         """A new connection."""
-        return Client(self.host, self.port)
+        return connect(self.host, self.port)
 
     def stop(self, number: int = signal.SIGTERM) -> tuple[int, float]:
-        """Signal it and wait; its exit code and how long that took in seconds."""
+        """Signal it and wait; returns its exit code and the duration in seconds."""
         start = time.monotonic()
         self.process.send_signal(number)
         code = self.process.wait(timeout=20)
         return code, time.monotonic() - start
 
     def stop_and_read_errors(self) -> str:
-        """Kill it if need be; what it wrote to its log."""
+        """Kill it if necessary; returns its log."""
         if self.process.poll() is None:
             self.process.kill()
         _, errors = self.process.communicate()
         return str(errors)
 
 
-class Client:
-    """One blocking connection."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self.socket = socket.create_connection((host, port), timeout=20)
-        self._correlation_id = 0
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.socket.close()
-
-    def send(self, request: Any, version: int) -> None:
-        """Send a request and do not wait for its reply."""
-        self._correlation_id += 1
-        parts = encode_request_frame(request, version, correlation_id=self._correlation_id, client_id="test")
-        self.socket.sendall(b"".join(part for part in parts if isinstance(part, bytes)))
-
-    def receive(self, response_class: type[Response], version: int) -> Response:
-        """The next reply."""
-        size = int.from_bytes(self._exactly(4), "big")
-        _, response = decode_response(response_class, version, self._exactly(size))
-        return response
-
-    def ask(self, request: Any, response_class: type[Response], version: int) -> Response:
-        """Send a request and wait for its reply."""
-        self.send(request, version)
-        return self.receive(response_class, version)
-
-    def _exactly(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            more = self.socket.recv(size - len(data))
-            if not more:
-                raise ConnectionError("the broker closed the connection")
-            data += more
-        return data
+def connect(host: str, port: int) -> Connection:
+    """A new connection to a broker."""
+    return Connection(host, port, client_id="test", timeout_s=20)
 
 
 def serve_and_fail(
     directory: Path, *arguments: Sequence[str] | str, listen: str | None = "127.0.0.1:0"
 ) -> tuple[int, str]:
-    """Run `kbroker serve` where it must not start; its exit code and what it said."""
+    """Run `kbroker serve` where it must not start; returns its exit code and output."""
     broker = BrokerProcess(directory, *[str(argument) for argument in arguments], listen=listen)
     code = broker.process.wait(timeout=20)
     return code, broker.stop_and_read_errors()

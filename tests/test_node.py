@@ -1,4 +1,4 @@
-"""A node as a process: start, stop, kill, and the starts that must fail with a clear line."""
+"""A node as a process: start, stop, kill, and starts that must fail with a clear message."""
 
 from __future__ import annotations
 
@@ -14,46 +14,47 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from kbroker.client.blocking import Connection
 from kbroker.node import NodeFailed
 from kbroker.testing.broker import killed, memory_broker
 from kbroker.testing.disk import Fault
-from tests.broker_process import BrokerProcess, Client, serve_and_fail
+from tests.broker_process import BrokerProcess, connect, serve_and_fail
 from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from wire.record_batch import Record, batches, build_batch
 
 
-def create(client: Client, name: str, *, partitions: int = 1) -> CreateTopicsResponse:
+def create(client: Connection, name: str, *, partitions: int = 1) -> CreateTopicsResponse:
     topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[])
-    return client.ask(CreateTopicsRequest(topics=[topic]), CreateTopicsResponse, 5)
+    return client.ask(CreateTopicsRequest(topics=[topic]), version=5)
 
 
-def produce(client: Client, topic: str, value: bytes) -> int:
+def produce(client: Connection, topic: str, value: bytes) -> int:
     batch = build_batch([Record(0, 1_000, None, value, [])])
     data = [TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=batch)])]
-    answer = client.ask(ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=data), ProduceResponse, 7)
+    answer = client.ask(ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=data), version=7)
     partition = answer.responses[0].partition_responses[0]
     assert partition.error_code == 0
     return partition.base_offset
 
 
-def consume(client: Client, topic: str) -> list[bytes | None]:
+def consume(client: Connection, topic: str) -> list[bytes | None]:
     partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
     request = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic=topic, partitions=[partition])])
-    answer = client.ask(request, FetchResponse, 11).responses[0].partitions[0]
+    answer = client.ask(request, version=11).responses[0].partitions[0]
     assert answer.error_code == 0
     assert isinstance(answer.records, memoryview)
     return [record.value for batch in batches(answer.records) for record in batch.records()]
 
 
-def leader_epoch(client: Client, topic: str) -> int:
+def leader_epoch(client: Connection, topic: str) -> int:
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
-    return client.ask(request, MetadataResponse, 9).topics[0].partitions[0].leader_epoch
+    return client.ask(request, version=9).topics[0].partitions[0].leader_epoch
 
 
-def test_it_listens_where_it_says_and_stops_in_order_within_five_seconds(tmp_path: Path) -> None:
+def test_it_listens_at_its_address_and_stops_within_five_seconds(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker, broker.client() as client:
         create(client, "t")
         assert produce(client, "t", b"one") == 0
@@ -63,18 +64,18 @@ def test_it_listens_where_it_says_and_stops_in_order_within_five_seconds(tmp_pat
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
-def test_a_parked_fetch_does_not_hold_up_the_stop(tmp_path: Path) -> None:
+def test_a_parked_fetch_does_not_delay_the_stop(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker, broker.client() as client:
         create(client, "t")
         partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
         topics = [FetchTopic(topic="t", partitions=[partition])]
-        client.send(FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=topics), 11)
+        client.send(FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=topics), version=11)
         code, seconds = broker.stop()
     assert code == 0
     assert seconds < 5
 
 
-def test_records_and_topics_are_there_after_a_clean_restart(tmp_path: Path) -> None:
+def test_records_and_topics_survive_a_clean_restart(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
         with broker.client() as client:
             create(client, "t")
@@ -87,7 +88,7 @@ def test_records_and_topics_are_there_after_a_clean_restart(tmp_path: Path) -> N
         assert leader_epoch(client, "t") > epoch
 
 
-def test_d1_records_are_there_after_kill_9(tmp_path: Path) -> None:
+def test_d1_records_survive_kill_9(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker, broker.client() as client:
         create(client, "t")
         for number in range(50):
@@ -99,7 +100,7 @@ def test_d1_records_are_there_after_kill_9(tmp_path: Path) -> None:
         assert produce(client, "t", b"more") == 50
 
 
-def test_d13_a_recovery_that_is_killed_is_begun_again(tmp_path: Path) -> None:
+def test_d13_a_killed_recovery_is_restarted(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker, broker.client() as client:
         create(client, "t")
         for number in range(200):
@@ -111,7 +112,7 @@ def test_d13_a_recovery_that_is_killed_is_begun_again(tmp_path: Path) -> None:
         assert len(consume(client, "t")) == 200
 
 
-def test_d12_a_directory_in_use_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_d12_a_directory_in_use_is_refused_unchanged(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
         code, errors = serve_and_fail(tmp_path / "data")
         assert code == 1
@@ -131,7 +132,7 @@ def test_d12_a_directory_of_another_node_is_refused(tmp_path: Path) -> None:
     assert "Traceback" not in errors
 
 
-def test_logs_without_the_metadata_that_knows_them_are_not_touched(tmp_path: Path) -> None:
+def test_logs_without_a_metadata_log_stay_unchanged(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with BrokerProcess(data) as broker, broker.client() as client:
         create(client, "t")
@@ -169,7 +170,7 @@ def test_d14_an_empty_metadata_log_refuses_the_start_in_one_line(tmp_path: Path)
 
 @pytest.mark.parametrize("taken_address", ["first listener", "second listener", "localhost", "pages"])
 @pytest.mark.parametrize("was_used", [False, True], ids=["new directory", "used directory"])
-def test_a_taken_port_is_one_clear_line_and_changes_nothing(tmp_path: Path, taken_address: str, was_used: bool) -> None:
+def test_a_taken_port_gives_one_line_and_changes_nothing(tmp_path: Path, taken_address: str, was_used: bool) -> None:
     data = tmp_path / "parent" / "data"
     if was_used:
         with BrokerProcess(data) as broker:
@@ -211,7 +212,7 @@ def test_connections_are_refused_until_the_logs_are_recovered(tmp_path: Path) ->
         broker.stop(signal.SIGKILL)
     checkpoint = tmp_path / "data" / "t-0" / "leader-epoch-checkpoint"
     checkpoint.unlink(missing_ok=True)
-    os.mkfifo(checkpoint)  # recovery waits for a writer, as for a disk that does not answer
+    os.mkfifo(checkpoint)  # recovery waits for a writer, as if the disk did not answer
     with ExitStack() as started:
         recovering = started.push(BrokerProcess(tmp_path / "data", listen=f"127.0.0.1:{address[1]}"))
         while not _holds(recovering.process.pid, "__cluster_metadata-0"):  # the address is bound before that
@@ -241,7 +242,7 @@ def _holds(process: int, path: str) -> bool:
         ("advertised.listeners=nonsense", "nonsense"),
     ],
 )
-def test_a_bad_setting_is_named_and_nothing_is_made(tmp_path: Path, override: str, said: str) -> None:
+def test_a_bad_setting_is_named_and_creates_nothing(tmp_path: Path, override: str, said: str) -> None:
     code, errors = serve_and_fail(tmp_path / "data", "--override", override)
     assert code == 1
     assert said in errors
@@ -254,7 +255,7 @@ def test_a_settings_file_in_kafkas_format_is_read(tmp_path: Path) -> None:
     file.write_text("# as Kafka's\nnum.partitions = 3\nlog.retention.hours: 1\n")
     with BrokerProcess(tmp_path / "data", "--config", str(file)) as broker, broker.client() as client:
         request = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=[], configs=[])
-        answer = client.ask(CreateTopicsRequest(topics=[request]), CreateTopicsResponse, 5)
+        answer = client.ask(CreateTopicsRequest(topics=[request]), version=5)
         assert answer.topics[0].num_partitions == 3
 
 
@@ -269,37 +270,37 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     assert code in (130, 143)
 
 
-def test_a_topic_setting_that_has_no_effect_yet_is_said_aloud(tmp_path: Path) -> None:
+def test_a_topic_setting_without_effect_is_logged(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker, broker.client() as client:
         config = CreatableTopicConfig(name="cleanup.policy", value="compact")
         topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1, assignments=[], configs=[config])
-        answer = client.ask(CreateTopicsRequest(topics=[topic]), CreateTopicsResponse, 5)
+        answer = client.ask(CreateTopicsRequest(topics=[topic]), version=5)
         assert answer.topics[0].error_code == 0
         assert "compaction is not implemented yet topic=t" in broker.stop_and_read_errors()
 
 
-def advertised(client: Client) -> list[tuple[str, int]]:
-    brokers = client.ask(MetadataRequest(topics=[]), MetadataResponse, 9).brokers
+def advertised(client: Connection) -> list[tuple[str, int]]:
+    brokers = client.ask(MetadataRequest(topics=[]), version=9).brokers
     return [(broker.host, broker.port) for broker in brokers]
 
 
 def test_localhost_is_served_by_both_of_its_addresses(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", listen="localhost:0") as broker:
         for host in ("127.0.0.1", "::1"):
-            with Client(host, broker.port) as client:
+            with connect(host, broker.port) as client:
                 assert advertised(client) == [("localhost", broker.port)]
 
 
-def test_every_interface_is_told_as_localhost_with_a_warning(tmp_path: Path) -> None:
+def test_a_wildcard_listener_is_advertised_as_localhost_with_a_warning(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", listen="0.0.0.0:0") as broker:
-        with Client("127.0.0.1", broker.port) as client:
+        with connect("127.0.0.1", broker.port) as client:
             assert advertised(client) == [("localhost", broker.port)]
-        assert "clients of other machines can connect" in broker.stop_and_read_errors()
+        assert "clients on other machines can connect" in broker.stop_and_read_errors()
 
 
-def test_the_advertised_address_is_what_clients_are_told(tmp_path: Path) -> None:
-    told = "advertised.listeners=PLAINTEXT://broker.example:1234"
-    with BrokerProcess(tmp_path / "data", "--override", told) as broker, broker.client() as client:
+def test_clients_get_the_advertised_address(tmp_path: Path) -> None:
+    reported = "advertised.listeners=PLAINTEXT://broker.example:1234"
+    with BrokerProcess(tmp_path / "data", "--override", reported) as broker, broker.client() as client:
         assert advertised(client) == [("broker.example", 1234)]
 
 
@@ -315,7 +316,7 @@ def test_logs_are_json_lines_when_asked(tmp_path: Path) -> None:
 def test_a_signal_ends_a_start_that_hangs(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    os.mkfifo(data / "meta.properties")  # whoever opens it waits for a writer, as for a disk that does not answer
+    os.mkfifo(data / "meta.properties")  # opening it blocks until there is a writer, as if the disk did not answer
     starting = BrokerProcess(data)
     try:
         while not _handles(starting.process.pid, signal.SIGTERM):
@@ -334,7 +335,7 @@ def _handles(process: int, number: int) -> bool:
     return bool(caught >> (number - 1) & 1)
 
 
-def test_a_data_directory_that_cannot_be_made_is_refused_with_a_clear_line(tmp_path: Path) -> None:
+def test_an_impossible_data_directory_is_refused_with_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no directory")
     code, errors = serve_and_fail(tmp_path / "file" / "below" / "data")
     assert code == 1
@@ -342,7 +343,7 @@ def test_a_data_directory_that_cannot_be_made_is_refused_with_a_clear_line(tmp_p
     assert "Traceback" not in errors
 
 
-async def test_d8_a_directory_that_fails_while_its_logs_are_opened_ends_the_start(autojump_clock: MockClock) -> None:
+async def test_d8_a_directory_that_fails_during_the_start_ends_it(autojump_clock: MockClock) -> None:
     del autojump_clock
     async with memory_broker(stops_cleanly=False) as broker:
         client = await broker.connect()

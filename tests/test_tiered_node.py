@@ -1,4 +1,4 @@
-"""A tiered topic on a real broker process, from what a user types to what a stock client reads."""
+"""A tiered topic on a real broker process, from the user's commands to a stock client's reads."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from tests.broker_process import BrokerProcess, serve_and_fail
-from wire.messages.fetch import FetchRequest, FetchResponse
+from wire.messages.fetch import FetchRequest
 
 with warnings.catch_warnings():
-    # kafka-python reads its schemas by a function that Python calls old.
+    # kafka-python reads its schemas with a deprecated function.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import KafkaConsumer, KafkaProducer, TopicPartition
     from kafka.admin import KafkaAdminClient, NewTopic
@@ -38,13 +38,13 @@ WAIT_S = 30
 
 
 def until(broker: BrokerProcess, condition: Callable[[], bool]) -> None:
-    """Look until it is so; the broker works meanwhile, and answers."""
+    """Poll until the condition holds; the broker continues to work, and answers."""
     deadline = time.monotonic() + WAIT_S
     with broker.client() as client:
         while not condition():
             assert time.monotonic() < deadline
             # Held by the broker for a moment, since there is nothing to give.
-            client.ask(FetchRequest(max_wait_ms=20, min_bytes=1, topics=[]), FetchResponse, 11)
+            client.ask(FetchRequest(max_wait_ms=20, min_bytes=1, topics=[]), version=11)
 
 
 def value(number: int) -> bytes:
@@ -62,7 +62,7 @@ def create_topic(broker: BrokerProcess, name: str) -> None:
 
 
 def delete_topic(broker: BrokerProcess, name: str, *, may_die: bool = False) -> None:
-    """A broker that may die of it may do so before it answers."""
+    """A broker may be made to die by the deletion, possibly before it answers."""
     with (
         closing(KafkaAdminClient(bootstrap_servers=address(broker))) as admin,
         suppress(*[KafkaConnectionError] * may_die),
@@ -92,17 +92,17 @@ def consume(broker: BrokerProcess, topic: str, count: int) -> None:
 def local_bytes(directory: Path, topic: str) -> int:
     found = 0
     for path in (directory / f"{topic}-0").glob("*.log"):
-        with suppress(FileNotFoundError):  # retention was quicker
+        with suppress(FileNotFoundError):  # retention was faster
             found += path.stat().st_size
     return found
 
 
 def remote_files(directory: Path) -> list[str]:
-    # os.walk goes on where a directory is removed under it.
+    # os.walk continues if a directory is removed during the walk.
     return [name for _, _, names in os.walk(f"{directory}-tier") for name in names]
 
 
-def test_what_was_written_is_read_from_offset_0_though_the_local_disk_has_one_segment_of_it(tmp_path: Path) -> None:
+def test_all_records_are_readable_with_one_local_segment(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     with BrokerProcess(directory, *QUICK) as broker:
         create_topic(broker, "orders")
@@ -121,7 +121,7 @@ def test_what_was_written_is_read_from_offset_0_though_the_local_disk_has_one_se
         until(broker, lambda: not remote_files(directory))
 
 
-def test_a_topic_that_was_deleted_just_before_a_kill_leaves_nothing(tmp_path: Path) -> None:
+def test_a_topic_deleted_just_before_a_kill_leaves_no_objects(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     with BrokerProcess(directory, *QUICK) as broker:
         create_topic(broker, "orders")
@@ -133,8 +133,10 @@ def test_a_topic_that_was_deleted_just_before_a_kill_leaves_nothing(tmp_path: Pa
         until(broker, lambda: not remote_files(directory))
 
 
-def test_a_log_begins_where_it_did_though_all_metadata_of_the_tier_is_lost(tmp_path: Path) -> None:
-    """Not only at the next start, which says so: also with new segments in the tier, and at the start after that."""
+def test_a_log_keeps_its_start_without_tier_metadata(tmp_path: Path) -> None:
+    """Not only after the next start, which logs it: also with new segments in the tier, and after the start after
+    that.
+    """
     directory = tmp_path / "data"
     partition = TopicPartition("orders", 0)
     with BrokerProcess(directory, *QUICK) as broker:
@@ -168,7 +170,7 @@ def test_a_log_begins_where_it_did_though_all_metadata_of_the_tier_is_lost(tmp_p
     assert copied < set(remote_files(directory)), "nothing of it is deleted"
 
 
-def test_a_stop_does_not_wait_for_a_tier_that_has_gone(tmp_path: Path) -> None:
+def test_a_stop_does_not_wait_for_a_missing_tier(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     with BrokerProcess(directory, *QUICK) as broker:
         create_topic(broker, "orders")
@@ -183,7 +185,7 @@ def test_a_stop_does_not_wait_for_a_tier_that_has_gone(tmp_path: Path) -> None:
     assert seconds < 5
 
 
-def test_a_stop_does_not_wait_for_a_store_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_does_not_wait_for_a_hanging_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINIO_ACCESS_KEY", "somebody")
     monkeypatch.setenv("MINIO_SECRET_KEY", "something")
     with socket.create_server(("127.0.0.1", 0), backlog=16) as silent:
@@ -205,7 +207,7 @@ def test_a_stop_does_not_wait_for_a_store_that_says_nothing(tmp_path: Path, monk
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
-def test_a_start_without_the_tier_of_existing_topics_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_start_without_the_tier_of_topics_is_refused(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", *QUICK) as broker:
         create_topic(broker, "orders")
         broker.stop()
@@ -216,7 +218,7 @@ def test_a_start_without_the_tier_of_existing_topics_is_refused_in_one_line(tmp_
     assert "Traceback" not in errors
 
 
-def test_a_mistake_in_the_settings_of_a_store_is_told_at_the_start_and_no_secret_with_it(tmp_path: Path) -> None:
+def test_a_wrong_store_setting_is_reported_without_secrets(tmp_path: Path) -> None:
     settings = {
         "remote.log.storage.manager.class.name": "minio",
         "rsm.config.endpoint": "http://127.0.0.1:1",

@@ -1,7 +1,6 @@
-"""What `kbroker group` asks of a connected client: groups, their members, and how far they have read.
+"""The operations of `kbroker group` on a connected client: groups, their members and their progress.
 
-Members of a group of the new protocol (KIP-848) are not known to the client; they are asked for over a connection of
-our own, in the protocol's own messages.
+The client does not support groups of the new protocol (KIP-848). Their members are read over a separate `Connection`.
 
 Source: ConsumerGroupCommand of Apache Kafka 4.3.1.
 """
@@ -30,7 +29,7 @@ Partition = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A group in a list; `state` and `type` are "Unknown" where a broker does not tell them."""
+    """A group in a list; `state` and `type` are "Unknown" if the broker does not report them."""
 
     group: str
     protocol_type: str
@@ -39,15 +38,15 @@ class Listing:
 
     @property
     def is_consumers(self) -> bool:
-        """Whether it is a group of consumers, or of clients that only commit offsets; not Connect's, for one."""
+        """Whether it is a group of consumers, or of clients that only commit offsets (not of Kafka Connect)."""
         return self.protocol_type in {"consumer", ""}
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member; `assignment` maps topics to partitions, None where it cannot be read.
+    """One member; `assignment` maps topics to partitions, None if it cannot be read.
 
-    The new protocol alone has the last two: the member's epoch, and the assignment that it is led to.
+    Only the new protocol has the last two: the member's epoch and its target assignment.
     """
 
     member_id: str
@@ -65,7 +64,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """A group as its coordinator (node id, host, port) describes it; the new protocol alone has epochs."""
+    """A group as its coordinator (node id, host, port) describes it; only the new protocol has epochs."""
 
     group: str
     state: str
@@ -83,7 +82,7 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a group is in a partition; None for what is not known, or where there is no member."""
+    """The progress of a group in a partition; unknown values, and a missing member, are None."""
 
     topic: str
     partition: int
@@ -100,7 +99,7 @@ class Progress:
 
 
 def list_groups(client: KafkaAdminClient, *, states: Sequence[str], types: Sequence[str]) -> list[Listing]:
-    """The groups of consumers, by name, of any of some states and types; of all if there are none."""
+    """The consumer groups in any of these states and types, by name; empty sequences mean all."""
     found = [
         Listing(
             each["group_id"],
@@ -110,7 +109,7 @@ def list_groups(client: KafkaAdminClient, *, states: Sequence[str], types: Seque
         )
         for each in client.list_groups()
     ]
-    # Chosen here, since old brokers cannot choose.
+    # Filter here, because old brokers cannot.
     chosen = [
         each
         for each in found
@@ -162,26 +161,26 @@ def _member(answer: Mapping[str, Any]) -> Member:
         instance_id=answer.get("group_instance_id"),
         client_id=answer["client_id"],
         host=answer["client_host"],
-        # Empty bytes are what a member has that was not given anything yet.
+        # A member without an assignment has empty bytes.
         assignment={} if not assignment else topics,
     )
 
 
 def _describe_new_protocol(group: str, coordinator: tuple[int, str, int], settings: Mapping[str, Any]) -> GroupState:
-    from kbroker.cli._connection import Connection  # noqa: PLC0415  (few groups need it)
+    from kbroker.cli._connection import connect  # noqa: PLC0415  (few groups need it)
+    from wire.client import UnsupportedApi  # noqa: PLC0415
     from wire.errors import Malformed  # noqa: PLC0415
     from wire.messages import consumer_group_describe as api  # noqa: PLC0415
 
     if str(settings.get("security_protocol", "PLAINTEXT")).startswith("SASL_"):
-        raise CommandFailed(f"group {group!r} is of the new protocol, whose members can be asked for only without SASL")
+        raise CommandFailed(f"group {group!r} uses the new protocol; its members can be described only without SASL")
     _, host, port = coordinator
     try:
-        with Connection(f"[{host}]:{port}", dict(settings)) as connection:
-            version = connection.version_of(api.ConsumerGroupDescribeRequest)
-            if version is None:
-                raise CommandFailed(f"group {group!r} is of the new protocol, and its broker cannot describe it")
+        with connect(f"[{host}]:{port}", dict(settings)) as connection:
             request = api.ConsumerGroupDescribeRequest(group_ids=[group], include_authorized_operations=False)
-            (answer,) = connection.ask(request, api.ConsumerGroupDescribeResponse, version).groups
+            (answer,) = connection.ask(request).groups
+    except UnsupportedApi as error:
+        raise CommandFailed(f"group {group!r} is of the new protocol, and its broker cannot describe it") from error
     except (OSError, Malformed) as error:
         raise CommandFailed(f"group {group!r} cannot be described: {error}") from error
     if answer.error_code:
@@ -211,7 +210,7 @@ def _describe_new_protocol(group: str, coordinator: tuple[int, str, int], settin
 
 
 def progress(client: KafkaAdminClient, state: GroupState) -> list[Progress]:
-    """What a group has read of each partition that it committed or is assigned, by topic and partition."""
+    """The progress in each partition that the group has committed or is assigned, by topic and partition."""
     committed = committed_offsets(client, state.group)
     owners = {partition: member for member in state.members for partition in member.partitions}
     partitions = sorted({*committed, *owners})
@@ -230,7 +229,7 @@ def progress(client: KafkaAdminClient, state: GroupState) -> list[Progress]:
 
 
 def committed_offsets(client: KafkaAdminClient, group: str) -> dict[Partition, tuple[int, int | None]]:
-    """The offsets that a group committed, each with the leader epoch if it is known."""
+    """The committed offsets of a group, each with its leader epoch if known."""
     return {
         (partition.topic, partition.partition): (
             found.offset,
@@ -242,7 +241,7 @@ def committed_offsets(client: KafkaAdminClient, group: str) -> dict[Partition, t
 
 
 def led_partitions(client: KafkaAdminClient, topics: Collection[str]) -> dict[Partition, bool]:
-    """The partitions that topics have, and whether each has a leader; topics that do not exist have none."""
+    """The partitions of topics, and whether each has a leader; a topic that does not exist has no partitions."""
     if not topics:
         return {}
     return {
@@ -254,7 +253,7 @@ def led_partitions(client: KafkaAdminClient, topics: Collection[str]) -> dict[Pa
 
 
 def log_offsets(client: KafkaAdminClient, partitions: Iterable[Partition], spec: int) -> dict[Partition, int]:
-    """Offsets by ListOffsets, of those partitions that exist and have a leader; -1 where there is none such."""
+    """Offsets by ListOffsets, for partitions that exist and have a leader; -1 if there is no such offset."""
     wanted = list(partitions)
     led = led_partitions(client, {topic for topic, _ in wanted})
     specs = {TopicPartition(*each): spec for each in wanted if led.get(each)}
@@ -264,7 +263,7 @@ def log_offsets(client: KafkaAdminClient, partitions: Iterable[Partition], spec:
 
 
 def expand(client: KafkaAdminClient, scope: Sequence[TopicPartitions]) -> list[Partition]:
-    """The partitions that words like `orders` and `orders:0,1` mean. Raises CommandFailed for one without a topic."""
+    """The partitions of words such as `orders` and `orders:0,1`. Raises CommandFailed if one does not exist."""
     led = led_partitions(client, {each.topic for each in scope})
     found: set[Partition] = set()
     for topic, indexes in scope:

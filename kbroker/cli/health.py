@@ -1,9 +1,8 @@
-"""`kbroker health`: one line and an exit code that say whether a broker does its work; made for HEALTHCHECK.
+"""`kbroker health`: check a broker; print one line and set the exit code, for example in a HEALTHCHECK.
 
-Healthy means: it answers ApiVersions and Metadata, every partition has a leader, and no log directory is offline. A
-port that accepts connections proves none of that. A check runs every few seconds on a machine that has other things to
-do, so it speaks the protocol itself over one connection, which costs a fraction of what importing a client does; only
-where the broker wants SASL the client is used.
+A broker is healthy if it answers ApiVersions and Metadata, every partition has a leader, and no log directory is
+offline. Checks run often, so the command sends the requests itself over one connection, which is much cheaper than the
+import of a client. It uses the client only if the broker requires SASL.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from kbroker.cli._say import say
 if TYPE_CHECKING:
     from types import FrameType
 
-    from kbroker.cli._connection import Connection
+    from kbroker.client.blocking import Connection
 
 DEFAULT_TIMEOUT_MS: Final = 5_000
 NAMED: Final = 3
-"""How many partitions without a leader are named; their number is told anyway."""
+"""Maximum number of leaderless partitions that the message names."""
 
 
 class Health(NamedTuple):
-    """What a broker said of its cluster and of itself."""
+    """What a broker reports about its cluster and itself."""
 
     cluster_id: str | None
     brokers: list[int]
@@ -44,20 +43,20 @@ def add_parser(commands: Commands) -> None:
     """Declare the command and its flags."""
     parser = commands.add_parser(
         "health",
-        help="check that a broker answers and that nothing of it is offline",
+        help="check that a broker works",
         description="Exit with 0 if a broker answers, every partition has a leader and no log directory is offline.",
     )
     add_connection_flags(parser)
     parser.add_argument(
         "--timeout", type=milliseconds, default=DEFAULT_TIMEOUT_MS, metavar="MS",
-        help=f"for everything together, in milliseconds (default {DEFAULT_TIMEOUT_MS})",
+        help=f"time limit of the whole check, in milliseconds (default {DEFAULT_TIMEOUT_MS})",
     )  # fmt: skip
-    parser.add_argument("--format", choices=["text", "json"], default="text", help="json is for machines")
+    parser.add_argument("--format", choices=["text", "json"], default="text", help="output format (default text)")
     parser.set_defaults(run=health)
 
 
 def health(options: argparse.Namespace) -> int:
-    """Check the first broker that can be reached; the exit code."""
+    """Check the first reachable broker; return the exit code."""
     settings = client_settings(options)
     with _alarm(options.timeout):
         found = _ask_any(settings, options)
@@ -83,7 +82,7 @@ def _complaints(found: Health) -> list[str]:
 
 @contextmanager
 def _alarm(timeout_ms: int) -> Iterator[None]:
-    """End what takes longer with CommandFailed: a time-out for each step would let a slow broker take all of them."""
+    """Raise CommandFailed after this time. Timeouts of single steps would add up with a slow broker."""
 
     def expire(_number: int, _frame: FrameType | None) -> None:
         raise CommandFailed(f"no answer within {timeout_ms} ms")
@@ -100,13 +99,13 @@ def _alarm(timeout_ms: int) -> Iterator[None]:
 def _ask_any(settings: dict[str, Any], options: argparse.Namespace) -> Health:
     if settings.get("security_protocol", "PLAINTEXT").startswith("SASL_"):
         return _ask_client(options)
-    from kbroker.cli._connection import Connection  # noqa: PLC0415  (help must not cost the import of the wire)
+    from kbroker.cli._connection import connect  # noqa: PLC0415  (help must not cost the import of the wire)
     from wire.errors import Malformed  # noqa: PLC0415
 
     failures = []
     for server in settings["bootstrap_servers"]:
         try:
-            with Connection(server, settings) as connection:
+            with connect(server, settings) as connection:
                 return _ask(connection)
         except (OSError, Malformed) as error:
             failures.append(f"{server}: {getattr(error, 'strerror', None) or error}")
@@ -114,18 +113,18 @@ def _ask_any(settings: dict[str, Any], options: argparse.Namespace) -> Health:
 
 
 def _ask(connection: Connection) -> Health:
-    from wire.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse  # noqa: PLC0415
-    from wire.messages.metadata import MetadataRequest, MetadataResponse  # noqa: PLC0415
+    from wire.messages.describe_log_dirs import DescribeLogDirsRequest  # noqa: PLC0415
+    from wire.messages.metadata import MetadataRequest  # noqa: PLC0415
 
-    version = connection.version_of(MetadataRequest)
+    version = connection.protocol.newest_version(MetadataRequest)
     if version is None:
-        raise CommandFailed("the broker does not answer Metadata in a version that is known here")
-    # In version 0, which has no null, an empty list means all topics; asking for all of them creates none.
+        raise CommandFailed("the broker supports no version of Metadata that kbroker knows")
+    # Version 0 has no null; there, an empty list means all topics. A request for all topics creates none.
     request = MetadataRequest(topics=None if version else [])
-    metadata = connection.ask(request, MetadataResponse, version)
+    metadata = connection.ask(request)
     offline = []
-    if (version := connection.version_of(DescribeLogDirsRequest)) is not None:
-        answer = connection.ask(DescribeLogDirsRequest(topics=[]), DescribeLogDirsResponse, version)
+    if connection.protocol.newest_version(DescribeLogDirsRequest) is not None:
+        answer = connection.ask(DescribeLogDirsRequest(topics=[]))
         offline = [result.log_dir for result in answer.results if result.error_code]
     return Health(
         cluster_id=metadata.cluster_id,

@@ -1,4 +1,4 @@
-"""`kbroker health`: what it takes for healthy, and that it never hangs."""
+"""`kbroker health`: which brokers are healthy, and that the check never hangs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_broker_that_serves_is_healthy_in_one_line(run: Run, broker: str) -> N
     assert told["leaderless"] == told["offline_directories"] == []
 
 
-def test_the_first_broker_that_can_be_reached_is_asked(run: Run, broker: str) -> None:
+def test_the_first_reachable_broker_is_checked(run: Run, broker: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         down = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -86,7 +86,7 @@ def test_an_offline_directory_is_named(run: Run) -> None:
     assert done.err == "kbroker health: offline log directories: /b\n"
 
 
-def test_a_broker_that_does_not_tell_its_directories_can_be_healthy(run: Run) -> None:
+def test_a_broker_without_describe_log_dirs_can_be_healthy(run: Run) -> None:
     old = ApiVersionsResponse(api_keys=[ApiVersion(api_key=METADATA, min_version=0, max_version=0)])
     with Scripted({API_VERSIONS: old, METADATA: metadata(1)}) as peer:
         assert run("health", "-b", peer.address).code == 0
@@ -99,17 +99,20 @@ def test_a_broker_that_does_not_answer_in_time_is_unhealthy(run: Run, answers: d
     assert done == (1, "", "kbroker health: no answer within 200 ms\n")
 
 
-def test_what_does_not_speak_the_protocol_is_told(run: Run) -> None:
+def test_a_server_with_another_protocol_is_an_error(run: Run) -> None:
     with Scripted({}, greeting=b"HTTP/1.1 400 Bad Request\r\n\r\n") as peer:
         done = run("health", "-b", peer.address)
     assert done.code == 1
-    assert "does not speak Kafka's protocol" in done.err
+    assert "does not use Kafka's protocol" in done.err
 
 
-def test_a_broker_that_refuses_to_tell_its_versions_is_told(run: Run) -> None:
+def test_an_error_in_api_versions_is_reported(run: Run) -> None:
     with Scripted({API_VERSIONS: ApiVersionsResponse(error_code=35, api_keys=[])}) as peer:
         done = run("health", "-b", peer.address)
-    assert (done.code, done.err) == (1, f"kbroker health: {peer.address} answers ApiVersions with error 35\n")
+    assert (done.code, done.err) == (
+        1,
+        f"kbroker health: {peer.address}: the broker answers ApiVersions with UNSUPPORTED_VERSION\n",
+    )
 
 
 def test_a_check_imports_neither_a_client_nor_the_broker(broker: str) -> None:
@@ -130,11 +133,11 @@ def test_a_server_is_a_host_and_a_port(text: str, found: tuple[str, int]) -> Non
 
 
 @pytest.mark.parametrize("text", ["", ":1", "a:b", "a:65536", "a:-1", "a:", "[::1", "[::1:5"])
-def test_what_is_no_server_is_refused(text: str) -> None:
+def test_an_invalid_server_is_refused(text: str) -> None:
     with pytest.raises(CommandFailed, match="is not of the form host:port"):
         parse_server(text)
 
 
 @pytest.mark.parametrize("words", [["--timeout", "0"], ["--timeout", "soon"], ["--format", "xml"], ["extra"]])
-def test_wrong_usage_ends_with_2(run: Run, words: list[str]) -> None:
+def test_wrong_usage_exits_with_2(run: Run, words: list[str]) -> None:
     assert run("health", *words).code == 2

@@ -20,8 +20,9 @@ from textwrap import dedent
 
 import pytest
 
-from tests.broker_process import Client
-from wire.messages.metadata import MetadataRequest, MetadataResponse
+from kbroker.client.blocking import Connection
+from tests.broker_process import connect
+from wire.messages.metadata import MetadataRequest
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS, STOP_SECONDS = 30, 10
@@ -113,9 +114,9 @@ class Running:
         self.log += data.decode()
         return bool(data)
 
-    def client(self) -> Client:
+    def client(self) -> Connection:
         host, _, port = self._ready.read_text().strip().rpartition(":")
-        return Client(host, int(port))
+        return connect(host, int(port))
 
     def stop(self) -> int:
         """Tell it to stop; its exit code."""
@@ -131,7 +132,7 @@ def container(tmp_path: Path) -> Container:
 def told(running: Running) -> tuple[str | None, list[tuple[str, int]]]:
     """The cluster's id and the addresses that a client of the first listener is told."""
     with running.client() as client:
-        answer = client.ask(MetadataRequest(topics=[]), MetadataResponse, 9)
+        answer = client.ask(MetadataRequest(topics=[]), version=9)
     return answer.cluster_id, [(broker.host, broker.port) for broker in answer.brokers]
 
 
@@ -172,7 +173,7 @@ def test_arguments_override_the_environment_which_overrides_the_mounted_file(con
     assert "setting name=log.retention.ms value=8" in log
     assert "setting name=offsets.topic.replication.factor value=1" in log
     assert "KAFKA_NUM_PARTITION is ignored: Unknown setting num.partition; did you mean num.partitions?" in log
-    assert "queued.max.requests=9 without effect" in log
+    assert "queued.max.requests=9 has no effect" in log
 
 
 def test_a_mounted_file_that_cannot_be_read_is_one_clear_line(container: Container) -> None:
@@ -195,7 +196,7 @@ def test_the_cluster_has_the_id_that_it_was_given_first(container: Container) ->
             log = running.wait_for(READY)
             assert told(running)[0] == FIRST_CLUSTER_ID
             assert running.stop() == 0
-    assert "the data directory keeps its cluster's id" in log
+    assert "the data directory has another cluster id; keeping it" in log
 
 
 def test_listeners_follow_from_the_advertised_ones(container: Container) -> None:
@@ -218,7 +219,7 @@ def test_levels_and_form_of_the_log_are_those_of_the_environment(container: Cont
 def test_a_bad_setting_is_one_clear_line(container: Container) -> None:
     with container.running(container.kafka / "run", KAFKA_LISTENERS="SSL://:0") as running:
         assert running.wait() == 1
-        assert "speaks SSL, which is not implemented yet" in running.log
+        assert "uses SSL; only PLAINTEXT is implemented yet" in running.log
         assert "Traceback" not in running.log
 
 

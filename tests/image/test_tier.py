@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.image.test_entry_point import LOOPBACK, READY, Container
-from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from wire.record_batch import Record, build_batch
 
 TIERED = {"remote.storage.enable": "true", "segment.bytes": "1000", "retention.ms": "-1"}
@@ -29,20 +29,20 @@ def test_segments_go_into_the_volume_and_no_topic_is_seen_in_them(container: Con
         with running.client() as client:
             configs = [CreatableTopicConfig(name=key, value=text) for key, text in TIERED.items()]
             topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1, assignments=[], configs=configs)
-            created = client.ask(CreateTopicsRequest(topics=[topic]), CreateTopicsResponse, 5)
+            created = client.ask(CreateTopicsRequest(topics=[topic]), version=5)
             assert created.topics[0].error_code == 0
             for _ in range(4):
                 batch = build_batch([Record(0, 1_000, None, bytes(800), [])])
                 data = [TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=batch)])]
                 request = ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=data)
-                produced = client.ask(request, ProduceResponse, 7)
+                produced = client.ask(request, version=7)
                 assert produced.responses[0].partition_responses[0].error_code == 0
             tier = container.path / "data" / "tier"
             end = FetchTopic(topic="t", partitions=[FetchPartition(partition=0, fetch_offset=4, partition_max_bytes=1)])
             for _ in range(LOOKS):
                 if len(list(tier.rglob("*.manifest.json"))) == 3:
                     break
-                client.ask(FetchRequest(max_wait_ms=20, min_bytes=1, topics=[end]), FetchResponse, 11)
+                client.ask(FetchRequest(max_wait_ms=20, min_bytes=1, topics=[end]), version=11)
         assert len(list(tier.rglob("*.manifest.json"))) == 3
         assert running.stop() == 0
     with container.running(container.kafka / "run", **QUICK) as running:

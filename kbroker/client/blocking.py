@@ -1,0 +1,86 @@
+"""One blocking connection to a broker: typed requests and responses over a socket, for commands and jobs."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from wire.client import ClientProtocol, UnsupportedApi
+from wire.errors import ErrorCode, Malformed
+from wire.framing import RECEIVE_BYTES
+from wire.messages.api_versions import ApiVersionsRequest
+
+if TYPE_CHECKING:
+    import ssl
+
+# Every broker answers version 0, including those that know no newer one.
+_NEGOTIATING_VERSION = 0
+
+
+class Connection:
+    """A context manager. `connect` negotiates versions; without it every request needs a version.
+
+    Errors  OSError (ConnectionError if the broker closes the connection, TimeoutError), wire.errors.Malformed
+    """
+
+    def __init__(
+        self, host: str, port: int, *, client_id: str, timeout_s: float | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.protocol = ClientProtocol(client_id=client_id)
+        self.socket = socket.create_connection((host, port), timeout=timeout_s)
+        if tls is not None:
+            try:
+                self.socket = tls.wrap_socket(self.socket, server_hostname=host)
+            except BaseException:
+                self.socket.close()
+                raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        with suppress(OSError):
+            self.socket.close()
+
+    def negotiate(self) -> None:
+        """Ask which versions the broker serves. Errors: UnsupportedApi if it does not say."""
+        try:
+            answer = self.ask(ApiVersionsRequest(), version=_NEGOTIATING_VERSION)
+        except Malformed as error:
+            raise Malformed(f"the server does not speak Kafka's protocol ({error})") from error
+        if answer.error_code:
+            raise UnsupportedApi(f"the broker answers ApiVersions with {ErrorCode(answer.error_code).name}")
+        self.protocol.learn_versions(answer)
+
+    def ask(self, request: object, *, version: int | None = None) -> Any:
+        """Send a request and wait for its response. Errors: UnsupportedApi."""
+        self.send(request, version=version)
+        return self.receive()
+
+    def send(self, request: object, *, version: int | None = None, is_answered: bool = True) -> None:
+        """Send a request whose response is received later, if it has one."""
+        parts = self.protocol.request(request, version=version, is_answered=is_answered)
+        self.socket.sendall(b"".join(part if isinstance(part, bytes) else bytes(part) for part in parts))  # type: ignore[call-overload]
+
+    def receive(self) -> Any:
+        """The response to the oldest request that has none yet."""
+        protocol = self.protocol
+        while (response := protocol.next_response()) is None:
+            room = protocol.room()
+            if room is not None:
+                received = self.socket.recv_into(room)
+                protocol.filled(received)
+            else:
+                data = self.socket.recv(RECEIVE_BYTES)
+                received = len(data)
+                if data:
+                    protocol.feed(data)
+            if not received:
+                raise ConnectionError("the broker closed the connection")
+        return response
