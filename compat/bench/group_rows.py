@@ -19,14 +19,14 @@ PARTITIONS, PARTITIONS_OF_A_TOPIC = 10_000, 1_000
 GROUP_ROWS = [
     Row("rebalance", "rebalance of a group of 50 members", "ms", "<= 1 x", at_most_times(1)),
     Row("commits", "offset commits on one group by ten members", "1/s", ">= 5,000 or 1 x", at_least_or(5_000, 1)),
-    Row("groups", "start with 500 groups until all of them answer", "s", "<= 2", at_most(2)),
-    Row("ten-thousand", "start with 10,000 partitions until all of them answer", "s", "<= 15", at_most(15)),
-    Row("ten-thousand-resident", "the same: resident, idle", "MiB", "<= 300", at_most(300)),
+    Row("groups", "start with 500 groups until all answer", "s", "<= 2", at_most(2)),
+    Row("ten-thousand", "start with 10,000 partitions until all answer", "s", "<= 15", at_most(15)),
+    Row("ten-thousand-resident", "10,000 partitions: resident memory, idle", "MiB", "<= 300", at_most(300)),
 ]
 
 
 def groups(rival: Rival, size: Size) -> Figures:
-    """A round of what groups do."""
+    """One round of the rows about groups."""
     topic = rival.topic("groups", partitions=COMMITTERS)
     count = 20 if size is FULL else 3
     rebalanced = rival.measure("rebalance", topic, members=MEMBERS, count=count)
@@ -37,7 +37,7 @@ def groups(rival: Rival, size: Size) -> Figures:
 
 
 def many_groups(directory: Path, which: set[str], *, rounds: int) -> dict[str, list[Figures]]:
-    """Start each broker with the offsets of 500 groups, until the last ones are answered for all of them."""
+    """Start each broker with the offsets of 500 groups, and wait until it returns the last offsets of all of them."""
     found: dict[str, list[Figures]] = {}
     with rivals(directory, which=which) as started:
         for rival in started:
@@ -56,9 +56,10 @@ def many_groups(directory: Path, which: set[str], *, rounds: int) -> dict[str, l
 
 
 def ten_thousand(directory: Path, which: set[str], *, rounds: int) -> dict[str, list[Figures]]:
-    """Start each broker with ten topics of a thousand partitions, until ListOffsets answers for each; then its memory.
+    """Start each broker with ten topics of a thousand partitions, wait until ListOffsets answers for each, measure
+    memory.
 
-    One round: it takes minutes where a start takes long.
+    One round, because a slow start takes minutes.
     """
     del rounds
     found: dict[str, list[Figures]] = {}

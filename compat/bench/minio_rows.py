@@ -1,4 +1,4 @@
-"""The rows about tiered storage on MinIO. What stands beside kbroker is no broker: it is the `minio` package, which
+"""The rows about tiered storage on MinIO. kbroker is compared not with a broker but with the `minio` package, which
 puts the same files and reads the same objects by plain ranges.
 """
 
@@ -28,22 +28,34 @@ TIERED = {"segment.bytes": str(SEGMENT_BYTES), "remote.storage.enable": "false"}
 MINIO_ROWS = [
     Row(
         "minio-copy",
-        "copy of 64 MiB segments to MinIO; beside it plain put_object",
+        "copy of 64 MiB segments to MinIO (left: plain put_object)",
         "MB/s",
         ">= 0.8 x",
         at_least_times(0.8),
     ),
     Row(
         "minio-one",
-        "cold read of one partition from MinIO, 4 MiB a fetch; beside it plain gets of 4 MiB ranges",
+        "cold read of one partition from MinIO, 4 MiB per Fetch (left: plain GETs of 4 MiB ranges)",
         "MB/s",
         ">= 0.5 x",
         at_least_times(0.5),
     ),
-    Row("minio-four", "the same of four partitions at once", "MB/s", ">= 0.6 x", at_least_times(0.6)),
-    Row("minio-one-cpu", "the cold read of one: CPU of the broker", "s/GB", "told", lambda *_: True),
-    Row("minio-four-cpu", "the cold read of four: CPU of the broker", "s/GB", "told", lambda *_: True),
-    Row("minio-copy-cpu", "the copy: CPU of the broker", "s/GB", "told", lambda *_: True),
+    Row("minio-four", "the same for four partitions at once", "MB/s", ">= 0.6 x", at_least_times(0.6)),
+    Row(
+        "minio-one-cpu",
+        "cold read of one partition from MinIO: CPU time of the broker",
+        "s/GB",
+        "none",
+        lambda *_: True,
+    ),
+    Row(
+        "minio-four-cpu",
+        "cold read of four partitions from MinIO: CPU time of the broker",
+        "s/GB",
+        "none",
+        lambda *_: True,
+    ),
+    Row("minio-copy-cpu", "copy to MinIO: CPU time of the broker", "s/GB", "none", lambda *_: True),
 ]
 
 
@@ -72,7 +84,7 @@ def minio(directory: Path, which: set[str], *, rounds: int) -> dict[str, list[Fi
 
 @contextmanager
 def _broker(directory: Path, server: MinioServer) -> Iterator[Rival]:
-    """A broker with its tier on the server; it and the workers have the keys from the environment."""
+    """A broker with its tier on the server; it and the workers get the keys from the environment."""
     settings = {
         **HURRIED,
         "remote.log.storage.manager.class.name": "minio",
@@ -98,7 +110,7 @@ def _round(rival: Rival, server: MinioServer, found: dict[str, list[Figures]]) -
     for stem, partitions in (("one", 1), ("four", 4)):
         topic = rival.topic(f"minio-{stem}", partitions=partitions, configs=TIERED)
         rival.measure("fill", topic, partitions=partitions, megabytes=MEGABYTES // partitions)
-        # Each active segment stays; it may hold as much as a segment can.
+        # Each active segment stays local; it may be as large as a full segment.
         ends = [
             offset(rival, topic, LATEST, partition=each) - SEGMENT_BYTES // RECORD_BYTES for each in range(partitions)
         ]
@@ -131,13 +143,13 @@ def _reached(rival: Rival, topic: str, timestamp: int, ends: list[int]) -> bool:
 
 
 def _closed(rival: Rival, topic: str) -> list[str]:
-    """The files of the closed segments of the one partition."""
+    """The files of the closed segments of the only partition."""
     assert rival.broker.log_directory is not None
     return [str(path) for path in sorted((rival.broker.log_directory / f"{topic}-0").glob("*.log"))[:-1]]
 
 
 def _prefixes(server: MinioServer, topic: str, partitions: int) -> list[str]:
-    """What the names of the objects of each partition begin with."""
+    """The prefix of the object names of each partition."""
     bucket = server.directory / "data" / BUCKET
     (home,) = bucket.glob(f"{topic}-*")
     return [f"{home.name}/{each}/" for each in range(partitions)]

@@ -1,8 +1,8 @@
-"""How long recovery takes after `kill -9`: both brokers read the same bytes, which lie in the page cache.
+"""How long recovery takes after `kill -9`: both brokers read the same bytes from the page cache.
 
-Kafka's files are kbroker's files, so the logs are written directly: each partition of a topic gets a copy of one
-segment of small batches. What counts is the time from the start of the process until ListOffsets finds the end of every
-partition. Neither broker has a recovery point, so each reads everything.
+Kafka and kbroker have the same file format, so the logs are written directly: each partition of a topic gets a copy of
+one segment of small batches. The figure is the time from the start of the process until ListOffsets finds the end of
+every partition. Neither broker has a recovery point, so each reads everything.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 RECOVERY_ROWS = [
     Row(
         "recovery",
-        "recovery after kill -9: 8 partitions of 256 MiB in batches of 200 B, until all of them answer",
+        "recovery after kill -9: 8 partitions of 256 MiB in batches of 200 B, until all answer",
         "s",
         "<= 0.4 x",
         at_most_times(0.4),
@@ -67,7 +67,7 @@ def recovery(directory: Path, which: set[str], *, rounds: int) -> dict[str, list
 
 
 def write_segment(path: Path) -> int:
-    """Write LOG_BYTES of batches with one record each, of now; how many there are."""
+    """Write LOG_BYTES of batches of one record each with the current time; returns the number of records."""
     size = len(batch_of_now([Item(b"v" * 100)]))
     batch = batch_of_now([Item(b"v" * (100 + BATCH_BYTES - size))])
     count = LOG_BYTES // len(batch)
@@ -76,7 +76,7 @@ def write_segment(path: Path) -> int:
         for first in range(0, count, _TILE_BATCHES):
             filled = min(_TILE_BATCHES, count - first)
             for number in range(filled):
-                struct.pack_into(">q", tile, number * len(batch), first + number)  # no CRC is over the base offset
+                struct.pack_into(">q", tile, number * len(batch), first + number)  # not covered by the CRC
             file.write(memoryview(tile)[: filled * len(batch)])
     return count
 

@@ -22,14 +22,14 @@ def medians(rounds: Sequence[Figures]) -> Figures:
 
 
 def spelt(value: float | None) -> str:
-    """A figure with three digits or so."""
+    """A figure with about three digits."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def table(theirs: Figures, ours: Figures) -> list[tuple[str, ...]]:
-    """The rows as text; a figure that was not measured is a dash."""
+    """The rows as text; a missing figure is a dash."""
     lines = []
     for row in ROWS:
         their, our = theirs.get(row.key), ours.get(row.key)
@@ -42,7 +42,7 @@ def table(theirs: Figures, ours: Figures) -> list[tuple[str, ...]]:
 
 
 def measured(lines: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Those with a figure."""
+    """The lines that have a figure."""
     return [line for line in lines if line[2:4] != ("-", "-")]
 
 
@@ -62,7 +62,7 @@ def machine() -> str:
 
 
 def rounds_of(page: str) -> int:
-    """How many rounds a page tells of: a run of some rows does not change what the others had."""
+    """The number of rounds that a page states; a run of some rows keeps it."""
     return int(re.findall(r"in turn, (\d+) rounds", page)[0])
 
 
@@ -73,7 +73,7 @@ def markdown(
     *,
     former: str = "",
 ) -> str:
-    """The page for docs/. Rows without a figure stand as they did on the former page."""
+    """The page for docs/. Rows without a new figure keep their line of the former page."""
     ranges = [
         (row.title, row.unit, *(_range(spread[side].get(row.key)) for side in ("kafka", "kbroker"))) for row in ROWS
     ]
@@ -81,12 +81,12 @@ def markdown(
     rows = "\n".join(_line(line, whole, former) for line in lines)
     ranges_text = "\n".join(_line(line, whole, former) for line in ranges)
     return f"""<!-- Written by `python -m compat.bench`; do not edit. -->
-# Benchmarks: kbroker beside Apache Kafka 4.3.1
+# Benchmarks: kbroker and Apache Kafka 4.3.1
 
-Both brokers ran on one machine in one run: {machine()}; Kafka on a heap of 1 GiB with the options of its own start
-script. Each was warmed with 20,000 requests; then they were measured in turn, {rounds} rounds, with the same bytes by
-the same clients in processes of their own. A figure is the median of the rounds. The rows about tiered storage are of a
-run of their own, of two rounds or more, again with both.
+Both brokers ran on one machine in one run: {machine()}.
+Kafka had a heap of 1 GiB and the options of its own start script. After a warm-up of 20,000 requests each, the brokers
+were measured in turn, {rounds} rounds, with the same bytes, by the same clients in separate processes. A figure is the
+median of the rounds. The rows about tiered storage are from a separate run with both brokers, of two rounds or more.
 
 | {" | ".join(HEAD)} |
 |{"---|" * len(HEAD)}
@@ -94,36 +94,35 @@ run of their own, of two rounds or more, again with both.
 
 What the rows mean:
 
-- Produce is version 7 over one plaintext loopback connection, from frames that were encoded beforehand. A batch of
-  16 or 900 KiB holds records of 1,000 bytes where nothing else is said (a broker walks every record, so their number
-  counts), one of 1 KiB holds one record. Nothing is compressed.
-- Fetch is version 11 without a session, one request in flight, each for up to 1 MiB of one of four partitions that hold
-  64 MB each. The broker's CPU is user and system time of its process and of those that it
-  has started, and so is its memory.
-- End to end is one record from `produce` of confluent-kafka's producer (`linger.ms=0`, `acks=all`) to `poll` of its
-  consumer in the same process.
-- ProducerPerformance is Kafka's own tool with its defaults (idempotent, `acks=all`).
-- A rebalance is one of a stable group, from the first JoinGroup to the last answer to SyncGroup, by bare connections. A
-  member that commits has one commit of one partition in flight.
-- The 500 groups have committed ten partitions ten times. Of 10,000 partitions there is one round.
-- The tier is a directory of the same disk, and what is read from it is in the page cache but not in the log. 1 GB of
-  batches of 16 KiB is produced to a topic that is then tiered; while it moves, and before, one record at a time is
-  produced to another topic. A seek is to an offset in another part of the log each time, before the read from beginning
-  to end.
-- The 10,000 segments are of one record, in ten partitions. They are readable when the tier's last offset of each
-  partition is known and a Fetch brings the first record of each.
-- Spark is PySpark 4.0.0 on `local[2]`, with its settings as installed. Each query is the first of a session, which has
-  to load and compile what it runs, and its time goes from `load` to the result, looking for data sources included;
-  "once more" is the second. Rows that are ready-made are one Arrow batch that each task gives again and again, by a
-  data source that reads nothing and was looked up before: less than that no data source in Python takes.
-  Four partitions hold batches of 16 KiB of JSON text
-  whose times go through a day; Kafka has them in its log, kbroker in a directory as the tier. Bytes through the broker
-  are those of the topic by the broker's metrics, bytes read from the store those that a storage manager plug-in
-  counted, indexes included. The 2,048,000 records of 100 B are a quarter of the bytes of the 819,000. These rows are of
-  runs of their own.
-- Starts are on a formatted directory, each broker alone on the machine; memory is looked at two seconds later.
+- Produce is version 7 over one plaintext loopback connection, with frames that were encoded in advance. Batches of 16
+  and 900 KiB hold records of 1,000 bytes unless the row says otherwise (a broker checks every record, so their number
+  matters). A batch of 1 KiB holds one record. Nothing is compressed.
+- Fetch is version 11 without a session, with one request in flight. Each request asks for up to 1 MiB of one of four
+  partitions of 64 MB. The CPU time of a broker is user and system time of its process and child processes. Its memory
+  includes child processes too.
+- End to end is the time of one record from `produce` of confluent-kafka's producer (`linger.ms=0`, `acks=all`) to
+  `poll` of its consumer in the same process.
+- ProducerPerformance is Kafka's tool with its defaults (idempotent, `acks=all`).
+- A rebalance is that of a stable group, from the first JoinGroup to the last answer to SyncGroup, over plain
+  connections. A member that commits has one commit of one partition in flight.
+- Each of the 500 groups has committed ten partitions ten times. The rows with 10,000 partitions have one round.
+- The tier is a directory on the same disk. The data that is read from it is in the page cache, but not in the log.
+  1 GB of batches of 16 KiB is produced to a topic that is then tiered. Before and during the move, another topic gets
+  one record at a time. Each seek goes to an offset in another part of the log, before the read from the beginning to
+  the end.
+- The 10,000 segments hold one record each, in ten partitions. They count as readable when the tier's last offset of
+  each partition is known and a Fetch returns the first record of each.
+- Spark is PySpark 4.0.0 on `local[2]` with its default settings. "The first query" is the first of a session, which
+  has to load and compile what it runs; its time goes from `load` to the result and includes the lookup of data
+  sources. "Again" is the second query. "Ready-made rows" are one Arrow batch that each task returns repeatedly, from
+  a data source that reads nothing and was looked up before; no Python data source takes less time.
+- The data of the Spark rows is in four partitions, in batches of 16 KiB of JSON text with timestamps over a day.
+  Kafka has it in its log, kbroker in a directory as the tier. Bytes through the broker are those of the topic in the
+  broker's metrics. Bytes read from the store are counted by a storage plug-in, indexes included. The 2,048,000
+  records of 100 B have a quarter of the bytes of the 819,000. These rows are from separate runs.
+- Starts use a formatted directory, with one broker at a time on the machine. Memory is measured two seconds later.
 
-The lowest and the highest round:
+The lowest and highest round:
 
 | what | unit | Apache Kafka 4.3.1 | kbroker |
 |---|---|---|---|
@@ -136,7 +135,7 @@ def _range(found: tuple[float, float] | None) -> str:
 
 
 def _line(line: tuple[str, ...], measured_now: set[tuple[str, ...]], former: str) -> str:
-    """A line of a table: as it is, or that of the former page with as many cells."""
+    """The new line if it was measured, otherwise the former page's line with the same title and unit."""
     if line[:2] not in measured_now:
         for old in former.splitlines():
             cells = tuple(cell.strip() for cell in old.strip("|").split("|"))

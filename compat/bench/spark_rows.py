@@ -1,7 +1,7 @@
 """The rows about Spark: its stock connector on Apache Kafka, and `format("kbroker")` on the tier of kbroker.
 
-The same bytes are produced to both. Kafka keeps them in its log; kbroker's topic is flushed, so that all of them are in
-a directory as the tier, and the broker is up but is not asked for them.
+The same bytes are produced to both. Kafka keeps them in its log. kbroker's topic is flushed, so that all of them are in
+a directory tier; kbroker runs but serves none of them.
 """
 
 from __future__ import annotations
@@ -33,36 +33,42 @@ COUNTING = "compat.bench.counting_storage:CountingStorage"
 TIERED = {"remote.storage.enable": "true", "segment.bytes": str(64 << 20), "retention.ms": "-1"}
 PLAIN = {"segment.bytes": str(64 << 20), "retention.ms": "-1"}
 CHUNK_MIB = 8
-LOADED = "by kbroker.spark.load"
+LOADED = "with kbroker.spark.load"
 
 SPARK_ROWS = [
     Row(
         "spark-1k",
-        "Spark, local[2]: count and sum of value lengths, 819,000 records of 1 KiB; stock connector beside"
-        ' format("kbroker") on the tier',
+        "Spark, local[2]: count and sum of value lengths, 819,000 records of 1 KiB; left: stock connector,"
+        ' right: format("kbroker") on the tier',
         "s",
         "<= 0.5 x",
         at_most_times(0.5),
     ),
-    Row("spark-1k-again", "the same: that query once more in the session", "s", "told", lambda *_: True),
-    Row("spark-1k-load", f"the first {LOADED}", "s", "told", lambda *_: True),
-    Row("spark-1k-ready", "the same of Python rows that are ready-made: nothing is read", "s", "told", lambda *_: True),
-    Row("spark-1k-through", "the same: bytes through the broker", "bytes", "0", at_most(0)),
-    Row("spark-1k-stock", "the same by the stock connector on both brokers", "s", "told", lambda *_: True),
-    Row("spark-zstd", "the same with batches of zstd", "s", "< 1 x", lambda ours, theirs, _: ours < theirs),
-    Row("spark-zstd-load", f"that of zstd {LOADED}", "s", "told", lambda *_: True),
-    Row("spark-small", "the same, 2,048,000 records of 100 B", "s", "< 1 x", lambda ours, theirs, _: ours < theirs),
-    Row("spark-small-load", f"that of records of 100 B {LOADED}", "s", "told", lambda *_: True),
-    Row("spark-hour", "one hour out of the day of 819,000 records, by timestamp", "s", "told", lambda *_: True),
-    Row("spark-hour-read", "the same: bytes read from the store", "x the hour's", "<= 1.2", at_most(1.2)),
+    Row("spark-1k-again", "the same query again in the same session", "s", "none", lambda *_: True),
+    Row("spark-1k-load", f"the first query {LOADED}", "s", "none", lambda *_: True),
+    Row("spark-1k-ready", "the same query on ready-made Python rows, without reading", "s", "none", lambda *_: True),
+    Row("spark-1k-through", "the first query: bytes through the broker", "bytes", "0", at_most(0)),
+    Row("spark-1k-stock", "the first query with the stock connector on both brokers", "s", "none", lambda *_: True),
+    Row("spark-zstd", "the first query with zstd batches", "s", "< 1 x", lambda ours, theirs, _: ours < theirs),
+    Row("spark-zstd-load", f"the first query on zstd batches {LOADED}", "s", "none", lambda *_: True),
+    Row(
+        "spark-small",
+        "the first query on 2,048,000 records of 100 B",
+        "s",
+        "< 1 x",
+        lambda ours, theirs, _: ours < theirs,
+    ),
+    Row("spark-small-load", f"the first query on records of 100 B {LOADED}", "s", "none", lambda *_: True),
+    Row("spark-hour", "one hour of a day with 819,000 records, by timestamp", "s", "none", lambda *_: True),
+    Row("spark-hour-read", "that hour: bytes read from the store", "x the hour's", "<= 1.2", at_most(1.2)),
     Row(
         "spark-memory",
-        "reading the 819,000: the most that a Python worker has resident, over one that reads 16 records",
+        "reading 819,000 records: peak resident memory of a Python worker, above one that reads 16 records",
         "MiB",
         f"<= {8 * CHUNK_MIB} (chunks of {CHUNK_MIB})",
         at_most(8 * CHUNK_MIB),
     ),
-    Row("spark-memory-all", "the same: all of it", "MiB", "told", lambda *_: True),
+    Row("spark-memory-all", "the same: total resident memory", "MiB", "none", lambda *_: True),
 ]
 
 
@@ -76,14 +82,14 @@ class Filled:
 
 
 class Bench:
-    """Brokers that are up, and Spark beside them."""
+    """Running brokers, and Spark."""
 
     def __init__(self, directory: Path, started: list[Rival], http: int) -> None:
         self.directory, self.started, self._http = directory, started, http
         self.python = spark_python()
 
     def fill(self, record_bytes: int, records: int, *, codec: int = 0) -> Filled:
-        """A day of records that has ended an hour ago, on each broker; in kbroker's tier, all of it."""
+        """A day of records that ended an hour ago, on each broker; on kbroker completely in the tier."""
         start_ms = int(time.time() * 1000) - DAY_MS - HOUR_MS
         day = Day(record_bytes, records // PARTITIONS, PARTITIONS, codec, start_ms)
         topics, written = {}, 0.0
@@ -97,7 +103,7 @@ class Bench:
     def query(
         self, rival: Rival, filled: Filled, *, stock: bool = False, loads: bool = False, **more: object
     ) -> dict[str, float]:
-        """One session with one query, whose result must be right unless it is bounded; its figures."""
+        """Run one query in a new session and check its result unless it is bounded; returns its figures."""
         options = {"kafka.bootstrap.servers": rival.servers, "subscribe": filled.topics[rival.name]}
         is_stock = stock or rival.name != "kbroker"
         if not is_stock:
@@ -114,7 +120,7 @@ class Bench:
         return figures
 
     def ready_made(self, filled: Filled) -> float:
-        """The seconds of the same query on as many rows, which no record is read for."""
+        """The seconds of the same query on as many ready-made rows."""
         options = {"records": str(filled.day.count), "record_bytes": str(filled.day.record_bytes)}
         figures = run_spark(self.python, {"format": "ready-made", "options": options})
         assert figures["records"] == filled.day.count
@@ -129,7 +135,7 @@ class Bench:
 
 
 def run_spark(python: str, job: dict[str, object]) -> dict[str, float]:
-    """Run `spark_worker`. Errors: RuntimeError with what it said."""
+    """Run `spark_worker`. Errors: RuntimeError with its output."""
     done = subprocess.run(
         [python, "-m", "compat.bench.spark_worker", json.dumps(job)],
         capture_output=True,
@@ -151,7 +157,7 @@ def _configs(rival: Rival) -> dict[str, str]:
 
 
 def _flush(rival: Rival, topic: str) -> None:
-    """Have all of it in the tier."""
+    """Move the whole topic to the tier."""
     command = [sys.executable, "-m", "kbroker", "tier", "flush", "-b", rival.servers, "-t", topic]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -164,7 +170,7 @@ Rounds = dict[str, list[Figures]]
 
 
 def _whole(bench: Bench, rounds: int, found: Rounds) -> None:
-    """The whole topic: time, bytes through the broker, and what the stock connector makes of kbroker."""
+    """The whole topic: time, bytes through the broker, and the stock connector on kbroker."""
     filled = bench.fill(1024, 819_000)
     for number in range(rounds):
         for rival in bench.started if number % 2 == 0 else reversed(bench.started):
@@ -203,18 +209,18 @@ def _hour(bench: Bench, rounds: int, found: Rounds) -> None:
     for number in range(rounds):
         for rival in bench.started if number % 2 == 0 else reversed(bench.started):
             figures = bench.query(rival, filled, **between)
-            told = {"spark-hour": figures["seconds"]}
+            reported = {"spark-hour": figures["seconds"]}
             if rival.name == "kbroker":
                 counts = bench.directory / f"counts-{number}"
                 plugin = {"remote.log.storage.manager.class.name": COUNTING, "rsm.config.counts": counts}
-                again = bench.query(rival, filled, **between, **plugin, times=1)  # what it reads is counted
+                again = bench.query(rival, filled, **between, **plugin, times=1)  # its reads are counted
                 assert again["records"] == figures["records"] > 0
-                told["spark-hour-read"] = sum(counted(counts).values()) / wanted
-            found.setdefault(rival.name, []).append(told)
+                reported["spark-hour-read"] = sum(counted(counts).values()) / wanted
+            found.setdefault(rival.name, []).append(reported)
 
 
 def _memory(bench: Bench, rounds: int, found: Rounds) -> None:
-    """What the workers need for all of it, over what they need for sixteen records."""
+    """The workers' memory for all records, minus their memory for sixteen records."""
     filled = bench.fill(1024, 819_000)
     for rival in bench.started:
         if rival.name == "kbroker":
@@ -228,7 +234,7 @@ def _memory(bench: Bench, rounds: int, found: Rounds) -> None:
 def spark(
     measure: Callable[[Bench, int, Rounds], None],
 ) -> Callable[..., dict[str, list[Figures]]]:
-    """A measure outside the rounds of the others."""
+    """A measurement outside the rounds of the others."""
 
     def run(directory: Path, which: set[str], *, rounds: int) -> dict[str, list[Figures]]:
         found: Rounds = {}

@@ -24,7 +24,7 @@ REST_COUNT = 10_000
 HOUR_MS = 3_600_000
 SEGMENTS, SEGMENT_PARTITIONS = 10_000, 10
 LATEST, EARLIEST_LOCAL = -1, -4
-# Tasks look around often, so that a run does not consist of waiting for them; the rest is as installed.
+# Tasks run often, so that a run does not consist of waiting for them; other settings have their defaults.
 HURRIED = {
     "remote.log.manager.task.interval.ms": "500",
     "log.retention.check.interval.ms": "500",
@@ -36,24 +36,32 @@ TIERED = {"remote.storage.enable": "true", "segment.bytes": str(SEGMENT_BYTES), 
 TIER_ROWS = [
     Row(
         "tier-cold",
-        "cold read of one partition, directory tier, 16 MiB segments, 1 MiB a fetch",
+        "cold read of one partition, directory tier, 16 MiB segments, 1 MiB per Fetch",
         "MB/s",
         ">= 1.2 x",
         at_least_times(1.2),
     ),
-    Row("tier-first", "the same: first bytes after a seek, p50", "ms", "<= 1 x", at_most_times(1)),
-    Row("tier-cpu", "the same cold read: CPU of the broker", "s/GB", "<= 1 x", at_most_times(1)),
-    Row("tier-copy-memory", "copying 1 GB to the directory tier: resident over idle", "MiB", "<= 200", at_most(200)),
-    Row("tier-read-memory", "reading it: resident over idle", "MiB", "<= 200", at_most(200)),
-    Row("tier-rest", "Produce of one 100 B record, no tier: p99", "us", "<= 1 x", at_most_times(1)),
+    Row("tier-first", "the same cold read: first bytes after a seek, p50", "ms", "<= 1 x", at_most_times(1)),
+    Row("tier-cpu", "the same cold read: CPU time of the broker", "s/GB", "<= 1 x", at_most_times(1)),
+    Row(
+        "tier-copy-memory",
+        "copying 1 GB to the directory tier: resident memory above idle",
+        "MiB",
+        "<= 200",
+        at_most(200),
+    ),
+    Row("tier-read-memory", "reading that 1 GB: resident memory above idle", "MiB", "<= 200", at_most(200)),
+    Row(
+        "tier-rest", "Produce of one 100 B record, before 1 GB moves to the tier: p99", "us", "<= 1 x", at_most_times(1)
+    ),
     Row(
         "tier-move",
-        "the same while 1 GB moves to the directory tier: p99",
+        "Produce of one 100 B record, while 1 GB moves to the directory tier: p99",
         "us",
-        "<= 1.3 x no tier",
+        "<= 1.3 x before",
         lambda ours, _, figures: ours <= 1.3 * figures.get("tier-rest", ours),
     ),
-    Row("tier-start", "start with 10,000 segments in the tier until all of it is readable", "s", "<= 2", at_most(2)),
+    Row("tier-start", "start with 10,000 segments in the tier until all are readable", "s", "<= 2", at_most(2)),
 ]
 
 
@@ -78,7 +86,7 @@ def _moved_and_read(rival: Rival, idle_mib: float, *, seed: int) -> Figures:
     rival.measure("fill", moving, partitions=1, megabytes=MEGABYTES)
     beside = rival.topic("beside")
     rest = rival.measure("latency", beside, count=REST_COUNT)
-    # All but the active segment goes; it may hold as much as a segment can.
+    # All segments but the active one are moved; that one may be as large as a full segment.
     end = offset(rival, moving, LATEST) - SEGMENT_BYTES // 1000
     with highest_resident(rival) as copying:
         rival.alter(moving, {"remote.storage.enable": "true"})
@@ -103,7 +111,9 @@ def _moved_and_read(rival: Rival, idle_mib: float, *, seed: int) -> Figures:
 
 
 def remote_segments(directory: Path, which: set[str], *, rounds: int) -> dict[str, list[Figures]]:
-    """Start each broker with 10,000 segments in the tier, until the first record of each partition is read from it."""
+    """Start each broker with 10,000 segments in the tier, and wait until it reads the first record of each partition
+    there.
+    """
     found: dict[str, list[Figures]] = {}
     with rivals(directory, which=which, tier=HURRIED) as started:
         for rival in started:
@@ -120,7 +130,9 @@ def remote_segments(directory: Path, which: set[str], *, rounds: int) -> dict[st
 
 
 def _many_segments(rival: Rival) -> str:
-    """A topic whose records are hours apart, each in a segment of its own; when all are in the tier and gone here."""
+    """A topic whose records are hours apart, each in its own segment; returns when all are in the tier and deleted
+    locally.
+    """
     settings = {**TIERED, "segment.ms": str(HOUR_MS), "retention.ms": "-1"}
     topic = rival.topic("segments", partitions=SEGMENT_PARTITIONS, configs=settings)
     each = SEGMENTS // SEGMENT_PARTITIONS
@@ -141,7 +153,7 @@ def _many_segments(rival: Rival) -> str:
 
 
 def _is_readable(rival: Rival, topic: str) -> bool:
-    """Whether each partition's tier is known to its end, and a Fetch brings its first record."""
+    """Whether each partition's tier is known to its end, and a Fetch returns its first record."""
     each = SEGMENTS // SEGMENT_PARTITIONS
     with connected(rival.servers) as connection:
         asked = [{"PartitionIndex": index, "Timestamp": LATEST_TIERED} for index in range(SEGMENT_PARTITIONS)]
@@ -157,7 +169,7 @@ def _is_readable(rival: Rival, topic: str) -> bool:
 
 
 def offset(rival: Rival, topic: str, timestamp: int, *, partition: int = 0) -> int:
-    """What ListOffsets answers about one partition; -1 also where it answers with an error."""
+    """The answer of ListOffsets for one partition; -1 also for an error."""
     asked = [{"PartitionIndex": partition, "Timestamp": timestamp}]
     with connected(rival.servers) as connection:
         request = {"ReplicaId": -1, "Topics": [{"Name": topic, "Partitions": asked}]}
@@ -166,12 +178,12 @@ def offset(rival: Rival, topic: str, timestamp: int, *, partition: int = 0) -> i
 
 @contextlib.contextmanager
 def highest_resident(rival: Rival) -> Iterator[list[float]]:
-    """Looks at the resident memory all the while, also of a process that follows a killed one; what it saw, in MiB."""
+    """Samples the resident memory, also of a process that replaces a killed one; yields the samples in MiB."""
     seen, done = [rival.resident_mib()], threading.Event()
 
     def look() -> None:
         while not done.wait(0.05):
-            with contextlib.suppress(OSError, IndexError):  # between two lives
+            with contextlib.suppress(OSError, IndexError):  # between two processes
                 seen.append(rival.resident_mib())
 
     looking = threading.Thread(target=look, daemon=True)
