@@ -1,10 +1,9 @@
-"""What the broker says about the cluster: Metadata, DescribeCluster and DescribeTopicPartitions, as pure functions of
-an image.
+"""Answer Metadata, DescribeCluster and DescribeTopicPartitions; pure functions of an image.
 
-A broker is seen by clients of one listener at that listener's advertised endpoint; one without the listener, or fenced,
-does not appear. Topics that do not exist are answered with UNKNOWN_TOPIC_OR_PARTITION even while they are being
-created: clients ask again. Without an authorizer everybody may do everything, so that the authorized operations are all
-that the resource's type has.
+Clients of a listener see each broker at its advertised endpoint for that listener. Brokers without the listener and
+fenced brokers do not appear. Topics that do not exist are answered with UNKNOWN_TOPIC_OR_PARTITION even while they are
+being created; clients retry. Without an authorizer everybody may do everything, so the authorized operations are all
+that the resource type has.
 
 Source: Kafka's KafkaApis, KRaftMetadataCache and DescribeTopicPartitionsRequestHandler; checked against the answers of
 Apache Kafka 4.3.1.
@@ -61,7 +60,7 @@ _BROKER_ENDPOINTS, _CONTROLLER_ENDPOINTS = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Viewpoint:
-    """Who answers, and to a client of which listener."""
+    """The broker that answers, and the client's listener."""
 
     cluster_id: str
     node_id: int
@@ -70,8 +69,8 @@ class Viewpoint:
 
 @dataclass(frozen=True, slots=True)
 class MetadataAnswer:
-    """A Metadata response without its topics; the topics, which the caller takes one by one, because making them may
-    take long; and the names that the request brings into being, which are known when the topics are taken.
+    """A Metadata response without its topics; the topics, which the caller takes one by one because encoding them may
+    take long; and the names of topics to create, which are complete once all topics were taken.
     """
 
     response: MetadataResponse
@@ -87,7 +86,7 @@ def _visible_brokers(image: Image, listener: str) -> list[tuple[BrokerImage, End
 
 
 def controller_id(image: Image, viewpoint: Viewpoint) -> int:
-    """The broker that clients should send controller requests to: this one, which handles or forwards them, if clients
+    """The broker to which clients send controller requests: this one, which handles or forwards them, if clients can
     see it.
     """
     visible = [broker.id for broker, _ in _visible_brokers(image, viewpoint.listener)]
@@ -127,11 +126,11 @@ def answer_metadata(
     may_create: Callable[[str], bool],
     encoded: Callable[[TopicImage], bytes] | None = None,
 ) -> MetadataAnswer:
-    """Answer Metadata. No topics means all of them in version 0, none from version 1 on; null means all.
+    """Answer Metadata. An empty list of topics means all topics in version 0, none from version 1 on; null means all.
 
     Per topic: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION. Per partition:
     LEADER_NOT_AVAILABLE, LISTENER_NOT_FOUND (version 6+), REPLICA_NOT_AVAILABLE (version 0). INVALID_REQUEST on each
-    topic when ids are used before version 12. Topics that exist are bytes if `encoded` is given.
+    topic when ids are used before version 12. Existing topics are bytes if `encoded` is given.
     """
     asked = request.topics
     fault = asked is not None and any(_is_faulty(topic, version) for topic in asked)
@@ -198,7 +197,7 @@ def _topics_by_id(
     asked: Iterable[MetadataRequestTopic],
     described: Callable[[TopicImage], MetadataResponseTopic | bytes],
 ) -> Iterator[MetadataResponseTopic | bytes]:
-    """Once one id is given, ids alone count; unknown ones come first, as Kafka answers."""
+    """If the request has any id, only ids count; unknown ones come first, as in Kafka."""
     known = []
     for topic_id in dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id != ZERO_UUID):
         topic = image.topics_by_id.get(topic_id)
@@ -212,7 +211,7 @@ def _topics_by_id(
 def known_topic(
     image: Image, topic: TopicImage, version: int, listener: str, *, with_operations: bool
 ) -> MetadataResponseTopic:
-    """A topic that exists, as clients of a listener see it."""
+    """An existing topic as clients of a listener see it."""
     return MetadataResponseTopic(
         topic_authorized_operations=ALL_TOPIC_OPERATIONS if with_operations else UNASKED_OPERATIONS,
         name=topic.name,
@@ -229,7 +228,7 @@ def _partition(
 ) -> MetadataResponsePartition:
     code = ErrorCode.NONE
     replicas, isr = list(partition.replicas), list(partition.isr)
-    if version == 0:  # clients of that age cannot stand a replica that is not among the brokers
+    if version == 0:  # these old clients cannot handle a replica that is not among the brokers
         alive = {broker.id for broker, _ in _visible_brokers(image, listener)}
         replicas = [replica for replica in replicas if replica in alive]
         isr = [replica for replica in isr if replica in alive]
@@ -258,7 +257,7 @@ def answer_describe_cluster(
     image: Image, request: DescribeClusterRequest, *, version: int, viewpoint: Viewpoint
 ) -> DescribeClusterResponse:
     """Answer DescribeCluster on a broker's listener. MISMATCHED_ENDPOINT_TYPE for controllers,
-    UNSUPPORTED_ENDPOINT_TYPE else.
+    UNSUPPORTED_ENDPOINT_TYPE for unknown types.
     """
     if request.endpoint_type != _BROKER_ENDPOINTS:
         if request.endpoint_type == _CONTROLLER_ENDPOINTS:
@@ -299,12 +298,10 @@ def answer_describe_cluster(
 def answer_describe_topic_partitions(
     image: Image, request: DescribeTopicPartitionsRequest, *, listener: str, partition_limit: int
 ) -> DescribeTopicPartitionsResponse:
-    """Answer one page: topics by name in order, at most the smaller of the limits, and a cursor where the next page
-    begins.
+    """Answer one page: topics by name in order, up to the smaller of the limits, and a cursor to the next page.
 
-    partition_limit is max.request.partition.size.limit. INVALID_REQUEST on each topic for a cursor outside of the named
-    topics or with a negative partition; per topic UNKNOWN_TOPIC_OR_PARTITION and INVALID_TOPIC_EXCEPTION, if it was
-    named.
+    partition_limit is max.request.partition.size.limit. INVALID_REQUEST on each topic for a cursor outside the named
+    topics or with a negative partition. UNKNOWN_TOPIC_OR_PARTITION and INVALID_TOPIC_EXCEPTION only on named topics.
     """
     cursor = request.cursor
     first = "" if cursor is None else cursor.topic_name

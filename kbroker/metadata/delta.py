@@ -1,7 +1,7 @@
-"""What changed between two images, for those who act on it: replicas, log configs, coordinators, the tier.
+"""The difference between two images, for replicas, log configs, coordinators and the tier.
 
-Images share what did not change, so that identity answers "is it the same?"; the cost is one identity check a topic,
-and one a partition of the topics that did change.
+Images share unchanged parts, so an identity check shows whether a part has changed. The cost is one check for each
+topic and one for each partition of a changed topic.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kbroker.metadata.image import BrokerImage, Image, PartitionImage, TopicImag
 
 @dataclass(frozen=True, slots=True)
 class PartitionChange:
-    """One partition that differs: before is None for a new one, after is None for one that went away with its topic."""
+    """One changed partition: before is None for a new one, after is None for one that was deleted with its topic."""
 
     topic: TopicImage
     index: int
@@ -25,7 +25,7 @@ class PartitionChange:
 
 @dataclass(frozen=True, slots=True)
 class BrokerChange:
-    """One broker whose registration differs: before is None for a new one, after is None for one that went away."""
+    """One changed broker registration: before is None for a new one, after is None for one that was removed."""
 
     id: int
     before: BrokerImage | None
@@ -34,10 +34,10 @@ class BrokerChange:
 
 @dataclass(frozen=True)
 class Delta:
-    """The difference between two images; each part is worked out when it is first asked for.
+    """The difference between two images; each part is computed when it is first used.
 
-    A topic that was deleted and created again under one name is in deleted_topics and in created_topics, with different
-    ids.
+    A topic that was deleted and created again under the same name is in deleted_topics and in created_topics, with
+    different ids.
     """
 
     before: Image
@@ -54,7 +54,7 @@ class Delta:
 
     @cached_property
     def deleted_topics(self) -> list[TopicImage]:
-        """Topics whose id is gone, as they were."""
+        """Topics whose id was removed, as they were before."""
         if self.after.topics_by_id is self.before.topics_by_id:
             return []
         return [
@@ -63,7 +63,7 @@ class Delta:
 
     @cached_property
     def changed_partitions(self) -> list[PartitionChange]:
-        """Every partition that is new, gone or different, those of deleted topics first."""
+        """Every partition that is new, deleted or changed; those of deleted topics come first."""
         return list(self._changed_partitions())
 
     def _changed_partitions(self) -> Iterator[PartitionChange]:
@@ -93,7 +93,7 @@ class Delta:
 
     @cached_property
     def changed_brokers(self) -> list[BrokerChange]:
-        """Brokers that registered, changed (fenced, shutting down, directories) or were unregistered, by id."""
+        """Brokers that were registered, changed (fenced, shutting down, directories) or unregistered, by id."""
         before, after = self.before.brokers, self.after.brokers
         if before is after:
             return []

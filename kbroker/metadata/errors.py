@@ -1,11 +1,10 @@
-"""The one error of metadata that cannot be used."""
+"""The error for unusable metadata."""
 
 from __future__ import annotations
 
 
 class UnusableMetadata(Exception):
-    """The metadata log or a snapshot holds what this version cannot apply; whoever meets it stops the process with this
-    text.
+    """The metadata log or a snapshot has a record that this version cannot apply. The process stops with this message.
 
-    There is no partial answer: a broker that skipped a record would serve another cluster than its peers do.
+    Skipping a record is not an option: the broker would serve a different cluster state than its peers.
     """

@@ -1,17 +1,15 @@
-"""The cluster's state at one offset of ``__cluster_metadata-0``: immutable, cheap to advance, shared by everybody who
-reads it.
+"""The cluster's state at one offset of ``__cluster_metadata-0``: immutable, cheap to advance, shared by all readers.
 
-An `Image` never changes. `ImageBuilder` replays records on top of one and makes the next: dictionaries are copied when
-they are first touched, once for a whole batch of records, and a topic's partitions are copied only if one of them
-changes; everything else is shared between the two images. That makes ``before.topics_by_id[x] is
-after.topics_by_id[x]`` mean "unchanged", which delta.py lives on, and it makes replaying a log of n records O(n) when
-one builder takes them all.
+An `Image` never changes. `ImageBuilder` replays records on top of one and makes the next. It copies each dictionary
+when it first changes it, once for a whole batch of records, and copies a topic's partitions only if one of them
+changes. The two images share everything else. So ``before.topics_by_id[x] is after.topics_by_id[x]`` means "unchanged",
+which delta.py relies on. With one builder for all records, replaying a log of n records is O(n).
 
-The records are KRaft's, and so are the rules: a PartitionChange keeps every field that it does not carry, each one
-raises partition_epoch, and any mention of a leader (even the same) raises leader_epoch; RemoveTopic takes the topic's
-configs along; records between Begin- and EndTransaction become visible at the end only. What the rest of kbroker does
-not understand yet (quotas, ACLs, SCRAM, tokens) is kept, so that a snapshot of a real Kafka log loses nothing. A record
-that does not fit the state (a partition of no topic) raises `UnusableMetadata`.
+Records and rules are KRaft's. A PartitionChange keeps every field that it does not carry and raises partition_epoch; if
+it has a leader, even the same one, it raises leader_epoch. RemoveTopic removes the topic's configs. Records between
+BeginTransaction and EndTransaction become visible only at the end. Records that kbroker does not use yet (quotas, ACLs,
+SCRAM, tokens) are kept, so that a snapshot of a real Kafka log loses nothing. A record that does not fit the state (for
+instance a partition of an unknown topic) raises `UnusableMetadata`.
 
 Source: Kafka's metadata/src/main/java/org/apache/kafka/image and its metadata record schemas.
 """
@@ -78,18 +76,18 @@ Record = Any
 
 
 QuotaEntity = tuple[tuple[str, str | None], ...]
-"""Sorted pairs of an entity's type and its name; None is the default entity of that type."""
+"""Sorted pairs of an entity's type and its name; None stands for the default entity of that type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
     """The cluster at one offset.
 
-    Shape   offset is that of the last record applied, -1 before the first; epoch is the controller epoch of that
+    Shape   offset is that of the last applied record, -1 before the first; epoch is the controller epoch of that
             record, 0 before
             configs maps (resource type, resource name) to keys and values; an absent resource has no overrides
-            client_quotas, acls, scram_credentials, delegation_tokens hold what is stored for later owners
-            open_transaction holds records that wait for their EndTransaction, None outside of one
+            client_quotas, acls, scram_credentials, delegation_tokens are kept for snapshots only
+            open_transaction holds records that wait for their EndTransaction, None outside a transaction
     Units   offset counts records
     """
 
@@ -117,7 +115,7 @@ class Image:
 
     @property
     def metadata_version(self) -> int:
-        """The finalized metadata.version level; 0 in a log that has none yet."""
+        """The finalized metadata.version level; 0 if the log has none yet."""
         return self.features.get(METADATA_VERSION_FEATURE, 0)
 
     def topic_configs(self, name: str) -> Mapping[str, str]:
@@ -134,9 +132,7 @@ class Image:
         return None if topic is None else topic.partitions.get(index)
 
     def apply(self, records: Iterable[Record], *, offset: int, epoch: int) -> Image:
-        """The image after these records, the last of which has this offset. Raises UnusableMetadata, and is then left
-        as it was.
-        """
+        """The image after these records; `offset` is that of the last one. May raise UnusableMetadata."""
         builder = ImageBuilder(self)
         for record in records:
             builder.replay(record)
@@ -150,23 +146,23 @@ class ImageBuilder:
 
     def __init__(self, base: Image) -> None:
         self._base = base
-        self._changed: dict[str, Any] = {}  # field of Image -> the copy that this builder may write to
-        self._drafts: dict[UUID, dict[int, PartitionImage]] = {}  # topics whose partitions this builder may write to
+        self._changed: dict[str, Any] = {}  # field of Image -> the copy that this builder may change
+        self._drafts: dict[UUID, dict[int, PartitionImage]] = {}  # topics whose partitions this builder may change
         self._unsorted: set[UUID] = set()
         self._open: list[Record] | None = None if base.open_transaction is None else list(base.open_transaction)
 
     def replay(self, record: Record) -> None:
-        """Take one record. Raises UnusableMetadata when it does not fit what came before."""
+        """Apply one record. Raises UnusableMetadata if it does not fit the state."""
         if self._open is not None:
             self._replay_inside_transaction(record)
             return
         handler = _HANDLERS.get(type(record))
         if handler is None:
-            raise UnusableMetadata(f"metadata record {type(record).__name__} is not known to this version")
+            raise UnusableMetadata(f"metadata record {type(record).__name__} is unknown to this version")
         handler(self, record)
 
     def build(self, *, offset: int, epoch: int) -> Image:
-        """The new image; the offset is that of the last record taken (control records included)."""
+        """The new image; offset is that of the last record (control records included)."""
         for topic_id, draft in self._drafts.items():
             partitions = dict(sorted(draft.items())) if topic_id in self._unsorted else draft
             by_id = self._writable("topics_by_id")
@@ -176,7 +172,7 @@ class ImageBuilder:
         pending = None if self._open is None else tuple(self._open)
         return replace(self._base, offset=offset, epoch=epoch, open_transaction=pending, **self._changed)
 
-    # -- access with copy on the first write
+    # -- copy on first write
 
     def _writable(self, name: str) -> dict[Any, Any]:
         found: dict[Any, Any] | None = self._changed.get(name)
@@ -200,7 +196,7 @@ class ImageBuilder:
 
     def _topic(self, record: stored.TopicRecord) -> None:
         if record.name in self._current("topics_by_name") or record.topic_id in self._current("topics_by_id"):
-            raise UnusableMetadata(f"TopicRecord creates topic {record.name!r}, which exists")
+            raise UnusableMetadata(f"TopicRecord creates topic {record.name!r}, which already exists")
         topic = TopicImage(record.name, record.topic_id, {})
         self._writable("topics_by_name")[topic.name] = topic
         self._writable("topics_by_id")[topic.id] = topic
@@ -228,7 +224,7 @@ class ImageBuilder:
             )
         partitions[record.partition_id] = PartitionImage(
             replicas,
-            replicas if isr == replicas else isr,  # one tuple for both: 10,000 partitions have mostly full sets
+            replicas if isr == replicas else isr,  # share one tuple: most partitions have a full ISR
             record.leader,
             record.leader_epoch,
             record.partition_epoch,
@@ -342,7 +338,7 @@ class ImageBuilder:
         self._changed["next_producer_id"] = record.next_producer_id
         self._changed["producer_ids_owner"] = (record.broker_id, record.broker_epoch)
 
-    # -- kept for later owners
+    # -- records that are only kept
 
     def _client_quota(self, record: stored.ClientQuotaRecord) -> None:
         entity: QuotaEntity = tuple(
@@ -382,7 +378,7 @@ class ImageBuilder:
         self._changed["zk_migration_state"] = record.zk_migration_state
 
     def _nothing(self, _record: stored.NoOpRecord) -> None:
-        """A NoOp only moves the offset."""
+        """A NoOp only advances the offset."""
 
     # -- metadata transactions (KIP-866)
 

@@ -1,4 +1,4 @@
-"""The parts of an image: topics, partitions, brokers, controllers; and what a PartitionChange makes of a partition."""
+"""The parts of an image (topics, partitions, brokers, controllers), and how PartitionChange records apply."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ BROKER_LOGGER_RESOURCE: Final = 8
 CLIENT_METRICS_RESOURCE: Final = 16
 GROUP_RESOURCE: Final = 32
 NODE_ID_DIGITS = 10
-"""What is longer is no int32; and Python makes no number of a text of thousands of digits."""
+"""A longer text is not an int32, and Python refuses to convert texts of thousands of digits."""
 
 CLUSTER_METADATA_TOPIC_ID: Final = UUID(int=1)
 MIGRATING_DIRECTORY: Final = UUID(int=0)
 UNASSIGNED_DIRECTORY: Final = UUID(int=1)
 LOST_DIRECTORY: Final = UUID(int=2)
 RESERVED_DIRECTORIES: Final = 100
-"""Directory ids below this number mean something special and name no directory."""
+"""Directory ids below this number are reserved and name no directory."""
 
 METADATA_VERSION_FEATURE: Final = "metadata.version"
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """One partition's replicas and who leads them.
+    """One partition's replicas and leader.
 
     Shape      replicas in order of preference; directories is parallel to replicas; isr is a subset of replicas
     Invariant  leader is in isr, or NO_LEADER; leader_epoch and partition_epoch never fall; leader_epoch rises no faster
@@ -52,7 +52,7 @@ class PartitionImage:
     last_known_elr: tuple[int, ...] = ()
 
     def directory(self, broker_id: int) -> UUID | None:
-        """The log directory that holds this broker's replica; None when the broker has none."""
+        """The log directory that holds this broker's replica; None if the broker has none."""
         try:
             return self.directories[self.replicas.index(broker_id)]
         except (ValueError, IndexError):
@@ -70,7 +70,7 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a listener is reached by others (the advertised address)."""
+    """The advertised address of a listener."""
 
     name: str
     host: str
@@ -80,7 +80,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
-    """One registration. epoch is the offset of the RegisterBroker record that began this incarnation."""
+    """One registration. epoch is the offset of the RegisterBroker record that started this incarnation."""
 
     id: int
     epoch: int
@@ -96,13 +96,11 @@ class BrokerImage:
 
     @property
     def active(self) -> bool:
-        """May lead partitions and join an ISR."""
+        """Whether the broker may lead partitions and join an ISR."""
         return not self.fenced and not self.in_controlled_shutdown
 
     def has_online_directory(self, directory: UUID | None) -> bool:
-        """Whether a replica in this directory can be served; of the ids that name no directory, only LOST says that it
-        cannot.
-        """
+        """Whether a replica in this directory can be served. Of the reserved ids only LOST means that it cannot."""
         if directory == LOST_DIRECTORY:
             return False
         return (
@@ -124,8 +122,8 @@ class ControllerImage:
 def changed_partition(before: PartitionImage, record: PartitionChangeRecord) -> PartitionImage:
     """The partition after one PartitionChange record.
 
-    A field that the record does not carry is kept. partition_epoch always rises; leader_epoch rises when the record
-    names a leader, be it the same one. Directories stay positional: only an array without any real directory follows a
+    Fields that the record does not carry stay the same. partition_epoch always rises; leader_epoch rises if the record
+    has a leader, even the same one. Directories stay positional: only an array without any real directory follows a
     change of replicas.
     """
     replicas = before.replicas if record.replicas is None else tuple(record.replicas)
@@ -151,7 +149,7 @@ def changed_partition(before: PartitionImage, record: PartitionChangeRecord) -> 
 
 
 def partition_record(topic_id: UUID, index: int, partition: PartitionImage) -> PartitionRecord:
-    """The record that creates the partition as it is."""
+    """The record that creates the partition in its current state."""
     return PartitionRecord(
         partition_id=index,
         topic_id=topic_id,

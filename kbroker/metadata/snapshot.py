@@ -1,7 +1,7 @@
-"""An image as records: replayed from nothing they make the same image. What a snapshot of the metadata log holds.
+"""Convert an image to the records of a metadata snapshot, which recreate the same image when replayed.
 
 The order is Kafka's: features, brokers and controllers, topics with their partitions, configs, quotas, producer ids,
-ACLs, SCRAM, tokens. A snapshot is never taken inside a metadata transaction, so that there is no open one to write.
+ACLs, SCRAM, tokens. A snapshot is never taken inside a metadata transaction, so no open transaction is written.
 
 Source: Kafka's MetadataImage.write and the images that it visits.
 """
@@ -16,8 +16,8 @@ from wire.stored import metadata as stored
 
 
 def image_records(image: Image) -> Iterator[Record]:
-    """The records that make this image."""
-    assert image.open_transaction is None, "no snapshot inside of a metadata transaction"
+    """The records that recreate this image."""
+    assert image.open_transaction is None, "no snapshot inside a metadata transaction"
     yield from _features(image)
     for _, broker in sorted(image.brokers.items()):
         yield register_broker_record(broker)
@@ -44,7 +44,7 @@ def image_records(image: Image) -> Iterator[Record]:
 
 
 def _features(image: Image) -> Iterator[Record]:
-    """metadata.version first, because a reader needs it to know the rest."""
+    """metadata.version comes first, because readers need it to decode the rest."""
     names = sorted(image.features, key=lambda name: (name != METADATA_VERSION_FEATURE, name))
     for name in names:
         yield stored.FeatureLevelRecord(name=name, feature_level=image.features[name])
@@ -53,7 +53,7 @@ def _features(image: Image) -> Iterator[Record]:
 
 
 def register_broker_record(broker: BrokerImage) -> stored.RegisterBrokerRecord:
-    """The registration as it is now, fenced or not."""
+    """The registration in its current state, fenced or not."""
     return stored.RegisterBrokerRecord(
         broker_id=broker.id,
         is_migrating_zk_broker=broker.is_migrating_zk_broker,

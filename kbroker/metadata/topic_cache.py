@@ -1,8 +1,8 @@
-"""Encoded topics of Metadata replies, kept while they are true.
+"""A cache of encoded topics for Metadata replies.
 
-An image shares what did not change with the image before it, so an encoding is true as long as its topic is the same
-object and the brokers of the image are the same object. A reply then costs a look-up and a copy for each topic, where
-making and encoding the objects of one partition takes 5 us.
+An image shares unchanged parts with the image before it. So an encoding is valid as long as its topic and the brokers
+of the image are the same objects. A reply then costs a look-up and a copy for each topic; without the cache, creating
+and encoding the objects takes 5 us for each partition.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _ENTRY_BYTES = 300
 
 
 class TopicCache:
-    """Topics as they stand in Metadata replies, by version and listener.
+    """Encoded topics of Metadata replies, by version and listener.
 
-    Bound  max_bytes; when it is reached the cache begins again empty
+    Bound  max_bytes; the cache is cleared when it is full
     """
 
     __slots__ = ("_brokers", "_bytes", "_entries", "max_bytes")
@@ -33,7 +33,7 @@ class TopicCache:
         self._bytes = 0
 
     def encoded(self, image: Image, topic: TopicImage, *, version: int, listener: str, with_operations: bool) -> bytes:
-        """One topic of an image for clients of a listener."""
+        """One encoded topic of an image for clients of a listener."""
         if image.brokers is not self._brokers:
             self._clear(image.brokers)
         key = (topic.id, version, listener, with_operations)

@@ -1,9 +1,10 @@
-"""Fetch sessions: what a fetcher asked for before and need not say again (KIP-227).
+"""Incremental fetch sessions (KIP-227).
 
-Theory of operation: a full Fetch (session epoch 0) may be granted a session, which remembers its partitions in order
-and what was last answered for each. An incremental Fetch names only what changed and is answered only what changed. A
-partition that returned records moves to the end of the order, so that one busy partition cannot starve the others when
-the byte budget is small. Sessions are a bounded cache: a fetcher that gets id 0 back just goes on with full requests.
+Theory of operation: the broker may grant a session to a full Fetch (session epoch 0). The session remembers its
+partitions in order and the last answer for each. An incremental Fetch names only the partitions that changed and gets
+only the answers that changed. A partition that returned records moves to the end of the order, so that a busy partition
+cannot starve the others when the byte budget is small. Sessions are a bounded cache: a fetcher that gets session id 0
+continues with full requests.
 
 Source: KIP-227, KIP-516 (topic ids), and the answers of Apache Kafka 4.3.1.
 """
@@ -29,10 +30,10 @@ FIRST_VERSION_WITH_TOPIC_IDS = 13
 
 @dataclass(slots=True)
 class FetchedPartition:
-    """One partition of a Fetch as the fetcher asked for it, with what it was last told.
+    """One partition as the fetcher requested it, with the last answer that it got.
 
     Units      offsets count records, partition_max_bytes bytes
-    Shape      topic_id is None where the request used names; name is None while an id is unknown to this broker
+    Shape      topic_id is None if the request used names; name is None while this broker does not know the id
     """
 
     name: str | None
@@ -48,11 +49,11 @@ class FetchedPartition:
 
     @property
     def key(self) -> Hashable:
-        """What identifies the partition within a session: its topic's id where the request used ids, else the name."""
+        """The partition's key within a session: its topic id if the request used ids, else the name."""
         return (self.topic_id or self.name, self.index)
 
     def asks_like(self, asked: FetchedPartition) -> None:
-        """Take over what the fetcher asks now; what it was told stays."""
+        """Copy what the fetcher requests now; keep the last answer."""
         self.fetch_offset = asked.fetch_offset
         self.partition_max_bytes = asked.partition_max_bytes
         self.current_leader_epoch = asked.current_leader_epoch
@@ -61,7 +62,7 @@ class FetchedPartition:
 
 
 class Told(Protocol):
-    """What an answer says of one partition, as far as a session must know it; offsets are -1 with an error."""
+    """The part of a partition's answer that a session needs; offsets are -1 with an error."""
 
     @property
     def asked(self) -> FetchedPartition: ...
@@ -78,7 +79,7 @@ class Told(Protocol):
 
     @property
     def must_be_told(self) -> bool:
-        """True where the answer has a diverging epoch or a preferred read replica."""
+        """Whether the answer has a diverging epoch or a preferred read replica, which are always sent."""
         ...
 
 
@@ -87,7 +88,7 @@ Answer = TypeVar("Answer", bound=Told)
 
 @dataclass(slots=True)
 class FetchSession:
-    """A session of one fetcher. `partitions` keeps the order in which the next answer is filled."""
+    """The session of one fetcher. `partitions` are in the order in which the next answer is filled."""
 
     id: int
     is_follower: bool
@@ -98,7 +99,7 @@ class FetchSession:
     epoch: int = 1
 
     def takes_note(self, answer: Told) -> bool:
-        """Note what the fetcher will know of a partition; False if it knows that already and need not be told."""
+        """Record an answer; False if it has nothing that the fetcher does not know yet, and need not be sent."""
         partition, size = answer.asked, answer.size
         failed = answer.error_code is not ErrorCode.NONE
         changed = (
@@ -110,7 +111,7 @@ class FetchSession:
         )
         if changed:
             partition.told_log_start_offset = answer.log_start_offset
-            # After an error the next good answer has to be told, even if the high watermark is where it was.
+            # After an error the next good answer must be sent, even if the high watermark is unchanged.
             partition.told_high_watermark = -1 if failed else answer.high_watermark
         if size > 0:
             key = partition.key
@@ -121,9 +122,9 @@ class FetchSession:
 
 @dataclass(slots=True)
 class FetchContext:
-    """One Fetch on its way through the broker: what to read, and how its answer is filtered.
+    """One Fetch in progress: what to read, and how its answer is filtered.
 
-    partitions is in the order in which the byte budget is spent. error is a top-level error: then nothing is read.
+    partitions are in the order in which the byte budget is spent. error is a top-level error; then nothing is read.
     """
 
     partitions: list[FetchedPartition]
@@ -136,10 +137,10 @@ class FetchContext:
     def select(
         self, answers: list[Answer], *, is_follower: bool, uses_topic_ids: bool, now_ms: int
     ) -> tuple[int, list[Answer]]:
-        """What to answer: (session id, those of `answers` that are sent).
+        """Choose what to answer: (session id, those of `answers` that are sent).
 
-        A full request is answered whole and may be granted a session here, in the order of `answers`; an incremental
-        one is answered with what changed since the fetcher was told last.
+        The answer to a full request is complete and may start a session, with partitions in the order of `answers`. The
+        answer to an incremental request has only what changed since the last answer.
         """
         if self.session is not None:
             return self.session.id, [answer for answer in answers if self.session.takes_note(answer)]
@@ -150,28 +151,29 @@ class FetchContext:
 
     @property
     def is_superseded(self) -> bool:
-        """True when another request of the same session was accepted while this one waited."""
+        """Whether another request of the same session was accepted while this one waited."""
         return self.session is not None and self.session.epoch != self._expected_epoch
 
 
 class FetchSessions:
     """The sessions of one broker.
 
-    Bound  max_sessions (`max.incremental.fetch.session.cache.slots`), and max_partitions in all of them together
-           (`kbroker.max.fetch.session.partitions`); a session that outgrows these is dropped
+    Bound  max_sessions (`max.incremental.fetch.session.cache.slots`), and max_partitions in all sessions together
+           (`kbroker.max.fetch.session.partitions`); a session that grows beyond these limits is dropped
 
-    When the cache is full, one session idle for more than two minutes makes place; else followers may take the place of
-    consumers, and larger sessions that of smaller ones, once these have had two minutes. Nobody else is granted one.
+    When the cache is full, a new session replaces one that has been idle for more than two minutes. Otherwise followers
+    may replace consumers, and larger sessions may replace smaller ones that are more than two minutes old. All other
+    requests get no session.
     """
 
     def __init__(self, max_sessions: int, new_id: Callable[[], int], *, max_partitions: int) -> None:
         self.max_sessions = max_sessions
         self.max_partitions = max_partitions
-        self.partition_count = 0  # of all sessions
+        self.partition_count = 0  # of all sessions together
         self.evictions = 0
         self._full_until_ms = 0
         self._new_id = new_id
-        # In the order of last use, oldest first: a touched session is put in again at the end.
+        # Least recently used first: a session that is used is reinserted at the end.
         self._sessions: dict[int, FetchSession] = {}
 
     def __len__(self) -> int:
@@ -187,7 +189,7 @@ class FetchSessions:
         uses_topic_ids: bool,
         now_ms: int,
     ) -> FetchContext:
-        """Take a request in. A full one (epoch 0 or -1) drops the session that it names; an incremental one updates it.
+        """Start a request. A full one (epoch 0 or -1) drops the session that it names; an incremental one updates it.
 
         Errors (in the context): FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR
         """
@@ -217,16 +219,16 @@ class FetchSessions:
             self._forget(session)
             return FetchContext(asked)
         if self.partition_count > self.max_partitions or not all(map(_may_exist, asked)):
-            # The fetcher goes on with a full request, for which there may be no session.
+            # The fetcher continues with a full request, which may get no session.
             self._drop(session)
             return FetchContext([], error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         self._touch(session, now_ms)
-        # The epoch advances when the request is accepted, not when it is answered: its repetition is then refused.
+        # The epoch advances when the request is accepted, not when it is answered, so a repeated request is refused.
         session.epoch = 1 if session.epoch == LAST_EPOCH else session.epoch + 1
         return FetchContext(list(session.partitions.values()), session=session, _expected_epoch=session.epoch)
 
     def create(self, answers: Sequence[Told], *, is_follower: bool, uses_topic_ids: bool, now_ms: int) -> int:
-        """Grant a session over what was answered; its id, or 0 when there is no place for it."""
+        """Create a session for these answers; returns its id, or 0 if there is no room for it."""
         if self.max_sessions <= 0 or len(answers) > self.max_partitions:
             return NO_SESSION
         if not all(_may_exist(answer.asked) for answer in answers):
@@ -272,7 +274,7 @@ class FetchSessions:
             least = min(candidates, key=lambda session: (session.is_follower, len(session.partitions), session.id))
             if (for_follower, size) > (least.is_follower, len(least.partitions)):
                 return self._drop(least)
-        # Fetchers without a session ask for one with each request: they must not have all sessions looked at each time.
+        # Fetchers without a session ask for one with each request, which must not search all sessions each time.
         self._full_until_ms = now_ms + RETRY_MS
         return False
 
@@ -287,5 +289,5 @@ class FetchSessions:
 
 
 def _may_exist(partition: FetchedPartition) -> bool:
-    """Whether a topic can have that name: longer ones would make a partition's share of the memory larger."""
+    """Whether a topic can have that name. Longer names would take up more memory per partition."""
     return partition.name is None or len(partition.name) <= MAX_TOPIC_NAME_LENGTH

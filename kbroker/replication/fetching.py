@@ -1,21 +1,21 @@
-"""One Fetch over its partitions: what is read within one byte budget, and what it waits for.
+"""Serve one Fetch: read its partitions within one byte budget, and decide whether it waits.
 
-Theory of operation: partitions are read in the order of the request (or session). The first one with anything to give
-may exceed both limits by one whole batch, so that a consumer always gets on; later ones give nothing when their next
-batch does not fit. A Fetch that found too little waits, and looks again at just those partitions whose readable end or
-leadership moved. When the wait ends everything is read anew.
+Theory of operation: partitions are read in the order of the request (or session). The first one with data may exceed
+both limits by one whole batch, so that a consumer always makes progress. Later ones return nothing if their next batch
+does not fit. A Fetch that found too little waits. It then checks only those partitions whose readable end or leadership
+changed, and reads everything again when the wait ends.
 
-Where records lie is known in memory at the tail of a log and where the last reads ended. To find any other place takes
-1.5 to 5 ms when the index is not in the page cache, and 0.04 to 0.1 ms when it is: such a round leaves the event loop.
+The positions of records at the tail of a log and of continued reads are known in memory. Other positions take 1.5 to
+5 ms to find if the index is not in the page cache, and 0.04 to 0.1 ms if it is, so such reads run in a thread.
 
-What lies in the tier alone is not read here. It is given its share of the byte budget, in the order of the request,
-and whoever reads it puts it in its place (`RemotePart`); a Fetch with such a part does not wait for anything else.
+This module does not read from the tier. A part that is only there gets its share of the byte budget in the order of the
+request, and the caller reads it and inserts the result (`RemotePart`). A Fetch with such a part does not wait.
 
-A partition that the metadata does not know is no reason to answer at once while others may have records: a consumer
-whose topic was deleted would otherwise ask in a loop until it has heard of it. Such partitions stand at the end of the
-answer.
+A partition that the metadata does not know does not end the wait while others may get records. Otherwise a consumer
+whose topic was deleted would send requests in a loop until it learns of the deletion. Such partitions are at the end of
+the answer.
 
-Source: KIP-74 (one whole batch at least), KIP-227, the delayed fetch of Apache Kafka 4.3.1.
+Source: KIP-74 (at least one whole batch), KIP-227, the delayed fetch of Apache Kafka 4.3.1.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _NOT_IN_THE_METADATA = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCod
 
 
 class _FarBehind(Exception):
-    """A place in a log that is not known in memory."""
+    """The read needs a position that is not known in memory."""
 
 
 class PartitionAnswer:
-    """What one partition gives to one Fetch: either an error, or what was read.
+    """The answer for one partition of a Fetch: either an error or the data that was read.
 
-    Note  is_unknown: the metadata did not know the partition when the request came
-    Note  with OFFSET_MOVED_TO_TIERED_STORAGE both are there: the error, and where the log begins and is committed to
+    Note  is_unknown: the metadata did not know the partition when the request arrived
+    Note  with OFFSET_MOVED_TO_TIERED_STORAGE it has both: the error, and the log start offset and high watermark
     """
 
     __slots__ = ("asked", "error", "is_unknown", "partition", "read", "size")
@@ -59,37 +59,37 @@ class PartitionAnswer:
         self.size = 0
 
     def fail(self, error: KafkaError) -> None:
-        """It gives nothing, but says why."""
+        """Replace the data with an error."""
         self.error, self.read, self.size = without_frames(error), None, 0
 
-    # What a session has to know of it
+    # What a session needs
 
     @property
     def error_code(self) -> ErrorCode:
-        """NONE, or why nothing was read."""
+        """The error code of the partition, or NONE."""
         return ErrorCode.NONE if self.error is None else self.error.code
 
     @property
     def high_watermark(self) -> int:
-        """As it is told; -1 with any error but that of a follower that has to look into the tier."""
+        """The high watermark to send; -1 with an error, except if a follower must continue from the tier."""
         return -1 if self.read is None else self.read.high_watermark
 
     @property
     def log_start_offset(self) -> int:
-        """As it is told; -1 with an error."""
+        """The log start offset to send; -1 with an error."""
         return -1 if self.read is None else self.read.log_start_offset
 
     @property
     def must_be_told(self) -> bool:
-        """True with a diverging epoch, which is always told."""
+        """Whether there is a diverging epoch, which is always sent."""
         return self.read is not None and self.read.diverging is not None
 
 
 class RemotePart(NamedTuple):
-    """What a Fetch has to get from the tier for one partition.
+    """The part of a Fetch that must be read from the tier for one partition.
 
     Units  max_bytes were taken from the budget of the Fetch (KAFKA-19462, KAFKA-20019)
-    Note   at_least_one_batch holds for one part at most: the first one of the answer with anything to give
+    Note   at_least_one_batch is true for at most one part: the first one of the answer with data
     """
 
     answer: PartitionAnswer
@@ -99,11 +99,11 @@ class RemotePart(NamedTuple):
 
 
 class FetchRound:
-    """One Fetch, read as often as it takes.
+    """One Fetch, which may be read several times.
 
     Units   max_bytes, min_bytes and size are bytes of records
     Shape   remote are the parts that the last read left to be read from the tier
-    Errors  none: what goes wrong with a partition is part of its answer
+    Errors  none: errors of partitions are part of their answers
     """
 
     def __init__(
@@ -124,9 +124,9 @@ class FetchRound:
         self._min_bytes = min(min_bytes, self._max_bytes)
 
     def read(self) -> bool:
-        """Read every partition within the byte budget, as long as nothing has to be looked for on the disk.
+        """Read every partition within the byte budget, unless a position must be looked up on the disk.
 
-        False if it has: then the round must be read by `read_blocking`, in a thread.
+        Returns False in that case; the caller must then call `read_blocking` in a thread.
         """
         try:
             self._read_all(may_block=False)
@@ -135,19 +135,21 @@ class FetchRound:
         return True
 
     def read_blocking(self) -> None:
-        """The same, wherever the records are. Blocking."""
+        """As `read`, but looks up any position. Blocking."""
         self._read_all(may_block=True)
 
     def refuse_retired(self) -> None:
-        """After `read_blocking`: what a thread read while its partition was given up counts for nothing, since another
-        topic may have taken the name of its files.
+        """After `read_blocking`, drop what was read of partitions that were removed from this broker during the read:
+        another topic may have reused their file names.
         """
         for answer in self.answers:
             if answer.partition is not None and answer.error is None and not answer.partition.is_leader:
-                answer.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{answer.partition.name} was given up"))
+                answer.fail(
+                    KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{answer.partition.name} is not led here any more")
+                )
 
     def set_unknown_aside(self) -> None:
-        """After the first read: what the metadata does not know goes to the end, and is not looked for again."""
+        """After the first read, move partitions that the metadata does not know to the end, and skip them later."""
         has_unknown = False
         for answer in self.answers:
             if answer.error is not None and answer.error.code in _NOT_IN_THE_METADATA:
@@ -170,26 +172,26 @@ class FetchRound:
                 budget -= self._leave(answer, budget)
 
     def _leave(self, answer: PartitionAnswer, budget: int) -> int:
-        """Leave a partition to be read from the tier; how many bytes it may give."""
+        """Leave a partition to be read from the tier; returns how many bytes it may return."""
         partition = answer.partition
         if partition is None or answer.error is not None:
             return 0
         max_bytes = min(max(0, answer.asked.partition_max_bytes), budget)
-        # KAFKA-19795: one whole batch, however large, for the first partition alone.
+        # KAFKA-19795: only the first partition may exceed the limit by one whole batch.
         self.remote.append(RemotePart(answer, partition, max_bytes, not self.size and not self.remote))
         return max_bytes
 
-    # What was read from the tier
+    # Data read from the tier
 
     @property
     def reads_committed(self) -> bool:
-        """Whether the fetcher leaves out what was aborted."""
+        """Whether the fetcher skips aborted transactions."""
         return self._fetcher.reads_to is ReadsTo.LAST_STABLE_OFFSET
 
     def take_remote(
         self, part: RemotePart, records: Buffer | Pieces, size: int, aborted: tuple[AbortedTransaction, ...] = ()
     ) -> None:
-        """Put what the tier gave in its place."""
+        """Insert what was read from the tier."""
         read = part.answer.read
         assert read is not None
         read.records, read.size, read.aborted = records, size, aborted
@@ -197,11 +199,11 @@ class FetchRound:
         self.size += size
 
     def fail_remote(self, part: RemotePart, error: KafkaError) -> None:
-        """Say why the tier gave nothing."""
+        """Insert the error of a read from the tier."""
         part.answer.fail(error)
 
     def read_on(self, part: RemotePart, offset: int) -> None:
-        """The tier has nothing from the wanted offset up to this one: give what the local log has from there. Blocking.
+        """The tier has nothing between the requested offset and `offset`: read the local log from there. Blocking.
 
         Source  KAFKA-15388
         """
@@ -221,7 +223,7 @@ class FetchRound:
         self.size += found.size
 
     def read_without_remote(self) -> None:
-        """The tier gave nothing: let the first of the others exceed the limits in its place. Blocking."""
+        """The tier returned nothing: let the first of the other partitions exceed the limits instead. Blocking."""
         left = {id(part.answer) for part in self.remote}
         budget = self._max_bytes
         for answer in self.answers:
@@ -233,13 +235,14 @@ class FetchRound:
 
     @property
     def has_enough(self) -> bool:
-        """Whether there are as many bytes as the fetcher wants to wait for."""
+        """Whether there are at least min_bytes."""
         return self.size >= self._min_bytes
 
     def note_follower(self) -> list[TopicPartition]:
-        """To ask for an offset is to acknowledge everything below it; the partitions whose high watermark rose by it.
+        """Record a follower's fetch offsets, which acknowledge all earlier records. Returns the partitions whose high
+        watermark rose.
 
-        To be called once, after the first read, for a follower.
+        Call it once, after the first read, for a follower.
         """
         fetcher, risen = self._fetcher, []
         for answer in self.answers:
@@ -247,7 +250,7 @@ class FetchRound:
             if partition is None or read is None or answer.error is not None:
                 continue
             if fetcher.is_stale:
-                message = f"broker {fetcher.replica_id} has been registered anew since"
+                message = f"broker {fetcher.replica_id} has registered again since"
                 answer.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message))
             elif read.diverging is None and partition.on_follower_fetch(fetcher.replica_id, answer.asked.fetch_offset):
                 risen.append(partition.key)
@@ -255,7 +258,7 @@ class FetchRound:
 
     @property
     def answers_at_once(self) -> bool:
-        """Whether there is no reason to wait: enough bytes, an error, a diverging epoch, or nothing asked."""
+        """Whether there is no reason to wait: enough bytes, an error, a diverging epoch, or no partitions."""
         if self.size >= self._min_bytes:
             return True
         waits = False
@@ -268,7 +271,7 @@ class FetchRound:
         return not waits
 
     def is_satisfied(self) -> bool:
-        """Whether a waiting Fetch is to be answered now. Looks only at partitions that moved since they were read."""
+        """Whether a waiting Fetch is due. Checks only partitions that changed since they were read."""
         reads_to = self._fetcher.reads_to
         for answer in self.answers:
             if answer.is_unknown:
@@ -296,7 +299,7 @@ class FetchRound:
         return partition.reads_an_older_segment(answer.asked.fetch_offset, read)
 
     def _read_one(self, answer: PartitionAnswer, budget: int, *, first: bool, may_block: bool) -> int:
-        """Read one partition; how many bytes it gives."""
+        """Read one partition; returns the number of bytes read."""
         asked = answer.asked
         answer.read = answer.error = None
         answer.size = 0
@@ -320,7 +323,7 @@ class FetchRound:
             answer.fail(error)
             return 0
         if read.is_remote and self._fetcher.is_replica:
-            # KAFKA-16013: told at once, whatever else the request waits for; it builds its state from the tier itself.
+            # KAFKA-16013: reported without waiting, because the follower builds its state from the tier itself.
             answer.error = KafkaError(
                 ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, f"{asked.fetch_offset} of {partition.name} is in the tier"
             )

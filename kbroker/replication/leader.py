@@ -1,9 +1,9 @@
-"""How far the replicas of a partition have come, as its leader sees it.
+"""The leader's view of the replicas' progress.
 
-Theory of operation: the high watermark is the offset below which every in-sync replica holds everything, so it is the
-least log end offset over the ISR. A follower's log end offset is the offset that it fetches next: asking for it is the
-acknowledgement of all before it. The maximal ISR counts, that is the committed one and the members whose admission is
-under way, so that a record is never called committed which a new member lacks.
+Theory of operation: the high watermark is the offset below which every in-sync replica has all records, so it is the
+smallest log end offset in the ISR. A follower's log end offset is the offset that it fetches next, because a fetch
+acknowledges all earlier records. The maximal ISR counts: the committed one plus members that are being added. So a
+record never counts as committed while a new member lacks it.
 
 Source: KIP-101, KIP-320, KIP-966 (no advance below min.insync.replicas), Apache Kafka's partition leader.
 """
@@ -17,12 +17,12 @@ from wire.errors import ErrorCode, KafkaError
 
 @dataclass(slots=True)
 class LeaderProgress:
-    """How far the replicas of one partition have come, as its leader sees it.
+    """The leader's view of the replicas of one partition.
 
-    Shape      fetched maps replica_id to the offset below which that replica holds everything
+    Shape      fetched maps replica_id to the offset below which that replica has all records
     Units      offsets count records (int64)
     Invariant  high_watermark <= log_end_offset, and high_watermark never falls
-    Errors     FENCED_LEADER_EPOCH (an offset out of range was refused before, by the log)
+    Errors     FENCED_LEADER_EPOCH (the log has already refused offsets out of range)
     Source     KIP-101, KIP-320
     """
 
@@ -42,27 +42,27 @@ class LeaderProgress:
         self._advance()
 
     def on_append(self, log_end_offset: int) -> bool:
-        """Note what this leader itself holds; True if high_watermark rose, so that waiters look again."""
+        """Record the leader's own log end offset; True if high_watermark rose and waiters should check again."""
         assert log_end_offset >= self.log_end_offset, "a leader's log never shrinks"
         self.log_end_offset = log_end_offset
         return self._advance()
 
     def on_follower_fetch(self, replica_id: int, *, leader_epoch: int, fetch_offset: int) -> bool:
-        """Note a follower's progress; True if high_watermark rose, so that waiters look again."""
+        """Record a follower's progress; True if high_watermark rose and waiters should check again."""
         if leader_epoch < self.leader_epoch:
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"{leader_epoch=}, ours is {self.leader_epoch}")
         self.fetched[replica_id] = fetch_offset
         return self._advance()
 
     def on_isr_change(self, isr: frozenset[int]) -> bool:
-        """Take over a new (maximal) ISR; True if high_watermark rose."""
+        """Apply a new (maximal) ISR; True if high_watermark rose."""
         assert self.broker_id in isr, "a leader is in its own ISR"
         self.isr = isr
         return self._advance()
 
     @property
     def has_enough_replicas(self) -> bool:
-        """Whether acks=all may be answered: the ISR holds at least min.insync.replicas, or all that there are."""
+        """Whether acks=all may be answered: the ISR has at least min.insync.replicas members or all replicas."""
         return len(self.isr) >= min(self.min_insync_replicas, self.replica_count)
 
     def _advance(self) -> bool:

@@ -1,13 +1,14 @@
-"""The offset for a timestamp, or for one of the ends that ListOffsets names by a negative timestamp.
+"""ListOffsets: find the offset for a timestamp, or for a negative timestamp that names a special offset.
 
     -1  latest             high_watermark, or last_stable_offset for read_committed; log_end_offset for a replica
     -2  earliest           log_start_offset, the tier included
-    -3  max timestamp      the first record with the greatest timestamp
+    -3  max timestamp      the first record with the largest timestamp
     -4  earliest local     local_log_start_offset
-    -5  latest tiered      highest offset in the tier; -1 while nothing is there
-    -6  earliest pending   the first offset that the tier has yet to get; -1 for a topic without a tier
+    -5  latest tiered      highest offset in the tier; -1 if it is empty
+    -6  earliest pending   the first offset that is not in the tier yet; -1 for a topic without a tier
 
-Except for -1, -2 and -4 an offset at or beyond what the asker may read is "not found", which is -1 without an error.
+Except for -1, -2 and -4, an offset at or after the end that the client may read counts as not found, which is -1
+without an error.
 
 Source: KIP-79, KIP-734, KIP-405, KIP-1005, KIP-1023, and the answers of Apache Kafka 4.3.1.
 """
@@ -39,7 +40,7 @@ FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE = 5
 
 
 class OffsetFound(NamedTuple):
-    """An answer; -1 in all three is "no such record"."""
+    """The result; -1 in all three fields means "no such record"."""
 
     offset: int = -1
     timestamp: int = -1
@@ -51,7 +52,7 @@ NOT_FOUND = OffsetFound()
 
 @dataclass(frozen=True, slots=True)
 class OffsetAsked:
-    """One question: timestamp in ms of wall time or one of the names above, the request's version, and who asks."""
+    """One query: timestamp in ms of wall time or one of the names above, the request's version, and the client."""
 
     timestamp: int
     version: int
@@ -61,24 +62,24 @@ class OffsetAsked:
 
     @property
     def reads_to(self) -> ReadsTo:
-        """Up to where the asker may read; everybody but a consumer to the end."""
+        """The end up to which the client may read; only consumers are limited."""
         if self.replica_id != CONSUMER:
             return ReadsTo.LOG_END_OFFSET
         return ReadsTo.LAST_STABLE_OFFSET if self.read_committed else ReadsTo.HIGH_WATERMARK
 
     @property
     def reads_the_log(self) -> bool:
-        """Whether the answer needs a look into the files."""
+        """Whether the answer requires reading the log's files."""
         return self.timestamp >= 0 or self.timestamp == MAX_TIMESTAMP
 
     @property
     def names_the_tier(self) -> bool:
-        """Whether the answer is where the tier ends."""
+        """Whether the answer is an offset at the end of the tier."""
         return self.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
 
 
 def refuse_unknown_name(asked: OffsetAsked) -> None:
-    """Refuse a negative timestamp that names nothing in the version of the request, whatever the partition.
+    """Refuse a negative timestamp that has no meaning in the request's version, for any partition.
 
     Errors  UNSUPPORTED_VERSION
     """
@@ -87,7 +88,7 @@ def refuse_unknown_name(asked: OffsetAsked) -> None:
 
 
 def look_up(partition: Partition, asked: OffsetAsked, remote: OffsetFound | None = None) -> OffsetFound:
-    """Answer one question; `remote` is what the tier has to say to one by timestamp.
+    """Answer one query; `remote` is what the tier found for a timestamp.
 
     Errors  those of Partition.leading, OFFSET_NOT_AVAILABLE and LEADER_NOT_AVAILABLE (a new leader has not reached its
             own epoch yet), KAFKA_STORAGE_ERROR
@@ -106,11 +107,11 @@ def look_up(partition: Partition, asked: OffsetAsked, remote: OffsetFound | None
         return _with_epoch_of(partition, log.local_log_start_offset)
     found: OffsetFound | None
     if asked.names_the_tier:
-        found = _border_of_the_tier(partition, asked.timestamp)
+        found = _end_of_tier(partition, asked.timestamp)
     elif asked.timestamp == MAX_TIMESTAMP:
         found = _later(remote, log.max_timestamp())
     else:
-        # What is in the tier alone comes before all that is local.
+        # Records that are only in the tier come before all local ones.
         found = remote or _found(log.offset_for_timestamp(asked.timestamp))
     if found is not None and found.offset < end:
         return found
@@ -119,17 +120,19 @@ def look_up(partition: Partition, asked: OffsetAsked, remote: OffsetFound | None
     return NOT_FOUND
 
 
-def _border_of_the_tier(partition: Partition, name: int) -> OffsetFound | None:
-    """The last offset in the tier, or the first one that it has yet to get.
+def _end_of_tier(partition: Partition, name: int) -> OffsetFound | None:
+    """The last offset in the tier, or the first offset that is not in the tier yet.
 
-    Errors  KAFKA_STORAGE_ERROR while it is not known what the tier holds
+    Errors  KAFKA_STORAGE_ERROR while the contents of the tier are unknown
     """
     remote = partition.remote
     if remote is None:
         return None
     highest = remote.highest_offset_in_remote_storage
     if highest is None:
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"it is not known yet what the tier holds of {partition.name}")
+        raise KafkaError(
+            ErrorCode.KAFKA_STORAGE_ERROR, f"the contents of the tier are not known yet for {partition.name}"
+        )
     if name == EARLIEST_PENDING_UPLOAD:
         return _with_epoch_of(partition, max(highest + 1, partition.log.log_start_offset))
     return _with_epoch_of(partition, highest) if highest >= 0 else None
@@ -140,7 +143,7 @@ def _found(local: tuple[int, int, int] | None) -> OffsetFound | None:
 
 
 def _later(remote: OffsetFound | None, local: tuple[int, int, int] | None) -> OffsetFound | None:
-    """Of two records the later one; the one in the tier is the first of two that are as late (KAFKA-17552)."""
+    """The later of two records; if their timestamps are equal, the one in the tier (KAFKA-17552)."""
     found = _found(local)
     if remote is None or found is None:
         return remote or found

@@ -1,10 +1,10 @@
-"""One partition as this broker holds it: its role, its log, and what may be read of it.
+"""One partition on this broker: its role, its log, and reads from it.
 
-Theory of operation: the metadata says who leads a partition and at which leader epoch; this module holds the local
-replica to that. Appends and reads are refused in the order in which Apache Kafka refuses them, so that a client
-recovers the same way: not the leader, a fenced or unknown leader epoch, an offset out of range. Only the leader's
-progress (see leader.py) moves the high watermark. A partition with one replica runs through the same code with
-isr = {self}: a second broker adds followers, not a redesign.
+Theory of operation: the metadata gives each partition's leader and leader epoch, and this module applies them to the
+local replica. Appends and reads are refused in the same order as in Apache Kafka, so that clients recover the same way:
+not the leader, a fenced or unknown leader epoch, an offset out of range. Only the leader's progress (see leader.py)
+moves the high watermark. A partition with one replica uses the same code with isr = {self}: a second broker adds
+followers and needs no redesign.
 
 Source: KIP-101, KIP-320, KIP-392, KIP-405, KIP-966.
 """
@@ -37,14 +37,14 @@ FUTURE_REPLICA = -3
 
 
 class EpochEnd(NamedTuple):
-    """Where a leader epoch ended: the largest epoch not above the one asked for, and the first offset after it."""
+    """The end of a leader epoch: the largest epoch not above the requested one, and the first offset after it."""
 
     leader_epoch: int
     end_offset: int
 
 
 class ReadsTo(Enum):
-    """Up to where somebody may read."""
+    """The end up to which a fetcher may read."""
 
     HIGH_WATERMARK = 0
     LAST_STABLE_OFFSET = 1
@@ -52,10 +52,10 @@ class ReadsTo(Enum):
 
 
 class Fetcher:
-    """Who fetches: a consumer, or a replica with its id and epoch.
+    """The sender of a Fetch: a consumer, or a replica with its id and epoch.
 
-    Note  is_stale says that a replica's epoch is older than that of the broker which is alive under its id
-    Note  is_replica: a follower, or a replica that moves between directories; neither is ever served from the tier
+    Note  is_stale: the replica's epoch is older than that of the live broker with its id
+    Note  is_replica: a follower, or a replica that moves between directories; the tier serves neither of them
     """
 
     __slots__ = ("is_follower", "is_replica", "is_stale", "reads_to", "replica_id")
@@ -75,7 +75,7 @@ class Fetcher:
 
 @dataclass(slots=True)
 class PartitionRead:
-    """What a Fetch of one partition found. Offsets were taken before the records were read, so they never run ahead.
+    """The result of a Fetch of one partition. Offsets are taken before the records are read, so they are never ahead.
 
     Units  offsets count records; size is in bytes
     """
@@ -85,20 +85,20 @@ class PartitionRead:
     log_start_offset: int
     leader_epoch: int
     readable_end: int
-    """The offset up to which this fetcher may read; what it waits for lies from here on."""
+    """The offset up to which this fetcher may read; it waits for records from here on."""
     records: FileRange | Buffer | Pieces | None = None
     size: int = 0
     segment_base_offset: int = 0
-    """Of the segment in which the fetch offset lies, once something was looked for there."""
+    """The base offset of the segment that holds the fetch offset, once it was looked up."""
     diverging: EpochEnd | None = None
     aborted: tuple[AbortedTransaction, ...] = ()
-    """Of the records, from where they are from, by first_offset."""
+    """The aborted transactions among the records, by first_offset, wherever the records are from."""
     is_remote: bool = False
-    """The offset lies in the tier alone: records of it have to be read from there, and are not here yet."""
+    """The offset is only in the tier; the records must be read from there."""
 
 
 class Traffic:
-    """What clients produced to a partition and fetched from it since the broker started; followers do not count."""
+    """What clients have produced to and fetched from a partition since the broker started; followers do not count."""
 
     __slots__ = ("bytes_in", "bytes_out", "messages_in")
 
@@ -106,7 +106,7 @@ class Traffic:
         self.messages_in = self.bytes_in = self.bytes_out = 0
 
     def add(self, other: Traffic) -> None:
-        """Count what `other` counted as well."""
+        """Add the counts of `other`."""
         self.messages_in += other.messages_in
         self.bytes_in += other.bytes_in
         self.bytes_out += other.bytes_out
@@ -172,7 +172,7 @@ class Partition:
     # Roles
 
     def apply(self, image: PartitionImage) -> bool:
-        """Take over what the metadata says of this partition; True if the high watermark rose or the role changed."""
+        """Apply the metadata of this partition; True if the high watermark rose or the role changed."""
         was_leader, old_epoch = self.progress is not None, self.leader_epoch
         self.leader, self.leader_epoch = image.leader, image.leader_epoch
         self.partition_epoch = image.partition_epoch
@@ -182,8 +182,8 @@ class Partition:
             return was_leader
         if self.progress is not None and old_epoch == image.leader_epoch:
             self.progress.replica_count = len(self.replicas)
-            return self._tell_producers(self.progress.on_isr_change(self.isr))
-        # A new leadership: its epoch is noted before anything is appended in it, empty epochs included.
+            return self._update_producers(self.progress.on_isr_change(self.isr))
+        # A new leadership: start its epoch before any append, even if the epoch stays empty.
         self.resign()
         end = self.log.log_end_offset
         self.log.assign_epoch(image.leader_epoch)
@@ -197,26 +197,26 @@ class Partition:
             replica_count=len(self.replicas),
             epoch_start_offset=end,
         )
-        return self._tell_producers(True)
+        return self._update_producers(True)
 
     def resign(self) -> None:
-        """Lead no more: what comes for the leader is refused from now on."""
+        """Stop leading: refuse requests for the leader from now on."""
         if self.progress is not None:
             self._known_high_watermark = self.progress.high_watermark
             self.progress = None
 
     def reconfigure(self, config: LogConfig) -> bool:
-        """Take over changed settings; True if the high watermark rose by it."""
+        """Apply changed settings; True if that raised the high watermark."""
         self.log.reconfigure(config)
         progress = self.progress
         if progress is None or progress.min_insync_replicas == config.min_insync_replicas:
             return False
         progress.min_insync_replicas = config.min_insync_replicas
-        return self._tell_producers(progress.on_isr_change(self.isr))
+        return self._update_producers(progress.on_isr_change(self.isr))
 
     @property
     def known_high_watermark(self) -> int:
-        """How far it is known to be committed; who leads no more knows what was true then."""
+        """The last known high watermark; a former leader has the value from the end of its leadership."""
         return self._known_high_watermark if self.progress is None else self.progress.high_watermark
 
     @property
@@ -225,7 +225,7 @@ class Partition:
         return self.progress is not None
 
     def leading(self, current_leader_epoch: int = NO_EPOCH) -> LeaderProgress:
-        """The leader's progress, or the error that a client of this request is to get.
+        """The leader's progress, or the error for the client of this request.
 
         Errors  KAFKA_STORAGE_ERROR, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER
         """
@@ -246,20 +246,20 @@ class Partition:
     # Progress
 
     def on_append(self) -> None:
-        """The leader's log has grown: the high watermark may rise."""
+        """The leader's log has grown: raise the high watermark if possible."""
         progress = self.progress
         if progress is not None and progress.on_append(self.log.log_end_offset):
             self.log.producers.on_high_watermark(progress.high_watermark)
 
     def on_follower_fetch(self, replica_id: int, fetch_offset: int) -> bool:
-        """A follower holds everything below the offset that it fetches; True if the high watermark rose."""
+        """Record that a follower has all records below its fetch offset; True if the high watermark rose."""
         progress = self.leading()
-        return self._tell_producers(
+        return self._update_producers(
             progress.on_follower_fetch(replica_id, leader_epoch=self.leader_epoch, fetch_offset=fetch_offset)
         )
 
-    def _tell_producers(self, rose: bool) -> bool:
-        """Transactions whose end the high watermark has passed are stable."""
+    def _update_producers(self, rose: bool) -> bool:
+        """Pass a raised high watermark to the producer state, which marks transactions as stable."""
         if rose and self.progress is not None:
             self.log.producers.on_high_watermark(self.progress.high_watermark)
         return rose
@@ -267,7 +267,7 @@ class Partition:
     # Offsets
 
     def readable_end(self, reads_to: ReadsTo = ReadsTo.HIGH_WATERMARK) -> int:
-        """The offset up to which somebody may read."""
+        """The offset up to which a fetcher may read."""
         high_watermark = self.leading().high_watermark
         if reads_to is ReadsTo.HIGH_WATERMARK:
             return high_watermark
@@ -277,16 +277,16 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int | None:
-        """The offset below which every transaction is decided; None where this broker does not lead."""
+        """The offset below which every transaction is completed; None if this broker is not the leader."""
         return None if self.progress is None else self._last_stable_offset(self.progress.high_watermark)
 
     def _last_stable_offset(self, high_watermark: int) -> int:
-        """The offset below which every transaction is decided."""
+        """The offset below which every transaction is completed."""
         unstable = self.log.producers.first_unstable_offset
         return high_watermark if unstable is None else min(unstable, high_watermark)
 
     def end_of_epoch(self, leader_epoch: int) -> EpochEnd | None:
-        """Where leader_epoch ended in this log (KIP-101, KIP-279); None when the log does not know."""
+        """The end of leader_epoch in this log (KIP-101, KIP-279); None if it is unknown."""
         found_epoch, end_offset = self.log.leader_epochs.end_offset_for(leader_epoch, self.log.log_end_offset)
         return None if found_epoch == NO_EPOCH else EpochEnd(found_epoch, end_offset)
 
@@ -302,9 +302,9 @@ class Partition:
         last_fetched_epoch: int = NO_EPOCH,
         at_least_one_batch: bool = True,
     ) -> PartitionRead:
-        """Read whole batches from the one that holds fetch_offset, at most max_bytes unless at_least_one_batch.
+        """Read whole batches from the one that holds fetch_offset: at most max_bytes, or one with at_least_one_batch.
 
-        An offset that is in the tier alone is marked, and nothing is read.
+        For an offset that is only in the tier nothing is read; the result says so.
         Errors  those of `leading`, OFFSET_OUT_OF_RANGE
         Source  KIP-227, KIP-320, KIP-595 (diverging epochs)
         """
@@ -332,7 +332,8 @@ class Partition:
                     fetch_offset, max_bytes=max_bytes, end_offset=end, at_least_one_batch=at_least_one_batch
                 )
             except KafkaError:
-                # Asked for afterwards: retention may just have taken the segment, and other reads pay nothing for it.
+                # Check after the failed read: retention may have just removed the segment, and other reads save the
+                # check.
                 if not self.is_remote(fetch_offset):
                     raise
                 found.is_remote = True
@@ -342,10 +343,9 @@ class Partition:
         return found
 
     def is_remote(self, offset: int) -> bool:
-        """Whether an offset is to be read from the tier, since the local log begins behind it.
+        """Whether an offset must be read from the tier, because the local log starts after it.
 
-        Of a topic that should be tiered so it is, even while there is no tier: it is not out of range, which would make
-        consumers leave it out.
+        Also true while a tiered topic has no tier: OFFSET_OUT_OF_RANGE would make consumers skip the records.
         """
         log = self.log
         return log.log_start_offset <= offset < log.local_log_start_offset and (
@@ -356,13 +356,13 @@ class Partition:
         if replica_id not in self.replicas or replica_id == self.broker_id:
             without_epoch = current_leader_epoch == NO_EPOCH
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER if without_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
-            raise KafkaError(code, f"{replica_id=} is no follower of {self.name}")
+            raise KafkaError(code, f"{replica_id=} is not a follower of {self.name}")
 
     def _divergence(self, last_fetched_epoch: int, fetch_offset: int) -> EpochEnd | None:
-        """Where the fetcher's history leaves this log's, if it does before fetch_offset."""
+        """Where the fetcher's history diverges from this log, if it does so before fetch_offset."""
         epoch_end = self.end_of_epoch(last_fetched_epoch)
         if epoch_end is None:
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is known of {last_fetched_epoch=}")
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"unknown {last_fetched_epoch=}")
         if fetch_offset < self.log.log_start_offset:
             raise self._out_of_range(fetch_offset)
         diverges = epoch_end.leader_epoch < last_fetched_epoch or epoch_end.end_offset < fetch_offset
@@ -373,8 +373,8 @@ class Partition:
         return KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{fetch_offset=} is outside {bounds} of {self.name}")
 
     def reads_an_older_segment(self, fetch_offset: int, read: PartitionRead) -> bool:
-        """Whether a fetcher is a segment behind what it may read: it gets no more by waiting, since an answer ends with
-        its segment.
+        """Whether a fetch offset is in an older segment than the readable end. Waiting cannot add records then, because
+        an answer ends with its segment.
         """
         end = read.readable_end
         active_base_offset = self.log.active_segment_base_offset

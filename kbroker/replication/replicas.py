@@ -1,15 +1,16 @@
-"""All partitions of this broker: opened at the start, made and removed as the metadata says, closed at the end.
+"""All partitions of this broker: opens them at startup, follows the metadata, closes them at shutdown.
 
-Theory of operation: an image comes with what changed. New partitions get a directory and a log, leaders their epoch,
-changed settings reach the logs, deleted partitions stop serving at once while their files go later. What touches the
-disk is done by the methods that say "Blocking", in a thread; what handlers see is switched by `apply`, in the loop.
+Theory of operation: a new image comes with its changes. New partitions get a directory and a log, leaders get their
+epoch, logs get changed settings, and deleted partitions stop serving at once while their files are removed later.
+Methods marked "Blocking" use the disk and run in a thread. `apply` changes what handlers see and runs in the event
+loop.
 
 Strays. A start may find the directory of a partition that the image does not place here. If the metadata log has a
-RemoveTopicRecord for the topic's id, a crash interrupted the deletion, and the start finishes it. Anything else may be
-the only copy of data whose metadata were lost: an older backup was restored, the log was cut, somebody renamed the
-directory. Such a directory is a stray: it is renamed, kept and never loaded. Apache Kafka makes strays of interrupted
-deletions too, whose space an operator then has to free; the record is proof enough to do better. No proof is expected
-for a partition that moved to another broker, so what a crash left of it is a stray, as in Kafka.
+RemoveTopicRecord for the topic's id, a crash interrupted the deletion, and the start finishes it. Any other directory
+may be the only copy of data whose metadata was lost: an older backup was restored, the metadata log was truncated, or
+somebody renamed the directory. Such a directory is a stray: it is renamed, kept and never loaded. Apache Kafka also
+makes strays of interrupted deletions, and an operator must remove them; the record is sufficient proof to delete them.
+For a partition that moved to another broker there is no such record, so leftovers of it are strays, as in Kafka.
 
 Source  LogManager and ReplicaManager of Apache Kafka 4.3.1
 """
@@ -41,11 +42,11 @@ log = logger(__name__)
 
 
 class Replicas:
-    """The partitions that this broker holds.
+    """The partitions on this broker.
 
-    Shape   partitions maps (topic, index) to the partition; only the event loop changes it. failed maps those whose log
-            could not be made or opened to the topic's id: they answer KAFKA_STORAGE_ERROR until `reopen` opens them.
-            traffic_of_retired is that of the partitions that were here
+    Shape   partitions maps (topic, index) to the partition; only the event loop changes it. failed maps partitions
+            whose log could not be created or opened to the topic's id: they answer KAFKA_STORAGE_ERROR until `reopen`
+            succeeds. traffic_of_retired is the sum of the partitions that were removed
     """
 
     def __init__(self, *, env: Env, directory: LogDirectory, broker_id: int, settings: Settings, image: Image) -> None:
@@ -62,12 +63,12 @@ class Replicas:
         self._kept_from_compaction: set[str] = set()
         self._take_dynamic_settings(image)
 
-    # Start and end
+    # Startup and shutdown
 
     def put_away_unexpected(self, removed_topics: Callable[[], Container[UUID]]) -> dict[TopicPartition, LogConfig]:
-        """Put away the directories of all partitions but those that the metadata places here. Blocking.
+        """Delete or set aside the directories of all partitions that the metadata does not place here. Blocking.
 
-        What is to be opened next, with its settings: by `open_expected`, whose logs somebody may recover before.
+        Returns the partitions to open with their settings. The caller may recover their logs before `open_expected`.
         `removed_topics` gives the topics that the metadata log says were removed. It is called only if needed.
         Errors  OSError, KAFKA_STORAGE_ERROR
         """
@@ -85,12 +86,12 @@ class Replicas:
         try:
             self.directory.forget_earlier(missing)
         except KafkaError as error:
-            log.error("cannot make partitions", partitions=len(missing), error=error.message)
+            log.error("cannot create partitions", partitions=len(missing), error=error.message)
             self.failed = {key: expected.pop(key).id for key in missing}
         return {key: self._log_config(key[0], self._image) for key in expected}
 
     def open_expected(self) -> None:
-        """Open every partition that the metadata places here, unless it has failed. Blocking."""
+        """Open every partition that the metadata places here, except those that have failed. Blocking."""
         expected = {key: topic for key, topic in self._expected().items() if key not in self.failed}
         opened = self._open_all([(name, index, topic.id) for (name, index), topic in expected.items()], self._image)
         for partition in opened:
@@ -107,7 +108,7 @@ class Replicas:
     # Following the metadata: retire, remove_files, prepare, apply
 
     def retire(self, delta: Delta) -> list[TopicPartition]:
-        """Stop serving what is no longer placed here, in the event loop; the partitions whose files have to go."""
+        """Stop serving partitions that are no longer placed here, in the event loop; returns those to remove."""
         gone = []
         for change in delta.changed_partitions:
             if change.after is not None and self.broker_id in change.after.replicas:
@@ -125,63 +126,66 @@ class Replicas:
         return gone
 
     def remove_files(self, keys: Iterable[TopicPartition]) -> None:
-        """Give up the files of retired partitions; they go after file.delete.delay.ms. Blocking.
+        """Delete the files of retired partitions; they are removed after file.delete.delay.ms. Blocking.
 
-        Nobody may append meanwhile. If the disk fails it is offline and what is left is removed by the next start.
+        The caller must prevent appends. If the disk fails, the directory goes offline, and the next start removes the
+        rest.
         """
         for topic, index in keys:
             held = self.directory.logs.get((topic, index))
             try:
                 self._delete(topic, index, delay_ms=held.config.file_delete_delay_ms if held is not None else 0)
             except KafkaError as error:
-                log.error("cannot remove a partition", topic=topic, partition=index, error=error.message)
-        with suppress(KafkaError):  # the directory has failed, and said so
+                log.error("cannot delete a partition", topic=topic, partition=index, error=error.message)
+        with suppress(KafkaError):  # the directory has failed and has reported it
             self.directory.sync_partition_names()
 
     def adds_any(self, delta: Delta) -> bool:
-        """Whether `prepare` has anything to make for these changes."""
+        """Whether `prepare` must create anything for these changes."""
         return any(self._is_new(change) for change in delta.changed_partitions)
 
     def prepare(self, image: Image, delta: Delta) -> list[Partition]:
-        """Make the logs of new partitions. Blocking; nothing is served yet, and nobody else may write checkpoints."""
+        """Create the logs of new partitions. Blocking; they are not served yet. Nothing else may write checkpoints."""
         new = [change for change in delta.changed_partitions if self._is_new(change)]
         try:
             self.directory.forget_earlier([(change.topic.name, change.index) for change in new])
         except KafkaError as error:
-            log.error("cannot make partitions", partitions=len(new), error=error.message)
+            log.error("cannot create partitions", partitions=len(new), error=error.message)
             self.failed = self.failed | {(change.topic.name, change.index): change.topic.id for change in new}
             return []
         return self._open_all([(change.topic.name, change.index, change.topic.id) for change in new], image)
 
     @property
     def may_reopen(self) -> bool:
-        """Whether there are failed partitions, and nothing is known that would have them fail again."""
+        """Whether there are failed partitions and no known reason why they would fail again."""
         state = self.directory.state
         return bool(self.failed) and state.failure is None and not state.is_short_of_space
 
     def reopen(self) -> list[Partition]:
-        """Try again to open the failed partitions; those that could be. Blocking, with the image held still."""
+        """Try to open the failed partitions again; returns those that opened. Blocking; the image must not change."""
         try:
             stored = set(self.directory.stored_partitions())
             self.directory.forget_earlier([key for key in self.failed if key not in stored])
         except (OSError, KafkaError) as error:
-            log.debug("cannot look at failed partitions", error=error)
+            log.debug("cannot check failed partitions", error=error)
             return []
         return self._open_all([(*key, topic_id) for key, topic_id in self.failed.items()], self._image)
 
     def serve_reopened(self, opened: Iterable[Partition]) -> list[TopicPartition]:
-        """Serve them as the image says, in the event loop; the partitions whose waiters should look again."""
+        """Serve reopened partitions according to the image, in the event loop; returns those whose waiters should check
+        again.
+        """
         for partition in opened:
             image = self._image.partition(partition.topic, partition.index)
             assert image is not None, "a deleted partition is retired, failed or not"
             partition.apply(image)
             self.partitions[partition.key] = partition
-            log.info("a partition can be served again", topic=partition.topic, partition=partition.index)
+            log.info("partition is available again", topic=partition.topic, partition=partition.index)
         self.failed = {key: topic_id for key, topic_id in self.failed.items() if key not in self.partitions}
         return [partition.key for partition in opened]
 
     def apply(self, image: Image, delta: Delta, made: list[Partition]) -> list[TopicPartition]:
-        """Serve what the image says, in the event loop; the partitions whose waiters should look again."""
+        """Serve the partitions of the image, in the event loop; returns those whose waiters should check again."""
         self._image = image
         for partition in made:
             self.partitions[partition.key] = partition
@@ -197,14 +201,14 @@ class Replicas:
         return changed
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
-        """How far each partition is known to be committed, also where the leader has stepped down before a stop."""
+        """The last known high watermark of each partition, even if the leader has resigned before a shutdown."""
         return {key: partition.known_high_watermark for key, partition in tuple(self.partitions.items())}
 
     def write_high_watermarks(self) -> None:
-        """Write them down. Blocking."""
+        """Write the high watermark checkpoint. Blocking."""
         self.directory.write_high_watermarks(self.high_watermarks())
 
-    # Pieces
+    # Helpers
 
     def _expected(self) -> dict[TopicPartition, TopicImage]:
         """The partitions that the metadata places here."""
@@ -216,19 +220,19 @@ class Replicas:
         }
 
     def _put_away(self, unexpected: list[tuple[TopicPartition, UUID | None]], removed: Container[UUID]) -> None:
-        """Delete what belongs to removed topics; the rest becomes strays."""
+        """Delete the directories of removed topics and make strays of the rest."""
         strays = 0
         for (topic, index), topic_id in unexpected:
             if topic_id is not None and topic_id in removed:
-                log.info("finishing the deletion of a partition", topic=topic, partition=index)
+                log.info("finishing an interrupted deletion", topic=topic, partition=index)
                 self._delete(topic, index, delay_ms=0)
                 continue
             name = self.directory.set_aside(topic, index, unique_id=self._env.new_uuid())
             strays += 1
             if strays <= MAX_LOGGED_STRAYS:
-                log.warning("a directory that the metadata do not list is kept as a stray", directory=name)
+                log.warning("a directory that the metadata does not list is kept as a stray", directory=name)
         if strays > MAX_LOGGED_STRAYS:
-            log.warning("more directories are kept as strays", directories=strays - MAX_LOGGED_STRAYS)
+            log.warning("further directories are kept as strays", directories=strays - MAX_LOGGED_STRAYS)
         self.directory.sync_partition_names()
 
     def _delete(self, topic: str, index: int, *, delay_ms: int) -> None:
@@ -242,23 +246,23 @@ class Replicas:
         return key not in self.partitions and key not in self.failed
 
     def _open_all(self, wanted: Iterable[tuple[str, int, UUID]], image: Image) -> list[Partition]:
-        """Make or open the logs of partitions, with one sync for the names of all; `failed` has the others then."""
+        """Create or open the logs of partitions, with one sync for all names; adds those that fail to `failed`."""
         opened, failed = [], dict[TopicPartition, UUID]()
         for topic, index, topic_id in wanted:
             try:
                 opened.append(self._open(topic, index, topic_id, self._log_config(topic, image)))
             except KafkaError as error:
-                # The topic exists all the same; only this partition of it cannot be served.
+                # The topic exists anyway; only this partition cannot be served.
                 failed[topic, index] = topic_id
                 if (topic, index) not in self.failed:
                     log.error("cannot open a partition", topic=topic, partition=index, error=error.message)
         try:
             self.directory.sync_partition_names()
         except KafkaError as error:
-            log.error("cannot make partitions", partitions=len(opened), error=error.message)
+            log.error("cannot create partitions", partitions=len(opened), error=error.message)
             failed |= {partition.key: partition.topic_id for partition in opened}
             opened = []
-        self.failed = self.failed | failed  # another one, not another content: the event loop may be reading it
+        self.failed = self.failed | failed  # a new dict, because the event loop may be reading the old one
         return opened
 
     def _open(self, topic: str, index: int, topic_id: UUID, config: LogConfig) -> Partition:
@@ -275,7 +279,7 @@ class Replicas:
         )
 
     def _reconfigure(self, image: Image, delta: Delta) -> list[TopicPartition]:
-        """Give the logs their changed settings; the partitions whose high watermark rose by it."""
+        """Apply changed settings to the logs; returns the partitions whose high watermark rose."""
         names = {name for kind, name in delta.changed_configs if kind == TOPIC_RESOURCE}
         every = any(kind == BROKER_RESOURCE for kind, _ in delta.changed_configs)
         if every:
@@ -296,7 +300,7 @@ class Replicas:
         self._default_config = None
 
     def _is_tiered(self, topic: str, config: LogConfig) -> bool:
-        """Whether a topic that has the setting is tiered: some may have it in vain."""
+        """Whether a topic with remote.storage.enable is really tiered; some topics cannot be."""
         has_system = self.settings.tier.remote_log_storage_system_enable
         return has_system and is_tierable(topic) and not config.is_compacting
 
@@ -305,8 +309,8 @@ class Replicas:
         if overrides:
             config = self.settings.log_config(overrides, LogConfig)
             if config.remote_storage_enable and config.is_compacting and "cleanup.policy" not in overrides:
-                # The broker's policy was changed afterwards. Were the topic loaded as one without a tier, its log would
-                # begin with what is here.
+                # The broker's policy was changed after the topic was tiered. Loaded as a topic without a tier, its log
+                # would start at the first local record.
                 if topic not in self._kept_from_compaction:
                     self._kept_from_compaction.add(topic)
                     log.warning("a tiered topic is not compacted, whatever log.cleanup.policy says", topic=topic)
@@ -314,7 +318,7 @@ class Replicas:
             if config.remote_storage_enable and not self._is_tiered(topic, config):
                 return replace(config, remote_storage_enable=False)
             return config
-        # Most topics have no settings of their own: they share one object.
+        # Most topics have no settings of their own and share one object.
         if self._default_config is None:
             self._default_config = self.settings.log_config({}, LogConfig)
         return self._default_config

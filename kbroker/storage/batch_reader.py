@@ -1,7 +1,7 @@
-"""The batches of a file that nobody appends to, or as far as it went when somebody began to read it.
+"""Read the batches of a file that is not being appended to, or up to the size it had when reading began.
 
-The file is read in pieces of a few MiB, never as a whole. CRCs are left to the caller; bytes that cannot be a batch end
-the reading, because where the next batch begins is then unknown.
+The reader reads pieces of a few MiB, never the whole file. It does not check CRCs. It stops at bytes that cannot be a
+batch, because the start of the next batch is then unknown.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ NO_LIMIT: Final = 0x7FFF_FFFF
 
 
 class BatchReader:
-    """The batches of a file from a position on, in its order.
+    """The batches of a file from a position on, in file order.
 
-    When the iteration is over, `position` is where it stopped and `error` what is wrong there; None at the end of the
-    file or of the limit.
+    After the iteration `position` is where it stopped. `error` says what is wrong there, None at the end of the file or
+    of the limit.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class BatchReader:
                     chunk, chunk_start = self._read(max(batch.size, self._chunk_bytes)), self.position
                     batch = RecordBatch(chunk, 0)
                 if not batch.is_whole:
-                    raise Malformed(f"a batch of {batch.size} bytes, but {len(chunk)} are there")
+                    raise Malformed(f"a batch of {batch.size} bytes, but only {len(chunk)} bytes remain")
             except Malformed as error:
                 self.error = None if self._is_limited else self._explain(str(error))
                 return
@@ -54,7 +54,7 @@ class BatchReader:
             self.position += batch.size
 
     def _read(self, size: int) -> memoryview:
-        """Bytes from the position; beyond the end as it was, if the file has grown meanwhile and they are asked for."""
+        """Up to `size` bytes from the position on. Without a limit this may include bytes appended since."""
         limit = self.end if self._is_limited else max(self.end, self._file.size())
         return memoryview(self._file.pread(min(size, limit - self.position), self.position))
 
@@ -64,6 +64,6 @@ class BatchReader:
         while position < self.end:
             piece = self._file.pread(min(CHUNK_BYTES, self.end - position), position)
             if not piece or any(piece):
-                return f"{error}; {size} bytes are left"
+                return f"{error}; {size} bytes remain"
             position += len(piece)
-        return f"{size} bytes of zeros: space allocated ahead, or data that a loss of power took"
+        return f"{size} bytes of zeros: preallocated space, or data lost in a power failure"

@@ -1,7 +1,7 @@
-"""Batch headers in a log file, one after the other, without reading what is between them.
+"""Scan the batch headers of a log file without reading the records.
 
-The log needs of a batch only its header (61 bytes); `wire.record_batch` has the view for those who need records. A
-header is read as a named tuple straight from the bytes of the file.
+The log needs only the header of a batch (61 bytes), read as a named tuple directly from the bytes of the file.
+`wire.record_batch` gives access to the records.
 
 Source  Kafka's record batch, magic 2
 """
@@ -18,7 +18,7 @@ from kbroker.runtime.ports import Buffer, File
 
 HEADER: Final = Struct(">qiiBIhiqqqhii")
 HEADER_SIZE: Final = 61
-FRAME_SIZE: Final = 12  # base_offset and batch_length, which batch_length does not count
+FRAME_SIZE: Final = 12  # base_offset and batch_length; batch_length does not include them
 CRC_START: Final = 21
 MAGIC: Final = 2
 NO_PRODUCER_ID: Final = -1
@@ -26,14 +26,14 @@ CONTROL_BIT: Final = 0x20
 TRANSACTIONAL_BIT: Final = 0x10
 LOG_APPEND_TIME_BIT: Final = 0x08
 
-BASE_OFFSET: Final = Struct(">q")  # at 0; with the epoch, what the log writes into a batch
+BASE_OFFSET: Final = Struct(">q")  # at position 0; the log writes this field and the leader epoch
 LEADER_EPOCH: Final = Struct(">i")  # at LEADER_EPOCH_POSITION
 LEADER_EPOCH_POSITION: Final = 12
 SCAN_BYTES: Final = 16_384
 
 
 class BatchHeader(NamedTuple):
-    """The fields of a batch's header, in the order of the bytes."""
+    """The fields of a batch header in the order of the bytes."""
 
     base_offset: int
     batch_length: int
@@ -71,22 +71,22 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence numbers run from 0 to 2^31-1 and start again at 0."""
+        """The sequence number of the last record; after 2^31-1 sequence numbers continue with 0."""
         return (self.base_sequence + self.last_offset_delta) & 0x7FFF_FFFF if self.base_sequence >= 0 else -1
 
     @property
     def is_plausible(self) -> bool:
-        """Whether this can be a header at all; the CRC says whether the batch is as it was written."""
+        """Whether this can be a header; only the CRC shows whether the batch is intact."""
         return self.magic == MAGIC and self.batch_length >= HEADER_SIZE - FRAME_SIZE and self.last_offset_delta >= 0
 
 
 def header_at(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header that starts at `position`; struct.error if the buffer ends within it."""
+    """The header at `position`; struct.error if the buffer ends inside it."""
     return BatchHeader._make(HEADER.unpack_from(buffer, position))
 
 
 def headers_in(buffer: Buffer) -> Iterator[BatchHeader]:
-    """The headers of whole batches that lie one after the other in memory."""
+    """The headers of adjacent whole batches in memory."""
     position, end = 0, len(buffer)
     while position < end:
         header = BatchHeader._make(HEADER.unpack_from(buffer, position))
@@ -97,10 +97,10 @@ def headers_in(buffer: Buffer) -> Iterator[BatchHeader]:
 def scan_headers(
     file: File, position: int, end: int, *, chunk_bytes: int = SCAN_BYTES
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of each batch between two positions of a log file, the first of which is a batch's start.
+    """(position, header) of each batch between two positions of a log file; `position` must be the start of a batch.
 
-    Stops at bytes that cannot be a header and at a batch that is not whole before `end`: the caller sees from the last
-    position and size whether the file was read to its end.
+    Stops at bytes that cannot be a header and at a batch that ends after `end`. The caller sees from the last position
+    and size whether the scan reached the end.
     """
     chunk, chunk_start = b"", position
     while position + HEADER_SIZE <= end:
@@ -117,11 +117,10 @@ def scan_headers(
 
 
 def scan_valid_batches(file: File, end: int, *, chunk_bytes: int) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of each batch from the start of a log file whose CRC is right; stops at the first that is
-    damaged.
+    """(position, header) of each batch with a valid CRC from the start of a log file; stops at the first damaged one.
 
-    Each read lets other threads run, so a caller that shares its process reads small chunks. Recovery, which reads
-    millions of batches, has a loop of its own (`kbroker.storage.segment_recovery`).
+    Each read lets other threads run, so callers that share their process with the event loop read small chunks.
+    Recovery, which reads millions of batches, has its own loop (`kbroker.storage.segment_recovery`).
     """
     unpack, make = HEADER.unpack_from, BatchHeader._make
     position = chunk_start = 0
@@ -133,7 +132,7 @@ def scan_valid_batches(file: File, end: int, *, chunk_bytes: int) -> Iterator[tu
             chunk, chunk_start, at = memoryview(file.pread(min(chunk_bytes, end - position), position)), position, 0
             if len(chunk) < HEADER_SIZE:
                 return
-        # This loop runs for every batch of a segment: what it needs of the header it takes by place.
+        # This loop runs for every batch of a segment, so it uses header fields by index.
         fields = unpack(chunk, at)
         size = fields[1] + FRAME_SIZE
         if (

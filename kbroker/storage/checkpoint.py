@@ -1,7 +1,7 @@
-"""Small files that are replaced as a whole, and the offset checkpoints of a log directory.
+"""Small files that are replaced atomically, and the offset checkpoints of a log directory.
 
-A replaced file is the old one or the new one after a crash, never a mix: the new text goes to `<name>.tmp`, is synced,
-takes the name, and the directory is synced.
+After a crash a replaced file holds either the old or the new content. The new content is written to `<name>.tmp` and
+synced, the file is renamed, and the directory is synced.
 
 Source  CheckpointFile, OffsetCheckpointFile of Apache Kafka 4.3.1
 """
@@ -25,7 +25,7 @@ TopicPartition = tuple[str, int]
 
 
 def read_file(disk: Disk, path: str) -> bytes:
-    """All bytes of a small file; FileNotFoundError if there is none."""
+    """All bytes of a small file; FileNotFoundError if it does not exist."""
     file = disk.open(path, writable=False)
     try:
         return file.pread(file.size(), 0)
@@ -34,16 +34,16 @@ def read_file(disk: Disk, path: str) -> bytes:
 
 
 def write_atomically(disk: Disk, path: str, data: Buffer, *, sync: bool = True) -> None:
-    """Replace a file. Without `sync` a loss of power may leave it cut or empty, which its reader then has to notice."""
+    """Replace a file. Without `sync` a loss of power may leave it truncated or empty; its reader must detect that."""
     replace_file(disk, path, data, sync=sync)
     if sync:
         sync_names(disk, path.rpartition("/")[0])
 
 
 def replace_file(disk: Disk, path: str, data: Buffer, *, sync: bool) -> None:
-    """The same, but even with `sync` it is the caller who syncs the directory, perhaps for several files at once.
+    """Replace a file, but leave syncing the directory to the caller, who may do it once for several files.
 
-    What did not fit on a full disk is removed: it would only take the space that others need.
+    If the disk is full, the partial file is removed, so that it does not take up space.
     """
     temporary = path + TEMPORARY_SUFFIX
     file = disk.open(temporary, create=True)
@@ -69,7 +69,7 @@ def format_offsets(offsets: Mapping[TopicPartition, int]) -> str:
 
 
 def parse_offsets(text: str) -> dict[TopicPartition, int]:
-    """The offsets of a checkpoint's text; ValueError if it is not one. An empty file says nothing, as in Kafka."""
+    """Parse the text of an offset checkpoint. An empty file has no entries, as in Kafka. ValueError if malformed."""
     lines = text.splitlines()
     if not lines:
         return {}
@@ -84,14 +84,12 @@ def parse_offsets(text: str) -> dict[TopicPartition, int]:
         topic, partition, offset = line.split(" ")
         offsets[topic, int(partition)] = int(offset)
     if len(lines) - 2 != int(lines[1]):
-        raise ValueError(f"{lines[1]} entries announced, {len(lines) - 2} found")
+        raise ValueError(f"{lines[1]} entries expected, {len(lines) - 2} found")
     return offsets
 
 
 def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
-    """The checkpoint's offsets, or none without the file; ValueError if it is malformed (what then is decided by the
-    caller).
-    """
+    """The offsets of a checkpoint file, none if it does not exist; ValueError if it is malformed."""
     try:
         data = read_file(disk, path)
     except FileNotFoundError:

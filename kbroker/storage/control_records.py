@@ -1,4 +1,4 @@
-"""What control records say: the ends of transactions, and the quorum's own records.
+"""Decode control records: transaction markers and the records of the metadata quorum.
 
 Source: ControlRecordType and ControlRecordUtils of Apache Kafka 4.3.1.
 """
@@ -26,7 +26,7 @@ _QUORUM_RECORDS: Final[dict[int, tuple[str, type[Any]]]] = {
 
 
 class ControlRecord(NamedTuple):
-    """Kafka's name for a control record, its number, and its value; message is None for a sort that is not known."""
+    """A control record: the name and number of its type, and its value; message is None for unknown types."""
 
     kind: str
     type_number: int
@@ -35,9 +35,9 @@ class ControlRecord(NamedTuple):
 
 
 def read_control(record: Record) -> ControlRecord:
-    """What a control record says. Raises Malformed when its key or value cannot be read."""
+    """Decode a control record. Raises Malformed if the key or value cannot be decoded."""
     if record.key is None or len(record.key) < _KEY.size:
-        raise Malformed("a control record without a type")
+        raise Malformed("a control record has no type")
     number: int = _KEY.unpack_from(record.key)[1]
     value = record.value or b""
     if number in (0, 1):
@@ -46,7 +46,7 @@ def read_control(record: Record) -> ControlRecord:
     if number not in _QUORUM_RECORDS:
         return ControlRecord("UNKNOWN", number, None, 0)
     name, cls = _QUORUM_RECORDS[number]
-    # The version is the body's first field, so it is read where it stands.
+    # The version is the first field of the value, so it is read before decoding.
     version = int.from_bytes(value[:2], "big", signed=True)
     if version not in schema_of(cls).versions:
         raise Malformed(f"{cls.__name__} version {version} is unknown")

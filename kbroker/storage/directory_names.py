@@ -1,4 +1,4 @@
-"""The names in a log directory that are not logs of partitions, and those that partitions get when they go.
+"""File names in a log directory other than logs, and names of partition directories that are deleted or strays.
 
 Source  LocalLog, CleanShutdownFileHandler of Apache Kafka 4.3.1
 """
@@ -25,22 +25,22 @@ MAX_NAME_BYTES: Final = 255
 
 
 def deleted_name(topic: str, partition: int, unique_id: uuid.UUID) -> str:
-    """The name of a partition's directory that is being deleted."""
+    """The name of the directory of a partition that is being deleted."""
     return _with_suffix(topic, f"-{partition}.{unique_id.hex}-delete")
 
 
 def stray_name(topic: str, partition: int, unique_id: uuid.UUID) -> str:
-    """The name of a partition's directory that the metadata does not list."""
+    """The name of the directory of a partition that the metadata does not list."""
     return _with_suffix(topic, f"-{partition}.{unique_id.hex}-stray")
 
 
 def _with_suffix(topic: str, suffix: str) -> str:
-    """The topic's name is cut where a file name would be too long."""
+    """Append the suffix, shortening the topic's name if the file name would be too long."""
     return topic[: MAX_NAME_BYTES - len(suffix)] + suffix
 
 
 def is_trace_of_use(name: str) -> bool:
-    """Whether only a broker that ran leaves this name, kbroker or Apache Kafka: formatting does not."""
+    """Whether only a broker that ran, kbroker or Apache Kafka, creates this name; formatting does not create it."""
     if name in (CLEAN_SHUTDOWN, RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT):
         return True
     is_partition = PARTITION.fullmatch(name) is not None and name != f"{CLUSTER_METADATA_TOPIC}-0"

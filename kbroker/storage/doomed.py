@@ -1,4 +1,4 @@
-"""Names that are to be removed from the disk after a delay.
+"""Files and directories that are removed from the disk after a delay.
 
 Source  file.delete.delay.ms of Apache Kafka
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 
 class Doomed:
-    """What waits for its removal.
+    """The queue of names to remove.
 
     Shape       (due in monotonic ms, name)
     Concurrent  any thread may add while others remove: each step takes or puts one item
@@ -28,10 +28,10 @@ class Doomed:
         self._items.append((due_ms, name))
 
     def remove_due(self, now_ms: int, remove: Callable[[str], None]) -> int:
-        """Call `remove` for each name that is due; how many went, those that were gone before among them.
+        """Call `remove` for each name that is due and return how many are gone, including names that did not exist.
 
-        What cannot be removed is tried again the next time.
-        Errors  the first OSError of `remove`, after the others had their turn
+        Failed removals are retried by the next call.
+        Errors  the first OSError of `remove`, after all due names were tried
         """
         failure: OSError | None = None
         count = 0
@@ -39,7 +39,7 @@ class Doomed:
             try:
                 item = self._items.popleft()
             except IndexError:
-                break  # another thread was quicker
+                break  # another thread took the last item
             due_ms, name = item
             if due_ms > now_ms:
                 self._items.append(item)

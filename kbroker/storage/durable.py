@@ -1,8 +1,8 @@
-"""fsync, and what its failure means.
+"""fsync and the handling of its failures.
 
-After a failed fsync the kernel may call the lost pages clean, so that a second one succeeds although the bytes are
-gone. Nobody can know what is on the disk then, but by starting again and reading it. So a failed sync is an error of
-its own, and it is always fatal to the log directory; of the others some pass by themselves, such as a full disk.
+After a failed fsync the kernel may mark the lost pages clean, so that a second fsync succeeds although the data is
+lost. Only a restart that reads the files can tell what is on the disk. So a failed sync has its own error class and is
+always fatal to the log directory. Other errors, such as a full disk, may be temporary.
 
 Source  "Can Applications Recover from fsync Failures?", USENIX ATC 2020
 """
@@ -21,13 +21,13 @@ _PASSING: Final = _FULL | frozenset(
         errno.EMFILE,
         errno.ENFILE,
         errno.ENOMEM,
-        errno.ENOENT,  # somebody else, or a deletion meanwhile: the file is gone, the disk is not
+        errno.ENOENT,  # the file was deleted by a concurrent deletion or by somebody else; the disk works
     }
 )
 
 
 class SyncFailed(OSError):
-    """An fsync of a file or directory failed; the cause has the error."""
+    """An fsync of a file or directory failed; the cause has the original error."""
 
 
 def sync(file: File) -> None:
@@ -45,12 +45,12 @@ def sync_names(disk: Disk, directory: str) -> None:
 
 
 def is_fatal(error: OSError) -> bool:
-    """Whether nothing may be written to this directory any more."""
+    """Whether the log directory must go offline because of this error."""
     return isinstance(error, SyncFailed) or error.errno not in _PASSING
 
 
 def lacks_space(error: BaseException | None) -> bool:
-    """Whether this, or the disk's error that caused it, says that a disk or quota is full, which harms nothing."""
+    """Whether the error, or the disk error that caused it, means a full disk or quota, which damages nothing."""
     if error is not None and not isinstance(error, OSError):
         error = error.__cause__
     return isinstance(error, OSError) and not isinstance(error, SyncFailed) and error.errno in _FULL

@@ -1,17 +1,17 @@
 """A bounded cache of open files.
 
-A broker has three files for each segment, and may hold tens of thousands of segments; descriptors are few. So nothing
-above keeps files open: it asks the pool by path at each use, which costs one dict look-up for a file in the cache. The
-pool holds at most `limit` files and lets go of those not used lately (second chance: a file used since the hand last
-passed is passed over once).
+A broker may hold tens of thousands of segments with three files each, more than it has file descriptors. So other
+modules do not keep files open. They ask the pool by path at each use, which costs one dict look-up if the file is
+cached. The pool holds about `limit` files and evicts with the second-chance algorithm: a file that was used since the
+last pass is skipped once.
 
-To let go is not to close: a `File` closes itself with its last reference. A reader that still holds one, for instance a
-reply that waits to be sent from it, keeps it open, as an unlinked file stays open in POSIX; the descriptor is closed
-with the last reference. So a segment can be deleted or its file evicted under a slow consumer, and a cancelled task
-cannot leak a descriptor.
+Eviction does not close a file: a `File` closes itself when its last reference is dropped. A reader that still holds
+one, for instance a reply that is waiting to be sent, keeps it open, just as POSIX keeps an unlinked file open. So the
+broker can delete a segment or evict its file while a slow consumer reads it, and a cancelled task cannot leak a
+descriptor.
 
-Safe to call from several threads without a lock: each step is one operation of a dict or deque, and every interleaving
-leaves at worst a file opened twice or a cache one file over its limit for a moment.
+The pool is thread-safe without a lock: each step is one operation of a dict or deque. The worst interleaving opens a
+file twice or exceeds the limit by one file for a moment.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ RING_SLACK: Final = 64
 
 
 class OpenFile:
-    """A file shared by all who read or write one path.
+    """A file shared by all readers and writers of one path.
 
     entries, block and is_checked belong to `kbroker.storage.index`: the number of entries of an index file (-1: not
-    counted yet) and its last used block as (number of its first entry, bytes), and whether it was read through and
-    found in order. They live here so that evicting the file frees them.
+    counted yet), its last used block as (number of its first entry, bytes), and whether the entries were checked. They
+    are stored here so that evicting the file frees them.
     """
 
     __slots__ = ("block", "entries", "file", "is_checked", "is_used")
@@ -45,7 +45,7 @@ class OpenFile:
 
 
 class FilePool:
-    """Open files by path, at most about `limit` of them; see the module's text."""
+    """Open files by path, about `limit` of them at most; see the module docstring."""
 
     __slots__ = ("_files", "_limit", "_ring", "disk")
 
@@ -59,10 +59,10 @@ class FilePool:
         return len(self._files)
 
     def __reduce__(self) -> tuple[type[FilePool], tuple[Disk, int]]:
-        return FilePool, (self.disk, self._limit)  # in another process no file of this one is open
+        return FilePool, (self.disk, self._limit)  # open files are not sent to another process
 
     def open(self, path: str, *, create: bool = False) -> OpenFile:
-        """The file of that path, opened if it is not open yet; `create` makes a missing one."""
+        """The open file of that path; `create` creates it if it does not exist."""
         found = self._files.get(path)
         if found is not None:
             found.is_used = True
@@ -72,14 +72,14 @@ class FilePool:
         if len(self._files) > self._limit:
             self._evict(self._limit)
         elif len(self._ring) > 2 * len(self._files) + RING_SLACK:
-            # Forgotten files leave their names behind.
+            # Forgotten files leave their names in the ring.
             self._ring = deque(tuple(self._files))
         return opened
 
     def create(self, path: str) -> OpenFile:
-        """The file that the path names now, made if there is none; it takes the place of what was held under the path.
+        """Open or create the file at `path` now, and replace a cached file of that path.
 
-        A thread that read a deleted log may have brought its file back under the name that is now another log's.
+        A thread that read a deleted log may have cached its file under a path that now belongs to another log.
         """
         self.forget(path)
         opened = self._files[path] = self._open(path, create=True)
@@ -89,11 +89,11 @@ class FilePool:
         return opened
 
     def forget(self, path: str) -> None:
-        """Let go of a file whose path is about to be renamed or unlinked; those who hold it can use it on."""
+        """Drop a file whose path is about to be renamed or unlinked; current holders can continue to use it."""
         self._files.pop(path, None)
 
     def forget_directory(self, directory: str) -> None:
-        """The same for all files below a directory."""
+        """Drop all files below a directory."""
         prefix = directory + "/"
         for path in [path for path in tuple(self._files) if path.startswith(prefix)]:
             self._files.pop(path, None)
@@ -108,12 +108,12 @@ class FilePool:
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
-            # Out of descriptors: sockets have taken their share. Files can be opened again, connections cannot.
+            # The sockets have used up the descriptors. Files can be reopened, connections cannot.
             self._evict(len(self._files) // 2)
             return OpenFile(self.disk.open(path, create=create))
 
     def _evict(self, goal: int) -> None:
-        """Let go of files until at most `goal` are held."""
+        """Drop files until at most `goal` are held."""
         for _ in range(2 * len(self._ring)):
             if len(self._files) <= goal:
                 return
@@ -132,10 +132,10 @@ class FilePool:
 
 
 class FileRange:
-    """A piece of a file that is to be sent or read: `size` bytes from `position`.
+    """A piece of a file to send or read: `size` bytes from `position`.
 
-    It is an Opaque of the wire, so it can stand where records stand in a Fetch response. It stays readable while it
-    lives, whatever becomes of the segment's name.
+    It is an Opaque of the wire, so it can stand for records in a Fetch response. It stays readable as long as it
+    exists, even after the segment is renamed or deleted.
     """
 
     __slots__ = ("_open_file", "position", "size")

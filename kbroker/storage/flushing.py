@@ -1,4 +1,4 @@
-"""Making a log durable, now and then and when it closes."""
+"""Make a log durable: periodic flushes and the close."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ if TYPE_CHECKING:
 
 
 def sync_files(log: Log, segments: tuple[Segment, ...], active: Segment) -> None:
-    """Sync segments in order; whatever closes while this runs is marked for the next flush."""
+    """Sync segments in order; a segment that a roll closes at the same time is marked for the next flush."""
     for segment in segments:
         if segment is active or segment.has_unsynced_files:
             segment.has_unsynced_files = False
             try:
                 segment.sync(with_indexes=segment is not active)
             except FileNotFoundError:
-                continue  # retention has deleted it meanwhile
+                continue  # retention has deleted it since
             except OSError:
                 segment.has_unsynced_files = True
                 raise
             if segment is active and segment.is_finished:
-                # A roll in another thread wants the indexes synced too, and may have said so before the flag fell.
+                # A roll in another thread needs the indexes synced too, and may have set this flag before it was
+                # cleared here.
                 segment.has_unsynced_files = True
     if log.needs_directory_sync:
         log.needs_directory_sync = False
@@ -46,7 +47,7 @@ def close(log: Log) -> None:
         log.is_closed = True
         return
     if log.log_end_offset:
-        # A log that never held anything needs nothing to be what it is: thousands of them close in no time.
+        # A log that never held a batch has nothing to write, so thousands of them close quickly.
         try:
             _complete_files(log)
         except OSError as error:
@@ -57,11 +58,10 @@ def close(log: Log) -> None:
 
 
 def _complete_files(log: Log) -> None:
-    """Write and sync what a clean stop promises: data, indexes, the producers unless there are none, epochs, names.
+    """Write and sync what a clean shutdown guarantees: data, indexes, producers if there are any, epochs, names.
 
-    Of a log that is too small for an index entry only the data and names that nothing vouches for yet are synced. The
-    next load reads all of it anyway, so it finds out what became of the rest, and with thousands of such logs that is
-    most of the time.
+    For a log without index entries only data and names that are not durable yet are synced. The next load reads such a
+    log completely and detects damage in the rest. With thousands of small logs this saves most of the time.
     """
     maintenance.remove_retired(log, 0)
     active = log.tail.segment
@@ -83,16 +83,16 @@ def _complete_files(log: Log) -> None:
 
 
 def forget_files(log: Log) -> None:
-    """Let go of a log's files, whose names will soon not be theirs any more."""
+    """Drop a log's files from the pool, because their paths are about to be renamed or removed."""
     for segment in log.segments:
         for suffix in SEGMENT_SUFFIXES:
             log.files.forget(segment.path(suffix))
 
 
 def write_snapshot(log: Log, offset: int, *, sync: bool) -> bool:
-    """Write down the producers as of `offset`, unless nothing came since the last snapshot; whether it was written.
+    """Write the producer snapshot at `offset` unless nothing changed since the last one; True if it was written.
 
-    The name is left for the caller to sync.
+    The caller syncs the directory.
     """
     if offset <= log.producers.snapshot_offset:
         return False

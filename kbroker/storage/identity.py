@@ -1,4 +1,4 @@
-"""Whose files these are: `meta.properties` of a log directory, `partition.metadata` of a partition's.
+"""The identity files: `meta.properties` of a log directory and `partition.metadata` of a partition directory.
 
 Source  MetaProperties, PartitionMetadataFile of Apache Kafka 4.3.1
 """
@@ -17,7 +17,7 @@ PARTITION_METADATA: Final = "partition.metadata"
 
 @dataclass(frozen=True, slots=True)
 class DirectoryIdentity:
-    """What `meta.properties` says."""
+    """The contents of `meta.properties`."""
 
     cluster_id: str
     node_id: int
@@ -32,7 +32,7 @@ def format_identity(identity: DirectoryIdentity) -> str:
 
 
 def parse_identity(text: str) -> DirectoryIdentity:
-    """The identity in the text of `meta.properties`, of us or of Apache Kafka; ValueError if it is not one."""
+    """Parse the text of a `meta.properties` file of kbroker or Apache Kafka; ValueError if it is malformed."""
     values = {}
     for line in text.splitlines():
         if line.strip() and not line.startswith(("#", "!")):
@@ -51,7 +51,7 @@ def format_partition_metadata(topic_id: uuid.UUID) -> str:
 
 
 def parse_partition_metadata(text: str) -> uuid.UUID:
-    """The topic's id in the text of `partition.metadata`; ValueError if it is not one."""
+    """Parse the text of `partition.metadata` into the topic id; ValueError if it is malformed."""
     values = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
     if values.get("version") != "0":
         raise ValueError(f"version {values.get('version')}, expected 0")

@@ -1,17 +1,16 @@
 """The sparse indexes of a segment.
 
-`.index` has an entry of 8 bytes (relative offset, position) for a batch every index.interval.bytes: the offset is the
-batch's last, the position is its start. `.timeindex` has entries of 12 bytes (timestamp, relative offset): the largest
-timestamp so far and the last offset of the batch that holds it, written beside the other when it has grown, and once
-more when the segment closes. Both ascend, so both are searched by bisection. Offsets are relative to the segment's
-base_offset; this module sees relative ones only.
+`.index` has an 8-byte entry (relative offset, position) for one batch every index.interval.bytes: the batch's last
+offset and its start position. `.timeindex` has 12-byte entries (timestamp, relative offset): the largest timestamp so
+far and the last offset of the batch that holds it. A time entry is written with an offset entry if the timestamp has
+grown, and once more when the segment closes. Both indexes ascend and are searched by bisection. Offsets are relative to
+the segment's base_offset; this module uses relative offsets only.
 
-Nothing of an index stays in memory but what costs nothing: a search reads one entry for each halving and then one block
-of 512 entries, which is kept with the open file, since the next read usually falls into it. New entries gather in
-memory and reach the file a block at a time, on a flush, a roll or a close; after a crash the index is rebuilt from the
-log anyway.
+Little of an index stays in memory. A search reads one entry per bisection step and then one block of 512 entries. That
+block is cached with the open file, because the next search usually needs it. New entries collect in memory and are
+written a block at a time, or on a flush, roll or close. After a crash the index is rebuilt from the log.
 
-Kafka allocates the indexes of its active segment in full, so entries of zeros at the end of a file are not entries.
+Kafka preallocates the indexes of its active segment, so zeros at the end of a file are not entries.
 
 Source  OffsetIndex and TimeIndex of Apache Kafka 4.3.1
 """
@@ -33,16 +32,16 @@ Entry = tuple[int, int]
 
 
 class CorruptIndex(Exception):
-    """The index does not describe its segment, and has to be rebuilt from it."""
+    """The index does not match its segment and must be rebuilt."""
 
 
 class Index:
-    """One index file, with the entries that are not written to it yet.
+    """One index file, including the entries that are not written to it yet.
 
-    Shape       file entries, then `_tail`; all ascending in the field that is searched by
+    Shape       the entries of the file, then `_tail`; all ascend in the field that is searched
     Units       entries count entries, positions are bytes
-    Concurrent  one writer; `floor` may run in another thread meanwhile: writing out first counts the entries of the
-                file up, then drops the tail, so that each order of the two reads finds every entry
+    Concurrent  one writer; `floor` may run in other threads. Writing out first raises the number of entries in the file
+                and then replaces the tail, so that a search finds every entry in either order of its two reads
     """
 
     __slots__ = ("_entry", "_files", "_path", "_tail", "_written")
@@ -62,7 +61,7 @@ class Index:
         return self._path
 
     def use(self, files: FilePool) -> None:
-        """Open files by another pool from now on."""
+        """Use another pool for opening files from now on."""
         self._files = files
 
     @property
@@ -74,11 +73,11 @@ class Index:
         return len(self._tail) // self._entry.size
 
     def gathered(self) -> bytes:
-        """The entries that are not written to the file yet, as they will be there."""
+        """The unwritten entries, as they will be in the file."""
         return bytes(self._tail)
 
     def gather(self, entries: bytes) -> None:
-        """Take entries as `gathered` gives them."""
+        """Add unwritten entries in the form that `gathered` returns."""
         self._tail += entries
 
     def append(self, key: int, value: int) -> None:
@@ -98,7 +97,7 @@ class Index:
 
     @property
     def is_checked(self) -> bool:
-        """Whether somebody compared the file with the log since it was opened; true of one that has no entries."""
+        """Whether the file was compared with the log since it was opened; also true if it has no entries."""
         return not self._file_entries() or self._open().is_checked
 
     def note_checked(self) -> None:
@@ -156,9 +155,9 @@ class Index:
         return key, value
 
     def check_order(self) -> None:
-        """Look through the file once, and raise CorruptIndex unless both fields ascend.
+        """Read the whole file once and raise CorruptIndex unless both fields ascend.
 
-        For the time index, whose entries a look-up cannot check against the log: a wrong one would hide records.
+        For the time index: a look-up cannot check its entries against the log, and a wrong one would hide records.
         """
         written = self._file_entries()
         if not written:
@@ -177,13 +176,13 @@ class Index:
         file.is_checked = True
 
     def read_all(self) -> list[Entry]:
-        """Every entry; for checks and tools, since an index may have hundreds of thousands."""
+        """All entries; for checks and tools, because an index may have hundreds of thousands."""
         file = self._open()
         data = file.file.pread(self._file_entries() * self._entry.size, 0) + bytes(self._tail)
         return list(self._entry.iter_unpack(data))
 
     def write_out(self) -> None:
-        """Write the gathered entries to the file."""
+        """Write the unwritten entries to the file."""
         tail = self._tail
         if not tail:
             return
@@ -197,7 +196,7 @@ class Index:
         sync(self._files.open(self._path).file)
 
     def truncate(self, entries: int) -> None:
-        """Keep the first `entries` entries; also cuts what Kafka allocated behind them."""
+        """Keep the first `entries` entries; also removes space that Kafka preallocated after them."""
         written = self._file_entries()
         size = self._entry.size
         if entries >= written:
@@ -241,14 +240,14 @@ class Index:
         return key, value
 
     def _open(self) -> OpenFile:
-        """The file for a look-up; somebody may have deleted it since its entries were counted."""
+        """The file for a look-up; it may have been deleted since its entries were counted."""
         try:
             return self._files.open(self._path)
         except FileNotFoundError as error:
-            raise CorruptIndex(f"{self._path} is gone") from error
+            raise CorruptIndex(f"{self._path} does not exist any more") from error
 
     def _file_entries(self) -> int:
-        """How many entries the file holds; counted at first use, and again if the file was closed meanwhile."""
+        """The number of entries in the file; counted at first use and after each reopening of the file."""
         if self._written >= 0:
             return self._written
         try:
@@ -262,10 +261,10 @@ class Index:
     def _count(self, file: OpenFile) -> int:
         size = file.file.size()
         if size % self._entry.size:
-            raise CorruptIndex(f"{self._path} has {size} bytes, no multiple of {self._entry.size}")
+            raise CorruptIndex(f"{self._path} has {size} bytes, which is not a multiple of {self._entry.size}")
         count = size // self._entry.size
         if count and not any(self._read(file, count - 1)):
-            # Allocated but not used: the entries ascend, so the used ones are those before the first zeros.
+            # Preallocated zeros: the entries ascend, so the used ones are those before the first zeros.
             low, high = 0, count
             while low < high:
                 middle = (low + high) // 2
@@ -278,7 +277,7 @@ class Index:
 
 
 def _restored(files: FilePool, path: str, entry_format: str, written: int, tail: bytes) -> Index:
-    """An index that came from another process: a Struct does not travel."""
+    """Unpickle an index from another process; a Struct cannot be pickled."""
     index = Index(files, path, Struct(entry_format), written=written)
     index.gather(tail)
     return index

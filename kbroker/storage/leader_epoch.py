@@ -1,8 +1,8 @@
-"""Where each leader epoch of a partition begins.
+"""The leader epochs of a partition and their start offsets.
 
-A list of (epoch, start_offset), both ascending. A follower or consumer that knows an epoch asks where it ended, and so
-learns how far its own history agrees with the leader's. With a tier the list reaches down to log_start_offset, not only
-to the local start.
+A list of (epoch, start_offset), both strictly ascending. A follower or consumer asks where an epoch that it knows has
+ended, and learns up to where its own history agrees with the leader's. In a tiered log the list starts at
+log_start_offset, before the local start.
 
 Shape   epochs and start offsets both strictly ascend
 Source  KIP-101, KIP-279; `leader-epoch-checkpoint` of Apache Kafka
@@ -27,23 +27,23 @@ class LeaderEpochs:
     """The leader epochs of one partition.
 
     Invariant   `latest` is the newest epoch or -1
-    Concurrent  any thread may ask, and one may raise the start while another assigns: the history is replaced as a
-                whole by those who change its end, and who changes its start only stores how far it is out of date
-    Note        who writes the checkpoint file tells `note_written`, and `needs_writing` compares with that
+    Concurrent  any thread may read; one thread may raise the start while another one assigns. Changes of the end
+                replace the whole history; a change of the start only stores the new start
+    Note        code that writes the checkpoint file calls `note_written`; `needs_writing` compares with those entries
     """
 
     __slots__ = ("_history", "_start", "_written", "latest")
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
         self._history: _History = _NOTHING
-        self._start = 0  # what the history has below it is gone; cut off with the next change of the end
+        self._start = 0  # history below it is invalid; the next change of the end removes it
         self.latest = UNDEFINED_EPOCH
         for epoch, start_offset in entries:
             self.assign(epoch, start_offset)
         self._written: list[tuple[int, int]] | None = self.entries
 
     def _view(self) -> _History:
-        """(epochs, their start offsets) as of now."""
+        """The current (epochs, start offsets)."""
         epochs, starts = history = self._history
         start = self._start
         floor = bisect_right(starts, start) - 1
@@ -60,9 +60,9 @@ class LeaderEpochs:
         return len(self._view()[0])
 
     def needs_writing(self, log_end_offset: int) -> bool:
-        """Whether the checkpoint file has to be written before all batches below log_end_offset may count as durable.
+        """Whether the checkpoint file must be written before all batches below log_end_offset count as durable.
 
-        An epoch without batches need not be in it: it says nothing of any batch, and the next leader's takes its place.
+        The file need not contain an epoch without batches: the epoch describes no batch, and the next one replaces it.
         """
         written = self._written
         if written is None:
@@ -72,18 +72,18 @@ class LeaderEpochs:
         ]
 
     def note_written(self, entries: list[tuple[int, int]]) -> None:
-        """The checkpoint file holds these entries, durably or not; newer ones stay to be written."""
+        """The checkpoint file now holds these entries, durable or not; newer ones are not written yet."""
         self._written = entries
 
     def note_unwritten(self) -> None:
-        """Nobody knows what the checkpoint file holds, since a write of it failed."""
+        """The contents of the checkpoint file are unknown because a write failed."""
         self._written = None
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that `epoch` begins at `start_offset`.
+        """Start `epoch` at `start_offset`.
 
-        Entries of this or a later epoch, or that begin at or behind it, are of a history that did not happen: they go.
-        The newest epoch again at a later offset changes nothing.
+        Removes entries of this or later epochs and entries that start at or after the offset; they belong to a diverged
+        history. Assigning the newest epoch again at a later offset changes nothing.
         """
         if epoch < 0 or start_offset < 0:
             return
@@ -97,8 +97,8 @@ class LeaderEpochs:
         self.latest = epoch
 
     def complete_start(self, older: Iterable[tuple[int, int]]) -> None:
-        """Put entries before the first one, as far as they can be the history before it; of the first epoch itself too
-        they may know the beginning.
+        """Add older entries before the first one if they fit there. They may also give an earlier start for the first
+        epoch itself.
         """
         known = self.entries
         whole = LeaderEpochs(
@@ -109,7 +109,7 @@ class LeaderEpochs:
         self._history, self._start, self.latest = whole._history, 0, whole.latest
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(epoch, end_offset) of the largest epoch not above the one asked for; (-1, -1) when nothing can be said."""
+        """(epoch, end_offset) of the largest epoch not above `epoch`; (-1, -1) if it is unknown."""
         epochs, starts = self._view()
         if epoch == UNDEFINED_EPOCH or not epochs or epoch > epochs[-1]:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
@@ -117,30 +117,30 @@ class LeaderEpochs:
             return epoch, log_end_offset
         higher = bisect_right(epochs, epoch)
         if higher == 0:
-            # Older than all that is known: everything from the oldest known start on is of later epochs.
+            # Older than all known epochs: everything from the oldest known start on belongs to later epochs.
             return epoch, starts[0]
         return epochs[higher - 1], starts[higher]
 
     def epoch_for_offset(self, offset: int) -> int:
-        """The epoch in which a record of that offset was written; -1 if it lies before the oldest entry."""
+        """The epoch of the record at that offset; -1 if the offset is before the oldest entry."""
         epochs, starts = self._view()
         at = bisect_right(starts, offset) - 1
         return epochs[at] if at >= 0 else UNDEFINED_EPOCH
 
     def next_start(self, offset: int) -> int:
-        """Where the first epoch begins that begins behind `offset`; 2^63-1 if there is none."""
+        """The start of the first epoch that starts after `offset`; 2^63-1 if there is none."""
         starts = self._view()[1]
         at = bisect_right(starts, offset)
         return starts[at] if at < len(starts) else MAX_OFFSET
 
     def start_offset_of(self, epoch: int) -> int:
-        """Where exactly this epoch begins; -1 if it has no entry."""
+        """The exact start of this epoch; -1 if it has no entry."""
         epochs, starts = self._view()
         at = bisect_left(epochs, epoch)
         return starts[at] if at < len(epochs) and epochs[at] == epoch else UNDEFINED_OFFSET
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Drop the epochs that begin at or behind the log's new end."""
+        """Remove the epochs that start at or after the log's new end."""
         epochs, starts = self._view()
         keep = bisect_left(starts, end_offset)
         if keep < len(starts):
@@ -148,7 +148,7 @@ class LeaderEpochs:
             self.latest = epochs[keep - 1] if keep else UNDEFINED_EPOCH
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Drop the epochs that ended before the log's new start; the one that covers it now begins there."""
+        """Remove the epochs that ended before the log's new start; the epoch at the new start now begins there."""
         starts = self._history[1]
         if starts and starts[0] <= start_offset:
             self._start = max(self._start, start_offset)
@@ -164,7 +164,7 @@ def format_epochs(entries: Iterable[tuple[int, int]]) -> str:
 
 
 def parse_epochs(text: str) -> list[tuple[int, int]]:
-    """The entries of a checkpoint's text; ValueError if it is not one. An empty file is an empty list, as in Kafka."""
+    """Parse the text of a checkpoint; ValueError if it is malformed. An empty file has no entries, as in Kafka."""
     lines = text.splitlines()
     if not lines:
         return []
@@ -181,7 +181,7 @@ def parse_epochs(text: str) -> list[tuple[int, int]]:
             raise ValueError(f"line {line!r}")
         entries.append((int(words[0]), int(words[1])))
     if len(entries) != int(lines[1]):
-        raise ValueError(f"{lines[1]} entries announced, {len(entries)} found")
+        raise ValueError(f"{lines[1]} entries expected, {len(entries)} found")
     for (epoch, start), (next_epoch, next_start) in pairwise(entries):
         if next_epoch <= epoch or next_start <= start:
             raise ValueError(f"entry {next_epoch} {next_start} does not follow {epoch} {start}")

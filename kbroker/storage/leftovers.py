@@ -1,9 +1,9 @@
-"""What an interrupted change of files leaves in a log's directory, and how it is finished or undone.
+"""Leftovers of interrupted file operations in a log's directory, and how a start completes or undoes them.
 
-    .deleted   on its way out: removed. A .through.deleted takes all earlier segments along
-    .cleaned   a compaction's output that was not complete: removed
-    .swap      a compaction's output that was complete: takes the place of the segments that it was made of
-    .tmp       a small file that did not get its name: removed
+    .deleted   a file being deleted: removed. A .through.deleted also removes all earlier segments
+    .cleaned   the incomplete output of a compaction: removed
+    .swap      the complete output of a compaction: replaces the segments that it was made from
+    .tmp       the new content of a small file that was not renamed: removed
 
 Source  LogLoader.removeTempFilesAndCollectSwapFiles of Apache Kafka 4.3.1
 """
@@ -34,7 +34,7 @@ _OFFSET_DIGITS: Final = 20
 
 
 def has_leftovers(names: Sequence[str]) -> bool:
-    """Whether a roll, a compaction, a deletion or a checkpoint was interrupted here, or an index stands alone."""
+    """Whether an operation was interrupted here (roll, compaction, deletion, checkpoint), or an index has no log."""
     logs = {name[:_OFFSET_DIGITS] for name in names if name.endswith(LOG_SUFFIX)}
     return any(
         name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, TEMPORARY_SUFFIX))
@@ -44,14 +44,14 @@ def has_leftovers(names: Sequence[str]) -> bool:
 
 
 def retired_through(names: Sequence[str]) -> int:
-    """The first offset of the last segment that an interrupted retention was deleting, all earlier ones included; -1
-    for none.
+    """The base offset of the last segment that an interrupted retention was deleting, along with all earlier ones;
+    -1 if there was none.
     """
     return max((int(name[:_OFFSET_DIGITS]) for name in names if name.endswith(THROUGH_SUFFIX)), default=-1)
 
 
 def finish_file_changes(files: FilePool, directory: str, names: Sequence[str], report: Report) -> None:
-    """Finish or undo what was interrupted: .deleted and .cleaned files go, .swap files take their place."""
+    """Complete or undo interrupted operations: remove .deleted and .cleaned files, rename .swap files."""
     disk = files.disk
 
     def unlink(name: str) -> None:
@@ -63,23 +63,23 @@ def finish_file_changes(files: FilePool, directory: str, names: Sequence[str], r
         for name in names:
             if name.endswith((*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)) and int(name[:_OFFSET_DIGITS]) <= through:
                 unlink(name)
-        sync_names(disk, directory)  # before the name that says so goes
+        sync_names(disk, directory)  # before the .through.deleted file is removed
         names = disk.list(directory)
     cleaned = [name for name in names if name.endswith(CLEANED_SUFFIX)]
     swaps = [name for name in names if name.endswith(SWAP_SUFFIX)]
     for name in names:
-        # A `.checkpoint.deleted` is a snapshot of the metadata log, whose owner removes it.
+        # A `.checkpoint.deleted` is a snapshot of the metadata log; its owner removes it.
         if (name.endswith(DELETED_SUFFIX) and not name.endswith(".checkpoint" + DELETED_SUFFIX)) or (
             name.endswith(TEMPORARY_SUFFIX) and not name.startswith("bootstrap")
         ):
             unlink(name)
-    # Swap files at or behind a .cleaned one are of a split that did not come to its end; the original is still there.
+    # Swap files at or after a .cleaned file belong to an incomplete split whose original segment still exists.
     first_cleaned = min((int(name[:_OFFSET_DIGITS]) for name in cleaned), default=None)
     for name in [
         *cleaned,
         *(s for s in swaps if first_cleaned is not None and int(s[:_OFFSET_DIGITS]) >= first_cleaned),
     ]:
-        report(f"{directory}/{name} is what an interrupted compaction left, and is removed")
+        report(f"{directory}/{name} is left over from an interrupted compaction and is removed")
         unlink(name)
     swaps = [name for name in swaps if first_cleaned is None or int(name[:_OFFSET_DIGITS]) < first_cleaned]
     if swaps:
@@ -87,7 +87,7 @@ def finish_file_changes(files: FilePool, directory: str, names: Sequence[str], r
     logs = {name[:_OFFSET_DIGITS] for name in disk.list(directory) if name.endswith(LOG_SUFFIX)}
     for name in names:
         if name.endswith(INDEX_SUFFIXES) and name[:_OFFSET_DIGITS] not in logs:
-            report(f"{directory}/{name} is an index without a log, and is removed")
+            report(f"{directory}/{name} is an index without a log and is removed")
             unlink(name)
     sync_names(disk, directory)
 
@@ -95,7 +95,7 @@ def finish_file_changes(files: FilePool, directory: str, names: Sequence[str], r
 def _complete_swaps(
     files: FilePool, directory: str, names: Sequence[str], swaps: Sequence[str], report: Report
 ) -> None:
-    """Put compacted segments into the place of those that they were made of."""
+    """Replace segments with their compacted versions."""
     disk = files.disk
     log_swaps = [name for name in swaps if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
     if log_swaps:
@@ -110,7 +110,7 @@ def _complete_swaps(
             if name.endswith(SEGMENT_SUFFIXES) and first <= int(name[:_OFFSET_DIGITS]) < end:
                 with suppress(FileNotFoundError):
                     disk.unlink(f"{directory}/{name}")
-    # Indexes first: until the log has its name, the swap is still there to be completed again.
+    # Indexes first: until the log is renamed, the next start still finds the swap and completes it.
     for name in sorted(swaps, key=lambda name: name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
-        report(f"{directory}/{name} is what a compaction had finished, and takes its place")
+        report(f"{directory}/{name} is the result of a finished compaction and replaces the original")
         disk.rename(f"{directory}/{name}", f"{directory}/{name[: -len(SWAP_SUFFIX)]}")

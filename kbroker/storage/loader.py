@@ -1,14 +1,12 @@
-"""Opening a log: by what is there, after a clean stop; by reading it, after any other.
+"""Opening a log: from names and indexes after a clean shutdown, by recovery after an unclean one.
 
-After a clean stop nothing is scanned: names and sizes, the last entry of the active segment's index and what is behind
-it, the epochs, the newest producer snapshot. A file that is missing or visibly damaged is made anew from the log even
-then.
+After a clean shutdown the loader does not scan the log. It uses file names and sizes, the last index entry of the
+active segment and the batches after it, the epoch checkpoint and the newest producer snapshot. Missing or visibly
+damaged files are rebuilt from the log.
 
-After a crash every segment that may hold anything behind the recovery point is read: batches are taken while their
-headers make sense, their CRC is right and their offsets ascend. At the first that fails the log is cut and all later
-segments go; so do segments behind a gap, because without a compaction a gap means that the end of a segment was lost
-with the power. Indexes, epochs and producers of what was read are built anew. Doing it twice gives the same, so a crash
-during recovery is only a crash.
+After an unclean shutdown the loader reads every segment that may hold data after the recovery point, as
+`kbroker.storage.recovery` describes, and rebuilds its indexes, epochs and producers. Recovery is idempotent, so a crash
+during recovery does no harm.
 
 Source  LogLoader of Apache Kafka 4.3.1; the treatment of gaps and of a malformed epoch checkpoint is stricter than
         Kafka's
@@ -52,7 +50,7 @@ _NOT_READ: Final[Mapping[int, RecoveredSegment]] = {}
 
 @dataclass(slots=True)
 class LoadedLog:
-    """What was found; `recovery_point` is how much of the one given is beyond doubt."""
+    """The state of a log after loading; `recovery_point` is the part of the given one that is certain."""
 
     segments: SegmentList
     log_start_offset: int
@@ -64,7 +62,7 @@ class LoadedLog:
 
 
 def offset_of(name: str, suffix: str) -> int | None:
-    """The offset in a file name of that suffix, None if the name is not of that kind."""
+    """The offset in a file name with that suffix, None for other names."""
     stem = name[: -len(suffix)]
     return int(stem) if name.endswith(suffix) and len(stem) == _OFFSET_DIGITS and stem.isdecimal() else None
 
@@ -80,7 +78,7 @@ def load(
     timestamp_ms: int,
     report: Report,
 ) -> LoadedLog:
-    """See the module's text. Errors: OSError."""
+    """See the module docstring. Errors: OSError."""
     disk = files.disk
     names = disk.list(directory)
     if has_leftovers(names):
@@ -96,8 +94,8 @@ def load(
         if not _agree(epochs, _last_before(segments, doubtful), log_start_offset):
             _rebuild_epochs(disk, directory, segments, epochs, report)
         recovery.recover_from(recovery_point)
-        # What was read is there, but it may have been written over what the checkpoint vouches for, after the log was
-        # cut, and not be durable yet.
+        # The data that was read may not be durable: after a truncation it may have replaced data that the checkpoint
+        # covers.
         recovery_point = min(recovery_point, doubtful.base_offset)
     _rebuild_missing_indexes(segments, frozenset(names), report)
     log_end_offset, last = recovery.find_end()
@@ -105,7 +103,7 @@ def load(
     if not _agree(epochs, last, log_start_offset):
         _rebuild_epochs(disk, directory, segments, epochs, report)
     if segments and log_end_offset < log_start_offset:
-        report(f"{directory} ends at {log_end_offset}, before its start at {log_start_offset}: it is begun anew there")
+        report(f"{directory} ends at {log_end_offset}, before its start offset {log_start_offset}; it is emptied")
         recovery.remove(tuple(segments))
         epochs.clear()
     if not segments:
@@ -130,7 +128,7 @@ def load(
         if offset not in kept_snapshots:
             disk.unlink(f"{directory}/{file_name(offset, SNAPSHOT_SUFFIX)}")
     if len(kept_snapshots) < len(snapshots):
-        # What was removed must not come back with the next loss of power, beside what is written from now on.
+        # A removed snapshot must not reappear after a loss of power.
         sync_names(disk, directory)
     producers = ProducerState(log_start_offset, limit=config.max_producers)
     load_producers(
@@ -157,7 +155,7 @@ def load(
 
 
 def _useful_snapshots(snapshots: Sequence[int], segments: SegmentList, log_end_offset: int) -> list[int]:
-    """Those of segments, and the newest that a close left; those behind the end are of a log that was cut."""
+    """The snapshots at segment starts and the newest one, from the last close. Those after the end are invalid."""
     bases = {segment.base_offset for segment in segments}
     newest = max((offset for offset in snapshots if offset <= log_end_offset), default=-1)
     return [offset for offset in snapshots if offset <= log_end_offset and (offset in bases or offset == newest)]
@@ -188,8 +186,8 @@ def _rebuild_missing_indexes(segments: SegmentList, names: frozenset[str], repor
     for segment in segments:
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             if file_name(segment.base_offset, suffix) not in names and not segment.has_unsynced_files:
-                if segment.size:  # the names of an empty segment are not worth a sync, nor their loss a word
-                    report(f"{segment.path(suffix)} is missing and is built anew")
+                if segment.size:  # an empty segment's index files need neither a report nor a sync
+                    report(f"{segment.path(suffix)} is missing and is rebuilt")
                 segment.rebuild_indexes()
 
 
@@ -203,15 +201,15 @@ def _load_epochs(disk: Disk, directory: str, names: Sequence[str], report: Repor
 
 
 def _rebuild_epochs(disk: Disk, directory: str, segments: SegmentList, epochs: LeaderEpochs, report: Report) -> None:
-    """Take the epochs from the headers of all batches, and write them down."""
-    report(f"{directory}/{EPOCH_CHECKPOINT} does not say what the batches say and is built anew from them")
+    """Rebuild the epoch checkpoint from the headers of all batches."""
+    report(f"{directory}/{EPOCH_CHECKPOINT} does not match the batches and is rebuilt from them")
     before = epochs.entries
     epochs.clear()
     for segment in segments:
         for _, header in scan_headers(segment.open().file, 0, segment.size, chunk_bytes=1 << 20):
             if header.partition_leader_epoch > epochs.latest:
                 epochs.assign(header.partition_leader_epoch, header.base_offset)
-    # What the tier alone holds has no batches here; of it the file is all that is known.
+    # Only this file has the epochs of batches that are only in the tier.
     epochs.complete_start(entry for entry in before if entry[1] < segments.first.base_offset)
     entries = epochs.entries
     try:
@@ -227,7 +225,7 @@ def _rebuild_epochs(disk: Disk, directory: str, segments: SegmentList, epochs: L
 def _complete_start(epochs: LeaderEpochs, segments: SegmentList, log_start_offset: int) -> None:
     """Find the epochs between the log's start and the first known one.
 
-    They were dropped when log_start_offset rose, and are needed again if that was not written down before a crash.
+    They were dropped when log_start_offset rose. They are needed again if a crash lost the new log_start_offset.
     """
     known = epochs.entries
     start = max(log_start_offset, segments.first.base_offset)
@@ -245,7 +243,7 @@ def _complete_start(epochs: LeaderEpochs, segments: SegmentList, log_start_offse
 
 
 def _last_before(segments: SegmentList, limit: Segment) -> BatchHeader | None:
-    """The last batch of the last segment before `limit` that has one."""
+    """The last batch of the last non-empty segment before `limit`."""
     for segment in reversed([segment for segment in segments if segment.base_offset < limit.base_offset]):
         if segment.size:
             return segment.last_batch()
@@ -253,10 +251,10 @@ def _last_before(segments: SegmentList, limit: Segment) -> BatchHeader | None:
 
 
 def _agree(epochs: LeaderEpochs, last: BatchHeader | None, log_start_offset: int) -> bool:
-    """Whether the newest batch that recovery does not read has the epoch that the checkpoint says.
+    """Whether the checkpoint gives the right epoch for the newest batch that recovery does not read.
 
-    The file is replaced as a whole, so if it knows that one it knows all before. Of what lies below the log's start it
-    need not know anything.
+    The file is replaced as a whole, so if that epoch is right, the earlier ones are too. Entries below the log start
+    may be missing.
     """
     if last is None or last.next_offset <= log_start_offset:
         return True
@@ -275,11 +273,11 @@ def load_producers(
     trusts_absence: bool = False,
     read: Mapping[int, RecoveredSegment] = _NOT_READ,
 ) -> None:
-    """Bring the producers to log_end_offset: the newest good snapshot, then the batches behind it.
+    """Bring the producers up to log_end_offset from the newest good snapshot and the batches after it.
 
-    Without a snapshot every batch of the segments is read, also below log_start_offset: one may be sent again although
-    its records have been deleted. Damaged snapshots are deleted and taken from the list. With `trusts_absence` a log
-    without any snapshot has no producers. `read` is what recovery found in segments, which are not read again then.
+    Without a snapshot every batch of the segments is read, even below log_start_offset: a producer may resend a batch
+    whose records have been deleted. Damaged snapshots are deleted and removed from the list. With `trusts_absence` a
+    log without snapshots has no producers. Segments in `read` were read by recovery and are not read again.
     """
     had_snapshots = bool(snapshots)
     start = segments.first.base_offset
@@ -289,12 +287,12 @@ def load_producers(
         try:
             entries = parse_snapshot(read_file(disk, path))
         except (ValueError, FileNotFoundError) as error:
-            report(f"{path} is not used: {error}")
+            report(f"{path} is ignored: {error}")
             snapshots.remove(offset)
             with suppress(FileNotFoundError):
                 disk.unlink(path)
             continue
-        _note_when_heard(entries, segments, disk)
+        _set_heard_times(entries, segments, disk)
         producers.restore(offset, entries)
         start = offset
         break
@@ -303,9 +301,11 @@ def load_producers(
     producers.end_offset = log_end_offset
 
 
-def _note_when_heard(entries: Sequence[ProducerEntry], segments: SegmentList, disk: Disk) -> None:
-    """Learn how long producers out of a snapshot have been silent at least, since that has the times of records alone:
-    nobody was heard after the last write to the segment of his last batch, or to the first one that is left.
+def _set_heard_times(entries: Sequence[ProducerEntry], segments: SegmentList, disk: Disk) -> None:
+    """Set heard_ms, a lower bound of the producers' idle time, because a snapshot has only record timestamps.
+
+    A producer cannot have written after the last write to the segment that holds its last batch, or to the first
+    remaining segment.
     """
     held = tuple(segments)
     bases = [segment.base_offset for segment in held]
@@ -314,7 +314,7 @@ def _note_when_heard(entries: Sequence[ProducerEntry], segments: SegmentList, di
         if entry.batches:
             path = held[max(bisect_right(bases, entry.last_offset) - 1, 0)].log_path
             if path not in written_ms:
-                with suppress(FileNotFoundError):  # retention has deleted it meanwhile
+                with suppress(FileNotFoundError):  # retention has deleted it since
                     written_ms[path] = disk.modified_ms(path)
             entry.heard_ms = written_ms.get(path, -1)
 

@@ -1,17 +1,17 @@
-"""The log of one partition: segments, what is known of its producers and epochs, and where it begins and ends.
+"""The log of one partition: its segments, offsets, leader epochs and producer state.
 
-An append has three steps, because big writes leave the event loop for a thread: `plan_append` decides (offsets, epoch,
-duplicates, whether to roll) and changes nothing but the header fields of the batch; `write` does the I/O and changes
-nothing that a reader sees; `commit` makes the batch part of the log. Between plan and commit the caller lets nobody
-else append; reads go on meanwhile. A flush has the same three steps.
+An append has three steps, because large writes run in a thread outside the event loop. `plan_append` decides offsets,
+epoch, duplicates and whether to roll; it changes only header fields of the batch. `write` does the I/O; readers do not
+see its result yet. `commit` adds the batch to the log. Between plan and commit the caller must prevent other appends;
+reads continue. A flush has the same three steps.
 
-What a crash leaves. Every completed write survives the death of the process. What `flush` covered survives the loss of
-power: data up to recovery_point, and the indexes of the segments that are closed. The active segment's indexes are
-rebuilt from its data.
+Crash safety. Every completed write survives a crash of the process. A loss of power keeps what `flush` has covered:
+the data up to recovery_point and the indexes of closed segments. The indexes of the active segment are rebuilt from its
+data.
 
-Error rules. A write that fails is cut back before anything else happens, so the log ends where it ended. A disk that
-says EIO, a cut that fails, or an fsync that fails even once makes the whole directory offline: after a failed fsync the
-kernel calls the lost pages clean, so a second fsync would lie. A full disk only refuses the append.
+Errors. A failed write is undone at once by truncating the file to its old end. EIO, a failed truncation or a failed
+fsync takes the whole log directory offline: after a failed fsync the kernel marks the lost pages clean, so a second
+fsync would succeed without writing them. A full disk only fails the append.
 
 Source  UnifiedLog, LocalLog of Apache Kafka 4.3.1
 """
@@ -58,20 +58,20 @@ def no_jitter(_bound: int) -> int:
 
 
 def ignore(_message: str) -> None:
-    """The report of a log that nobody listens to."""
+    """The default `report`: drops the message."""
 
 
 class Log(LogView):
-    """See the module's text; made by `Log.load`.
+    """See the module docstring. Use `Log.load` to create one.
 
     Units      offsets count records; *_ms is wall time
-    Invariant  recovery_point <= log_end_offset, and those of LogView
-    Note       lowest_free_bytes: an append must leave so much of the disk free, where that is less than what the
-               directory asks of every log
-    Note       persisted_recovery_point and persisted_log_start_offset (None for nothing) are what the checkpoint files
-               say; whoever writes the files sets them
-    Note       is_log_start_known: of a tiered log the name of the first segment does not say where it begins; without
-               an entry in the checkpoint log_start_offset is only a lower bound until the tier has been looked at
+    Invariant  recovery_point <= log_end_offset, and the invariants of LogView
+    Note       lowest_free_bytes: an append must leave this much of the disk free, if that is less than the directory's
+               own limit
+    Note       persisted_recovery_point and persisted_log_start_offset (None if absent) are what the checkpoint files
+               contain; the code that writes these files sets them
+    Note       is_log_start_known: the name of a tiered log's first segment does not give log_start_offset. Without a
+               checkpoint entry log_start_offset is a lower bound until the tier has been read
     Errors     KafkaError KAFKA_STORAGE_ERROR from everything that touches the disk, with the OSError as its cause
     """
 
@@ -109,11 +109,11 @@ class Log(LogView):
         self.persisted_recovery_point = loaded.recovery_point
         self.persisted_log_start_offset: int | None = None
         self.is_log_start_known = self.local_log_start_offset == self.log_start_offset
-        self.retired: deque[tuple[Segment, ...]] = deque()  # taken out by retention; their files have to be renamed yet
+        self.retired: deque[tuple[Segment, ...]] = deque()  # removed by retention; their files are not renamed yet
         self.doomed_files = Doomed()
         self.last_flush_ms = 0
-        self.generation = 0  # raised by each truncation, so that a flush planned before does not count
-        # Its names may be new; those of an empty log are left unsynced until it holds something.
+        self.generation = 0  # raised by each truncation, which invalidates older flush plans
+        # The names of loaded files may not be durable yet. An empty log does not sync them until it holds a batch.
         self.loaded_active_offset = self.segments.active.base_offset if self.log_end_offset else -1
         self.needs_directory_sync = self.segments.active.has_unsynced_files or not self.log_end_offset
         self.lowest_free_bytes = UNKNOWN_SPACE
@@ -142,12 +142,12 @@ class Log(LogView):
         report: Callable[[str], None] = ignore,
         recovered: RecoveredLog | None = None,
     ) -> Log:
-        """Open the log in a directory that exists, empty or not; repair it first unless the last stop was clean, or it
-        is `recovered` already.
+        """Open the log in an existing directory, which may be empty. Recover it first unless the last shutdown was
+        clean or `recovered` is given.
 
-        `log_start_offset` is what was written down of it, None for nothing.
-        `jitter_ms(bound)` draws a number in [0, bound); `report` is told of each repair, in one sentence.
-        Blocking: after an unclean stop it reads everything behind `recovery_point`.
+        `log_start_offset` is the checkpoint's entry, None if it has none.
+        `jitter_ms(bound)` draws a number in [0, bound); `report` receives one sentence for each repair.
+        Blocking: after an unclean shutdown it reads everything from `recovery_point` on.
         """
         files = FilePool(disk) if files is None else files
         state = DirectoryState() if state is None else state
@@ -180,13 +180,13 @@ class Log(LogView):
             jitter_ms=jitter_ms,
             report=report,
         )
-        # The file keeps its number until it is written again, also one that lies behind a log that was cut since.
+        # The file keeps this number until it is written again, even if the log now ends below it.
         log.persisted_recovery_point = recovery_point
         log.is_log_start_known = log.is_log_start_known or log_start_offset is not None
         return log
 
     def reconfigure(self, config: LogConfig) -> None:
-        """Take changed settings; they count from the next append on."""
+        """Apply changed settings from the next append on."""
         self.config = config
         self._segment_bytes = config.segment_bytes
         self._segment_ms = config.segment_ms
@@ -203,21 +203,21 @@ class Log(LogView):
     # --- append -------------------------------------------------------------------------------------------------------
 
     def append(self, batches: Buffer, *, leader_epoch: int, timestamp_ms: int) -> AppendPlan:
-        """`plan_append`, `write` and `commit` in one; for small batches, and where nothing waits."""
+        """`plan_append`, `write` and `commit` in one call; for small batches and callers that may block."""
         plan = self.plan_append(batches, leader_epoch=leader_epoch, timestamp_ms=timestamp_ms)
         self.write(plan)
         self.commit(plan)
         return plan
 
     def append_as_follower(self, batches: Buffer, *, timestamp_ms: int) -> AppendPlan:
-        """Append batches that have their offsets and epochs from the leader."""
+        """Append batches that already have the leader's offsets and epochs."""
         plan = self.plan_append_as_follower(batches, timestamp_ms=timestamp_ms)
         self.write(plan)
         self.commit(plan)
         return plan
 
     def plan_append(self, batches: Buffer, *, leader_epoch: int, timestamp_ms: int) -> AppendPlan:
-        """Decide about batches that a client sent: one or more, whole and already validated.
+        """Plan the append of one or more whole, validated batches from a client.
 
         base_offset and partition_leader_epoch are written into `batches` if it is writable, else into a copy.
         Errors  KAFKA_STORAGE_ERROR; INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE
@@ -241,16 +241,16 @@ class Log(LogView):
         return self.plan_batches(batches, size, (header,), header.max_timestamp, timestamp_ms)
 
     def plan_append_as_follower(self, batches: Buffer, *, timestamp_ms: int) -> AppendPlan:
-        """Decide about batches from the leader: whole, with offsets that begin at or behind log_end_offset and ascend.
+        """Plan the append of whole batches from the leader. Their offsets ascend and start at or after log_end_offset.
 
-        Errors  KAFKA_STORAGE_ERROR; CORRUPT_MESSAGE when offsets do not ascend (the leader's answer is then of no use)
+        Errors  KAFKA_STORAGE_ERROR; CORRUPT_MESSAGE if the offsets do not ascend
         """
         return planning.plan_as_follower(self, batches, timestamp_ms=timestamp_ms)
 
     def plan_batches(
         self, batches: Buffer, size: int, headers: tuple[BatchHeader, ...], latest: int, timestamp_ms: int
     ) -> AppendPlan:
-        """The plan for batches that have their offsets; `latest` is the largest timestamp among them."""
+        """Plan batches that already have offsets; `latest` is their largest timestamp."""
         active = self.tail.segment
         last = headers[-1]
         next_offset = last.base_offset + last.last_offset_delta + 1
@@ -270,7 +270,7 @@ class Log(LogView):
         return AppendPlan(batches, headers, next_offset, active, rolls=rolls, syncs=syncs, wall_ms=timestamp_ms)
 
     def write(self, plan: AppendPlan) -> None:
-        """Do the plan's I/O. Blocking; may run in a thread, as long as nobody else appends."""
+        """Do the I/O of a plan. Blocking; may run in a thread while no other append runs."""
         if plan.is_duplicate:
             return
         try:
@@ -299,7 +299,7 @@ class Log(LogView):
                 raise self.storage_error(error) from error
 
     def commit(self, plan: AppendPlan) -> None:
-        """Make what was written part of the log: offsets, indexes, epochs, producers."""
+        """Add the written batches to the log: offsets, indexes, epochs, producers."""
         if plan.is_duplicate:
             return
         segment = plan.segment
@@ -327,12 +327,12 @@ class Log(LogView):
     # --- epochs and offsets -------------------------------------------------------------------------------------------
 
     def assign_epoch(self, leader_epoch: int) -> None:
-        """Note that a leader epoch begins at the end of the log; what a new leader does before it appends. No I/O."""
+        """Start a leader epoch at the log end offset, as a new leader does before its first append. No I/O."""
         self.leader_epochs.assign(leader_epoch, self.log_end_offset)
 
     def raise_log_start_offset(self, offset: int) -> bool:
-        """Records below `offset` are gone for readers; their segments go with the next retention. False if that was so
-        before.
+        """Hide the records below `offset` from readers; the next retention deletes their segments. Returns False if
+        log_start_offset was already that high.
         """
         assert offset <= self.log_end_offset
         if offset <= self.log_start_offset:
@@ -345,18 +345,18 @@ class Log(LogView):
         return True
 
     def truncate_to(self, offset: int) -> bool:
-        """Drop every batch that reaches to or beyond `offset`; whether anything went. Blocking."""
+        """Delete every batch that ends at or after `offset`; True if any was deleted. Blocking."""
         return maintenance.truncate_to(self, offset)
 
     def truncate_fully_and_start_at(self, offset: int, *, log_start_offset: int | None = None) -> None:
-        """Drop everything and go on from `offset`; log_start_offset may stay lower when a tier has what is between.
-        Blocking.
+        """Delete all local segments and continue at `offset`. log_start_offset may be lower if the tier has the records
+        between. Blocking.
         """
         maintenance.truncate_fully_and_start_at(self, offset, log_start_offset=log_start_offset)
 
     @property
     def may_need_retention(self) -> bool:
-        """Whether there is anything that could be deleted; spares an empty or idle log the look at its files."""
+        """Whether retention might delete anything; if not, it need not look at the files."""
         config = self.config
         if self.retired:
             return True
@@ -370,7 +370,7 @@ class Log(LogView):
     def plan_retention(
         self, *, high_watermark: int, timestamp_ms: int, highest_offset_in_remote_storage: int | None = None
     ) -> RetentionPlan:
-        """Which segments have to go now, by log_start_offset, size and time. May read a few index entries.
+        """Choose the segments to delete now, by log_start_offset, size and time. May read a few index entries.
 
         `highest_offset_in_remote_storage` is None for a log without a tier.
         """
@@ -382,14 +382,14 @@ class Log(LogView):
         )
 
     def apply_retention(self, plan: RetentionPlan, *, now_ms: int, timestamp_ms: int, tiered: bool = False) -> None:
-        """`retire` and `remove_retired` in one. Blocking."""
+        """`retire` and `remove_retired` in one call. Blocking."""
         self.retire(plan, timestamp_ms=timestamp_ms, tiered=tiered)
         self.remove_retired(now_ms)
 
     def retire(self, plan: RetentionPlan, *, timestamp_ms: int, tiered: bool) -> None:
-        """Take the segments out of the log; their files keep their names until `remove_retired`. Blocking.
+        """Remove the planned segments from the log; their files keep their names until `remove_retired`. Blocking.
 
-        log_start_offset rises with it; of a `tiered` log only local_log_start_offset.
+        Raises log_start_offset; for a `tiered` log only local_log_start_offset.
         """
         maintenance.retire(self, plan, timestamp_ms=timestamp_ms, tiered=tiered)
 
@@ -397,18 +397,18 @@ class Log(LogView):
         """Rename the files of retired segments; `unlink_doomed` removes them after file.delete.delay.ms.
 
         Blocking. May run in a thread while the log is read and appended to, but not while it is truncated. The next
-        call tries again what failed.
+        call retries what failed.
         """
         maintenance.remove_retired(self, now_ms)
 
     def unlink_doomed(self, now_ms: int) -> int:
-        """Unlink the renamed files that are due; how many went. Blocking."""
+        """Unlink the renamed files that are due and return how many were unlinked. Blocking."""
         return maintenance.unlink_doomed(self, now_ms)
 
     # --- roll, flush, close -------------------------------------------------------------------------------------------
 
     def roll(self, *, timestamp_ms: int) -> bool:
-        """Begin a new segment at log_end_offset, unless the active one is empty. Blocking."""
+        """Start a new segment at log_end_offset unless the active segment is empty. Blocking."""
         if not self.tail.segment.size:
             return False
         with self.disk_errors():
@@ -416,11 +416,11 @@ class Log(LogView):
         return True
 
     def may_hold_earlier_than(self, timestamp_ms: int) -> bool:
-        """Whether something in the active segment may have been appended before that wall time. Blocking."""
+        """Whether the active segment may hold a batch that was appended before that wall time. Blocking."""
         return rolling.may_hold_earlier_than(self, timestamp_ms)
 
     def flush(self) -> None:
-        """Make everything in the log durable: the steps of a flush in one. Blocking."""
+        """Make the whole log durable: all steps of a flush in one call. Blocking."""
         plan = self.plan_flush()
         if plan is not None:
             if plan.writes_epochs:
@@ -429,35 +429,35 @@ class Log(LogView):
             self.commit_flush(plan)
 
     def plan_flush(self, *, below_active: bool = False) -> FlushPlan | None:
-        """What a flush has to do now, None if nothing; `below_active` leaves the active segment out."""
+        """Plan a flush; None if there is nothing to flush. `below_active` leaves out the active segment."""
         if self.state.failure is not None:
             raise self.offline_error()
         active = self.tail.segment
         offset = active.base_offset if below_active else self.log_end_offset
         segments = tuple(s for s in self.segments if s.has_unsynced_files and (s is not active or not below_active))
         if not offset or (not segments and offset <= self.recovery_point):
-            return None  # of a log that is empty, or covered already, nothing can be lost
+            return None  # the log is empty or already durable
         writes_epochs = self.leader_epochs.needs_writing(offset)
         return FlushPlan(offset, segments, active, writes_epochs=writes_epochs, generation=self.generation)
 
     def write_epochs(self) -> None:
-        """Write down the leader epochs, before `write_flush` where the plan says so. Blocking.
+        """Write the leader epoch checkpoint, before `write_flush` if the plan says so. Blocking.
 
-        It may run in a thread while the log is read; who calls it lets nobody else append or truncate.
+        May run in a thread while the log is read. The caller must prevent appends and truncations.
         """
         with self.disk_errors():
             maintenance.write_epochs(self)
 
     def write_flush(self, plan: FlushPlan) -> None:
-        """Sync files and names. Blocking; may run in a thread while the log is read and appended to."""
+        """Sync files and directory entries. Blocking; may run in a thread while the log is read and appended to."""
         with self.disk_errors():
             flushing.sync_files(self, plan.segments, plan.active)
 
     def commit_flush(self, plan: FlushPlan) -> None:
-        """Move recovery_point, unless the log was cut meanwhile."""
+        """Advance recovery_point, unless the log was truncated since the plan was made."""
         if plan.generation == self.generation:
             self.recovery_point = max(self.recovery_point, plan.offset)
 
     def close(self) -> None:
-        """Make the log durable and complete its files, so that the next load need not look into them. Blocking."""
+        """Make the log durable and complete its files, so that the next load need not scan them. Blocking."""
         flushing.close(self)

@@ -1,8 +1,8 @@
-"""What one partition's log is told about itself.
+"""The settings of one partition's log.
 
-`kbroker.config` builds a `LogConfig` from the topic's settings, the broker's and the defaults; here are Kafka's names
-with `.` as `_`, Kafka's units and Kafka's defaults (4.3.1), so that a log can be made without a broker. Only
-max_producers and kbroker_remote_flush_timestamp_ms are kbroker's own.
+`kbroker.config` builds a `LogConfig` from the topic's settings, the broker's and the defaults. Fields have Kafka's
+names (with `.` as `_`), units and defaults (4.3.1), so that a log can be created without a broker. Only max_producers
+and kbroker_remote_flush_timestamp_ms are kbroker's own.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ MAX_INT64: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """Settings of one log; immutable, so a change is a new object given to the log.
+    """The settings of one log; immutable: to change them, give the log a new object.
 
-    Units   `_bytes` and `_ms` as the names say; -1 in a retention means "no limit", -2 in a local one "as the whole
-            log's"
+    Units   `_bytes` and `_ms` as in the names; -1 in a retention setting means "no limit", -2 in a local one "same as
+            the whole log's"
     Source  TopicConfig and LogConfig of Apache Kafka 4.3.1
     """
 
@@ -68,7 +68,7 @@ class LogConfig:
 
     @property
     def is_copied_to_tier(self) -> bool:
-        """Closed segments are copied to the tier, and only then may the local ones go."""
+        """Whether closed segments are copied to the tier; local segments may be deleted only after that."""
         return self.remote_storage_enable and not self.remote_log_copy_disable and not self.is_compacting
 
     @property
@@ -77,10 +77,10 @@ class LogConfig:
 
     @property
     def offset_index_entries(self) -> int:
-        """How many entries an offset index holds before the segment must roll."""
+        """The number of entries that an offset index may hold before the segment must roll."""
         return self.segment_index_bytes // 8
 
     @property
     def time_index_entries(self) -> int:
-        """The same for the time index; one entry more is kept free for the one written on a roll."""
+        """The same for the time index; the entry that a roll adds is reserved."""
         return self.segment_index_bytes // 12 - 1

@@ -1,24 +1,23 @@
-"""One log directory: its identity, its lock, its checkpoints, and a directory for each partition.
+"""One log directory: its identity, its lock, its checkpoints, and one directory for each partition.
 
-    meta.properties                      whose directory this is
-    .lock                                held while a broker runs on it
-    .kafka_cleanshutdown                 written last when a broker stops, removed first when one starts
-    recovery-point-offset-checkpoint     below it a log is durable
-    log-start-offset-checkpoint          for logs whose start is not that of their first segment, and tiered ones
-    replication-offset-checkpoint        the high_watermarks
-    kbroker.reserve                      disk space for deleting topics when there is no other (see reserve.py)
+    meta.properties                      the cluster and node that own the directory
+    .lock                                locked while a broker uses the directory
+    .kafka_cleanshutdown                 written last at shutdown, removed first at startup
+    recovery-point-offset-checkpoint     the offset up to which each log is durable
+    log-start-offset-checkpoint          start offsets that the first segment's name does not give; all of tiered logs
+    replication-offset-checkpoint        the high watermarks
+    kbroker.reserve                      disk space for deleting topics when the disk is full (see reserve.py)
     <topic>-<partition>/                 a log, with partition.metadata (the topic's id) and leader-epoch-checkpoint
-    <topic>-<partition>.<32 hex>-delete/ one that is being deleted
-    <topic>-<partition>.<32 hex>-stray/  one that the metadata does not list; it is kept and never loaded
+    <topic>-<partition>.<32 hex>-delete/ a log that is being deleted
+    <topic>-<partition>.<32 hex>-stray/  a log that the metadata does not list; it is kept and never loaded
 
-What is being deleted goes before a start writes anything: it may be what the disk is full of.
+A start removes directories that are being deleted before it writes anything, because they may be what fills the disk.
 
-Everything here blocks. A malformed checkpoint is no reason to refuse the directory: the recovery point and the log
-start then count as 0, which means a longer recovery, and the high_watermarks as unknown, so that they rise from the
-start again.
+All functions block. A malformed checkpoint does not make the directory unusable: recovery points and log starts then
+count as 0, which lengthens recovery, and high watermarks count as unknown and rise from the start again.
 
-The node opens a directory without beginning, and begins once the metadata is known to be whole: a refused start leaves
-a directory that was used before as it was.
+The node opens the directory without `begin` and calls `begin` once the metadata is complete. So a refused start leaves
+the directory unchanged.
 
 Source  LogManager, LocalLog, MetaProperties, PartitionMetadataFile, CleanShutdownFileHandler of Apache Kafka 4.3.1
 """
@@ -75,13 +74,11 @@ from wire.types import uuid_to_text
 
 
 class LogDirectory:
-    """See the module's text; made by `LogDirectory.open`.
+    """See the module docstring. Use `LogDirectory.open` to create one.
 
-    Shape  logs maps (topic, partition) to the logs that are open; high_watermarks and log_starts are what the
-           checkpoints said
-    Note   was_clean: the last broker here stopped properly; previous_broker_epoch is what it left in the marker, -1 if
-           nothing; was_used: a broker has run here, so there must be a metadata log; stray_count is the number of stray
-           directories
+    Shape  logs maps (topic, partition) to the open logs; high_watermarks and log_starts are the checkpoints' contents
+    Note   was_clean: the last shutdown was clean. previous_broker_epoch is the epoch in its marker, -1 if absent.
+           was_used: a broker has run here, so a metadata log must exist. stray_count is the number of stray directories
     """
 
     def __init__(
@@ -113,7 +110,7 @@ class LogDirectory:
         self.recovered: dict[TopicPartition, RecoveredLog] = {}
         self._doomed = Doomed()
         self._has_unsynced_names = False
-        self._written: dict[str, dict[TopicPartition, int]] = {}  # what each checkpoint on the disk says
+        self._written: dict[str, dict[TopicPartition, int]] = {}  # the contents of each checkpoint file
         self._lock = lock
         self._report = report
         self._jitter_ms = jitter_ms
@@ -135,20 +132,19 @@ class LogDirectory:
         jitter_ms: Callable[[int], int] = no_jitter,
         begins: bool = True,
     ) -> LogDirectory:
-        """Take the directory for this node, formatting it if it is new. Without `begins` the caller calls `begin`
+        """Lock the directory for this node and format it if it is new. Without `begins` the caller must call `begin`
         before anything else is written.
 
-        `cluster_id` None accepts the one that is there; a new directory then gets `new_cluster_id`, or a random one.
-        `reserve_bytes` is kept allocated for a full disk; a new directory is refused where there is no room for it.
-        Errors  KafkaError: KAFKA_STORAGE_ERROR when another broker runs here or the disk fails,
-                INCONSISTENT_CLUSTER_ID, INVALID_CONFIG when it belongs to another node or meta.properties cannot be
-                read
+        If `cluster_id` is None, the stored one is accepted, and a new directory gets `new_cluster_id` or a random one.
+        `reserve_bytes` stay allocated for writes on a full disk; a new directory without room for them is refused.
+        Errors  KafkaError: KAFKA_STORAGE_ERROR if another broker runs here or the disk fails,
+                INCONSISTENT_CLUSTER_ID, INVALID_CONFIG if it belongs to another node or meta.properties cannot be read
         """
         try:
             _make_with_parents(disk, path)
             is_new = not disk.exists(f"{path}/{META_PROPERTIES}")
             if is_new:
-                # New, or what an interrupted first start left: its own name has to be durable before anything in it.
+                # New, or left by an interrupted first start. Its own name has to be durable before its contents.
                 sync_names(disk, path.rpartition("/")[0] or ("/" if path.startswith("/") else "."))
             lock = disk.lock(f"{path}/{LOCK}")
         except BlockingIOError as error:
@@ -175,7 +171,7 @@ class LogDirectory:
             )
             directory._read_checkpoints()
             directory._read_clean_shutdown()
-            # The process that died may have made partitions whose names are not durable yet.
+            # After an unclean shutdown the names of new partitions may not be durable yet.
             directory._has_unsynced_names = not directory.was_clean
             names = disk.list(path)
             directory._doomed = Doomed((0, name) for name in names if DELETED.fullmatch(name))
@@ -205,29 +201,29 @@ class LogDirectory:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"{file_path} cannot be read: {error}") from error
         if identity.node_id != node_id:
             raise KafkaError(
-                ErrorCode.INVALID_CONFIG, f"{path} belongs to node {identity.node_id}, this is node {node_id}"
+                ErrorCode.INVALID_CONFIG, f"{path} belongs to node {identity.node_id}, but this is node {node_id}"
             )
         if cluster_id is not None and identity.cluster_id != cluster_id:
             raise KafkaError(
-                ErrorCode.INCONSISTENT_CLUSTER_ID, f"{path} is of cluster {identity.cluster_id}, not of {cluster_id}"
+                ErrorCode.INCONSISTENT_CLUSTER_ID, f"{path} belongs to cluster {identity.cluster_id}, not {cluster_id}"
             )
         return identity
 
     def begin(self) -> None:
-        """Remove what is being deleted, make the reserve, and remove the clean-shutdown marker.
+        """Remove directories that are being deleted, allocate the reserve, and remove the clean-shutdown marker.
 
-        From here on a death is an unclean stop, whatever the broker does next.
+        From here on, any crash counts as an unclean shutdown.
 
         Errors  OSError
         """
-        self._remove_what_was_deleted()
+        self._remove_deleted_directories()
         self._make_reserve()
         if self.was_clean:
             self.disk.unlink(f"{self.path}/{CLEAN_SHUTDOWN}")
             sync_names(self.disk, self.path)
 
-    def _remove_what_was_deleted(self) -> None:
-        """Remove what an earlier process renamed and did not remove; what cannot be removed now is tried again."""
+    def _remove_deleted_directories(self) -> None:
+        """Remove directories that an earlier process renamed for deletion; failures are retried later."""
         try:
             self._doomed.remove_due(0, self._remove_directory)
         except OSError as error:
@@ -239,8 +235,8 @@ class LogDirectory:
         except OSError as error:
             held, size = self.reserve.held_bytes, self.reserve.size_bytes
             self._report(
-                f"{self.path} keeps {held} of {size} bytes (kbroker.metadata.reserve.bytes) for deleting topics on a "
-                f"full disk until there is more room: {error}"
+                f"{self.path} reserves only {held} of {size} bytes (kbroker.metadata.reserve.bytes) for deleting "
+                f"topics on a full disk until more space is free: {error}"
             )
 
     def _read_clean_shutdown(self) -> None:
@@ -263,9 +259,9 @@ class LogDirectory:
             self._written[name] = dict(found)
             return found
 
-        self.recovery_points = read(RECOVERY_POINT_CHECKPOINT, "every log is recovered from its start")
-        self.log_starts = read(LOG_START_CHECKPOINT, "every log starts with its first segment")
-        self.high_watermarks = read(REPLICATION_OFFSET_CHECKPOINT, "every high_watermark rises from the start")
+        self.recovery_points = read(RECOVERY_POINT_CHECKPOINT, "all logs are recovered from their start")
+        self.log_starts = read(LOG_START_CHECKPOINT, "all logs start at their first segment")
+        self.high_watermarks = read(REPLICATION_OFFSET_CHECKPOINT, "all high watermarks rise from the log start")
 
     # --- partitions ---
 
@@ -273,7 +269,7 @@ class LogDirectory:
         return f"{self.path}/{topic}-{partition}"
 
     def stored_partitions(self) -> list[TopicPartition]:
-        """The partitions that have a directory here, open or not."""
+        """The partitions that have a directory here, whether open or not."""
         found = []
         for name in self.disk.list(self.path):
             match = PARTITION.fullmatch(name)
@@ -282,14 +278,14 @@ class LogDirectory:
         return found
 
     def stored_topic_id(self, topic: str, partition: int) -> uuid.UUID | None:
-        """The id of the topic whose partition is stored here; None if that is not written down."""
+        """The topic id in the partition's directory; None if it is missing or malformed."""
         path = f"{self.log_path(topic, partition)}/{PARTITION_METADATA}"
         try:
             return parse_partition_metadata(read_file(self.disk, path).decode())
         except FileNotFoundError:
             return None
         except ValueError as error:
-            self._report(f"{path} is not used: {error}")
+            self._report(f"{path} is ignored: {error}")
             return None
 
     def open_log(
@@ -302,10 +298,10 @@ class LogDirectory:
         timestamp_ms: int,
         syncs_name: bool = True,
     ) -> Log:
-        """The log of a partition: the one that is stored, repaired if need be, or a new one.
+        """Open the stored log of a partition, recovering it if necessary, or create a new one.
 
-        Who opens many does without `syncs_name` and calls `sync_partition_names` before anything is appended.
-        Errors  KAFKA_STORAGE_ERROR; INCONSISTENT_TOPIC_ID if what is stored is of another topic of that name
+        A caller that opens many logs passes `syncs_name=False` and calls `sync_partition_names` before any append.
+        Errors  KAFKA_STORAGE_ERROR; INCONSISTENT_TOPIC_ID if the stored log belongs to another topic of that name
         """
         key = topic, partition
         found = self.logs.get(key)
@@ -324,7 +320,7 @@ class LogDirectory:
         except OSError as error:
             raise self._failure(f"make {path}", error) from error
         if stored_id not in (None, topic_id):
-            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{path} is of topic {stored_id}, not of {topic_id}")
+            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{path} belongs to topic {stored_id}, not {topic_id}")
         log = Log.load(
             path,
             disk=self.disk,
@@ -343,7 +339,7 @@ class LogDirectory:
             recovered=self.recovered.pop(key, None),
         )
         if not is_new and self.was_clean:
-            # After any other stop it may be that what was read is not durable.
+            # After an unclean shutdown the checkpoint that was read may not be durable.
             log.persisted_log_start_offset = self.log_starts.get(key)
         if syncs_name:
             self.sync_partition_names()
@@ -351,13 +347,13 @@ class LogDirectory:
         return log
 
     def sync_partition_names(self) -> None:
-        """Make durable which partitions there are. Errors: KAFKA_STORAGE_ERROR."""
+        """Make the creation and renaming of partition directories durable. Errors: KAFKA_STORAGE_ERROR."""
         if self._has_unsynced_names:
             self._has_unsynced_names = False
             try:
                 sync_names(self.disk, self.path)
             except OSError as error:
-                raise self._failure("sync the names of partitions", error) from error
+                raise self._failure("sync the partition directories", error) from error
 
     def delete_log(
         self,
@@ -369,10 +365,9 @@ class LogDirectory:
         delay_ms: int = 60_000,
         syncs_name: bool = True,
     ) -> None:
-        """Take a partition away: its directory gets the deleted name at once and goes after `delay_ms`
-        (`remove_doomed`).
+        """Close a partition, rename its directory at once, and let `remove_doomed` remove it after `delay_ms`.
 
-        Who deletes many does without `syncs_name` and calls `sync_partition_names` at the end.
+        A caller that deletes many passes `syncs_name=False` and calls `sync_partition_names` at the end.
         """
         name = deleted_name(topic, partition, unique_id)
         if self._rename(topic, partition, name, self._rename_or_remove):
@@ -381,7 +376,7 @@ class LogDirectory:
             self.sync_partition_names()
 
     def set_aside(self, topic: str, partition: int, *, unique_id: uuid.UUID) -> str:
-        """Rename a partition's directory to that of a stray; the new name. `sync_partition_names` makes it durable."""
+        """Rename a partition's directory to a stray; returns the new name. `sync_partition_names` makes it durable."""
         name = stray_name(topic, partition, unique_id)
 
         def rename(old: str, new: str) -> None:
@@ -391,7 +386,7 @@ class LogDirectory:
         return name
 
     def _rename(self, topic: str, partition: int, name: str, rename: Callable[[str, str], None]) -> bool:
-        """Take a partition out of use and give its directory another name; False if there is no directory."""
+        """Close a partition's log and rename its directory; False if there is no directory."""
         log = self.logs.pop((topic, partition), None)
         path = self.log_path(topic, partition)
         if log is not None:
@@ -411,7 +406,7 @@ class LogDirectory:
         return True
 
     def _rename_or_remove(self, path: str, doomed: str) -> None:
-        """Rename a directory. On a full disk, where a longer name may need one more block, remove it at once."""
+        """Rename a directory. If the disk is full, remove it at once: a longer name may need another block."""
         try:
             self.disk.rename(path, doomed)
         except OSError as error:
@@ -420,7 +415,7 @@ class LogDirectory:
             self._remove_directory(path.rpartition("/")[2])
 
     def remove_doomed(self, now_ms: int) -> int:
-        """Remove the directories whose delay is over; how many went."""
+        """Remove the directories whose delay is over and return how many were removed."""
         try:
             return self._doomed.remove_due(now_ms, self._remove_directory)
         except OSError as error:
@@ -435,33 +430,33 @@ class LogDirectory:
     # --- checkpoints ---
 
     def write_recovery_points(self) -> None:
-        """Write down what is durable of each log; what was true before it is written stays true."""
-        logs = tuple(self.logs.items())  # this runs in a thread: partitions come and go meanwhile
+        """Write the recovery point of each open log. Values that were read before the write stay valid."""
+        logs = tuple(self.logs.items())  # this runs in a thread while partitions may be opened and closed
         points = {key: log.recovery_point for key, log in logs}
         self._write_offsets(RECOVERY_POINT_CHECKPOINT, {**self._absent(self.recovery_points), **points})
         for key, log in logs:
             log.persisted_recovery_point = points.get(key, log.persisted_recovery_point)
 
     def write_log_starts(self) -> None:
-        """Write down the log_start_offsets that the names of the segments do not say.
+        """Write the log_start_offsets that segment names do not give.
 
-        Those of a tiered log never say it. What is not known of one for certain is not written: the next start would
-        take it for certain.
+        Segment names never give the start of a tiered log. An unknown start is not written, because the next start
+        would trust it.
         """
         logs = tuple(self.logs.items())
-        starts = {key: log.log_start_offset for key, log in logs if _is_start_to_be_written(log)}
+        starts = {key: log.log_start_offset for key, log in logs if _needs_start_entry(log)}
         self._write_offsets(LOG_START_CHECKPOINT, {**self._absent(self.log_starts), **starts})
         for key, log in logs:
             log.persisted_log_start_offset = starts.get(key)
 
     def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Write down how far each partition is committed."""
+        """Write the high watermark of each partition."""
         self._write_offsets(REPLICATION_OFFSET_CHECKPOINT, {**self._absent(self.high_watermarks), **high_watermarks})
 
     def forget_earlier(self, partitions: Collection[TopicPartition]) -> None:
-        """Take out of the checkpoints what they say of earlier partitions of these names, before new ones are made.
+        """Remove the entries of earlier partitions with these names from the checkpoints, before new ones are created.
 
-        If this process died, the next would else take the start or recovery point of a deleted log for the new one's.
+        Otherwise, after a crash, the next process would apply a deleted log's start or recovery point to the new log.
         Errors  KAFKA_STORAGE_ERROR
         """
         for offsets in (self.recovery_points, self.log_starts, self.high_watermarks):
@@ -473,7 +468,7 @@ class LogDirectory:
                 self._write_offsets(name, {key: offset for key, offset in written.items() if key not in gone})
 
     def _absent(self, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """What the last broker wrote of partitions that are not open yet: still needed if this one dies now."""
+        """The previous broker's entries of partitions that are not open yet; still needed if this one crashes."""
         return {key: offset for key, offset in tuple(offsets.items()) if key not in self.logs}
 
     def _write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -481,23 +476,23 @@ class LogDirectory:
             return
         data = format_offsets(offsets).encode()
         try:
-            # Retention of tiered logs and DeleteRecords, which make room, rest on what is written here.
+            # Retention of tiered logs and DeleteRecords free space, but need this file first.
             self.reserve.spend_on(lambda: write_atomically(self.disk, f"{self.path}/{name}", data), keeps_half=True)
         except OSError as error:
             raise self._failure(f"write {name}", error) from error
         self._written[name] = dict(offsets)
 
     def close_waiting(self, waiting: deque[Log]) -> None:
-        """Close logs from a queue until it is empty; several threads may share one.
+        """Close logs from a queue until it is empty; several threads may share one queue.
 
-        Errors  KAFKA_STORAGE_ERROR; that of a full disk after the other logs have had their turn
+        Errors  KAFKA_STORAGE_ERROR; for a full disk only after all other logs were closed
         """
         full: KafkaError | None = None
         while waiting:
             try:
                 log = waiting.popleft()
             except IndexError:
-                break  # another thread was quicker
+                break  # another thread took the last log
             try:
                 self.reserve.spend_on(log.close, keeps_half=True)
             except KafkaError as error:
@@ -508,9 +503,9 @@ class LogDirectory:
             raise full
 
     def close(self, *, broker_epoch: int = -1, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
-        """Close every log, write the checkpoints, and only when all of that is durable say that the stop was clean.
+        """Close every log, write the checkpoints, and write the clean-shutdown marker once all of that is durable.
 
-        On a full disk the stop is as after a crash: the next start repairs what could not be written.
+        On a full disk the shutdown counts as unclean: the next start recovers what could not be written.
         Errors  KAFKA_STORAGE_ERROR
         """
         try:
@@ -525,7 +520,7 @@ class LogDirectory:
                 self.reserve.spend_on(lambda: write_atomically(self.disk, path, marker), keeps_half=True)
         except (OSError, KafkaError) as error:
             if lacks_space(error) and self.state.failure is None:
-                self._report(f"the disk is full, so the next start repairs the logs of {self.path}: {error}")
+                self._report(f"the disk is full, so the next start recovers the logs of {self.path}: {error}")
             elif isinstance(error, OSError):
                 raise self._failure(f"close {self.path}", error) from error
             else:
@@ -534,41 +529,41 @@ class LogDirectory:
             self.abandon()
 
     def abandon(self) -> None:
-        """Let go of files and lock without a word, as a process does that dies."""
+        """Release files and lock without writing anything, as in a crash."""
         self.logs.clear()
         self.files.close()
         self._lock.close()
 
     def check_space(self, floor_bytes: int) -> int:
-        """Refuse appends by clients while less than `floor_bytes` are free, so that reading and deleting go on; the
-        free bytes. The reserve grows back first.
+        """Refuse client appends while less than `floor_bytes` are free, so that reads and deletions keep working. Grows
+        the reserve back first. Returns the free bytes.
         """
         try:
             free = self.disk.free_bytes(self.path)
             if self.state.failure is None and self.reserve.held_bytes < self.reserve.size_bytes:
-                with suppress(OSError):  # somebody else was quicker
+                with suppress(OSError):  # another process took the space
                     self.reserve.grow_back(free)
                 free = self.disk.free_bytes(self.path)
         except OSError as error:
-            raise self._failure(f"look at {self.path}", error) from error
+            raise self._failure("check the free space", error) from error
         self.state.note_space(free, floor_bytes=floor_bytes)
         return free
 
     def space(self) -> tuple[int, int]:
-        """The size of the disk and what is free of it, in bytes. Blocking. Errors: KAFKA_STORAGE_ERROR."""
+        """The total and free bytes of the disk. Blocking. Errors: KAFKA_STORAGE_ERROR."""
         if self.state.failure is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path} is offline: {self.state.failure}")
         try:
             return self.disk.total_bytes(self.path), self.disk.free_bytes(self.path)
         except OSError as error:
-            raise self._failure(f"look at {self.path}", error) from error
+            raise self._failure("check the free space", error) from error
 
     def _failure(self, what: str, error: OSError) -> KafkaError:
         self.state.note(error)
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot {what} in {self.path}: {error}")
 
     def open_logs(self) -> Iterable[Log]:
-        """The open logs, safe against changes while one waits between two of them."""
+        """A snapshot of the open logs, so that the caller may wait between two of them."""
         return tuple(self.logs.values())
 
 
@@ -581,7 +576,7 @@ def _make_with_parents(disk: Disk, path: str) -> None:
 
 
 def _make_first_reserve(reserve: SpaceReserve, disk: Disk, path: str) -> None:
-    """Errors: OSError; KAFKA_STORAGE_ERROR where the disk is too small."""
+    """Errors: OSError; KAFKA_STORAGE_ERROR if the disk is too small."""
     try:
         reserve.make()
     except OSError as error:
@@ -589,12 +584,12 @@ def _make_first_reserve(reserve: SpaceReserve, disk: Disk, path: str) -> None:
             raise
         raise KafkaError(
             ErrorCode.KAFKA_STORAGE_ERROR,
-            f"{path} has room for {disk.free_bytes(path)} bytes, and {reserve.size_bytes} are kept for deleting topics "
-            "on a full disk: make room, or lower kbroker.metadata.reserve.bytes",
+            f"{path} has {disk.free_bytes(path)} bytes free, but {reserve.size_bytes} are reserved for deleting topics "
+            "on a full disk: free some space, or lower kbroker.metadata.reserve.bytes",
         ) from error
 
 
-def _is_start_to_be_written(log: Log) -> bool:
+def _needs_start_entry(log: Log) -> bool:
     if log.config.remote_storage_enable:
         return log.is_log_start_known
     return bool(log.retired) or log.log_start_offset != log.segments.first.base_offset

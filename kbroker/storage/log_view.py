@@ -1,7 +1,7 @@
-"""What readers see of a log: where it begins and ends, and its batches by offset and by time.
+"""The readable half of a log: its start and end offsets, and look-ups of batches by offset and by timestamp.
 
-The other half, `kbroker.storage.log.Log`, changes all of this. Reads may run in threads beside the one writer; see
-reading.py for how that goes well.
+`kbroker.storage.log.Log` is the writing half. Reads may run in threads while one writer appends; reading.py explains
+why that is safe.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from wire.errors import ErrorCode, KafkaError, Malformed
 
 
 class LogView:
-    """See the module's text; a part of `Log`, which makes it.
+    """The base class of `Log`, which sets its fields.
 
     Units      offsets count records
     Invariant  log_start_offset <= log_end_offset
-    Invariant  local_log_start_offset is where the local segments begin, and never below log_start_offset
+    Invariant  local_log_start_offset is the start of the local segments and never below log_start_offset
     Errors     KafkaError KAFKA_STORAGE_ERROR from everything that touches the disk, with the OSError as its cause
     """
 
@@ -56,11 +56,11 @@ class LogView:
     def read(
         self, offset: int, *, max_bytes: int, end_offset: int | None = None, at_least_one_batch: bool = True
     ) -> LogSlice:
-        """Whole batches from the one that holds `offset`, at most `max_bytes` of them, none that reaches beyond
+        """Whole batches, starting with the one that holds `offset`: at most `max_bytes`, none that ends after
         `end_offset`.
 
-        With `at_least_one_batch` the first batch comes even when it alone is larger. The answer ends with its segment.
-        It may be called in a thread: reading far behind the tail opens files and reads indexes.
+        With `at_least_one_batch` the first batch is returned even if it is larger than `max_bytes`. The result ends at
+        the end of a segment at the latest. May run in a thread: reads far behind the tail open files and read indexes.
         Errors  OFFSET_OUT_OF_RANGE below local_log_start_offset or above log_end_offset
         """
         tail = self.tail
@@ -89,13 +89,13 @@ class LogView:
         )
 
     def knows_place_of(self, offset: int) -> bool:
-        """Whether a read from there may run in the event loop: at the tail, or where one of the last reads ended. Any
-        other looks into indexes, which may have to come from the disk.
+        """Whether a read from `offset` may run in the event loop, because it is at the tail or continues a recent read.
+        Any other read uses the indexes, which may have to come from the disk.
         """
         return offset >= self.tail.start_offset or offset in self.recent_reads
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
-        """(offset, timestamp, leader_epoch) of the first local record at least that late, or None. Blocking."""
+        """(offset, timestamp, leader_epoch) of the first local record at or after `timestamp`, or None. Blocking."""
         with self.disk_errors():
             return first_at_or_after(self.segments, timestamp, self.local_log_start_offset)
 
@@ -105,7 +105,7 @@ class LogView:
             return latest(self.segments)
 
     def restart_reading(self) -> None:
-        """Learn anew where batches lie, since the log was loaded or cut."""
+        """Reset the tail and the recent reads after the log was loaded or truncated."""
         active = self.segments.active
         for segment in self.segments:
             segment.is_active = segment is active
@@ -116,7 +116,7 @@ class LogView:
 
     @contextmanager
     def disk_errors(self) -> Iterator[None]:
-        """Turn what the disk does wrong into what clients are told."""
+        """Turn errors of the disk into the KafkaErrors that clients receive."""
         try:
             yield
         except OSError as error:

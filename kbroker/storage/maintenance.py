@@ -1,9 +1,10 @@
-"""What is done to a log beside appending and reading: truncation, retention, deletion of files.
+"""Maintenance of a log: truncation, retention, deletion of files.
 
-The order of steps is chosen so that a crash between any two leaves a log that the loader brings to the same end: epochs
-are cut before the data, so that they are never ahead of it; whole segments go before a part of one; those at the end go
-newest first and those at the start oldest first, so that what is left is always one piece; and of a segment's files the
-`.log` goes first, since the loader removes indexes without one.
+The order of steps ensures that after a crash between any two of them the loader reaches the same result:
+- epochs are truncated before the data, so they are never ahead of it
+- whole segments are removed before a segment is truncated
+- segments at the end are removed newest first and those at the start oldest first, so the log stays contiguous
+- the `.log` file is removed before the segment's other files, because the loader removes indexes without a log
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ def epoch_path(log: Log) -> str:
 def write_epochs(
     log: Log, entries: list[tuple[int, int]] | None = None, *, sync: bool = True, syncs_names: bool = True
 ) -> None:
-    """Write the checkpoint of the epochs, as they are or with what an append is about to add, and sync it.
+    """Write and sync the leader epoch checkpoint, by default with the current epochs.
 
-    Who calls this lets nobody else append or truncate meanwhile: another thread would write the same file.
+    The caller must prevent other appends and truncations, which would write the same file in another thread.
     """
     entries = log.leader_epochs.entries if entries is None else entries
     try:
@@ -60,7 +61,7 @@ def write_epochs(
 
 
 def remove_files(log: Log, segment: Segment) -> None:
-    """Unlink a segment's files at once; who reads from them can read on."""
+    """Unlink a segment's files at once; readers that have them open can continue."""
     segment.is_gone = True
     for suffix in SEGMENT_SUFFIXES:
         path = segment.path(suffix)
@@ -82,8 +83,8 @@ def remove_snapshots(log: Log, *, above: int) -> None:
 def truncate_to(log: Log, offset: int) -> bool:
     """See `Log.truncate_to`."""
     if offset >= log.log_end_offset:
-        # The epochs may still be ahead: a leader notes its epoch before the first batch, and another leader may have
-        # come.
+        # The epochs may still be ahead: a leader starts its epoch before its first batch, and another leader may have
+        # followed it.
         log.leader_epochs.truncate_from_end(log.log_end_offset)
         return False
     if offset < log.segments.first.base_offset:
@@ -105,7 +106,7 @@ def _truncate_to(log: Log, offset: int) -> None:
     active = remaining[-1]
     found = active.find(offset) if active.size else None
     if found is not None:
-        # Synced at once: old batches that came back behind new ones after a loss of power would be taken for the log.
+        # Sync at once: after a loss of power, old batches could reappear after new ones and count as part of the log.
         active.truncate(found[0], offset)
         sync_file(active.open().file)
     last = active.resume()
@@ -172,7 +173,7 @@ def plan_retention(
         segment.load_timestamps()
         if segment.max_timestamp >= 0:
             return segment.max_timestamp
-        # Records without timestamps: the file's age has to do, as in Kafka.
+        # For records without timestamps the age of the file counts, as in Kafka.
         return log.disk.modified_ms(segment.log_path)
 
     with log.disk_errors():
@@ -197,7 +198,7 @@ def retire(log: Log, plan: RetentionPlan, *, timestamp_ms: int, tiered: bool) ->
         except KafkaError as error:
             if not lacks_space(error):
                 raise
-            # On a full disk the active segment stays until the others have made room for a new one.
+            # On a full disk the active segment stays until deleting the others has freed space for a new one.
             names -= {log.segments.active.base_offset}
     doomed = tuple(segment for segment in log.segments if segment.base_offset in names)
     if not doomed:
@@ -205,7 +206,7 @@ def retire(log: Log, plan: RetentionPlan, *, timestamp_ms: int, tiered: bool) ->
     assert doomed[-1] is not log.segments.active
     assert doomed == tuple(log.segments)[: len(doomed)]
     remaining = tuple(log.segments)[len(doomed) :]
-    # First the offsets, so that no reader looks for what is about to go.
+    # Raise the offsets first, so that no reader looks for the segments.
     start_offset = remaining[0].base_offset
     log.local_log_start_offset = max(log.local_log_start_offset, start_offset)
     if not tiered:
@@ -216,7 +217,7 @@ def retire(log: Log, plan: RetentionPlan, *, timestamp_ms: int, tiered: bool) ->
         segment.is_gone = True
         if segment.base_offset in log.snapshots:
             log.snapshots.remove(segment.base_offset)
-    # One line for each log and pass: a pass over a log that was idle for long may take hundreds of segments.
+    # One line per log and pass, because a pass over a long idle log may remove hundreds of segments.
     events.info(
         "retention removes segments",
         topic=log.topic,
@@ -246,7 +247,7 @@ def _doom_segments(log: Log, segments: Sequence[Segment], due_ms: int) -> None:
     """Rename the files of segments, oldest first, and make that durable.
 
     If power fails, any subset of the unsynced renames may be lost, and a log that gets back one segment but not the
-    next has a hole. So if there are several, the last one gets a name first that tells the next start to delete all
+    next has a hole. So if there are several, the last one is first given a name that makes the next start delete all
     segments up to it (`leftovers`). The number of syncs does not depend on the number of segments.
     """
     last_path = segments[-1].log_path
@@ -265,7 +266,7 @@ def _doom_segments(log: Log, segments: Sequence[Segment], due_ms: int) -> None:
 
 
 def _unlink_segments(log: Log, segments: Sequence[Segment]) -> None:
-    """Remove segments at once, since a longer name may need one more block and the disk is full."""
+    """Remove segments at once: the disk is full, and a longer name may need another block."""
     for segment in segments:
         remove_files(log, segment)
         for path in (segment.path(SNAPSHOT_SUFFIX), segment.log_path + THROUGH_SUFFIX):

@@ -1,4 +1,4 @@
-"""Appends that are not the usual one of a single batch from a client: several batches, and batches from the leader.
+"""Plan less common appends: several batches from a client, and batches from the leader.
 
 Source  UnifiedLog.append, analyzeAndValidateRecords of Apache Kafka 4.3.1
 """
@@ -20,7 +20,7 @@ _MAKE_HEADER: Final = BatchHeader._make
 
 
 def plan_several(log: Log, batches: bytearray | memoryview, *, leader_epoch: int, timestamp_ms: int) -> AppendPlan:
-    """Offsets for batches one after the other; a duplicate among them stands for the whole append, as in Kafka."""
+    """Assign consecutive offsets to several batches; one duplicate makes the whole append a duplicate, as in Kafka."""
     headers = []
     offset, position = log.log_end_offset, 0
     pending: dict[int, ProducerEntry] = {}

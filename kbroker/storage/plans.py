@@ -1,6 +1,6 @@
-"""The decisions of a log, on their way from the event loop to the disk and back.
+"""Plans of appends and flushes, and the state shared by all logs of a directory.
 
-A plan is made where the decision is taken, may be carried out in a thread, and is then committed in the loop again.
+The event loop makes a plan, a thread may carry it out, and the event loop commits it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ UNKNOWN_SPACE: Final = 1 << 62
 
 
 class AppendPlan:
-    """What one append will do; made by `Log.plan_append`, given to `write` and `commit`.
+    """One append; made by `Log.plan_append`, passed to `write` and `commit`.
 
-    Shape  data holds the batches with their final offsets and epoch; headers are theirs
-    Shape  first_offset..last_offset is what the records get; timestamp_ms is -1, or for a duplicate the original's
-           timestamp
-    Shape  a duplicate (is_duplicate) writes nothing, and its offsets are the original's
-    Note   rolls, syncs and size tell the caller whether to leave the loop for `write`
+    Shape  data holds the batches with their final offsets and epoch; headers are their headers
+    Shape  first_offset..last_offset are the offsets of the records; timestamp_ms is -1, or the original's for a
+           duplicate
+    Shape  a duplicate (is_duplicate) writes nothing and has the offsets of the original
+    Note   rolls, syncs and size tell the caller whether to run `write` in a thread
     """
 
     __slots__ = (
@@ -78,11 +78,11 @@ class AppendPlan:
 
 
 class FlushPlan:
-    """What one flush covers: everything below `offset`.
+    """One flush; it makes everything below `offset` durable.
 
-    Shape  segments have something to sync, of `active` only the log; writes_epochs: their checkpoint lacks something
-           that batches below `offset` need
-    Note   generation is the log's when the plan was made: a log that was cut since then does not count it
+    Shape  segments are those to sync; of `active` only the log file is synced. writes_epochs: the epoch checkpoint
+           lacks entries that batches below `offset` need
+    Note   generation is the log's when the plan was made; a truncation since then invalidates the plan
     """
 
     __slots__ = ("active", "generation", "offset", "segments", "writes_epochs")
@@ -104,10 +104,10 @@ class FlushPlan:
 
 
 class DirectoryState:
-    """What all logs of one log directory share: whether it has failed or is nearly full.
+    """The state that all logs of one log directory share: whether it has failed or is nearly full.
 
-    Units  spare_bytes is what clients may append until somebody looks at the disk again; negative when it is nearly
-           full, or has failed; floor_bytes is what they must leave free
+    Units  spare_bytes is what clients may append until the next check of the disk; negative if the disk is nearly full
+           or has failed. floor_bytes is the space that clients must leave free
     """
 
     __slots__ = ("_on_failure", "failure", "floor_bytes", "is_short_of_space", "spare_bytes")
@@ -120,23 +120,23 @@ class DirectoryState:
         self._on_failure = on_failure
 
     def note_space(self, free_bytes: int, *, floor_bytes: int) -> None:
-        """So much is free now, and `floor_bytes` of it are not for the records of clients."""
+        """Record the free space; clients may use all but `floor_bytes` of it."""
         self.is_short_of_space = free_bytes < floor_bytes
         self.floor_bytes = floor_bytes
         if self.failure is None:
             self.spare_bytes = free_bytes - floor_bytes
 
     def leaves(self, lowest_free_bytes: int) -> bool:
-        """Whether so much is free, counting what was appended since somebody looked, and the disk works."""
+        """Whether this much is free, taking into account appends since the last check, and the disk works."""
         return self.failure is None and self.spare_bytes + self.floor_bytes >= lowest_free_bytes
 
     def note(self, error: OSError) -> None:
-        """Take the directory offline if the error is one that does not pass."""
+        """Take the directory offline unless the error may be temporary."""
         if is_fatal(error):
             self.fail(error)
 
     def fail(self, error: OSError) -> None:
-        """Take the directory offline for good; only a restart brings it back."""
+        """Take the directory offline until a restart."""
         if self.failure is None:
             self.failure = error
             self.spare_bytes = -1

@@ -1,18 +1,17 @@
-"""What a partition remembers of its producers, so that a batch sent twice is stored once.
+"""The producer state of a partition; it detects duplicate batches and gaps in sequences.
 
-For each producer id: its epoch and its last five batches. A batch whose first and last sequence numbers equal those of
-a remembered one is a duplicate and answered with the original's offset; otherwise it must continue the sequence. Five
-is how many batches a producer may have in flight. What is in the state follows from the log alone, so it can always be
-rebuilt from a snapshot and the batches behind it.
+The state holds the epoch and the last five batches of each producer id, because a producer may have five batches in
+flight. A batch with the same first and last sequence number as a remembered one is a duplicate and gets the original's
+offset. Any other batch must continue the sequence. The state depends only on the log, so it can always be rebuilt from
+a snapshot and the batches after it.
 
-A snapshot is a file of Kafka's own format, a list of producers, each with one batch. Kafka writes one row for each
-producer, so after a restart it knows the last batch alone: it refuses a retry of any of the four before, and the client
-gives up or stores them twice. Here a producer has one row for each remembered batch, oldest first. Kafka reads such a
-file as it reads its own: it puts the rows into a map one after the other, and the last row of a producer stays.
+Snapshots use Kafka's file format. Kafka writes one row for each producer, so after a restart it knows only the last
+batch: it refuses retries of the four batches before, and the client fails or stores them twice. kbroker writes one row
+for each remembered batch, oldest first. Kafka can read such a file: it puts the rows into a map one after the other, so
+the last row of each producer remains.
 
-`check` decides about a batch that is to be appended and changes nothing; `note` takes a batch that is in the log.
-Transactions are tracked as far as the log shows them: where each open one begins, and which ended ones the
-high_watermark has not passed yet.
+`check` decides about a batch to append and changes nothing; `note` records a batch of the log. Transactions are tracked
+as far as the log shows them: the start of each open one, and those whose end the high watermark has not passed yet.
 
 Source  KIP-98; `<offset>.snapshot` files as Apache Kafka 4.3.1 writes them
 """
@@ -50,7 +49,7 @@ _SNAPSHOT_ROW: Final = Struct(">qhiqiqiq")
 
 
 class RememberedBatch(NamedTuple):
-    """One remembered batch: its last sequence number and offset, how many follow its first, and its timestamp."""
+    """One remembered batch: its last sequence number, its last offset, its last offset delta and its timestamp."""
 
     last_sequence: int
     last_offset: int
@@ -67,7 +66,7 @@ class RememberedBatch(NamedTuple):
 
 
 class SnapshotRow(NamedTuple):
-    """One row of a snapshot file: a producer, and one of its batches; last_offset is -1 for none."""
+    """One row of a snapshot file: a producer and one of its batches; last_offset is -1 if it has no batch."""
 
     producer_id: int
     producer_epoch: int
@@ -83,7 +82,7 @@ _NO_BATCH: Final = RememberedBatch(NO_SEQUENCE, NO_OFFSET, 0, -1)
 
 
 class TransactionMarker(NamedTuple):
-    """The end of a transaction as a control batch in the log states it."""
+    """The end of a transaction, from a control batch in the log."""
 
     is_commit: bool
     coordinator_epoch: int
@@ -92,8 +91,8 @@ class TransactionMarker(NamedTuple):
 class ProducerEntry:
     """One producer of one partition; `batches` are the last five, oldest first.
 
-    Units  heard_ms is when `ProducerState.expire` first found its last batch at heard_offset; of one out of a snapshot,
-           when it was at the latest that this batch came, -1 where that is not known
+    Units  heard_ms is when `ProducerState.expire` first found the last batch at heard_offset. For a producer from a
+           snapshot it is the latest time at which that batch can have arrived, -1 if unknown
     """
 
     __slots__ = (
@@ -145,14 +144,14 @@ class ProducerEntry:
         )
 
     def check(self, header: BatchHeader) -> RememberedBatch | None:
-        """Whether a client's batch may be appended: the batch it repeats, None if it is new, or KafkaError.
+        """Check whether a client's batch may be appended. Returns the batch that it repeats, None if it is new.
 
         Errors  INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE
         """
         epoch, first_sequence = header.producer_epoch, header.base_sequence
         if epoch == self.producer_epoch and self.batches:
             if first_sequence == (self.batches[-1][0] + 1) & MAX_SEQUENCE and self.current_txn_first_offset < 0:
-                return None  # the usual case: the next batch
+                return None  # the common case: the next batch
             last_sequence = header.last_sequence
             for batch in self.batches:
                 if batch.last_sequence == last_sequence and batch.first_sequence == first_sequence:
@@ -160,15 +159,15 @@ class ProducerEntry:
         if epoch < self.producer_epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {self.producer_id} has epoch {epoch}, {self.producer_epoch} has been seen",
+                f"producer {self.producer_id} has epoch {epoch}, but epoch {self.producer_epoch} is known",
             )
         if self.current_txn_first_offset >= 0 and not header.attributes & TRANSACTIONAL_BIT:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {self.producer_id} has an open transaction, the batch is in none",
+                f"producer {self.producer_id} has an open transaction, but the batch is not transactional",
             )
         if epoch > self.producer_epoch:
-            # An epoch begins at 0, unless nothing is known of the producer: its earlier batches may have been deleted.
+            # An epoch starts at 0, unless the producer is unknown: its earlier batches may have been deleted.
             if first_sequence != 0 and self.producer_epoch != NO_EPOCH:
                 raise KafkaError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -184,7 +183,7 @@ class ProducerEntry:
         return None
 
     def note(self, header: BatchHeader) -> None:
-        """Remember a data batch that is in the log."""
+        """Record a data batch of the log."""
         if header.producer_epoch != self.producer_epoch:
             self.batches.clear()
             self.producer_epoch = header.producer_epoch
@@ -200,11 +199,11 @@ class ProducerEntry:
 class ProducerState:
     """All producers of one partition.
 
-    Shape      producers maps producer_id to its entry; open_transactions maps the first offset of each to its
-               producer_id
-    Bound      limit producers without an open transaction; more push out those that were silent for longest, of whom
-               nothing is known then, as of those that expired
-    Invariant  end_offset: every batch below it has been noted
+    Shape      producers maps producer_id to its entry; open_transactions maps the first offset of each transaction to
+               its producer_id
+    Bound      limit producers without an open transaction; if there are more, the longest idle ones are evicted and
+               then unknown, as expired ones are
+    Invariant  end_offset: every batch below it has been recorded
     """
 
     __slots__ = (
@@ -228,9 +227,7 @@ class ProducerState:
         return len(self.producers)
 
     def check(self, header: BatchHeader, pending: dict[int, ProducerEntry] | None = None) -> RememberedBatch | None:
-        """As `ProducerEntry.check`; `pending` holds the entries as the batches before this one in the same append leave
-        them.
-        """
+        """As `ProducerEntry.check`; `pending` holds the entries after the earlier batches of the same append."""
         producer_id = header.producer_id
         if producer_id == NO_PRODUCER_ID or header.attributes & CONTROL_BIT:
             return None
@@ -245,7 +242,7 @@ class ProducerState:
         return duplicate
 
     def note(self, header: BatchHeader, marker: TransactionMarker | None = None) -> None:
-        """Take a batch that is in the log; `marker` is what a control batch of a producer says."""
+        """Record a batch of the log; `marker` is the content of a control batch."""
         producer_id = header.producer_id
         self.end_offset = header.base_offset + header.last_offset_delta + 1
         if producer_id == NO_PRODUCER_ID:
@@ -253,7 +250,7 @@ class ProducerState:
         entry = self.producers.get(producer_id)
         if entry is None:
             if len(self.producers) >= self.limit:
-                self._push_out()
+                self._evict_idle()
             entry = self.producers[producer_id] = ProducerEntry(producer_id)
         if header.attributes & CONTROL_BIT:
             if marker is not None:
@@ -277,27 +274,27 @@ class ProducerState:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the first transaction begins that is open, or whose end the high_watermark has not passed; None without
-        one.
+        """The start of the first transaction that is open or whose end the high watermark has not passed; None if there
+        is none.
         """
         if not self.open_transactions and not self.unreplicated_transactions:
             return None
         return min([*self.open_transactions, *self.unreplicated_transactions])
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Transactions whose marker lies below the high_watermark are stable now."""
+        """Mark transactions whose marker is below the high watermark as stable."""
         if self.unreplicated_transactions:
             self.unreplicated_transactions = {
                 first: last for first, last in self.unreplicated_transactions.items() if last >= high_watermark
             }
 
     def expire(self, timestamp_ms: int, expiration_ms: int) -> int:
-        """Forget producers without a batch for that long and without an open transaction; how many went.
+        """Remove producers that have been idle for `expiration_ms` and have no open transaction; returns how many.
 
-        Who has sent a batch since the last look is not silent, whatever times its records have: where the times of
-        events from days ago were taken for silence, a batch that is sent again after a crash would be appended again.
-        Of those out of a snapshot the segment tells when they were heard. (Kafka looks at the records' times alone, and
-        drops by them on a start what a snapshot holds.)
+        A producer that has sent a batch since the last call is not idle, whatever the timestamps of its records. If old
+        record timestamps counted, a batch that is resent after a crash could be appended twice. For producers from a
+        snapshot heard_ms comes from the segment files. (Kafka uses only record timestamps, and at startup drops expired
+        producers from snapshots.)
         """
         gone = []
         for producer_id, entry in self.producers.items():
@@ -312,15 +309,15 @@ class ProducerState:
             del self.producers[producer_id]
         return len(gone)
 
-    def _push_out(self) -> None:
-        """Forget the sixteenth part that was silent for longest: one look at all of them then serves many newcomers."""
+    def _evict_idle(self) -> None:
+        """Evict the longest idle sixteenth, so that one sort makes room for many new producers."""
         idle = [entry for entry in self.producers.values() if entry.current_txn_first_offset < 0]
         idle.sort(key=lambda entry: entry.last_offset)
         for entry in idle[: len(self.producers) - self.limit + max(1, self.limit // 16)]:
             del self.producers[entry.producer_id]
 
     def restore(self, offset: int, entries: Iterable[ProducerEntry]) -> None:
-        """Start from a snapshot that was taken at that offset."""
+        """Restore the state from a snapshot at that offset."""
         self.clear(offset)
         for entry in entries:
             entry.heard_offset = entry.last_offset
@@ -329,7 +326,7 @@ class ProducerState:
                 self.open_transactions[entry.current_txn_first_offset] = entry.producer_id
 
     def clear(self, offset: int) -> None:
-        """Know nothing, of a log that now ends at that offset."""
+        """Forget everything; the log now ends at that offset."""
         self.producers.clear()
         self.open_transactions.clear()
         self.unreplicated_transactions.clear()
@@ -341,10 +338,10 @@ class ProducerState:
 
 
 def format_snapshot(entries: Iterable[ProducerEntry]) -> bytearray:
-    """The bytes of a snapshot file: version, CRC-32C of what follows, count, rows of 46 bytes.
+    """The bytes of a snapshot file: version, CRC-32C of the rest, count, rows of 46 bytes.
 
-    Only the last row of a producer names its open transaction: Kafka takes a transaction that a row names for open. No
-    row has a later timestamp than the last one: Kafka drops a row that has expired, and an older one would stay.
+    Only a producer's last row has its open transaction, because Kafka treats any transaction in a row as open. No row
+    has a later timestamp than the last one: Kafka drops expired rows, and an older row would then remain.
     """
     data = bytearray(_ROWS_POSITION)
     pack = _SNAPSHOT_ROW.pack
@@ -366,7 +363,7 @@ def format_snapshot(entries: Iterable[ProducerEntry]) -> bytearray:
 
 
 def parse_snapshot(data: Buffer) -> list[ProducerEntry]:
-    """The producers of a snapshot file's bytes, which may be Kafka's. Errors: as `snapshot_rows`."""
+    """Parse a snapshot file of kbroker or Kafka into producers. Errors: as `snapshot_rows`."""
     entries: dict[int, ProducerEntry] = {}
     for row in _unpack_rows(data):
         producer_id, epoch, last_sequence, last_offset, delta, timestamp_ms, coordinator_epoch, txn_first_offset = row
@@ -384,7 +381,7 @@ def parse_snapshot(data: Buffer) -> list[ProducerEntry]:
 
 
 def snapshot_rows(data: Buffer) -> Iterator[SnapshotRow]:
-    """The rows of a snapshot file's bytes. Errors: ValueError if the file is damaged or of another version."""
+    """The rows of a snapshot file. Errors: ValueError if the file is damaged or has another version."""
     return map(SnapshotRow._make, _unpack_rows(data))
 
 
@@ -400,12 +397,12 @@ def _unpack_rows(data: Buffer) -> Iterator[tuple[int, ...]]:
         raise ValueError("producer snapshot has a wrong CRC")
     rows = memoryview(data)[_ROWS_POSITION:]
     if count < 0 or len(rows) != count * _SNAPSHOT_ROW.size:
-        raise ValueError(f"producer snapshot announces {count} rows in {len(rows)} bytes")
+        raise ValueError(f"producer snapshot has {len(rows)} bytes for {count} rows")
     return _SNAPSHOT_ROW.iter_unpack(rows)
 
 
 def read_marker(data: Buffer, position: int) -> TransactionMarker | None:
-    """What a control batch of a producer says; None if it is none of those that end a transaction."""
+    """Parse the marker in a producer's control batch; None if it does not end a transaction."""
     try:
         record = next(RecordBatch(data, position).records(), None)
         if record is None or record.key is None or record.value is None:

@@ -1,14 +1,14 @@
-"""Finding the bytes that a fetch wants.
+"""Find the bytes that a fetch returns.
 
-A fetch gets a piece of one segment's file: whole batches, from the one that holds the wanted offset, as many as fit.
-Nobody reads the batches themselves here, only enough headers to end at a border.
+A fetch gets a range of one segment's file: as many whole batches as fit, starting with the one that holds the requested
+offset. This module reads only the headers that it needs to end at a batch boundary.
 
-Three ways, by how often they are taken. A consumer at the tail is served from `Tail`, where the last few hundred
-batches of the active segment stand in two arrays. A consumer that reads on where its last fetch ended is found in a
-small table. Everybody else goes through the sparse index.
+There are three ways to find the range, the most frequent first. For a consumer at the tail, `Tail` has the positions of
+the last few hundred batches of the active segment in two arrays. For a consumer that continues where its last fetch
+ended, a small table has the position. All other reads use the sparse index.
 
-Reads may run in threads beside the one writer. So a reader takes each thing once: the tail as one object, whose arrays
-only grow, the segments as one tuple, and the end of the log first of all.
+Reads may run in threads while one writer appends. So a reader takes each object once: the end of the log first, the
+tail as one object whose arrays only grow, and the segments as one tuple.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ REMEMBERED_READS: Final = 8
 
 
 class LogSlice:
-    """What a read found.
+    """The result of a read.
 
-    Shape  records is a range of whole batches, or None where there is nothing to read; size is its bytes, 0 without
-    Shape  segment_base_offset and position say where the first batch lies
-    Shape  next_offset is the offset behind the last batch, or -1 when it was not needed to find it
+    Shape  records is a range of whole batches, None if there is nothing to read; size is its bytes, else 0
+    Shape  segment_base_offset and position locate the first batch
+    Shape  next_offset is the offset after the last batch, -1 if it was not looked up
     """
 
     __slots__ = ("next_offset", "position", "records", "segment_base_offset", "size", "start_offset")
@@ -57,11 +57,11 @@ class LogSlice:
 
 
 class Tail:
-    """Where the newest batches of the active segment lie.
+    """The positions of the newest batches of the active segment.
 
-    Shape      batch i covers the offsets from ends[i-1] (start_offset for the first) up to ends[i], and lies between
-               positions[i] and positions[i+1]; so there is one position more than there are batches
-    Invariant  arrays only grow, positions before ends; what is dropped is dropped by making another Tail
+    Shape      batch i has the offsets from ends[i-1] (start_offset for the first) up to ends[i] and lies between
+               positions[i] and positions[i+1], so there is one more position than there are batches
+    Invariant  the arrays only grow, positions before ends; to drop batches, make another Tail
     """
 
     __slots__ = ("ends", "positions", "segment", "start_offset")
@@ -77,11 +77,11 @@ class Tail:
         self.ends.append(next_offset)
 
     def place_of(self, end_offset: int) -> int:
-        """Where in the file that which is below `end_offset` ends, which is not before start_offset."""
+        """The file position where the batches below `end_offset` end; `end_offset` is at least start_offset."""
         return self.positions[bisect_right(self.ends, end_offset)]
 
     def shortened(self) -> Tail:
-        """One with the newer half of the batches."""
+        """A Tail with the newer half of the batches."""
         drop = len(self.ends) // 2
         tail = Tail(self.segment, self.ends[drop - 1], self.positions[drop])
         tail.ends = self.ends[drop:]
@@ -89,7 +89,7 @@ class Tail:
         return tail
 
     def read(self, offset: int, max_bytes: int, end_offset: int, at_least_one_batch: bool) -> LogSlice:
-        """The batches from `offset`, which is at or behind start_offset, that end at or before `end_offset`."""
+        """The batches from `offset` on that end at or before `end_offset`; `offset` is at least start_offset."""
         ends, positions = self.ends, self.positions
         first = bisect_right(ends, offset)
         last = bisect_right(ends, end_offset) - 1
@@ -111,7 +111,7 @@ class Tail:
 
 
 class RecentReads:
-    """Where reads ended that may be continued: offset -> (segment, position), the last few of one log."""
+    """Where the last few reads of a log ended and may continue: offset -> (segment, position)."""
 
     __slots__ = ("_places",)
 
@@ -145,7 +145,7 @@ def read_segments(
     end_offset: int,
     at_least_one_batch: bool,
 ) -> LogSlice:
-    """The batches from `offset` on, found by the indexes; the end of the answer is a segment's end at the latest."""
+    """Find the batches from `offset` on with the indexes; the result ends at the end of a segment at the latest."""
     place = recent.take(offset)
     following = segments.from_offset(offset)
     if place is None or place[0] not in following:
@@ -155,7 +155,7 @@ def read_segments(
                 place = segment, found[0]
                 break
         else:
-            # Nothing at or behind the offset: it is the end of the log.
+            # No batch at or after the offset: it is the end of the log.
             return LogSlice(
                 None,
                 offset,
@@ -179,7 +179,7 @@ def read_segments(
 
 
 def _end_of(segment: Segment, following: tuple[Segment, ...], end_offset: int) -> tuple[int, int]:
-    """Where what is below `end_offset` ends in a segment, and the offset behind it (-1 if that was not looked up)."""
+    """Where the batches below `end_offset` end in a segment, and the next offset (-1 if it was not looked up)."""
     at = following.index(segment)
     if at + 1 < len(following) and following[at + 1].base_offset <= end_offset:
         return segment.size, following[at + 1].base_offset
@@ -199,7 +199,7 @@ def _border_before(segment: Segment, start: int, limit: int, stop: int, at_least
 
 
 def first_at_or_after(segments: SegmentList, timestamp: int, start_offset: int) -> tuple[int, int, int] | None:
-    """(offset, timestamp, leader_epoch) of the first record from `start_offset` on that is at least that late."""
+    """(offset, timestamp, leader_epoch) of the first record at or after `timestamp` and `start_offset`."""
     for segment in segments.from_offset(start_offset):
         segment.load_timestamps()
         if segment.max_timestamp >= timestamp:

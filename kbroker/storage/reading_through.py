@@ -1,7 +1,7 @@
-"""Reading a closed segment from its first byte to its last, and its indexes beside it.
+"""Read a closed segment completely and compare it with its indexes.
 
-It needs nothing but files and says what it found, so that it can be done by another process: see
-`kbroker.runtime.worker`. What follows from it is decided by `kbroker.storage.sealing`.
+The check needs only files and returns its findings, so it can run in another process: see `kbroker.runtime.worker`.
+`kbroker.storage.sealing` decides what to do about the findings.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from kbroker.storage.checkpoint import read_file
 from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY
 
 CHUNK_BYTES: Final = 32 << 10
-"""Reading so much at once lets the event loop run about every millisecond even where all batches are small."""
+"""Reads this small let the event loop run about every millisecond, even if all batches are small."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedSegment:
-    """What a closed segment should be.
+    """The expected state of a closed segment.
 
     Shape  log, offset_index and time_index are paths; leader_epochs are (leader_epoch, start_offset) of its log
     Units  size in bytes; next_offset is where the next segment begins; interval_bytes is index.interval.bytes
@@ -37,11 +37,11 @@ class ClosedSegment:
 
 
 class Findings(NamedTuple):
-    """What a segment is.
+    """The result of reading a segment.
 
-    Units  good_bytes is where the first batch begins that is damaged or does not belong there, or the end; file_bytes
-           is the size of the file
-    Shape  leader_epochs is (leader_epoch, start_offset) as the batches tell it
+    Units  good_bytes is the start of the first batch that is damaged or misplaced, or the end; file_bytes is the size
+           of the file
+    Shape  leader_epochs is (leader_epoch, start_offset) according to the batches
     """
 
     good_bytes: int
@@ -51,7 +51,7 @@ class Findings(NamedTuple):
 
 
 def read_through(disk: Disk, segment: ClosedSegment) -> Findings:
-    """Compare a segment with itself, and its indexes with it, entry by entry. Errors: OSError."""
+    """Check the batches of a segment and compare its indexes with it, entry by entry. Errors: OSError."""
     time_index = _read(disk, segment.time_index)
     file = disk.open(segment.log, writable=False)
     try:
@@ -59,7 +59,7 @@ def read_through(disk: Disk, segment: ClosedSegment) -> Findings:
         matched, wanted = 0, _time_entry(time_index, 0)
         epochs, epoch = segment.leader_epochs, 0
         found: list[tuple[int, int]] = []
-        # What the indexes are to say by the rule of `Segment.note_batch`.
+        # The entries that `Segment.note_batch` would add to the indexes.
         offsets, times = bytearray(), bytearray()
         good_bytes = last_indexed = latest_offset = 0
         latest = indexed = -1
@@ -70,7 +70,7 @@ def read_through(disk: Disk, segment: ClosedSegment) -> Findings:
             while epoch + 1 < len(epochs) and epochs[epoch + 1][1] <= base_offset:
                 epoch += 1
             if epochs and epochs[epoch][1] <= base_offset and epochs[epoch][0] != header.partition_leader_epoch:
-                break  # no CRC is over this field
+                break  # the CRC does not cover this field
             if not found or found[-1][0] != header.partition_leader_epoch:
                 found.append((header.partition_leader_epoch, base_offset if found else segment.base_offset))
             if header.max_timestamp > latest:
@@ -89,7 +89,7 @@ def read_through(disk: Disk, segment: ClosedSegment) -> Findings:
         file.close()
     if latest > indexed:
         times += TIME_ENTRY.pack(latest, latest_offset)
-    # A stop writes the largest timestamp so far into the time index, so that may have more entries than are due.
+    # A close adds the largest timestamp so far to the time index, so that index may have additional entries.
     indexes_are_right = (
         _read(disk, segment.offset_index) == offsets and matched == len(time_index) and _has_all(time_index, times)
     )
@@ -97,7 +97,7 @@ def read_through(disk: Disk, segment: ClosedSegment) -> Findings:
 
 
 def _read(disk: Disk, path: str) -> bytes:
-    """What an index file holds, to its last byte; nothing where it is missing."""
+    """All bytes of an index file; empty if it is missing."""
     try:
         return read_file(disk, path)
     except FileNotFoundError:
@@ -109,6 +109,6 @@ def _time_entry(data: bytes, position: int) -> tuple[int, int] | None:
 
 
 def _has_all(data: bytes, due: bytes | bytearray) -> bool:
-    """Whether a time index has all entries that are due, in their order. As bytes: there may be a million of them."""
+    """Whether a time index has all required entries in order. Works on bytes, because there may be a million."""
     found = TIME_ENTRY.iter_unpack(data)
     return all(one in found for one in TIME_ENTRY.iter_unpack(due))

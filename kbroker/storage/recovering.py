@@ -1,11 +1,11 @@
-"""Recovering many logs, here or in worker processes.
+"""Recover many logs, in this process or in worker processes.
 
-The recovery of a log is a function of a disk and of plain values (`recover_log`), so that a process of its own can
-call it (`kbroker.runtime.worker`). It returns the loaded log itself, producers and epochs included, and
-`RecoveredLog.take` puts the files of this process in the place of the worker's. So a log that a worker has recovered is
-opened without reading it again, and is the same as one that was recovered here.
+`recover_log` is a function of a disk and of plain values, so that a worker process can call it
+(`kbroker.runtime.worker`). It returns the loaded log, including producers and epochs. `RecoveredLog.take` replaces the
+worker's files with those of this process. So a log from a worker is opened without reading it again, and is the same
+as a log that was recovered in this process.
 
-A log with little behind its recovery point is recovered when it is opened: to send it to a worker takes longer.
+A log with little data after its recovery point is recovered when it is opened, because a worker would take longer.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ LARGE_BYTES: Final = 512 << 10
 
 @dataclass(frozen=True, slots=True)
 class LogToRecover:
-    """What recovery needs to know of one log, and what it has to read.
+    """The input of one log's recovery.
 
-    Units  size in bytes
+    Units  size is the bytes to read
     """
 
     directory: str
@@ -45,13 +45,13 @@ class LogToRecover:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredLog:
-    """What came of one log: the log or its error, and what recovery reported."""
+    """The result of one log's recovery: the log or its error, and the reports."""
 
     outcome: loader.LoadedLog | OSError
     reports: tuple[str, ...]
 
     def take(self, files: FilePool, report: loader.Report) -> loader.LoadedLog:
-        """The log, which uses `files` from now on. Errors: OSError."""
+        """The log, changed to use `files`. Errors: OSError."""
         for message in self.reports:
             report(message)
         if isinstance(self.outcome, OSError):
@@ -62,7 +62,7 @@ class RecoveredLog:
 
 
 def recover_log(disk: Disk, log: LogToRecover) -> RecoveredLog:
-    """Recover a log, if that is possible. Blocking."""
+    """Recover a log. Blocking."""
     reports: list[str] = []
     files = FilePool(disk)
     outcome: loader.LoadedLog | OSError
@@ -89,7 +89,7 @@ def find_logs_to_recover(
 ) -> dict[TopicPartition, LogToRecover]:
     """Which of the wanted logs have to be recovered. Blocking.
 
-    A log whose files cannot be looked at is left out: `LogDirectory.open_log` deals with it.
+    A log whose files cannot be listed is left out; `LogDirectory.open_log` handles it.
     """
     found: dict[TopicPartition, LogToRecover] = {}
     if directory.was_clean:
@@ -104,7 +104,7 @@ def find_logs_to_recover(
 
 
 def _unflushed_bytes(disk: Disk, path: str, recovery_point: int) -> int:
-    """The size of the segments that may hold anything behind the recovery point."""
+    """The size of the segments that may hold data after the recovery point."""
     size = 0
     for name in reversed(disk.list(path)):
         base_offset = loader.offset_of(name, LOG_SUFFIX)

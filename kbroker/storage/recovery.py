@@ -1,8 +1,8 @@
-"""Reading what a crash may have damaged, and cutting a log where it stops making sense.
+"""Recovery: read what a crash may have damaged and truncate the log at the first damaged batch.
 
-Batches are taken while their headers make sense, their CRC is right and their offsets ascend. At the first that fails
-the log is cut and all later segments go; so do segments behind a gap, because without a compaction a gap means that the
-end of a segment was lost with the power. Doing it twice gives the same, so a crash during recovery is only a crash.
+A batch is valid if its header is plausible, its CRC is right and its offsets ascend. At the first invalid batch
+recovery truncates the log and deletes all later segments. It also deletes segments after a gap: without compaction a
+gap means that a loss of power took the end of a segment. Recovery is idempotent, so a crash during it does no harm.
 
 Source  LogLoader.recoverLog of Apache Kafka 4.3.1; gaps are treated more strictly than there
 """
@@ -23,9 +23,9 @@ Report = Callable[[str], None]
 
 
 class Recovery:
-    """Repairs one log's segments and epochs in place; blocking.
+    """Recovers one log's segments and epochs in place; blocking.
 
-    Shape  segments_read has what was found in each segment that was read, by its base_offset
+    Shape  segments_read has the result for each segment that was read, by its base_offset
     """
 
     def __init__(self, segments: SegmentList, epochs: LeaderEpochs, *, tolerates_gaps: bool, report: Report) -> None:
@@ -37,44 +37,46 @@ class Recovery:
         self.segments_read: dict[int, RecoveredSegment] = {}
 
     def recover_from(self, recovery_point: int) -> None:
-        """Read everything that the recovery point does not vouch for."""
+        """Read all segments that may hold data after the recovery point."""
         if not self._segments:
             return
         doubtful = self._segments.from_offset(recovery_point)
-        # The checkpoint of the epochs may be newer than what is left of the log: the batches say what holds.
+        # The epoch checkpoint may be newer than the rest of the log; the batches decide.
         self._epochs.truncate_from_end(max(recovery_point, doubtful[0].base_offset) + 1)
         self._end = -1
         for at, segment in enumerate(doubtful):
             if self._end not in (-1, segment.base_offset) and not self._tolerates_gaps:
-                self._report(f"{segment.log_path} does not follow offset {self._end}: it and all behind it are removed")
+                self._report(
+                    f"{segment.log_path} does not follow offset {self._end}: it and later segments are removed"
+                )
                 self.remove(doubtful[at:])
                 return
             recovered = self.segments_read[segment.base_offset] = recover_segment(segment, self._epochs)
             self._end, cut = recovered.next_offset, recovered.cut_bytes
             if cut:
-                # Synced at once, lest the old bytes come back behind new ones.
+                # Sync at once, so that the old bytes cannot reappear after new ones.
                 sync(segment.open().file)
                 self._report(
-                    f"{segment.log_path}: {cut} bytes behind offset {self._end} are no valid batches and were cut"
+                    f"{segment.log_path}: truncated {cut} bytes after offset {self._end} that are not valid batches"
                 )
                 self.remove(doubtful[at + 1 :])
                 return
 
     def find_end(self) -> tuple[int, BatchHeader | None]:
-        """(log_end_offset or -1, the active segment's last batch), and what writing that segment needs."""
+        """Prepare the active segment for writing; returns (log_end_offset or -1, its last batch)."""
         if not self._segments:
             return -1, None
         active = self._segments.active
         try:
             last = active.resume()
         except CorruptIndex as error:
-            # Only after a stop that was called clean: then somebody else has been at the file.
-            self._report(f"{error}: the segment is read anew")
+            # Only after a clean shutdown, if something else has modified the file since.
+            self._report(f"{error}: the segment is recovered")
             self.recover_from(active.base_offset)
             last = active.resume()
         return active.base_offset if last is None else last.next_offset, last
 
     def remove(self, doomed: Sequence[Segment]) -> None:
-        """Take out the end of the log, or all of it."""
+        """Delete segments at the end of the log, or all of them."""
         unlink_newest_first(doomed)
         self._segments.remove(doomed)

@@ -1,10 +1,9 @@
-"""Disk space that is kept for what must be written on a full disk.
+"""Disk space that is reserved for writes that must succeed on a full disk.
 
-A topic is deleted by a record in the metadata log, and a node starts by writing a few. So that neither needs space when
-there is none, a file called `kbroker.reserve` holds some: its blocks are allocated, not only its length. A write that
-fails because the disk is full cuts a slice off that file and is repeated, until it succeeds or the reserve is used up.
-Slices are small, so that another process that takes the space first does not get all of it. The file grows back when
-there is room again.
+Deleting a topic writes a record to the metadata log, and a node writes a few records at startup. To have space for them
+on a full disk, a file called `kbroker.reserve` holds allocated blocks. If a write fails because the disk is full, a
+slice is cut off that file and the write is retried, until it succeeds or the reserve is used up. Slices are small, so
+that another process that takes the freed space does not get all of it. The file grows back when there is space again.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class SpaceReserve:
         self.held_bytes = disk.size(self._path) if disk.exists(self._path) else 0
 
     def make(self) -> None:
-        """Take the space, and give back what is more than asked for. OSError where there is no room."""
+        """Allocate the reserve and free any excess. OSError if there is not enough space."""
         disk, path = self._disk, self._path
         if not self.size_bytes:
             if self.held_bytes:
@@ -57,15 +56,15 @@ class SpaceReserve:
         self._cut(self.size_bytes)
 
     def grow_back(self, free_bytes: int) -> None:
-        """Take what is missing if so much is free, and a slice more. OSError."""
+        """Allocate the missing part if that much and one slice are free. OSError."""
         missing = self.size_bytes - self.held_bytes
         if missing > 0 and free_bytes >= missing + self._slice_bytes:
             self.make()
 
     def spend_on(self, write: Callable[[], Result], *, keeps_half: bool = False) -> Result:
-        """What `write` returns. While it fails for want of space, it gets a slice of the reserve and is called again.
+        """Call `write` and return its result. While the disk is full, free a slice of the reserve and call it again.
 
-        `keeps_half` is for what can be done without: the other half stays for deletions and for the next start.
+        `keeps_half` is for less important writes: half of the reserve stays for deletions and the next start.
         Errors  those of `write`
         """
         lowest = self.size_bytes // 2 if keeps_half else 0
@@ -79,17 +78,17 @@ class SpaceReserve:
 
     @property
     def is_half_spent(self) -> bool:
-        """Whether only what must be written may be written."""
+        """Whether only essential writes are allowed."""
         return self.held_bytes < self.size_bytes // 2
 
     def _cut(self, size: int) -> None:
-        """Let go of what is behind `size`."""
+        """Truncate the reserve to `size`."""
         file = self._disk.open(self._path)
         try:
             if file.size() > size:
                 file.truncate(size)
         except OSError as error:
-            # A file system that needs space to give some back: there is nothing here that could be spent.
+            # This file system needs space to free some, so the reserve is of no use.
             if not lacks_space(error):
                 raise
             size = 0

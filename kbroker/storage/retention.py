@@ -1,13 +1,12 @@
-"""Which segments of a log have to go.
+"""Decide which segments of a log retention deletes.
 
-Segments go from the front and whole. Three rules, each applied to what the one before leaves: all below
-log_start_offset; as many as the log is larger than retention.bytes; those whose newest record is older than
-retention.ms. Nothing at or above the high_watermark goes. If even the active segment has to go, a new one is begun
-first.
+Retention deletes whole segments from the start of the log. Three rules apply one after the other: segments below
+log_start_offset, segments in excess of retention.bytes, and segments whose newest record is older than retention.ms.
+Nothing at or above the high watermark is deleted. If the active segment is to be deleted too, the log rolls first.
 
-With a tier the limits are the local ones, a segment goes only when the tier has it, and what rises is
-local_log_start_offset alone. An active segment that has to go is closed so that it can be copied first; and with an
-empty cleanup.policy, where nothing is deleted from the log, the local limits hold all the same.
+In a tiered log the local limits apply, a segment is deleted only after it was copied to the tier, and only
+local_log_start_offset rises. An active segment that is due is closed first, so that it can be copied. The local limits
+apply even if cleanup.policy is empty and nothing is deleted from the log itself.
 
 Source  UnifiedLog.deletableSegments, deleteOldSegments of Apache Kafka 4.3.1
 """
@@ -23,7 +22,7 @@ from kbroker.storage.log_config import LogConfig
 
 
 class Retained(Protocol):
-    """What retention sees of a segment."""
+    """The fields of a segment that retention uses."""
 
     @property
     def base_offset(self) -> int: ...
@@ -33,7 +32,7 @@ class Retained(Protocol):
 
 
 class Reason(StrEnum):
-    """Why a segment goes, as operators are told."""
+    """Why a segment is deleted, for the log."""
 
     LOG_START = "log start offset"
     SIZE = "retention.bytes"
@@ -42,8 +41,8 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """The segments that go, by base_offset and oldest first; whether the active one is among them or must be closed for
-    the tier.
+    """The segments to delete, by base_offset and oldest first, and whether to roll the active segment, either to
+    delete it or to copy it to the tier.
 
     Shape  reasons is parallel to doomed
     """
@@ -67,10 +66,10 @@ def plan_retention(
     timestamp_ms: int,
     highest_offset_in_remote_storage: int | None = None,
 ) -> RetentionPlan:
-    """Decide for segments in order, the active one last.
+    """Decide for the segments in order; the active one is last.
 
-    `largest_timestamp(i)` is that of segment i, -1 if it has none; it is asked only where time decides, since it may
-    cost a read. `highest_offset_in_remote_storage` is None for a log without a tier, or whose copying is switched off.
+    `largest_timestamp(i)` is that of segment i, -1 if it has none; it may cost a read and is called only if time
+    decides. `highest_offset_in_remote_storage` is None for a log that is not copied to a tier.
     """
     tiered = highest_offset_in_remote_storage is not None
     retention_ms, retention_bytes = config.retention_ms, config.retention_bytes

@@ -1,4 +1,4 @@
-"""Beginning a segment, and undoing an append that failed.
+"""Start a new segment, and undo a failed append.
 
 Source  UnifiedLog.roll, LocalLog.roll of Apache Kafka 4.3.1
 """
@@ -20,35 +20,31 @@ if TYPE_CHECKING:
 
 
 def write_epochs_for(log: Log, plan: AppendPlan) -> None:
-    """The epochs have to be durable before a recovery point behind their batches is."""
+    """Make the epochs durable before a recovery point after their batches is."""
     epochs = log.leader_epochs
     if epochs.needs_writing(plan.next_offset) or plan.headers[-1].partition_leader_epoch > epochs.latest:
-        coming = LeaderEpochs(epochs.entries)  # a copy: another thread may raise the start meanwhile
+        coming = LeaderEpochs(epochs.entries)  # a copy: another thread may raise the start
         for header in plan.headers:
             coming.assign(header.partition_leader_epoch, header.base_offset)
         maintenance.write_epochs(log, coming.entries)
 
 
 def prepare_roll(log: Log, base_offset: int, timestamp_ms: int) -> Segment:
-    """Finish the active segment's files and make the next segment's; blocking, and nothing that a reader sees
-    changes.
-    """
+    """Complete the active segment's files and create the next segment's; blocking. Readers see no change."""
     old = log.tail.segment
     old.add_time_entry()
     old.write_indexes()
     old.is_finished = True
     if max(log.recovery_point, log.persisted_recovery_point) >= log.log_end_offset:
-        # Recovery will trust everything below a recovery point, so a closed segment below it must be durable as a
-        # whole: its indexes after a flush that came before the roll, and its data where the log was cut and grew
-        # again.
+        # Recovery trusts everything below a recovery point, so a closed segment below it must be completely durable:
+        # its indexes if a flush came before the roll, and its data if the log was truncated and has grown again.
         old.sync(with_indexes=True)
         old.has_unsynced_files = False
     else:
         old.has_unsynced_files = True
     write_snapshot(log, base_offset, sync=False)
     if log.needs_directory_sync:
-        # A name that is not durable yet may be lost while the next one stays, and the log would seem to begin
-        # there.
+        # If this name were lost and the next one kept, the log would seem to start at the next one.
         sync_names(log.disk, log.directory)
     jitter_bound = min(log.config.segment_jitter_ms, log.config.segment_ms)
     jitter_ms = log.jitter_ms(jitter_bound) if jitter_bound > 0 else 0
@@ -64,9 +60,7 @@ def prepare_roll(log: Log, base_offset: int, timestamp_ms: int) -> Segment:
 
 
 def install(log: Log, segment: Segment) -> Tail:
-    """Make a prepared segment the active one. An empty one before it, possible only in a log that skips offsets,
-    goes.
-    """
+    """Make a prepared segment the active one. Remove an empty one before it; only a log that skips offsets has one."""
     old = log.tail.segment
     if not old.size:
         maintenance.remove_files(log, old)
@@ -78,9 +72,7 @@ def install(log: Log, segment: Segment) -> Tail:
 
 
 def cut_back(log: Log, plan: AppendPlan, error: OSError) -> None:
-    """After a failed write, make the file end where it ended before; if that fails too, nothing is certain any
-    more.
-    """
+    """Truncate the file to its old end after a failed write; if that fails too, take the directory offline."""
     segment = plan.segment
     try:
         if plan.rolls:
@@ -94,8 +86,7 @@ def cut_back(log: Log, plan: AppendPlan, error: OSError) -> None:
 def may_hold_earlier_than(log: Log, timestamp_ms: int) -> bool:
     """See `Log.may_hold_earlier_than`.
 
-    Nobody remembers over a restart when a segment was begun; but all of it was appended later than what is in the
-    segment before.
+    A restart loses the time when a segment was created, but all its batches are newer than those of the segment before.
     """
     active = log.segments.active
     if not active.size:

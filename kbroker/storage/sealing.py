@@ -1,9 +1,9 @@
-"""Making sure that a closed segment is whole before it leaves this machine.
+"""Check and repair a closed segment before it is copied to the tier.
 
-What is copied to the tier will be read when nothing of it is here any more, so it is compared with itself first: every
-batch has its CRC and leader epoch, follows the one before and ends before the next segment; both indexes say what the
-log says, entry by entry; the snapshot of the producers at its end is there and can be read. A damaged log is an error
-and stays here. The rest is made anew from the log, which knows it all.
+The copy may be read when the local files no longer exist, so the segment is checked first. Each batch must have a valid
+CRC and the right leader epoch, follow the batch before and end before the next segment. Both indexes must match the log
+entry by entry. The producer snapshot at the segment's end must exist and be readable. A segment with a damaged log is
+an error and is not copied. Indexes and snapshot are rebuilt from the log if necessary.
 
 Source  KAFKA-15401; row D10 of the list of faults
 """
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SealedSegment:
-    """A closed segment whose files are what they should be.
+    """A closed segment whose files are complete and correct.
 
-    Shape  the others are paths; transaction_index is None where there is none, or an empty one
-    Units  size in bytes; next_offset is where the next segment begins; max_timestamp_ms is the file's age where no
-           record has a timestamp
-    Shape  leader_epochs is (leader_epoch, start_offset) as the batches tell it, also of what lies below the log's start
+    Shape  the other fields are paths; transaction_index is None if it is missing or empty
+    Units  size in bytes; next_offset is where the next segment begins; max_timestamp_ms is the file's modification time
+           if no record has a timestamp
+    Shape  leader_epochs is (leader_epoch, start_offset) from the batches, including those below the log start
     """
 
     base_offset: int
@@ -56,10 +56,10 @@ class SealedSegment:
 
 
 def seal(log: Log, segment: Segment, *, next_offset: int, run: Runner = run_here) -> SealedSegment:
-    """Check a closed segment, and make anew what of its indexes and its snapshot is not as it should be. Blocking.
+    """Check a closed segment and rebuild its indexes and snapshot if necessary. Blocking.
 
-    The caller holds off the log's removal. `run` reads the segment, perhaps in another process.
-    Errors  CORRUPT_MESSAGE (the log itself is damaged), KAFKA_STORAGE_ERROR (also where the segment is gone)
+    The caller prevents the removal of the log. `run` reads the segment, perhaps in another process.
+    Errors  CORRUPT_MESSAGE (the log itself is damaged), KAFKA_STORAGE_ERROR (also if the segment is gone)
     """
     assert not segment.is_active
     with log.disk_errors():
@@ -84,7 +84,7 @@ def seal(log: Log, segment: Segment, *, next_offset: int, run: Runner = run_here
 
 
 def _read_through(log: Log, segment: Segment, next_offset: int, run: Runner) -> tuple[tuple[int, int], ...]:
-    """Compare a segment and its indexes with each other; the leader epochs of its batches. Errors: CORRUPT_MESSAGE."""
+    """Check a segment and its indexes; returns the leader epochs of its batches. Errors: CORRUPT_MESSAGE."""
     closed = ClosedSegment(
         log=segment.log_path,
         offset_index=segment.path(INDEX_SUFFIX),
@@ -102,16 +102,17 @@ def _read_through(log: Log, segment: Segment, next_offset: int, run: Runner) -> 
             f"{segment.log_path} is damaged at position {found.good_bytes} of {segment.size}: it is not copied",
         )
     if not found.indexes_are_right:
-        log.report(f"{segment.path(INDEX_SUFFIX)} or its time index is not what the segment says: both are built anew")
+        log.report(f"{segment.path(INDEX_SUFFIX)} or its time index does not match the segment: both are rebuilt")
         segment.rebuild_indexes()
         segment.sync(with_indexes=True)
     return found.leader_epochs
 
 
 def _snapshot_at(log: Log, offset: int) -> str:
-    """The path of the snapshot of the producers at `offset`, made from the log if it is missing or damaged.
+    """The path of the producer snapshot at `offset`, rebuilt from the log if it is missing or damaged.
 
-    It is durable then. A roll does not sync it, because the batches tell the same; soon they may be only remote.
+    Makes it durable. A roll does not sync it, because the batches have the same information, but those may soon be only
+    in the tier.
     """
     path = f"{log.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
     try:
@@ -123,7 +124,7 @@ def _snapshot_at(log: Log, offset: int) -> str:
             file.close()
         sync_names(log.disk, log.directory)
     except (FileNotFoundError, ValueError) as error:
-        log.report(f"{path} is built anew: {error}")
+        log.report(f"{path} is rebuilt: {error}")
         producers = ProducerState(log.log_start_offset, limit=log.config.max_producers)
         loader.load_producers(
             producers,

@@ -1,11 +1,10 @@
 """One segment of a log: a `.log` file of batches and its two sparse indexes.
 
-A segment that is not the last of its log is never written again, and of it only the names and sizes are in memory; its
-files are opened when somebody reads them. The last one, the active segment, is written by `Log`, which keeps its size,
-its largest timestamp and what is due for the indexes here.
+Closed segments are never written again. Memory holds only their names and sizes; reads open their files. `Log` writes
+the last segment, the active one, and keeps its size, its largest timestamp and its unwritten index entries here.
 
-Every look-up checks itself: an index entry names the last offset of the batch at its position, and the header there
-must agree. An index that lies, or is missing or cut, is rebuilt from the log on the spot.
+Every look-up is checked: an index entry gives the last offset of the batch at its position, and the header at that
+position must agree. An index that is wrong, missing or truncated is rebuilt from the log immediately.
 
 Source  LogSegment of Apache Kafka 4.3.1
 """
@@ -23,9 +22,9 @@ from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY, CorruptIndex, Index
 from wire.record_batch import RecordBatch
 
 MAX_RELATIVE_OFFSET: Final = 0x7FFF_FFFF
-UNKNOWN: Final = -2  # of a largest timestamp that was not looked up yet; -1 is Kafka's "none"
-BORDER_BYTES: Final = 4096  # one step of the index by default: the border looked for is hardly farther from its entry
-CHECKED_BYTES: Final = 1 << 18  # of a log are compared with the end of its time index
+UNKNOWN: Final = -2  # the largest timestamp has not been looked up; -1 is Kafka's "none"
+BORDER_BYTES: Final = 4096  # the default index interval: a batch boundary is rarely farther from its index entry
+CHECKED_BYTES: Final = 1 << 18  # how much of the log is compared with the last time index entry
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
@@ -41,12 +40,12 @@ INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 
 def file_name(offset: int, suffix: str) -> str:
-    """Offsets in file names have 20 digits, so that names sort as numbers do."""
+    """The file name for an offset; 20 digits make names sort by offset."""
     return f"{offset:020d}{suffix}"
 
 
 class Segment:
-    """See the module's text.
+    """See the module docstring.
 
     Units      size and positions in bytes; *_timestamp in ms of wall time, -1 for none
     Shape      max_timestamp_offset is the last offset of the batch with the largest timestamp
@@ -98,7 +97,7 @@ class Segment:
         self.jitter_ms = 0
         self.is_active = False
         self.is_finished = False  # a roll has completed its index files
-        self.is_gone = False  # its files are being renamed or unlinked, or have been
+        self.is_gone = False  # its files are being renamed or unlinked, or already are
         self.first_timestamp = UNKNOWN if size else -1
         self.max_timestamp = UNKNOWN if size else -1
         self.max_timestamp_offset = base_offset
@@ -120,7 +119,7 @@ class Segment:
         created_ms: int,
         jitter_ms: int = 0,
     ) -> Segment:
-        """Make the files of an empty segment; what a failed attempt left under these names is emptied."""
+        """Create the files of an empty segment, truncating files that a failed attempt left."""
         segment = cls(files, directory, base_offset, interval_bytes=interval_bytes, created_ms=created_ms)
         segment.jitter_ms = jitter_ms
         segment.has_unsynced_files = True
@@ -132,7 +131,7 @@ class Segment:
         return segment
 
     def begin_indexes(self) -> None:
-        """Take both indexes for empty: what is noted from now on gathers in memory until it is written out."""
+        """Treat both indexes as empty; new entries stay in memory until they are written out."""
         self._offset_index = Index(self.files, self.path(INDEX_SUFFIX), OFFSET_ENTRY, written=0)
         self._time_index = Index(self.files, self.path(TIME_INDEX_SUFFIX), TIME_ENTRY, written=0)
 
@@ -143,7 +142,7 @@ class Segment:
         return self.files.open(self.log_path)
 
     def use(self, files: FilePool) -> None:
-        """Open files by another pool from now on."""
+        """Use another pool for opening files from now on."""
         self.files = files
         for index in (self._offset_index, self._time_index):
             if index is not None:
@@ -166,7 +165,7 @@ class Segment:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def note_batch(self, header: BatchHeader, position: int) -> None:
-        """Take a batch that lies in the file at `position`: timestamps, and index entries where they are due."""
+        """Record the batch at `position`: its timestamps, and index entries if they are due."""
         last_offset = header.base_offset + header.last_offset_delta
         timestamp = header.max_timestamp
         if position == 0:
@@ -183,7 +182,7 @@ class Segment:
         self.size = position + header.batch_length + FRAME_SIZE
 
     def add_time_entry(self) -> None:
-        """Write the largest timestamp into the time index, unless it is there."""
+        """Add the largest timestamp to the time index, unless it is already there."""
         if self.max_timestamp > self.indexed_timestamp:
             self.time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
             self.indexed_timestamp = self.max_timestamp
@@ -191,7 +190,7 @@ class Segment:
             self.unwritten_entries += 1
 
     def write_indexes(self) -> None:
-        """Bring the index files up to date; what a roll, a flush and a close do."""
+        """Write new entries to the index files; done by rolls, flushes and closes."""
         if self._offset_index is not None:
             self._offset_index.write_out()
         if self._time_index is not None:
@@ -199,7 +198,7 @@ class Segment:
         self.unwritten_entries = 0
 
     def sync(self, *, with_indexes: bool) -> None:
-        """Make what was written durable. The indexes of the active segment need it not: recovery rebuilds them."""
+        """Make written data durable. The active segment's indexes need no sync, because recovery rebuilds them."""
         sync(self.open().file)
         if with_indexes:
             self.write_indexes()
@@ -209,7 +208,7 @@ class Segment:
     # --- looking up ---------------------------------------------------------------------------------------------------
 
     def find(self, offset: int, *, end: int | None = None) -> tuple[int, BatchHeader] | None:
-        """(position, header) of the first batch that ends at or behind `offset`; None if there is none before `end`."""
+        """(position, header) of the first batch that ends at or after `offset`; None if there is none before `end`."""
         stop = self.size if end is None else end
         file = self.open().file
         start = self._floor_position(offset)
@@ -219,11 +218,11 @@ class Segment:
         return None
 
     def _floor_position(self, offset: int) -> int:
-        """A batch's start from which a scan for `offset` may begin, at most about an index interval before it."""
+        """Where a scan for `offset` may start: the start of a batch at most about one index interval before it."""
         try:
             index = self.offset_index
             if not index.is_checked:
-                # An index that lies about its first and last batch is not searched.
+                # Check both ends of an index before the first search.
                 for end in (index.first(), index.last()):
                     if end is not None:
                         self._check_entry(end)
@@ -237,7 +236,7 @@ class Segment:
         return entry[1] if entry is not None else 0
 
     def _floor_in_rebuilt(self, index: Callable[[], Index], target: int) -> tuple[int, int] | None:
-        """Look up again in what `index` gives after a rebuild; None, so a scan of all, if that helped nothing."""
+        """Rebuild the index and look up again; None, which means a full scan, if that does not help."""
         try:
             return index().floor(target) if self.rebuild_indexes() else None
         except CorruptIndex:
@@ -251,10 +250,10 @@ class Segment:
             or (header := header_at(data)).last_offset - self.base_offset != relative_offset
             or header.magic != 2
         ):
-            raise CorruptIndex(f"no batch that ends at offset {self.base_offset + relative_offset} lies at {position}")
+            raise CorruptIndex(f"no batch at {position} ends at offset {self.base_offset + relative_offset}")
 
     def position_before(self, limit: int, *, start: int) -> tuple[int, int]:
-        """(position, offset behind it or -1) of the last border between batches not behind `limit`; `start` is one."""
+        """(position, next offset or -1) of the last batch boundary at or before `limit`; `start` is a boundary."""
         border, next_offset = start, -1
         try:
             entry = self.offset_index.floor(limit, field=1)
@@ -277,13 +276,13 @@ class Segment:
         return last
 
     def load_timestamps(self) -> None:
-        """Look up the largest timestamp of a segment that was closed properly: the last entry of its time index."""
+        """Look up the largest timestamp of a cleanly closed segment: the last entry of its time index."""
         if self.max_timestamp != UNKNOWN:
             return
         try:
             entry = self.time_index.last()
             if entry is None:
-                # Either no record has a timestamp, or the index is not what it was: the log itself knows.
+                # Either no record has a timestamp or the index is damaged; a rebuild from the log finds out.
                 raise CorruptIndex(f"{self.time_index.path} has no entry")
             self._check_time_entry(entry, upto=self.size)
             self.max_timestamp, self.max_timestamp_offset = entry[0], self.base_offset + entry[1]
@@ -291,10 +290,10 @@ class Segment:
             self.rebuild_indexes()
 
     def _check_time_entry(self, entry: tuple[int, int], *, upto: int) -> None:
-        """Compare the last entry with its batch and those up to a position, or so many bytes: none may be later."""
+        """Check the last entry against its batch and the following batches up to a limit: none may be later."""
         found = self.find(self.base_offset + entry[1])
         if found is None or found[1].max_timestamp != entry[0]:
-            raise CorruptIndex(f"{self.time_index.path}: the batch at offset {entry[1]} is not as late as {entry[0]}")
+            raise CorruptIndex(f"{self.time_index.path}: the batch at offset {entry[1]} is not at {entry[0]}")
         for position, header in scan_headers(self.open().file, found[0], self.size):
             if position > min(upto, found[0] + CHECKED_BYTES):
                 return
@@ -304,13 +303,13 @@ class Segment:
                 )
 
     def load_first_timestamp(self) -> None:
-        """Look up what time-based rolling counts from: the largest timestamp of the first batch."""
+        """Look up the start time for time-based rolling: the largest timestamp of the first batch."""
         if self.first_timestamp == UNKNOWN:
             data = self.open().file.pread(HEADER_SIZE, 0)
             self.first_timestamp = header_at(data).max_timestamp if len(data) == HEADER_SIZE else -1
 
     def find_timestamp(self, timestamp: int, start_offset: int) -> tuple[int, int, int] | None:
-        """(offset, timestamp, leader_epoch) of the first record from `start_offset` on that is at least that late."""
+        """(offset, timestamp, leader_epoch) of the first record at or after `timestamp` and `start_offset`."""
         try:
             self.time_index.check_order()
             entry = self.time_index.floor(timestamp)
@@ -334,7 +333,7 @@ class Segment:
             return None
         found = self.find(self.max_timestamp_offset)
         if found is None or found[1].max_timestamp != self.max_timestamp:
-            # A damaged time index pointed elsewhere.
+            # A damaged time index gave a wrong offset.
             found = self.find(self.max_timestamp_offset) if self.rebuild_indexes() else None
             if found is None:
                 return None
@@ -347,18 +346,18 @@ class Segment:
     # --- repair -------------------------------------------------------------------------------------------------------
 
     def rebuild_indexes(self) -> bool:
-        """Write both indexes of a closed segment anew from the headers of the log; False for the active one.
+        """Rebuild both indexes of a closed segment from the headers of the log; returns False for the active segment.
 
-        Another thread may be writing the active segment's: it makes do with a longer scan until it is closed or loaded.
-        Another thread may also be removing the segment: what is made anew beside that is taken away again.
+        Another thread may be writing the active segment's indexes; look-ups in it scan further until it is closed or
+        loaded. If another thread removes the segment during the rebuild, the new index files are removed again.
         """
         if self.is_active or self.is_gone:
             return False
         self._rebuild()
-        self._remove_strays()
+        self._remove_orphaned_indexes()
         return True
 
-    def _remove_strays(self) -> None:
+    def _remove_orphaned_indexes(self) -> None:
         if self.is_gone and not self.files.disk.exists(self.log_path):
             for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
                 self.files.forget(self.path(suffix))
@@ -366,19 +365,19 @@ class Segment:
                     self.files.disk.unlink(self.path(suffix))
 
     def _rebuild(self) -> None:
-        """Other threads may read the segment, or rebuild it, meanwhile: what they see changes only when all is done,
-        and whoever comes second writes the same bytes again.
+        """Rebuild both indexes. Other threads may read the segment or rebuild it too: they see no change until the
+        rebuild is complete, and a second rebuild writes the same bytes.
         """
         made = Segment(self.files, self.directory, self.base_offset, interval_bytes=self.interval_bytes)
         made.begin_indexes()
         for position, header in scan_headers(self.open().file, 0, self.size, chunk_bytes=1 << 20):
-            # No checksum covers the base offset: one that cannot be in this segment is damaged, and not indexed.
+            # No checksum covers the base offset. One that is outside this segment is damaged and is not indexed.
             if 0 <= header.last_offset - self.base_offset <= MAX_RELATIVE_OFFSET:
                 made.note_batch(header, position)
         made.add_time_entry()
         made.write_indexes()
         for index in (made.offset_index, made.time_index):
-            index.truncate(index.entries)  # whatever the file held behind them
+            index.truncate(index.entries)  # drop old entries after the new ones
         self._offset_index, self._time_index = made._offset_index, made._time_index
         self.max_timestamp_offset, self.max_timestamp = made.max_timestamp_offset, made.max_timestamp
         self.first_timestamp, self.indexed_timestamp = made.first_timestamp, made.indexed_timestamp
@@ -387,7 +386,7 @@ class Segment:
         self.has_unsynced_files = True
 
     def truncate(self, position: int, offset: int) -> None:
-        """Cut the log at the start of a batch and the indexes below `offset`."""
+        """Truncate the log at the start of a batch and the indexes below `offset`."""
         self.open().file.truncate(position)
         self.size = position
         relative_offset = offset - self.base_offset
@@ -396,10 +395,9 @@ class Segment:
         self.has_unsynced_files = True
 
     def resume(self) -> BatchHeader | None:
-        """Learn from the files what writing needs, since this is the active segment; returns the last batch.
+        """Load from the files what appends to this active segment need; returns the last batch.
 
-        Batches behind the last index entry are read again, so that the indexes go on as if the log had never been
-        closed.
+        Reads the batches after the last index entry, so that indexing continues as if the log had never been closed.
         """
         self.is_finished = False
         if not self.size:
@@ -439,7 +437,7 @@ class Segment:
         return last
 
     def reset_indexes(self) -> None:
-        """Empty both indexes, and forget what is known of timestamps; the log is about to be read."""
+        """Empty both indexes and reset the timestamps before the log is read."""
         self.begin_indexes()
         self.offset_index.truncate(0)
         self.time_index.truncate(0)
@@ -454,7 +452,7 @@ class Segment:
         try:
             self.write_indexes()
         except OSError as error:
-            # On a full disk the entries stay in memory, until a flush, a roll or a close finds room for them.
+            # On a full disk the entries stay in memory until a flush, roll or close has space for them.
             if not lacks_space(error):
                 raise
         self.has_unsynced_files = True

@@ -1,11 +1,11 @@
-"""Reading a segment that a crash may have damaged: one pass over its bytes that finds everything recovery needs.
+"""Recover one segment: one pass over its bytes that collects everything recovery needs.
 
-The loop runs once for each batch, and a log may hold millions of small ones. It therefore takes the fields of a header
-by place, keeps its state in local variables, and calls other code only for what is rare: an index entry every
-index.interval.bytes, a new leader epoch. On one core it reads about two million batches of 200 bytes a second.
+The loop runs once for each batch, and a log may hold millions of small ones. So it uses header fields by index, keeps
+its state in local variables, and calls other code only for rare events: an index entry every index.interval.bytes and a
+new leader epoch. On one core it reads about two million batches of 200 bytes per second.
 
-Of each producer the pass remembers where its last five batches lie: nothing older can matter to `ProducerState`. Of
-transactions every batch matters, so a segment that has any is read again by `kbroker.storage.loader`.
+The pass remembers the positions of each producer's last five batches, because `ProducerState` needs no older ones. For
+transactions every batch matters, so `kbroker.storage.loader` reads a segment with transactions again.
 
 Memory  one chunk of the file, the index entries, and the positions for at most MAX_PRODUCERS producers
 Source  LogSegment.recover of Apache Kafka 4.3.1
@@ -38,19 +38,19 @@ from kbroker.storage.segment import MAX_RELATIVE_OFFSET, Segment
 
 CHUNK_BYTES: Final = 1 << 20
 MAX_PRODUCERS: Final = 4096
-_SMALL_BYTES: Final = 4096  # copying so little costs less than a view of it
+_SMALL_BYTES: Final = 4096  # below this size a copy is cheaper than a memoryview
 _MIN_LENGTH: Final = HEADER_SIZE - FRAME_SIZE
-_ATTRIBUTES_LOW: Final = 22  # where the byte of the attributes lies that has both bits
-_FIELDS: Final = Struct(">qiiBI2xi8xqq")  # a header up to producer_id, without attributes and base_timestamp
+_ATTRIBUTES_LOW: Final = 22  # position of the attributes byte with both bits
+_FIELDS: Final = Struct(">qiiBI2xi8xqq")  # the header up to producer_id, without attributes and base_timestamp
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveredSegment:
-    """What one pass found in a segment.
+    """The result of recovering a segment.
 
-    Shape  next_offset is behind the last good batch; producer_batches are the positions of the last batches of each
-           producer, ascending, or None if they do not say everything about producers
-    Units  cut_bytes is how many bytes behind the last good batch were cut off
+    Shape  next_offset is the offset after the last good batch; producer_batches are the positions of each producer's
+           last batches, ascending, or None if those are not sufficient
+    Units  cut_bytes is how many bytes after the last good batch were truncated
     """
 
     next_offset: int
@@ -59,7 +59,7 @@ class RecoveredSegment:
 
 
 def recover_segment(segment: Segment, epochs: LeaderEpochs, *, chunk_bytes: int = CHUNK_BYTES) -> RecoveredSegment:
-    """Cut a segment at the first batch that is damaged, rebuild its indexes, and note its leader epochs. Blocking."""
+    """Truncate a segment at the first damaged batch, rebuild its indexes and assign its leader epochs. Blocking."""
     file = segment.open().file
     end = file.size()
     segment.reset_indexes()
@@ -92,7 +92,7 @@ def recover_segment(segment: Segment, epochs: LeaderEpochs, *, chunk_bytes: int 
                 is_damaged = True
                 break
             elif length + FRAME_SIZE <= chunk_bytes:
-                break  # the next chunk has it whole
+                break  # the next chunk holds the whole batch
             else:
                 found = _checksum_of(file, start + at + CRC_START, start + stop, chunk_bytes)
             if found != crc:
@@ -106,7 +106,7 @@ def recover_segment(segment: Segment, epochs: LeaderEpochs, *, chunk_bytes: int 
                 if latest > indexed:
                     indexed = latest
                     add_time(latest, latest_offset - base_offset)
-            # The checkpoint may begin an epoch too late, where a raised log start was written there and nowhere else.
+            # The checkpoint may start an epoch too late: a raised log start may have been written only there.
             if batch_epoch != epoch or base >= epoch_end:
                 if epochs.epoch_for_offset(base) != batch_epoch:
                     epochs.assign(batch_epoch, base)
@@ -123,7 +123,7 @@ def recover_segment(segment: Segment, epochs: LeaderEpochs, *, chunk_bytes: int 
             next_offset = last + 1
             at = stop
         if not size:
-            break  # the file is shorter than it was
+            break  # the file has become shorter
         start += at
     segment.size = start
     if start:
@@ -140,13 +140,13 @@ def recover_segment(segment: Segment, epochs: LeaderEpochs, *, chunk_bytes: int 
 
 
 def producer_headers(segment: Segment, positions: tuple[int, ...]) -> list[BatchHeader]:
-    """The headers at some positions of a segment."""
+    """The batch headers at these positions of a segment."""
     file = segment.open().file
     return [header_at(file.pread(HEADER_SIZE, position)) for position in positions]
 
 
 def _checksum_of(file: File, start: int, end: int, chunk_bytes: int) -> int:
-    """The CRC of a batch that is larger than a chunk; the size of a damaged one may be anything."""
+    """The CRC of a batch that is larger than a chunk, read in pieces: a damaged header may claim any size."""
     checksum = 0
     while start < end:
         piece = file.pread(min(chunk_bytes, end - start), start)

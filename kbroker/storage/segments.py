@@ -1,7 +1,7 @@
-"""The segments of one log in the order of their offsets.
+"""The segments of a log, ordered by offset.
 
-Readers in other threads take one consistent view: every change makes a new tuple and puts it in place of the old one. A
-log has few segments and they change seldom, so the copies do not matter.
+Each change makes a new tuple and replaces the old one, so that readers in other threads get a consistent view. A log
+has few segments and they change rarely, so the copies are cheap.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from kbroker.storage.segment import SEGMENT_SUFFIXES, Segment
 
 
 def unlink_newest_first(segments: Sequence[Segment]) -> None:
-    """Unlink the end of a log, or all of it; those who have the files open can read on.
+    """Unlink segments at the end of a log, or all of them; readers that have the files open can continue.
 
-    Each is durably gone before the next one goes: with a later segment that came back after a loss of power, but not
-    one before it, the log would have a hole.
+    Each removal is durable before the next one: if a later segment reappeared after a loss of power without the one
+    before it, the log would have a hole.
     """
     for segment in reversed(segments):
         segment.is_gone = True
@@ -31,7 +31,7 @@ def unlink_newest_first(segments: Sequence[Segment]) -> None:
 
 
 class SegmentList:
-    """Never empty once loaded; the last one is the active segment."""
+    """Never empty once loaded; the last segment is the active one."""
 
     __slots__ = ("_bases", "_segments")
 
@@ -70,12 +70,12 @@ class SegmentList:
         self.replace((*self._segments, segment))
 
     def remove(self, gone: Iterable[Segment]) -> None:
-        """Take out segments by identity."""
+        """Remove segments by identity."""
         names = {id(segment) for segment in gone}
         self.replace(segment for segment in self._segments if id(segment) not in names)
 
     def from_offset(self, offset: int) -> tuple[Segment, ...]:
-        """The segment in which `offset` lies, if there is one, and all behind it."""
+        """The segment that holds `offset`, if any, and all later ones."""
         segments = self._segments
         bases = [segment.base_offset for segment in segments]
         return segments[max(bisect_right(bases, offset) - 1, 0) :]

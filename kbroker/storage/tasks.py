@@ -1,12 +1,12 @@
-"""What is done for ever for the logs of one directory: flush, retention, removal of what was deleted, free space.
+"""Background tasks for the logs of one directory: flush, retention, removal of deleted files, free space.
 
-Checkpoints are written by who owns the partitions (`Broker.keep_checkpoint`), one writer at a time.
+The owner of the partitions writes the checkpoints (`Broker.keep_checkpoint`), one writer at a time.
 
-Loops only; each step is a method of `Log` or `LogDirectory`. Disk work leaves the event loop. A step that changes
-segments holds the partition's lock, which an append that has left the loop holds too.
+This module has only the loops; each step is a method of `Log` or `LogDirectory`. Disk work runs in threads. A step that
+changes segments holds the partition's lock, as does an append that runs in a thread.
 
-A loop survives a KafkaError, since one log's trouble is not the others': it is told to `report`, and the directory's
-state says whether the broker can go on.
+A loop survives a KafkaError, because an error of one log does not affect the others. It passes the error to `report`.
+The directory's state shows whether the broker can continue.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Arguments = TypeVarTuple("Arguments")
 
 
 LOGS_A_TURN: Final = 256
-"""After so many logs a loop lets other tasks run, even if no log had anything to do."""
+"""After this many logs a loop lets other tasks run, even if no log needed work."""
 
 
 class TaskEnv(Clock, Protocol):
-    """What the loops need of the world."""
+    """The clock, sleep and thread pool that the loops need."""
 
     async def sleep_ms(self, delay_ms: int) -> None: ...
 
@@ -41,34 +41,34 @@ class TaskEnv(Clock, Protocol):
 
 
 class Locks(Protocol):
-    """How long a log stays as it is."""
+    """Locks on the state of a log."""
 
     def locked(self, log: Log) -> AbstractAsyncContextManager[object]:
-        """Hold off appends, truncations and the like that take more than one step, and the removal of the log."""
+        """Prevent multi-step changes such as appends and truncations, and the removal of the log."""
         ...
 
     def kept(self, log: Log) -> AbstractAsyncContextManager[object]:
-        """Hold off the removal of the log alone: its name may soon be another log's. Appends go on."""
+        """Prevent only the removal of the log, after which another log may get its name. Appends continue."""
         ...
 
 
 class Partitions(Locks, Protocol):
-    """What the loops need of those who own the logs."""
+    """The owner of the partitions, as the loops see it."""
 
     def high_watermark(self, log: Log) -> int:
-        """Up to where the log is committed: nothing at or above it may be deleted."""
+        """The committed end of the log: nothing at or above it may be deleted."""
         ...
 
 
 class TieredPartitions(Partitions, Protocol):
-    """The same with what retention asks of a log that is copied to the tier."""
+    """The owner of the partitions, with what retention of tiered logs needs."""
 
     def highest_offset_in_remote_storage(self, log: Log) -> int | None:
-        """Up to where the tier has it, -1 for nothing; None while that is not known, and nothing local may go."""
+        """The last offset in the tier, -1 for none; None if unknown, and then no local segment may be deleted."""
         ...
 
     async def write_log_starts(self) -> None:
-        """Make durable where logs begin. Errors: KAFKA_STORAGE_ERROR."""
+        """Make the start offsets of logs durable. Errors: KAFKA_STORAGE_ERROR."""
         ...
 
 
@@ -80,7 +80,7 @@ async def flush_logs(
     interval_ms: int,
     report: Callable[[str], None],
 ) -> None:
-    """Sync what a roll has closed, and logs that were last synced flush.ms ago."""
+    """Sync segments that a roll has closed, and logs whose last flush was flush.ms ago."""
     while True:
         await env.sleep_ms(interval_ms)
         for number, log in enumerate(directory.open_logs()):
@@ -100,14 +100,14 @@ async def flush_logs(
 
 
 async def flush_log(env: TaskEnv, partitions: Locks, log: Log, plan: FlushPlan) -> None:
-    """Make durable what a flush was planned for. Errors: KAFKA_STORAGE_ERROR."""
+    """Carry out a flush plan. Errors: KAFKA_STORAGE_ERROR."""
     if plan.writes_epochs:
         # A synced append and a truncation write the same file.
         async with partitions.locked(log):
             if not log.is_closed:
                 await env.run_blocking(log.write_epochs)
     async with partitions.kept(log):
-        if not log.is_closed:  # it may have been removed while this stood in line
+        if not log.is_closed:  # the log may have been removed while this task waited
             await env.run_blocking(log.write_flush, plan)
             log.commit_flush(plan)
 
@@ -120,9 +120,9 @@ async def apply_retention(
     interval_ms: int,
     report: Callable[[str], None],
 ) -> None:
-    """Delete segments by log_start_offset, size and time, and forget producers that were silent for long.
+    """Delete segments by log_start_offset, size and time, and remove idle producers.
 
-    Time is what a `CautiousClock` says it is: nothing goes just because the wall clock was set ahead.
+    Uses the time of a `CautiousClock`, so that setting the wall clock ahead does not delete segments.
     """
     clock = CautiousClock(env, report=report)
     while True:
@@ -139,10 +139,10 @@ async def apply_retention(
 
 
 async def apply_retention_once(env: TaskEnv, partitions: TieredPartitions, log: Log, clock: CautiousClock) -> None:
-    """The same once for one log. Errors: KAFKA_STORAGE_ERROR.
+    """Apply retention once to one log. Errors: KAFKA_STORAGE_ERROR.
 
-    Appends wait only while segments are taken out of the log, which touches no file. Before that, what the decision
-    needs is read into memory; after it, the files are renamed.
+    Appends wait only while segments are removed from the log, which touches no file. Before that, the timestamps that
+    the decision needs are read into memory; after it, the files are renamed.
     """
     if log.may_need_retention:
         async with partitions.kept(log):
@@ -154,7 +154,7 @@ async def apply_retention_once(env: TaskEnv, partitions: TieredPartitions, log: 
             if log.is_closed:
                 return
             timestamp_ms = clock.timestamp_ms()
-            # Not while a thread rolls a segment: it writes all producers down.
+            # Hold the lock: a thread that rolls a segment writes all producers to a snapshot.
             log.producers.expire(timestamp_ms, log.config.producer_id_expiration_ms)
             plan = await _plan_retention(env, partitions, log, timestamp_ms) if needed else None
             if plan:
@@ -164,8 +164,8 @@ async def apply_retention_once(env: TaskEnv, partitions: TieredPartitions, log: 
         async with partitions.kept(log):
             if log.is_closed:
                 return
-            # The names of a tiered log's segments do not say where it begins: a restart would look in the tier for what
-            # was never there, or would not know what is there.
+            # The segment names of a tiered log do not give its start. Without this entry a restart would look in the
+            # tier for records that were never there, or would miss records that are there.
             if log.config.remote_storage_enable and log.persisted_log_start_offset != log.log_start_offset:
                 await partitions.write_log_starts()
             await env.run_blocking(log.remove_retired, env.now_ms())
@@ -174,7 +174,7 @@ async def apply_retention_once(env: TaskEnv, partitions: TieredPartitions, log: 
 async def _plan_retention(
     env: TaskEnv, partitions: TieredPartitions, log: Log, timestamp_ms: int
 ) -> RetentionPlan | None:
-    """None while it is not known what the tier has of a log."""
+    """None while the contents of the tier are unknown."""
     remote = partitions.highest_offset_in_remote_storage(log) if log.config.is_copied_to_tier else None
     if log.config.is_copied_to_tier and remote is None:
         return None
@@ -210,9 +210,9 @@ async def remove_deleted(
 async def watch_space(
     env: TaskEnv, directory: LogDirectory, *, floor_bytes: int, interval_ms: int, report: Callable[[str], None]
 ) -> None:
-    """Refuse appends while the disk is nearly full, and say so when that begins and ends.
+    """Refuse appends while the disk is nearly full, and report when that starts and ends.
 
-    Between two looks appends are counted, so that no producer is fast enough to use up the last of the space.
+    Between two checks appends are counted, so that even a fast producer cannot use up the reserved space.
     """
     while True:
         was_short = directory.state.is_short_of_space
@@ -222,6 +222,6 @@ async def watch_space(
             report(error.message)
         else:
             if directory.state.is_short_of_space != was_short:
-                verb = "takes records again" if was_short else "takes no more records"
+                verb = "accepts records again" if was_short else "accepts no more records"
                 report(f"{directory.path} {verb}: {free} bytes are free")
         await env.sleep_ms(interval_ms)

@@ -1,7 +1,7 @@
-"""Batches among bytes that are damaged: each is found by its checksum, whatever bytes lie before it.
+"""Find valid batches among damaged bytes by their checksums.
 
-Readers of the broker's own topics (groups, the tier's metadata) go on behind damage: `read_undamaged` reads as usual,
-and where that yields nothing usable, `read_behind_damage` finds the next batch that is whole.
+The readers of the broker's own topics (groups, the tier's metadata) skip damage: they use `read_undamaged`, and if that
+returns nothing usable, `read_behind_damage` finds the next whole batch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from wire.errors import ErrorCode, KafkaError, Malformed
 from wire.record_batch import HEADER_SIZE, RecordBatch
 
 Pread: TypeAlias = Callable[[int, int], bytes]
-"""So many bytes at a position; fewer only at the end."""
+"""Reads this many bytes at a position; fewer only at the end."""
 
 WINDOW_BYTES: Final = 1 << 20
 _MAGIC: Final = b"\x02"
@@ -23,9 +23,7 @@ _MAX_BATCH_BYTES: Final = 64 << 20
 
 
 def valid_batches(pread: Pread, size: int) -> Iterator[tuple[int, RecordBatch]]:
-    """(position, batch) of every batch with a right checksum, whatever lies between them, in `size` bytes that `pread`
-    gives.
-    """
+    """(position, batch) of every batch with a valid checksum in the first `size` bytes that `pread` reads."""
     position = 0
     while position + HEADER_SIZE <= size:
         data = pread(min(WINDOW_BYTES, size - position), position)
@@ -39,7 +37,7 @@ def valid_batches(pread: Pread, size: int) -> Iterator[tuple[int, RecordBatch]]:
                 break
             at = magic - _MAGIC_POSITION
             if at + HEADER_SIZE > len(data):
-                position += at  # not 0: a window is longer than a header
+                position += at  # at is not 0: a window is longer than a header
                 break
             batch = _batch_at(pread, data, at, position, size)
             if batch is None:
@@ -65,7 +63,7 @@ def _batch_at(pread: Pread, data: bytes, at: int, position: int, size: int) -> R
 
 
 def read_undamaged(log: Log, offset: int, *, max_bytes: int, end_offset: int) -> bytes | None:
-    """The bytes from the batch with `offset` on, as Log.read finds them; None where a damaged header is in the way.
+    """The bytes from the batch with `offset` on, as Log.read returns them; None if a damaged header prevents that.
 
     Blocking. Errors: KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE.
     """
@@ -79,9 +77,9 @@ def read_undamaged(log: Log, offset: int, *, max_bytes: int, end_offset: int) ->
 
 
 class Found(NamedTuple):
-    """Bytes that begin with the next whole batch, which has this base offset.
+    """Bytes that start with the next whole batch, and that batch's base offset.
 
-    Shape  is_gap where nothing damaged lies between: a log has gaps where it was compacted
+    Shape  is_gap: no damaged bytes lie between; compaction leaves gaps in the offsets
     """
 
     base_offset: int
@@ -90,9 +88,9 @@ class Found(NamedTuple):
 
 
 def read_behind_damage(log: Log, offset: int, *, max_bytes: int, end_offset: int) -> Found:
-    """The next whole batch at or behind `offset`, and what follows it: at most `max_bytes`, or one batch.
+    """The next whole batch at or after `offset` and the bytes after it: at most `max_bytes`, or one batch.
 
-    No bytes where the next batch is not below `end_offset`. Blocking. Errors: KAFKA_STORAGE_ERROR.
+    No bytes if the next batch is not below `end_offset`. Blocking. Errors: KAFKA_STORAGE_ERROR.
     """
     log_end_offset = log.log_end_offset
     is_gap = True

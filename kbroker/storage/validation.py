@@ -1,19 +1,19 @@
-"""Whether a produced batch may be appended, and the batch as it will be stored.
+"""Validate a produced batch and convert it to its stored form.
 
-The rules are Kafka's, in Kafka's order, with Kafka's codes: exactly one whole batch of format 2, base offset 0, its
-size, its CRC, its header, then every record in it, then the topic's own wishes (keys, timestamps, codec). Where
-Kafka would answer UNKNOWN_SERVER_ERROR (an unknown codec, a block that does not decode), which makes Java producers
-send duplicates, kbroker says what is wrong: UNSUPPORTED_COMPRESSION_TYPE or INVALID_RECORD.
+The rules, their order and their error codes are Kafka's: exactly one whole batch of format 2, base offset 0, its size,
+its CRC, its header, then every record in it, then the topic's settings (keys, timestamps, codec). For an unknown codec
+or a block that does not decode, Kafka answers UNKNOWN_SERVER_ERROR, which makes Java producers send duplicates. kbroker
+answers UNSUPPORTED_COMPRESSION_TYPE or INVALID_RECORD.
 
-**What is checked inside a batch: everything that could stop a consumer, in every record.** Each length, key, value
-and header must fit exactly into its record, and the records into the batch; offset deltas must be 0, 1, 2, ...;
-there must be as many records as the header says; a compressed block must decode to its very end with nothing behind
-it. This is stricter than Kafka, which stores an uncompressed batch with odd offset deltas, and skips over keys and
-values of a compressed batch without comparing them with the record's length (its own consumer then fails for ever).
-max_timestamp becomes the records' true maximum.
+**Inside a batch kbroker checks everything that could stop a consumer, in every record.** Each length, key, value and
+header must fit exactly into its record, and the records into the batch; offset deltas must be 0, 1, 2, ...; the number
+of records must match the header; a compressed block must decode to its end with nothing after it. This is stricter than
+Kafka, which accepts an uncompressed batch with wrong offset deltas, and skips over the keys and values of a compressed
+batch without comparing them with the record's length (its own consumer then fails permanently). max_timestamp is set to
+the actual maximum of the records.
 
-Nothing is sampled or skipped, because the walk is affordable (wire.record_walk, wire.record_columns; one core, both
-cores of the machine busy; CPU time from tests/bench/bench_validation.py):
+Every record is checked, because the walk is cheap (wire.record_walk, wire.record_columns; one core, both cores of the
+machine busy; CPU time from tests/bench/bench_validation.py):
 
     1 record                          1.2 us for the walk, 5 us for all checks
     16 KiB, records of 1 KiB / 100 B  9 us / 75 us
@@ -21,16 +21,16 @@ cores of the machine busy; CPU time from tests/bench/bench_validation.py):
     900 KiB, 8,000 records of 100 B   0.5 ms of one size, 3.1 ms of various sizes (4.2-5.2 ms record by record)
       with keys of various sizes      5.3 ms; with a header each 7.8 ms
 
-The walk is Python and holds the interpreter's lock, which a thread gives up every 5 ms only. So a thread helps the
-event loop only with what takes longer, or with what the codecs do (they release the lock); for the rest it makes both
-wait for the lock: 900 KiB batches of 8,000 records come in at 265 MB/s with the walk in a thread, at 640 MB/s without.
-`is_cheap` sends to a thread what has more than CHEAP_RECORDS records, a compressed batch that could decode to more than
-CHEAP_DECODED_BYTES or has more than CHEAP_COMPRESSED_RECORDS, and what has to be compressed anew, unless small. A
-thread hop costs about 0.12 ms.
+The walk is Python and holds the interpreter's lock, which a thread releases only every 5 ms. So a thread helps the
+event loop only if the work takes longer or is done by the codecs, which release the lock. For other work both would
+wait for the lock: 900 KiB batches of 8,000 records are validated at 265 MB/s with the walk in a thread, at 640 MB/s
+without. `is_cheap` sends these batches to a thread: those with more than CHEAP_RECORDS records; compressed ones that
+could decode to more than CHEAP_DECODED_BYTES or have more than CHEAP_COMPRESSED_RECORDS; and those that need
+recompression, unless they are small. A thread hop costs about 0.12 ms.
 
-A compressed batch is walked while it is decoded, a piece at a time; how much memory that takes is known beforehand
-(`unpacking_bytes`), so that it can be kept within a budget. One that decodes to more than
-`kbroker.max.decompressed.batch.bytes` or holds a record of more than 64 MiB is INVALID_RECORD.
+A compressed batch is decoded and walked one piece at a time. `unpacking_bytes` gives the necessary memory beforehand,
+so that the caller can keep within a budget. A batch that decodes to more than `kbroker.max.decompressed.batch.bytes`
+or holds a record of more than 64 MiB is INVALID_RECORD.
 
 Source: LogValidator, UnifiedLog.analyzeAndValidateRecords and ProduceRequest.validateRecords of Apache Kafka 4.3.1.
 """
@@ -66,32 +66,31 @@ from wire.record_batch import (
 from wire.record_walk import RecordWalk, shallow_records, walk_pieces
 
 MAX_RECORD_ERRORS: Final = 100
-MAX_RECORDS_SEARCHED: Final = 1 << 16  # one by one, for those that are to blame
+MAX_RECORDS_SEARCHED: Final = 1 << 16  # checked one by one to find the invalid ones
 ZSTD_SINCE_VERSION: Final = 7
 CHEAP_RECORDS: Final = 8192
 CHEAP_PLAIN_BYTES: Final = 28 << 10  # cannot hold more records than CHEAP_RECORDS: the smallest takes 7 bytes
 CHEAP_COMPRESSED_RECORDS: Final = 1024
 CHEAP_DECODED_BYTES: Final = 1 << 20
-_LEAST_LENGTH: Final = 14  # of a message of any format
+_LEAST_LENGTH: Final = 14  # of a batch in any format
 _MAGIC_END: Final = 17
-_LOW_ATTRIBUTES: Final = 22  # position of the byte with the codec
+_LOW_ATTRIBUTES: Final = 22  # position of the attributes byte with the codec
 _MIN_INT64: Final = -1 << 63
 _MAX_INT64: Final = (1 << 63) - 1
 
 
 class RecordError(NamedTuple):
-    """What is wrong with one record: its index in the batch and a sentence for the producer (Produce v8+)."""
+    """An invalid record: its index in the batch and a message for the producer (Produce v8+)."""
 
     batch_index: int
     message: str
 
 
 class RecordsRefused(KafkaError):
-    """The batch is well-formed, but some of its records may not be in this topic. Its message is meant for the
-    producer.
+    """The batch is well-formed, but the topic does not accept some of its records. The message is for the producer.
 
-    `record_errors` holds the first MAX_RECORD_ERRORS of those among the first MAX_RECORDS_SEARCHED records, perhaps
-    none (Kafka: all). A producer fails the whole batch whatever they say.
+    `record_errors` holds at most the first MAX_RECORD_ERRORS errors among the first MAX_RECORDS_SEARCHED records, and
+    may be empty (Kafka: all errors). A producer fails the whole batch in any case.
     """
 
     def __init__(self, code: ErrorCode, message: str, record_errors: list[RecordError]) -> None:
@@ -100,16 +99,16 @@ class RecordsRefused(KafkaError):
 
 
 class NotOneBatch(KafkaError):
-    """The request does not hold one whole batch of format 2: refused before the log is asked."""
+    """The request does not hold exactly one whole batch of format 2; refused before the log is consulted."""
 
 
 class ProducedBatch(NamedTuple):
     """The one batch of a partition, ready to get its offsets and to be appended.
 
-    batch            view over `data`; base_offset is 0 and partition_leader_epoch what the producer sent
-    data             its bytes, writable: the request's own if these were writable and the batch needed no recompression
+    batch            view over `data`; base_offset is 0, partition_leader_epoch is as the producer sent it
+    data             its writable bytes: those of the request if they were writable and needed no recompression
     log_append_time  ms for the reply, -1 if the topic keeps the producer's timestamps
-    max_timestamp    ms; it belongs, as in Kafka, to the batch's last offset
+    max_timestamp    ms; as in Kafka it belongs to the last offset of the batch
     """
 
     batch: RecordBatch
@@ -127,11 +126,11 @@ def validate_produced(
     partition: str = "",
     max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> ProducedBatch:
-    """Check one partition's `records` of a Produce request of `api_version`; rewrite them as the topic's settings ask.
+    """Check one partition's `records` of a Produce request of `api_version` and apply the topic's settings to them.
 
-    timestamp_ms is wall time; `partition` ("topic-0") is for messages. Raises KafkaError; RecordsRefused where
-    single records are to blame. Writes into `records` if that is writable, else copies them once. CPU only:
-    `is_cheap` says if it may run on the loop.
+    timestamp_ms is wall time; `partition` ("topic-0") is for messages. Raises KafkaError, or RecordsRefused if single
+    records are invalid. Writes into `records` if that is writable, else copies them once. CPU only: `is_cheap` tells
+    whether it may run in the event loop.
     """
     batch = _only_batch(records, api_version)
     where = f" in topic partition {partition}" if partition else ""
@@ -164,7 +163,7 @@ def validate_produced(
 
 
 def _only_batch(records: memoryview | bytes | bytearray | None, api_version: int) -> RecordBatch:
-    """The batch that `records` hold; what Kafka checks while it parses the request."""
+    """The one batch in `records`; makes the checks that Kafka makes while it parses the request."""
     if records is None:
         raise NotOneBatch(ErrorCode.INVALID_RECORD, "the records are null")
     batch = _next_batch(records, 0)
@@ -172,18 +171,18 @@ def _only_batch(records: memoryview | bytes | bytearray | None, api_version: int
         raise NotOneBatch(ErrorCode.INVALID_RECORD, "there is no complete record batch")
     if batch.attributes & CODEC_MASK == Codec.ZSTD and api_version < ZSTD_SINCE_VERSION:
         raise NotOneBatch(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce 7, this is {api_version}")
-    # As in Kafka, a batch that is cut off behind the first one is dropped; a whole second one is an error.
+    # As in Kafka, an incomplete second batch is dropped; a complete one is an error.
     if batch.size != len(records) and _next_batch(records, batch.size) is not None:
         raise NotOneBatch(ErrorCode.INVALID_RECORD, "there is more than one record batch")
     return batch
 
 
 def _next_batch(records: memoryview | bytes | bytearray, position: int) -> RecordBatch | None:
-    """The batch at `position`, None if it is cut off there. Raises KafkaError for what can be no batch."""
+    """The batch at `position`, None if it is incomplete. Raises KafkaError for bytes that cannot be a batch."""
     try:
         batch = RecordBatch(records, position)
     except Malformed as error:
-        # Java's reader looks at the length as soon as it is there, then at the format, then for the rest.
+        # Java's reader checks the length once it is there, then the format, then the rest.
         left = len(records) - position
         length = int.from_bytes(records[position + 8 : position + 12], "big", signed=True)
         if left < 12 or (length >= _LEAST_LENGTH and left < _MAGIC_END):
@@ -230,10 +229,10 @@ def _too_large(size: int, config: LogConfig, where: str) -> KafkaError:
 def _check_records(
     batch: RecordBatch, walk: RecordWalk, config: LogConfig, timestamp_ms: int, where: str, *, max_bytes: int
 ) -> int:
-    """The greatest timestamp of the records (ms, at least -1). Raises RecordsRefused if the topic does not take some
+    """The largest timestamp of the records (ms, at least -1). Raises RecordsRefused if the topic does not accept some
     of them.
 
-    The walk's bounds decide in the common case; only if they are out of range are the records looked at one by one.
+    Usually the bounds from the walk decide; the records are checked one by one only if the bounds are out of range.
     """
     low, high = batch.base_timestamp + walk.min_delta, batch.base_timestamp + walk.max_delta
     if low < _MIN_INT64 or high > _MAX_INT64:
@@ -242,7 +241,7 @@ def _check_records(
     newest = timestamp_ms + config.message_timestamp_after_max_ms
     keys_missing = config.is_compacting and walk.has_null_key
     if batch.is_log_append_time:
-        # Java reads max_timestamp as the timestamp of each record of such a batch.
+        # Java takes max_timestamp as the timestamp of each record of such a batch.
         times_wrong = (
             config.is_log_append_time
             or batch.max_timestamp == NO_TIMESTAMP
@@ -251,7 +250,7 @@ def _check_records(
     else:
         times_wrong = not config.is_log_append_time and not earliest <= low <= high <= newest
     if keys_missing or times_wrong:
-        # Records without a timestamp are in range, and may be all that lie below it.
+        # Records without a timestamp are valid, and may be the only ones below the range.
         is_certain = keys_missing or batch.is_log_append_time or high > newest or low != NO_TIMESTAMP
         errors = _record_errors(
             batch, config, earliest, newest, where, max_bytes=max_bytes, searches_all=not is_certain
@@ -272,7 +271,7 @@ def _record_errors(
     max_bytes: int,
     searches_all: bool,
 ) -> Iterator[tuple[ErrorCode, RecordError]]:
-    """What is wrong with single records, in order, in Kafka's words."""
+    """The errors of single records, in order, with Kafka's messages."""
     pieces = decompress_pieces(batch.codec, batch.payload, max_bytes=max_bytes)
     count = batch.record_count if searches_all else min(batch.record_count, MAX_RECORDS_SEARCHED)
     for index, (delta, has_key) in enumerate(islice(shallow_records(pieces, batch.record_count), count)):
@@ -295,7 +294,7 @@ def _record_errors(
 
 
 def _refusal(errors: list[tuple[ErrorCode, RecordError]], *, times_wrong: bool) -> RecordsRefused:
-    """One refusal of all records; `errors` may be empty if those to blame come late in the batch."""
+    """One error for the whole batch; `errors` may be empty if the invalid records come late in the batch."""
     found = [error for _, error in errors]
     codes = {code for code, _ in errors}
     if ErrorCode.INVALID_TIMESTAMP in codes or (times_wrong and not codes):
@@ -312,7 +311,7 @@ def _refusal(errors: list[tuple[ErrorCode, RecordError]], *, times_wrong: bool) 
 
 
 def _target_codec(config: LogConfig, source: Codec) -> Codec:
-    """The codec that the topic's `compression.type` asks for."""
+    """The codec that the topic's `compression.type` requires."""
     name = config.compression_type
     if name == "producer":
         return source
@@ -320,7 +319,7 @@ def _target_codec(config: LogConfig, source: Codec) -> Codec:
 
 
 def _recompressed(batch: RecordBatch, decoded: bytes, target: Codec, config: LogConfig, where: str) -> RecordBatch:
-    """The batch with its records in `target`; everything else stays."""
+    """The batch with its records compressed with `target`; other fields stay the same."""
     levels = {
         Codec.GZIP: config.compression_gzip_level,
         Codec.LZ4: config.compression_lz4_level,
@@ -345,7 +344,7 @@ def _recompressed(batch: RecordBatch, decoded: bytes, target: Codec, config: Log
 
 
 def _stamped(batch: RecordBatch, config: LogConfig, latest: int, timestamp_ms: int) -> ProducedBatch:
-    """The batch with the topic's timestamp type and a true max_timestamp; the CRC is computed anew if they change."""
+    """The batch with the topic's timestamp type and the actual max_timestamp; updates the CRC if they change."""
     data = batch.data
     if data.readonly:
         data = memoryview(bytearray(data))
@@ -359,9 +358,9 @@ def _stamped(batch: RecordBatch, config: LogConfig, latest: int, timestamp_ms: i
 
 
 def unpacking_bytes(records: memoryview | bytes | bytearray, config: LogConfig) -> int:
-    """About how much memory validate_produced takes at most in addition to the records, where it is not cheap.
+    """An estimate of the most memory that validate_produced needs besides the records if it is not cheap.
 
-    Looks at headers alone.
+    Reads only headers.
     """
     batch = RecordBatch(records)
     source = batch.codec
@@ -370,15 +369,15 @@ def unpacking_bytes(records: memoryview | bytes | bytearray, config: LogConfig) 
     target = _target_codec(config, source)
     if target is source:
         return working_bytes(source, batch.payload)
-    # The pieces, what they are joined to, and what that is compressed to.
+    # The decoded pieces, the joined records, and the recompressed batch.
     decoded = min(most_decoded(source, batch.payload, MAX_WORKING_BYTES), MAX_WORKING_BYTES)
     return 2 * decoded + config.max_message_bytes
 
 
 def is_cheap(records: memoryview | bytes | bytearray | None, config: LogConfig) -> bool:
-    """Whether validate_produced costs so little (see above) that it should run where it is called, not in a thread.
+    """Whether validate_produced is so cheap (see above) that it should run in the event loop, not in a thread.
 
-    Looks at the header alone and at the block structure of a compressed batch; what is no batch is cheap to refuse.
+    Reads only the header and the block structure of a compressed batch. Refusing bytes that are no batch is cheap.
     """
     if records is None or len(records) < HEADER_SIZE:
         return True

@@ -1,13 +1,13 @@
-"""Check one segment: every batch of its log, and what its indexes say of them.
+"""Check one segment: every batch of its log, and its indexes.
 
-The log is read once, in pieces of a few MiB. Of a batch everything is checked: its header, its CRC, the framing of
-every record (which costs a decompression), and what the CRC does not cover: that base offsets go on where the batch
-before ended (only upwards where a compaction may have left gaps), and that leader epochs never fall and are those of
+The log is read once, in pieces of a few MiB. Each batch is checked completely: its header, its CRC, the framing of
+every record (which requires decompression), and the fields that the CRC does not cover. Base offsets must continue
+where the batch before ended (after a compaction they may skip offsets). Leader epochs must never fall and must match
 the checkpoint.
 
-An entry of an index has to point at a batch. Which batches get an entry is up to the writer, so entries that are
-missing between others cannot be seen; but the last entry of a time index has to be the segment's greatest timestamp,
-unless it is the last segment, whose end a start reads anyway.
+Each index entry must point to a batch. The writer chooses which batches get an entry, so a missing entry cannot be
+detected. But the last entry of a time index must hold the segment's largest timestamp, except in the last segment,
+whose end is read at startup anyway.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ Progress = Callable[[int], None]
 
 
 class Findings(Protocol):
-    """Takes what is found.
+    """Receives the findings.
 
-    Shape  count is how many findings there were so far
+    Shape  count is the number of findings so far
     """
 
     count: int
 
     def add(self, path: str, text: str, *, position: int | None = None) -> None:
-        """What is wrong with a file, at a position in bytes where there is one."""
+        """Report an error in a file, with its position in bytes if it has one."""
         ...
 
     def hint(self, path: str, text: str) -> None:
-        """What is strange but in order."""
+        """Report something unusual that is not an error."""
         ...
 
 
 class Expected(NamedTuple):
-    """What is known of a log from elsewhere.
+    """What other files say about the log.
 
-    Shape  log_start is the offset below which nothing counts; epochs is None if they are not known; recovery_point is
-           None where the broker stopped properly, so that nothing needs a recovery
+    Shape  log_start is the offset below which nothing is checked; epochs is None if unknown; recovery_point is None
+           after a clean shutdown, when no recovery is due
     """
 
     is_compacted: bool
@@ -66,7 +66,7 @@ class Expected(NamedTuple):
 
 @dataclass(slots=True)
 class Reach:
-    """How far a log has come: the offset and the leader epoch that follow, and whether that can be trusted."""
+    """The end of the log as checked so far: the next offset, the newest leader epoch, and whether they are certain."""
 
     next_offset: int
     epoch: int = -1
@@ -74,22 +74,22 @@ class Reach:
 
 
 class _Deferred:
-    """Findings about indexes, which are told only if the next start does not build them anew."""
+    """Findings about indexes; reported only if the next start does not rebuild the indexes."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.told: list[tuple[str, str, int | None]] = []
+        self.findings: list[tuple[str, str, int | None]] = []
 
     def add(self, path: str, text: str, *, position: int | None = None) -> None:
         self.count += 1
-        self.told.append((path, text, position))
+        self.findings.append((path, text, position))
 
     def hint(self, path: str, text: str) -> None:
         self.add(path, text)
 
 
 class SegmentCheck:
-    """One segment; `check` moves `reach` behind its end."""
+    """The check of one segment; `check` advances `reach` to its end."""
 
     def __init__(
         self,
@@ -110,30 +110,30 @@ class SegmentCheck:
         self._report = report
         self._progress = progress
         self._log = self._path(LOG_SUFFIX)
-        self._positions: dict[int, list[tuple[int, int]]] = {}  # where entries point: their numbers and offsets
-        self._times: dict[int, list[tuple[int, int]]] = {}  # offsets that time entries name: their numbers and times
-        self._greatest = -1  # timestamp so far
+        self._positions: dict[int, list[tuple[int, int]]] = {}  # position -> entries that point to it: (number, offset)
+        self._times: dict[int, list[tuple[int, int]]] = {}  # offset -> time entries for it: (number, timestamp)
+        self._greatest = -1  # largest timestamp so far
         self._of_indexes = _Deferred()
 
     def _path(self, suffix: str) -> str:
         return f"{self._directory}/{file_name(self._base_offset, suffix)}"
 
     def check(self, names: frozenset[str], reach: Reach) -> None:
-        """Read the log and compare; `names` are the directory's. OSError."""
+        """Read and check the log and the indexes; `names` are the files of the directory. OSError."""
         before = self._report.count
         self._load_index(names, INDEX_SUFFIX)
         times = self._load_index(names, TIME_INDEX_SUFFIX)
         self._check_log(reach)
         point = self._expected.recovery_point
         if point is not None and reach.next_offset > point:
-            # The next start reads this segment and builds its indexes anew, whatever is in them.
+            # The next start reads this segment and rebuilds its indexes in any case.
             return
         if self._report.count == before:
-            # In a log that is damaged itself, it is no wonder that entries point at nothing.
-            self._tell_entries_without_batch()
+            # If the log itself is damaged, entries without a batch are expected.
+            self._report_entries_without_batch()
             if not self._times and not self._is_last:
                 self._compare_last_time(times[-1][0] if times else -1)
-        for path, text, position in self._of_indexes.told:
+        for path, text, position in self._of_indexes.findings:
             self._report.add(path, text, position=position)
         self._check_transactions(names, reach)
 
@@ -143,19 +143,21 @@ class SegmentCheck:
         file = self._disk.open(self._log, writable=False)
         try:
             reader = BatchReader(file)
-            told = 0
+            reported = 0
             for batch in reader:
                 self._check_batch(batch, reader.position, reach)
-                if reader.position - told >= PROGRESS_BYTES:
-                    self._progress(reader.position - told)
-                    told = reader.position
-            self._progress(reader.end - told)
+                if reader.position - reported >= PROGRESS_BYTES:
+                    self._progress(reader.position - reported)
+                    reported = reader.position
+            self._progress(reader.end - reported)
             if reader.error is None:
                 return
             point = self._expected.recovery_point
             if self._is_last and point is not None and reach.next_offset >= point:
                 text = f"no whole batch follows offset {reach.next_offset} at byte {reader.position}: {reader.error}"
-                self._report.hint(self._log, f"{text}; the broker did not stop properly, and its next start cuts this")
+                self._report.hint(
+                    self._log, f"{text}; the broker did not stop properly, and its next start truncates it"
+                )
             else:
                 self._report.add(self._log, reader.error, position=reader.position)
             reach.is_known = False
@@ -182,31 +184,31 @@ class SegmentCheck:
 
     def _check_offsets(self, batch: RecordBatch, reach: Reach, add: Callable[[str], None]) -> None:
         if batch.base_offset < self._base_offset:
-            add(f"lies before the segment's first offset, {self._base_offset}")
+            add(f"is before the segment's first offset, {self._base_offset}")
         elif not reach.is_known:
             return
         elif batch.base_offset < reach.next_offset:
             add(f"does not follow offset {reach.next_offset - 1}")
         elif batch.base_offset > reach.next_offset and not self._expected.is_compacted:
-            add(f"does not follow offset {reach.next_offset - 1}: what was between is missing")
+            add(f"does not follow offset {reach.next_offset - 1}: the offsets between are missing")
         if batch.last_offset - self._base_offset > 0x7FFF_FFFF:
-            add(f"ends {batch.last_offset - self._base_offset} behind the segment's first offset")
+            add(f"ends {batch.last_offset - self._base_offset} after the segment's first offset")
 
     def _check_epoch(self, batch: RecordBatch, reach: Reach, add: Callable[[str], None]) -> None:
         epoch = batch.partition_leader_epoch
         if epoch < reach.epoch:
-            add(f"has leader epoch {epoch}, behind one of {reach.epoch}")
+            add(f"has leader epoch {epoch}, after one of {reach.epoch}")
         reach.epoch = max(reach.epoch, epoch)
         epochs, point = self._expected.epochs, self._expected.recovery_point
         if epochs is None or batch.base_offset < self._expected.log_start:
             return
         if point is not None and batch.base_offset >= point:
             return
-        # At its end too: an epoch that begins inside of a batch began elsewhere.
+        # Check the last offset too: an epoch cannot start inside a batch.
         for offset in (batch.base_offset, batch.last_offset):
             known = epochs.epoch_for_offset(offset)
             if known != epoch:
-                add(f"has leader epoch {epoch}, but {known} by leader-epoch-checkpoint")
+                add(f"has leader epoch {epoch}, but leader-epoch-checkpoint has {known}")
                 return
 
     def _check_records(self, batch: RecordBatch, add: Callable[[str], None]) -> None:
@@ -223,7 +225,7 @@ class SegmentCheck:
                 self._check_sparse_records(batch, add)
         except Malformed as error:
             add(f"cannot be read: {error}")
-        except ValueError:  # no such codec
+        except ValueError:  # unknown codec
             add(f"has the unknown codec {batch.attributes & CODEC_MASK}")
 
     @staticmethod
@@ -231,14 +233,14 @@ class SegmentCheck:
         previous = batch.base_offset - 1
         for record in batch.records():
             if not previous < record.offset <= batch.last_offset:
-                add(f"has a record at offset {record.offset} behind one at {previous}")
+                add(f"has a record at offset {record.offset} after one at {previous}")
                 return
             previous = record.offset
 
     # --- indexes ---
 
     def _load_index(self, names: frozenset[str], suffix: str) -> list[tuple[int, int]]:
-        """The entries, noted under what they point at."""
+        """Read the entries and store them by the position or offset that they point to."""
         path = self._path(suffix)
         if path.rpartition("/")[2] not in names:
             self._of_indexes.add(path, "is missing")
@@ -261,28 +263,30 @@ class SegmentCheck:
     def _compare_entries(self, batch: RecordBatch, position: int) -> None:
         for number, offset in self._positions.pop(position, ()):
             if offset != batch.last_offset:
-                text = f"offset {offset} at position {position}, where a batch ends with {batch.last_offset}"
-                self._tell_entry(INDEX_SUFFIX, number, text)
+                text = f"offset {offset} at position {position}, but the batch there ends with {batch.last_offset}"
+                self._report_entry(INDEX_SUFFIX, number, text)
         for number, timestamp in self._times.pop(batch.last_offset, ()):
             if timestamp != batch.max_timestamp:
-                text = f"timestamp {timestamp} at offset {batch.last_offset}, where the log has {batch.max_timestamp}"
-                self._tell_entry(TIME_INDEX_SUFFIX, number, text)
+                text = f"timestamp {timestamp} at offset {batch.last_offset}, but the log has {batch.max_timestamp}"
+                self._report_entry(TIME_INDEX_SUFFIX, number, text)
 
-    def _tell_entries_without_batch(self) -> None:
+    def _report_entries_without_batch(self) -> None:
         for position, entries in sorted(self._positions.items()):
             for number, offset in entries:
-                self._tell_entry(INDEX_SUFFIX, number, f"offset {offset} at position {position}, where no batch begins")
+                self._report_entry(
+                    INDEX_SUFFIX, number, f"offset {offset} at position {position}, but no batch begins there"
+                )
         for offset, entries in sorted(self._times.items()):
             for number, timestamp in entries:
-                text = f"timestamp {timestamp} at offset {offset}, with which no batch ends"
-                self._tell_entry(TIME_INDEX_SUFFIX, number, text)
+                text = f"timestamp {timestamp} at offset {offset}, but no batch ends with that offset"
+                self._report_entry(TIME_INDEX_SUFFIX, number, text)
 
     def _compare_last_time(self, last_time: int) -> None:
         if last_time != self._greatest:
-            text = f"its last timestamp is {last_time}, but the greatest of the segment is {self._greatest}"
+            text = f"its last timestamp is {last_time}, but the largest timestamp of the segment is {self._greatest}"
             self._of_indexes.add(self._path(TIME_INDEX_SUFFIX), text)
 
-    def _tell_entry(self, suffix: str, number: int, text: str) -> None:
+    def _report_entry(self, suffix: str, number: int, text: str) -> None:
         size = (OFFSET_ENTRY if suffix == INDEX_SUFFIX else TIME_ENTRY).size
         self._of_indexes.add(self._path(suffix), f"entry {number} has {text}", position=number * size)
 
@@ -293,23 +297,23 @@ class SegmentCheck:
         data = read_file(self._disk, path)
         size = TRANSACTION_ENTRY.size
         if len(data) % size:
-            self._report.add(path, f"{len(data)} bytes, no multiple of the {size} of an entry")
+            self._report.add(path, f"{len(data)} bytes, not a multiple of the entry size {size}")
         for number in range(len(data) // size):
             version, _, first, last, stable = TRANSACTION_ENTRY.unpack_from(data, number * size)
             if version != 0 or not 0 <= first <= last < reach.next_offset or not 0 <= stable <= reach.next_offset:
-                text = f"entry {number} is none: version {version}, offsets {first} to {last}, last stable {stable}"
+                text = f"entry {number} is invalid: version {version}, offsets {first} to {last}, last stable {stable}"
                 self._report.add(path, text, position=number * size)
 
 
 def index_entries(disk: Disk, path: str, entry: Struct, findings: Findings) -> list[tuple[int, int]]:
-    """The entries of an index without the zeros that were only allocated; tells of a size that no index has.
+    """The entries of an index without preallocated zeros; reports a size that is not a multiple of the entry size.
 
-    A file of one entry is not preallocated: zeros are the timestamp 0 at the segment's first offset.
+    A file of one entry is not preallocated: its zeros are the timestamp 0 at the segment's first offset.
     """
     data = read_file(disk, path)
     whole = len(data) - len(data) % entry.size
     if whole != len(data):
-        findings.add(path, f"{len(data)} bytes, no multiple of the {entry.size} of an entry", position=whole)
+        findings.add(path, f"{len(data)} bytes, not a multiple of the entry size {entry.size}", position=whole)
     used = len(data[:whole].rstrip(b"\0"))
     used += -used % entry.size
     if whole == TIME_ENTRY.size == entry.size:

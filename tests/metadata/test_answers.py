@@ -1,4 +1,4 @@
-"""What the broker says about the cluster, held to what Apache Kafka 4.3.1 answered."""
+"""Answers about the cluster, compared with those of Apache Kafka 4.3.1."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def partition(topic_id: UUID, index: int, replicas: list[int], leader: int) -> s
 
 
 def image_of(*extra: Any) -> Image:
-    """Brokers 1 (seen) and 2 (fenced); alpha with two partitions led by 1, omega led by nobody."""
+    """Brokers 1 (visible) and 2 (fenced); topic alpha with two partitions led by 1, topic omega without a leader."""
     records = [
         broker(1),
         broker(2, fenced=True),
@@ -87,7 +87,7 @@ def ask(
         image, request, version=version, viewpoint=VIEW, may_create=lambda name: topic_name_fault(name) is None
     )
     answer.response.topics += answer.topics
-    encode(answer.response, version)  # whatever is answered can be sent in that version
+    encode(answer.response, version)  # every answer can be encoded in that version
     return answer.response, answer.to_create
 
 
@@ -98,7 +98,7 @@ def brief(response: MetadataResponse) -> list[tuple[str | None, int, int]]:
 @pytest.mark.parametrize(
     ("version", "topics", "names"),
     [
-        (0, [], ["alpha", "omega"]),  # trap 13: empty is all in version 0 and none later; null is all
+        (0, [], ["alpha", "omega"]),  # trap 13: empty means all in version 0 and none later; null means all
         (1, [], []),
         (1, None, ["alpha", "omega"]),
         (12, [], []),
@@ -111,7 +111,7 @@ def test_trap_13_no_topics_means_all_or_none_by_version(
     assert [topic.name for topic in ask(topics, version)[0].topics] == names
 
 
-def test_traps_14_15_16_brokers_are_the_unfenced_ones_and_one_of_them_is_the_controller() -> None:
+def test_traps_14_15_16_brokers_are_unfenced_and_include_the_controller() -> None:
     response, _ = ask([])
     assert [(one.node_id, one.host, one.port, one.rack) for one in response.brokers] == [(1, "h1", 9092, "rack1")]
     assert response.controller_id == 1
@@ -135,12 +135,12 @@ def test_trap_17_an_unknown_topic_is_answered_with_3_while_it_is_created() -> No
     assert to_create == ["new"]
 
 
-def test_trap_17_nothing_is_created_when_the_client_says_so_or_asks_for_all() -> None:
+def test_trap_17_metadata_creates_topics_only_if_named_and_allowed() -> None:
     assert ask(named("new"), allow_auto_topic_creation=False)[1] == []
     assert ask(None)[1] == []
 
 
-def test_trap_19_topics_are_found_by_id_and_unknown_ids_have_a_code_of_their_own() -> None:
+def test_trap_19_topics_are_found_by_id_or_unknown_topic_id() -> None:
     topics = [MetadataRequestTopic(name=None, topic_id=topic_id) for topic_id in (ALPHA, UNKNOWN)]
     response, to_create = ask([*topics, *named("ignored")])
     assert brief(response) == [(None, 100, 0), ("alpha", 0, 2)]
@@ -161,11 +161,11 @@ def test_neither_name_nor_id_is_an_invalid_request() -> None:
     assert [(one.name, one.error_code) for one in response.topics] == [("", 42)]
 
 
-def test_trap_20_leader_epochs_are_the_images() -> None:
+def test_trap_20_leader_epochs_are_from_the_image() -> None:
     assert [one.leader_epoch for one in ask(named("alpha"))[0].topics[0].partitions] == [6, 6]
 
 
-def test_trap_21_offline_replicas_and_a_missing_leader_are_said() -> None:
+def test_trap_21_offline_replicas_and_a_missing_leader_are_reported() -> None:
     response, _ = ask(named("alpha", "omega"))
     alpha, omega = response.topics
     assert [(one.error_code, one.leader_id, one.offline_replicas) for one in alpha.partitions] == [
@@ -183,13 +183,13 @@ def test_a_leader_without_the_listener_has_another_code_from_version_6_on() -> N
     assert [ask(named("t"), version, image)[0].topics[0].partitions[0].error_code for version in (5, 6)] == [5, 72]
 
 
-def test_version_0_hides_dead_replicas_and_says_so() -> None:
+def test_version_0_hides_offline_replicas_with_an_error_code() -> None:
     (alpha,) = ask(named("alpha"), 0)[0].topics
     assert [(one.error_code, one.replica_nodes) for one in alpha.partitions] == [(0, [1]), (9, [1])]
 
 
 @pytest.mark.parametrize("version", [8, 10, 12])
-def test_trap_21_authorized_operations_come_when_asked_for_and_are_all_of_them(version: int) -> None:
+def test_trap_21_requested_authorized_operations_are_complete(version: int) -> None:
     response, _ = ask(
         named("alpha", "nope"),
         version,
@@ -222,13 +222,13 @@ def test_describe_cluster_shows_fenced_brokers_when_asked() -> None:
     assert describe().controller_id == 1
 
 
-def test_describe_cluster_operations_come_when_asked_for() -> None:
+def test_describe_cluster_has_operations_only_on_request() -> None:
     assert describe(0).cluster_authorized_operations == -(2**31)
     assert describe(0, operations=True).cluster_authorized_operations == 8096
 
 
 @pytest.mark.parametrize(("endpoint_type", "code"), [(2, 114), (9, 115)])
-def test_describe_cluster_knows_the_brokers_endpoints_only(endpoint_type: int, code: int) -> None:
+def test_describe_cluster_supports_only_broker_endpoints(endpoint_type: int, code: int) -> None:
     response = describe(endpoint_type=endpoint_type)
     assert (response.error_code, response.brokers, response.cluster_id) == (code, [], "")
 
@@ -280,7 +280,7 @@ def test_w11_a_page_ends_at_the_smaller_limit(
     assert response.next_cursor == cursor
 
 
-def test_pages_together_are_the_whole() -> None:
+def test_all_pages_together_are_complete() -> None:
     seen: list[tuple[str | None, int]] = []
     cursor = None
     for _ in range(3):
@@ -298,7 +298,7 @@ def test_a_cursor_beyond_the_end_of_its_topic_gives_an_empty_topic() -> None:
 @pytest.mark.parametrize(
     "cursor", [Cursor(topic_name="alpha", partition_index=-1), Cursor(topic_name="beta", partition_index=0)]
 )
-def test_a_cursor_that_cannot_be_is_an_invalid_request(cursor: Cursor) -> None:
+def test_an_impossible_cursor_is_an_invalid_request(cursor: Cursor) -> None:
     response = page("alpha", cursor=cursor)
     assert shown(response) == [("alpha", 42, [])]
     assert response.topics[0].topic_id == ZERO_UUID

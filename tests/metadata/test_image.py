@@ -1,4 +1,4 @@
-"""What records make of an image."""
+"""Replaying metadata records into an image."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def topic_of(*changes: Any, **fields: Any) -> PartitionImage:
     return found
 
 
-def test_a_partition_record_is_taken_as_it_is() -> None:
+def test_a_partition_record_is_applied_unchanged() -> None:
     assert topic_of() == PartitionImage((1, 2), (1, 2), 1, 4, 9, (DIRECTORY, DIRECTORY))
 
 
@@ -70,7 +70,7 @@ def test_a_partition_without_directories_has_unknown_ones() -> None:
 @pytest.mark.parametrize(
     ("fields", "leader_epoch"),
     [
-        ({}, 4),  # every change raises partition_epoch, a leader alone raises leader_epoch
+        ({}, 4),  # every change raises partition_epoch, only one with a leader raises leader_epoch
         ({"isr": [1]}, 4),
         ({"leader": 2}, 5),
         ({"leader": 1}, 5),  # even the same leader
@@ -101,7 +101,7 @@ def test_directories_stay_positional_unless_none_is_real() -> None:
     assert topic_of(change(replicas=[3], directories=[new])).directories == (new,)
 
 
-def test_removing_a_topic_takes_its_configs_along() -> None:
+def test_removing_a_topic_removes_its_configs() -> None:
     image = image_of(
         stored.TopicRecord(name="t", topic_id=TOPIC),
         stored.ConfigRecord(resource_type=2, resource_name="t", name="retention.ms", value="1"),
@@ -113,7 +113,7 @@ def test_removing_a_topic_takes_its_configs_along() -> None:
     assert image.configs == {(4, "t"): {"x": "1"}}
 
 
-def test_a_config_without_value_goes_and_the_last_takes_the_resource_along() -> None:
+def test_a_config_without_a_value_is_removed() -> None:
     set_one = stored.ConfigRecord(resource_type=4, resource_name="", name="a", value="1")
     delete = stored.ConfigRecord(resource_type=4, resource_name="", name="a", value=None)
     assert image_of(set_one).broker_configs(None) == {"a": "1"}
@@ -132,7 +132,7 @@ def test_registration_changes_fence_unfence_and_shut_down() -> None:
     assert changed(fenced=-1, in_controlled_shutdown=1) == (False, True)
 
 
-def test_a_feature_at_level_0_is_gone() -> None:
+def test_level_0_removes_a_feature() -> None:
     level = stored.FeatureLevelRecord(name="group.version", feature_level=1)
     assert image_of(level).features == {"group.version": 1}
     assert image_of(level, stored.FeatureLevelRecord(name="group.version", feature_level=0)).features == {}
@@ -153,7 +153,7 @@ def test_clear_elr_clears_one_topic_or_all() -> None:
     assert elr("") == [(), ()]
 
 
-def test_what_nobody_reads_yet_is_kept_for_the_next_snapshot() -> None:
+def test_unused_records_are_kept_for_the_next_snapshot() -> None:
     entity = [stored.EntityData(entity_type="user", entity_name=None)]
     image = image_of(
         stored.ClientQuotaRecord(entity=entity, key="producer_byte_rate", value=5.5, remove=False),
@@ -217,7 +217,7 @@ def test_k12_a_record_that_does_not_fit_is_never_skipped(records: list[Any]) -> 
         image_of(*records)
 
 
-def test_a_transaction_shows_at_its_end_and_not_before() -> None:
+def test_a_transaction_becomes_visible_at_its_end() -> None:
     begin, topic = stored.BeginTransactionRecord(name="x"), stored.TopicRecord(name="t", topic_id=TOPIC)
     inside = image_of(begin, topic)
     assert inside.topics_by_name == {}
@@ -242,15 +242,15 @@ def test_images_share_what_did_not_change() -> None:
     assert after.topics_by_id[OTHER] is before.topics_by_id[OTHER]
     assert after.topics_by_id[TOPIC].partitions[1] is before.topics_by_id[TOPIC].partitions[1]
     assert after.brokers is before.brokers
-    assert before.topics_by_name["t"].partitions[0].leader == 1, "the older image must not move"
+    assert before.topics_by_name["t"].partitions[0].leader == 1, "the older image must not change"
 
 
-def test_partitions_are_in_order_however_they_came() -> None:
+def test_partitions_are_sorted_by_index() -> None:
     image = image_of(stored.TopicRecord(name="t", topic_id=TOPIC), partition(2), partition(0), partition(1))
     assert list(image.topics_by_name["t"].partitions) == [0, 1, 2]
 
 
-def test_a_delta_tells_what_was_created_changed_and_deleted() -> None:
+def test_a_delta_has_created_changed_and_deleted_items() -> None:
     before = image_of(
         stored.TopicRecord(name="t", topic_id=TOPIC),
         partition(),

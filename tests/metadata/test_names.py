@@ -1,4 +1,4 @@
-"""Legal topic names and colliding ones, with Kafka's words."""
+"""Legal and colliding topic names, with Kafka's messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions over logs in memory, led by broker 1."""
+"""Partitions with logs in memory, led by broker 1."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONSUMER = Fetcher()
 def placed(
     *, replicas: Sequence[int] = (1,), isr: Sequence[int] = (1,), leader: int = 1, epoch: int = 0
 ) -> PartitionImage:
-    """What the metadata says of a partition."""
+    """The metadata of a partition."""
     return PartitionImage(
         replicas=tuple(replicas),
         directories=tuple(UUID(int=replica) for replica in replicas),
@@ -37,7 +37,7 @@ def placed(
 def partition(
     name: str = "t", *, image: PartitionImage | None = None, config: LogConfig | None = None, high_watermark: int = 0
 ) -> Partition:
-    """A partition of broker 1, its leader unless `image` says otherwise."""
+    """A partition on broker 1, which leads it unless `image` says otherwise."""
     disk = SimulatedDisk()
     disk.make_directory("/log")
     log = Log.load("/log", disk=disk, config=config or LogConfig(), topic=name, partition=0)
@@ -49,7 +49,7 @@ def partition(
 
 
 def append(to: Partition, count: int = 1, *, value: bytes = b"x") -> None:
-    """Append `count` batches of one record, ONE bytes each unless another value is given."""
+    """Append `count` batches of one record; each has ONE bytes unless another value is given."""
     for _ in range(count):
         to.log.append(build_batch([Record(timestamp=1, value=value)]), leader_epoch=to.leader_epoch, timestamp_ms=1)
         to.on_append()
@@ -69,7 +69,7 @@ def round_over(
     max_bytes: int = 1 << 30,
     min_bytes: int = 1,
 ) -> FetchRound:
-    """A Fetch that has been read for the first time."""
+    """A Fetch after its first read."""
     by_name = {one.topic: one for one in held}
 
     def find(wanted: FetchedPartition) -> Partition:

@@ -9,7 +9,7 @@ from wire.errors import ErrorCode
 
 @dataclass(frozen=True)
 class Told:
-    """What an answer says of one partition."""
+    """The answer for one partition."""
 
     error_code: ErrorCode
     high_watermark: int
@@ -49,14 +49,14 @@ def begin(
 
 
 def answer(
-    context: FetchContext, told: list[Told], *, follower: bool = False, now_ms: int = 0
+    context: FetchContext, answered: list[Told], *, follower: bool = False, now_ms: int = 0
 ) -> tuple[int, list[str]]:
-    answers = [replace(one, asked=asked) for one, asked in zip(told, context.partitions, strict=True)]
+    answers = [replace(one, asked=asked) for one, asked in zip(answered, context.partitions, strict=True)]
     session_id, selected = context.select(answers, is_follower=follower, uses_topic_ids=False, now_ms=now_ms)
     return session_id, [str(one.asked.name) for one in selected]
 
 
-def told(
+def partition_answer(
     high_watermark: int = 0,
     size: int = 0,
     *,
@@ -69,26 +69,26 @@ def told(
 
 def open_session(cache: FetchSessions, *names: str, follower: bool = False, now_ms: int = 0) -> int:
     context = begin(cache, [asked(name) for name in names], now_ms=now_ms)
-    session_id, _ = answer(context, [told() for _ in names], follower=follower, now_ms=now_ms)
+    session_id, _ = answer(context, [partition_answer() for _ in names], follower=follower, now_ms=now_ms)
     return session_id
 
 
-def test_a_full_fetch_is_granted_a_session_and_an_incremental_one_answers_only_changes() -> None:
+def test_an_incremental_fetch_gets_only_changes() -> None:
     cache = sessions()
     session_id = open_session(cache, "a", "b")
     assert session_id == 1
     context = begin(cache, [], session_id=1, epoch=1)
     assert [partition.name for partition in context.partitions] == ["a", "b"]
-    assert answer(context, [told(), told(high_watermark=3)]) == (1, ["b"])
+    assert answer(context, [partition_answer(), partition_answer(high_watermark=3)]) == (1, ["b"])
     context = begin(cache, [], session_id=1, epoch=2)
-    assert answer(context, [told(), told(high_watermark=3)]) == (1, [])
+    assert answer(context, [partition_answer(), partition_answer(high_watermark=3)]) == (1, [])
 
 
 def test_epoch_minus_one_gets_no_session_and_closes_the_one_it_names() -> None:
     cache = sessions()
     session_id = open_session(cache, "a")
     context = begin(cache, [asked("a")], session_id=session_id, epoch=-1)
-    assert answer(context, [told()]) == (0, ["a"])
+    assert answer(context, [partition_answer()]) == (0, ["a"])
     assert len(cache) == 0
 
 
@@ -138,7 +138,7 @@ def test_a_partition_with_records_moves_to_the_end_of_the_order() -> None:
     cache = sessions()
     session_id = open_session(cache, "a", "b", "c")
     context = begin(cache, [], session_id=session_id, epoch=1)
-    assert answer(context, [told(size=10), told(), told()]) == (session_id, ["a"])
+    assert answer(context, [partition_answer(size=10), partition_answer(), partition_answer()]) == (session_id, ["a"])
     assert [partition.name for partition in begin(cache, [], session_id=session_id, epoch=2).partitions] == [
         "b",
         "c",
@@ -146,16 +146,16 @@ def test_a_partition_with_records_moves_to_the_end_of_the_order() -> None:
     ]
 
 
-def test_the_answer_after_an_error_is_told_again() -> None:
+def test_the_answer_after_an_error_is_always_sent() -> None:
     cache = sessions()
     session_id = open_session(cache, "a")
     failed = begin(cache, [], session_id=session_id, epoch=1)
-    assert answer(failed, [told(-1, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)]) == (session_id, ["a"])
+    assert answer(failed, [partition_answer(-1, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)]) == (session_id, ["a"])
     healed = begin(cache, [], session_id=session_id, epoch=2)
-    assert answer(healed, [told()]) == (session_id, ["a"])
+    assert answer(healed, [partition_answer()]) == (session_id, ["a"])
 
 
-def test_a_request_that_waited_while_another_was_accepted_is_superseded() -> None:
+def test_a_newer_request_supersedes_a_waiting_one() -> None:
     cache = sessions()
     session_id = open_session(cache, "a")
     waiting = begin(cache, [], session_id=session_id, epoch=1)
@@ -164,7 +164,7 @@ def test_a_request_that_waited_while_another_was_accepted_is_superseded() -> Non
     assert waiting.is_superseded
 
 
-def test_a_full_cache_grants_nothing_until_a_session_was_idle_for_two_minutes() -> None:
+def test_a_full_cache_evicts_only_sessions_idle_for_two_minutes() -> None:
     cache = sessions(limit=1)
     first = open_session(cache, "a")
     assert open_session(cache, "b", now_ms=60_000) == 0
@@ -173,7 +173,7 @@ def test_a_full_cache_grants_nothing_until_a_session_was_idle_for_two_minutes() 
     assert begin(cache, [], session_id=first, epoch=1).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_a_follower_takes_the_place_of_a_consumer_but_not_the_other_way() -> None:
+def test_a_follower_may_replace_a_consumer_but_not_vice_versa() -> None:
     cache = sessions(limit=1)
     assert open_session(cache, "a") == 1
     follower = open_session(cache, "a", follower=True, now_ms=1)
@@ -188,31 +188,31 @@ def test_w12_sessions_beyond_the_limit_get_id_zero_and_the_cache_stays_bounded()
     assert granted.count(0) == 4000
 
 
-def test_a_diverging_epoch_is_always_told() -> None:
+def test_a_diverging_epoch_is_always_sent() -> None:
     cache = sessions()
     session_id = open_session(cache, "a", "b")
     context = begin(cache, [], session_id=session_id, epoch=1)
-    assert answer(context, [told(diverges=True), told()]) == (session_id, ["a"])
+    assert answer(context, [partition_answer(diverges=True), partition_answer()]) == (session_id, ["a"])
 
 
-def test_a_changed_log_start_offset_is_told() -> None:
+def test_a_changed_log_start_offset_is_sent() -> None:
     cache = sessions()
     session_id = open_session(cache, "a", "b")
     context = begin(cache, [], session_id=session_id, epoch=1)
-    assert answer(context, [told(), told(log_start=3)]) == (session_id, ["b"])
+    assert answer(context, [partition_answer(), partition_answer(log_start=3)]) == (session_id, ["b"])
 
 
-def test_a_session_of_the_same_size_takes_nobodys_place_but_a_larger_one_does() -> None:
+def test_only_a_larger_session_may_replace_another() -> None:
     cache = sessions(limit=1)
     first = open_session(cache, "a")
     begin(cache, [], session_id=first, epoch=1, now_ms=119_000)
     assert open_session(cache, "b", now_ms=121_000) == 0
-    assert open_session(cache, "b", "c", now_ms=121_500) == 0, "the cache was found full within this second"
+    assert open_session(cache, "b", "c", now_ms=121_500) == 0, "the full cache is not searched again within a second"
     assert open_session(cache, "b", "c", now_ms=122_001) != 0
     assert cache.evictions == 1
 
 
-def test_partitions_of_a_session_by_id_are_told_apart_by_id() -> None:
+def test_sessions_with_topic_ids_distinguish_partitions_by_id() -> None:
     cache = sessions()
     ids = UUID(int=1), UUID(int=2)
     context = begin(cache, [asked("", topic_id=one) for one in (*ids, ids[0])], uses_topic_ids=True)
@@ -220,20 +220,20 @@ def test_partitions_of_a_session_by_id_are_told_apart_by_id() -> None:
 
 
 def open_wide(cache: FetchSessions, name: str, partitions: int, *, now_ms: int = 0) -> int:
-    """A session of so many partitions; its id, 0 if there is none."""
+    """Open a session with `partitions` partitions; returns its id, or 0."""
     wanted = [asked(name, index) for index in range(partitions)]
     context = begin(cache, wanted, now_ms=now_ms)
-    return answer(context, [told()] * partitions, now_ms=now_ms)[0]
+    return answer(context, [partition_answer()] * partitions, now_ms=now_ms)[0]
 
 
-def test_w12_all_sessions_together_hold_no_more_partitions_than_they_may() -> None:
+def test_w12_all_sessions_together_stay_within_the_partition_limit() -> None:
     cache = sessions(max_partitions=10)
     assert [open_wide(cache, "a", 4), open_wide(cache, "b", 4)] == [1, 2]
     assert open_wide(cache, "c", 4) == 0
     assert open_wide(cache, "d", 2) == 3
     assert open_wide(cache, "e", 11, now_ms=1_000_000) == 0
     assert (cache.partition_count, len(cache)) == (10, 3)
-    # Sessions that were idle for long make room, as many as it takes.
+    # As many idle sessions as necessary are evicted.
     assert open_wide(cache, "f", 10, now_ms=1_000_000) == 4
     assert (cache.partition_count, len(cache)) == (10, 1)
 
@@ -250,7 +250,7 @@ def test_w12_a_session_that_grows_too_large_is_dropped() -> None:
     assert (cache.partition_count, len(cache)) == (0, 0)
 
 
-def test_a_session_remembers_no_name_that_no_topic_can_have() -> None:
+def test_a_session_does_not_store_illegal_topic_names() -> None:
     cache = sessions()
     assert open_wide(cache, "n" * 250, 1) == 0
     assert open_wide(cache, "n" * 249, 1) == 1

@@ -1,4 +1,4 @@
-"""Cases A to H of Kafka's delayed fetch, as a table of what ends a wait."""
+"""When a waiting Fetch is due: cases A to H of Kafka's delayed fetch."""
 
 from kbroker.replication.fetching import FetchRound
 from kbroker.replication.partition import Fetcher
@@ -29,7 +29,7 @@ def test_case_d_a_failed_directory_ends_the_wait() -> None:
     assert waiting.answers[0].error_code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_case_e_a_new_leader_epoch_ends_the_wait_of_who_gave_the_old_one() -> None:
+def test_case_e_a_new_leader_epoch_ends_waits_with_the_old_one() -> None:
     held = partition()
     with_epoch, without = round_over([held], asking(epoch=0)), round_over([held], asking())
     held.apply(placed(epoch=1))
@@ -39,7 +39,7 @@ def test_case_e_a_new_leader_epoch_ends_the_wait_of_who_gave_the_old_one() -> No
     assert with_epoch.answers[0].error_code is ErrorCode.FENCED_LEADER_EPOCH
 
 
-def test_case_f_who_reads_an_older_segment_does_not_wait() -> None:
+def test_case_f_a_fetch_from_an_older_segment_does_not_wait() -> None:
     held = partition(config=LogConfig(segment_bytes=3 * ONE))
     append(held, 2)
     waiting = round_over([held], asking(), min_bytes=1000)
@@ -52,7 +52,7 @@ def test_case_f_who_reads_an_older_segment_does_not_wait() -> None:
     assert not round_over([held], asking(offset=3), min_bytes=1000).answers_at_once
 
 
-def test_case_f_counts_even_where_the_budget_left_nothing() -> None:
+def test_case_f_applies_even_without_remaining_budget() -> None:
     old, big = partition("old", config=LogConfig(segment_bytes=2 * ONE)), partition("big")
     append(old, 3)
     append(big, 1)
@@ -61,19 +61,19 @@ def test_case_f_counts_even_where_the_budget_left_nothing() -> None:
     assert read.answers_at_once
 
 
-def test_case_g_bytes_of_all_partitions_count_up_to_what_each_may_give() -> None:
+def test_case_g_bytes_count_up_to_each_partitions_limit() -> None:
     a, b = partition("a"), partition("b")
     waiting = round_over([a, b], asking("a", limit=2 * ONE), asking("b"), min_bytes=4 * ONE)
     append(a, 3)
     append(b, 1)
-    assert not waiting.is_satisfied(), "a counts for two"
+    assert not waiting.is_satisfied(), "a counts only up to its limit"
     append(b, 1)
     assert waiting.is_satisfied()
     waiting.read_blocking()
     assert [answer.size for answer in waiting.answers] == [2 * ONE, 2 * ONE]
 
 
-def test_case_g_what_was_there_before_counts_once() -> None:
+def test_case_g_bytes_already_read_count_once() -> None:
     held = partition()
     append(held, 1)
     waiting = round_over([held], asking(), min_bytes=3 * ONE)
@@ -85,11 +85,11 @@ def test_case_g_what_was_there_before_counts_once() -> None:
     assert waiting.is_satisfied()
 
 
-def test_case_h_a_divergence_that_appears_ends_the_wait() -> None:
+def test_case_h_a_new_divergence_ends_the_wait() -> None:
     held = partition()
     append(held, 2)
     waiting = round_over([held], asking(offset=2, last=0), fetcher=FOLLOWER)
-    assert waiting.answers_at_once, "2 is no follower yet"
+    assert waiting.answers_at_once, "2 is not a follower yet"
     held.apply(placed(replicas=(1, 2), isr=(1,), epoch=1))
     waiting = round_over([held], asking(offset=2, last=1), fetcher=FOLLOWER)
     assert not waiting.answers_at_once
@@ -109,7 +109,7 @@ def test_a_follower_waits_for_the_log_end_and_a_consumer_for_the_high_watermark(
     assert consumer.is_satisfied()
 
 
-def test_a_follower_acknowledges_once_and_not_by_reading_on() -> None:
+def test_reading_on_does_not_acknowledge_again() -> None:
     held = partition(image=placed(replicas=(1, 2), isr=(1, 2)))
     append(held, 2)
     fetch = round_over([held], asking(offset=1), fetcher=FOLLOWER)
@@ -120,7 +120,7 @@ def test_a_follower_acknowledges_once_and_not_by_reading_on() -> None:
     assert held.readable_end() == 1
 
 
-def test_a_follower_that_was_replaced_since_is_refused_and_acknowledges_nothing() -> None:
+def test_a_replaced_follower_is_refused_and_acknowledges_nothing() -> None:
     held = partition(image=placed(replicas=(1, 2), isr=(1, 2)))
     append(held, 1)
     fetch = round_over([held], asking(offset=1), fetcher=Fetcher(2, is_stale=True))
@@ -141,7 +141,7 @@ def test_a_diverging_follower_acknowledges_nothing() -> None:
     assert held.readable_end() == 0
 
 
-def test_a_consumer_gets_nothing_beyond_the_high_watermark_and_a_follower_everything() -> None:
+def test_only_followers_read_beyond_the_high_watermark() -> None:
     held = partition(image=placed(replicas=(1, 2), isr=(1, 2)))
     append(held, 3)
     round_over([held], asking(offset=2), fetcher=FOLLOWER).note_follower()
@@ -152,7 +152,7 @@ def test_a_consumer_gets_nothing_beyond_the_high_watermark_and_a_follower_everyt
     assert (between.answers[0].error_code, between.size) == (ErrorCode.NONE, 0)
 
 
-def test_a_place_that_is_not_known_in_memory_is_looked_for_off_the_loop() -> None:
+def test_unknown_positions_are_looked_up_outside_the_event_loop() -> None:
     held = partition()
     append(held, 2000)
     tail = held.log.log_end_offset - 1
@@ -164,6 +164,6 @@ def test_a_place_that_is_not_known_in_memory_is_looked_for_off_the_loop() -> Non
     far.read_blocking()
     assert far.size == 10 * ONE
     on = FetchRound([asking(offset=15)], lambda _: held, fetcher=Fetcher(), max_bytes=1000, min_bytes=1)
-    assert on.read(), "it goes on where the last one ended"
+    assert on.read(), "it continues where the last read ended"
     near = FetchRound([asking(offset=tail)], lambda _: held, fetcher=Fetcher(), max_bytes=1000, min_bytes=1)
     assert near.read()

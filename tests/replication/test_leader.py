@@ -18,14 +18,14 @@ def progress(isr: set[int], *, end: int = 0, high_watermark: int = 0, min_isr: i
     )
 
 
-def test_alone_in_the_isr_the_high_watermark_is_the_log_end() -> None:
+def test_with_only_the_leader_in_sync_its_log_end_is_committed() -> None:
     leader = progress({1}, end=7)
     assert leader.high_watermark == 7
     assert leader.on_append(9)
     assert leader.high_watermark == 9
 
 
-def test_the_slowest_member_of_the_isr_holds_the_high_watermark() -> None:
+def test_the_slowest_isr_member_determines_the_high_watermark() -> None:
     leader = progress({1, 2, 3}, end=10)
     assert leader.high_watermark == 0
     assert not leader.on_follower_fetch(2, leader_epoch=5, fetch_offset=8)
@@ -52,7 +52,7 @@ def test_a_follower_of_an_older_epoch_is_fenced() -> None:
     assert caught.value.code is ErrorCode.FENCED_LEADER_EPOCH
 
 
-def test_the_high_watermark_stands_still_below_min_insync_replicas() -> None:
+def test_the_high_watermark_does_not_advance_below_min_insync_replicas() -> None:
     leader = progress({1}, end=4, min_isr=2)
     assert leader.high_watermark == 0
     assert not leader.has_enough_replicas

@@ -7,7 +7,7 @@ from tests.replication.partitions import append, asking, partition, placed, roun
 from wire.errors import ErrorCode, KafkaError
 
 
-def test_the_epoch_of_a_new_leadership_is_noted_even_without_a_record() -> None:
+def test_a_new_leadership_assigns_its_epoch_even_without_records() -> None:
     held = partition(image=placed(epoch=3))
     held.apply(placed(epoch=4))
     append(held, 2)
@@ -15,17 +15,17 @@ def test_the_epoch_of_a_new_leadership_is_noted_even_without_a_record() -> None:
     assert held.log.leader_epochs.entries == [(4, 0), (7, 2)]
 
 
-def test_a_checkpointed_high_watermark_holds_for_followers_to_confirm() -> None:
+def test_a_checkpointed_high_watermark_survives_role_changes() -> None:
     held = partition()
     append(held, 5)
     held.resign()
     held.apply(placed(replicas=(1, 2), isr=(1, 2), epoch=1))
-    assert held.readable_end() == 5, "what was committed stays so through a change of roles"
+    assert held.readable_end() == 5, "committed records stay committed through a change of roles"
     younger = partition(image=placed(replicas=(1, 2), isr=(1, 2)), high_watermark=9)
-    assert younger.readable_end() == 0, "but never beyond the log"
+    assert younger.readable_end() == 0, "but not beyond the log end"
 
 
-def test_a_shrunken_isr_commits_what_the_rest_has() -> None:
+def test_a_shrunken_isr_commits_what_its_members_have() -> None:
     held = partition(image=placed(replicas=(1, 2), isr=(1, 2)))
     append(held, 2)
     assert held.readable_end() == 0
@@ -33,7 +33,7 @@ def test_a_shrunken_isr_commits_what_the_rest_has() -> None:
     assert held.readable_end() == 2
 
 
-def test_min_insync_replicas_counts_no_more_replicas_than_there_are() -> None:
+def test_min_insync_replicas_is_capped_at_the_replica_count() -> None:
     alone = partition(config=LogConfig(min_insync_replicas=3))
     assert alone.leading().has_enough_replicas
     three = partition(image=placed(replicas=(1, 2, 3), isr=(1,)), config=LogConfig(min_insync_replicas=2))
@@ -45,7 +45,7 @@ def test_min_insync_replicas_counts_no_more_replicas_than_there_are() -> None:
 
 
 @pytest.mark.parametrize(("given", "code"), [(2, ErrorCode.FENCED_LEADER_EPOCH), (4, ErrorCode.UNKNOWN_LEADER_EPOCH)])
-def test_a_follower_compares_epochs_before_it_says_that_it_does_not_lead(given: int, code: ErrorCode) -> None:
+def test_a_follower_checks_the_epoch_before_not_leader_or_follower(given: int, code: ErrorCode) -> None:
     held = partition(image=placed(replicas=(1, 2), isr=(1, 2), leader=2, epoch=3))
     with pytest.raises(KafkaError) as caught:
         held.leading(given)
@@ -56,8 +56,8 @@ def test_a_follower_compares_epochs_before_it_says_that_it_does_not_lead(given: 
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_r13_a_leader_that_has_not_reached_its_epoch_does_not_say_where_the_log_ends(version: int) -> None:
-    """After an election the high watermark may lie below what was acknowledged; until it has caught up none is told."""
+def test_r13_a_new_leader_hides_the_log_end_until_caught_up(version: int) -> None:
+    """After an election the high watermark may be below acknowledged offsets; it is hidden until it has caught up."""
     held = partition()
     append(held, 3)
     held.resign()
@@ -66,7 +66,7 @@ def test_r13_a_leader_that_has_not_reached_its_epoch_does_not_say_where_the_log_
     code = ErrorCode.OFFSET_NOT_AVAILABLE if version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
     for timestamp in (-1, 10**12, 1):
         if timestamp == 1:
-            assert look_up(held, OffsetAsked(timestamp, version)).offset == 0, "below the high watermark it is certain"
+            assert look_up(held, OffsetAsked(timestamp, version)).offset == 0, "certain below the high watermark"
             continue
         with pytest.raises(KafkaError) as caught:
             look_up(held, OffsetAsked(timestamp, version))

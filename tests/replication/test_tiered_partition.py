@@ -1,4 +1,4 @@
-"""What a partition answers for offsets that are in the tier alone."""
+"""A partition's answers for offsets that are only in the tier."""
 
 from uuid import UUID
 
@@ -16,7 +16,7 @@ LARGE = b"x" * 600
 
 
 def partly_tiered() -> Partition:
-    """Offsets 0 to 9, of which only those from 6 on are here; broker 2 is a follower outside the ISR."""
+    """Offsets 0 to 9, of which 0 to 5 are only in the tier; broker 2 is a follower outside the ISR."""
     held = partition(image=placed(replicas=(1, 2)), config=LogConfig(segment_bytes=1400))
     append(held, 10, value=LARGE)
     held.remote = RemotePartition(TopicIdPartition(UUID(int=1), "t", 0), highest_offset_in_remote_storage=7)
@@ -28,8 +28,8 @@ def partly_tiered() -> Partition:
 
 @pytest.mark.parametrize("offset", [0, 5])
 @pytest.mark.parametrize("replica", [2, FUTURE_REPLICA])
-def test_a_replica_is_told_at_once_that_an_offset_has_moved_to_the_tier(replica: int, offset: int) -> None:
-    """KAFKA-16013: never parked on a remote read."""
+def test_a_replica_learns_at_once_that_an_offset_is_tiered(replica: int, offset: int) -> None:
+    """KAFKA-16013: a replica never waits for a remote read."""
     made = round_over([partly_tiered()], asking(offset=offset), fetcher=Fetcher(replica), min_bytes=1000)
     answer = made.answers[0]
     assert answer.error_code is ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
@@ -37,7 +37,7 @@ def test_a_replica_is_told_at_once_that_an_offset_has_moved_to_the_tier(replica:
     assert made.answers_at_once
 
 
-def test_a_replica_that_is_told_so_has_acknowledged_nothing() -> None:
+def test_a_fetch_of_a_tiered_offset_acknowledges_nothing() -> None:
     held = partly_tiered()
     made = round_over([held], asking(offset=5), fetcher=Fetcher(2))
     assert made.note_follower() == []
@@ -46,14 +46,14 @@ def test_a_replica_that_is_told_so_has_acknowledged_nothing() -> None:
     assert held.progress.fetched == {}
 
 
-def test_the_moved_offset_is_told_before_the_age_of_the_broker_that_asks() -> None:
+def test_a_tiered_offset_is_reported_before_a_stale_broker_epoch() -> None:
     made = round_over([partly_tiered()], asking(offset=5), fetcher=Fetcher(2, is_stale=True))
     made.note_follower()
     assert made.answers[0].error_code is ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
 
 
 @pytest.mark.parametrize(("replica", "epoch"), [(1, -1), (3, -1), (1, 0), (3, 0)])
-def test_who_is_no_follower_of_the_partition_is_not_told_of_the_tier(replica: int, epoch: int) -> None:
+def test_a_broker_without_a_replica_is_not_sent_to_the_tier(replica: int, epoch: int) -> None:
     answer = round_over([partly_tiered()], asking(offset=5, epoch=epoch), fetcher=Fetcher(replica)).answers[0]
     expected = ErrorCode.NOT_LEADER_OR_FOLLOWER if epoch < 0 else ErrorCode.UNKNOWN_LEADER_EPOCH
     assert (answer.error_code, answer.high_watermark) == (expected, -1)
@@ -61,7 +61,7 @@ def test_who_is_no_follower_of_the_partition_is_not_told_of_the_tier(replica: in
 
 @pytest.mark.parametrize("replica", [-1, -2])
 @pytest.mark.parametrize(("offset", "is_remote"), [(0, True), (5, True), (6, False), (10, False)])
-def test_a_consumer_is_sent_to_the_tier_for_what_is_not_here(replica: int, offset: int, is_remote: bool) -> None:
+def test_consumers_read_offsets_before_the_local_log_from_the_tier(replica: int, offset: int, is_remote: bool) -> None:
     answer = round_over([partly_tiered()], asking(offset=offset), fetcher=Fetcher(replica)).answers[0]
     assert answer.error_code is ErrorCode.NONE
     assert answer.read is not None
@@ -69,7 +69,7 @@ def test_a_consumer_is_sent_to_the_tier_for_what_is_not_here(replica: int, offse
     assert (answer.size > 0) is (6 <= offset < 10)
 
 
-def test_an_offset_below_the_start_is_out_of_range_whether_or_not_there_is_a_tier() -> None:
+def test_an_offset_below_the_log_start_is_always_out_of_range() -> None:
     held = partly_tiered()
     held.log.raise_log_start_offset(3)
     assert round_over([held], asking(offset=2)).answers[0].error_code is ErrorCode.OFFSET_OUT_OF_RANGE

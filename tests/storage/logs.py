@@ -1,4 +1,4 @@
-"""What tests of the storage share: batches, logs in a directory, and a disk that fails when told."""
+"""Shared helpers of the storage tests: batches, logs in a directory, and a disk with injected failures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wire.record_batch import Record, RecordBatch, batches, build_batch
 
 
 def batch(count: int = 1, *, timestamp: int = 1_000, size: int = 100, **header: Any) -> bytearray:
-    """A batch of `count` records, each with a value of `size` bytes and a timestamp one later than the one before."""
+    """A batch of `count` records, each with a value of `size` bytes; timestamps ascend by one."""
     records = [Record(-1, timestamp + number, b"key", b"v" * size) for number in range(count)]
     return bytearray(build_batch(records, **header))
 
@@ -27,14 +27,14 @@ def open_log(directory: Path | str, *, disk: Disk | None = None, config: LogConf
 
 
 def fill(log: Log, count: int, *, leader_epoch: int = 0, first: int | None = None, size: int = 100) -> None:
-    """Append single records; record i has the timestamp 1,000 + i, where i is its offset."""
+    """Append single records; the record at offset i has the timestamp 1,000 + i."""
     begin = log.log_end_offset if first is None else first
     for number in range(begin, begin + count):
         log.append(batch(timestamp=1_000 + number, size=size), leader_epoch=leader_epoch, timestamp_ms=1_000 + number)
 
 
 def read_all(log: Log, *, max_bytes: int = 4_000) -> list[RecordBatch]:
-    """Every batch of the local log, read as a consumer does."""
+    """Every batch of the local log, read like a consumer."""
     found: list[RecordBatch] = []
     offset = log.local_log_start_offset
     while offset < log.log_end_offset:
@@ -51,9 +51,9 @@ def offsets(log: Log) -> list[int]:
 
 
 class FailingDisk(RealDisk):
-    """The real disk, whose operation `kind` fails from the `nth` on (1 is the next), `times` times.
+    """The real disk, but `times` operations `kind` fail, starting with the `nth` (1 is the next one).
 
-    A write that fails has written half of its bytes, as a full disk does.
+    A failing write writes half of its bytes, as a full disk does.
     """
 
     def __init__(self) -> None:

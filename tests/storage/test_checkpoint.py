@@ -8,7 +8,7 @@ from kbroker.storage.checkpoint import format_offsets, parse_offsets, read_offse
 from tests.storage.logs import FailingDisk
 
 
-def test_offsets_are_kafkas_text() -> None:
+def test_the_offset_checkpoint_has_kafkas_format() -> None:
     text = "0\n2\norders 0 25000\nre-turns.x_y 11 0\n"
     offsets = {("orders", 0): 25_000, ("re-turns.x_y", 11): 0}
     assert format_offsets(offsets) == text
@@ -20,25 +20,25 @@ def test_offsets_are_kafkas_text() -> None:
 @pytest.mark.parametrize(
     "text", ["1\n0\n", "0\nx\n", "0\n1\n", "0\n1\na 0\n", "0\n1\na 0 1\nb 0 1\n", "0\n1\na x 1\n", "0\n2\na 0 1"]
 )
-def test_d3_malformed_offsets_are_noticed(tmp_path: Path, text: str) -> None:
+def test_d3_malformed_offset_checkpoints_raise_value_error(tmp_path: Path, text: str) -> None:
     path = tmp_path / "checkpoint"
     path.write_text(text)
     with pytest.raises(ValueError, match="malformed"):
         read_offsets(FailingDisk(), str(path))
 
 
-def test_d3_bytes_that_are_no_text_are_noticed(tmp_path: Path) -> None:
+def test_d3_binary_offset_checkpoints_raise_value_error(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     path.write_bytes(b"\xff\xfe\0")
     with pytest.raises(ValueError, match="malformed"):
         read_offsets(FailingDisk(), str(path))
 
 
-def test_a_missing_checkpoint_says_nothing(tmp_path: Path) -> None:
+def test_a_missing_checkpoint_has_no_offsets(tmp_path: Path) -> None:
     assert read_offsets(FailingDisk(), str(tmp_path / "none")) == {}
 
 
-def test_d3_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_d3_a_file_is_replaced_atomically(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
     disk = FailingDisk()

@@ -1,4 +1,4 @@
-"""Disks that fail: rows D8, D9 and D13 of the fault list."""
+"""Disk failures: rows D8, D9 and D13 of the fault list."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def refused(log: Log) -> KafkaError:
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_d9_a_short_write_is_cut_back_and_the_log_goes_on_when_there_is_space_again(tmp_path: Path, error: int) -> None:
+def test_d9_a_short_write_is_undone_and_appends_continue_with_space(tmp_path: Path, error: int) -> None:
     disk = FailingDisk()
     log = open_log(tmp_path, disk=disk)
     fill(log, 5)
@@ -45,7 +45,7 @@ def test_d9_a_short_write_is_cut_back_and_the_log_goes_on_when_there_is_space_ag
     assert log.state.failure is None
 
 
-def test_d9_a_refused_append_leaves_the_producer_where_it_was(tmp_path: Path) -> None:
+def test_d9_a_failed_append_does_not_change_the_producer_state(tmp_path: Path) -> None:
     disk = FailingDisk()
     log = open_log(tmp_path, disk=disk)
     sent = batch(producer_id=1, producer_epoch=0, base_sequence=0)
@@ -55,7 +55,7 @@ def test_d9_a_refused_append_leaves_the_producer_where_it_was(tmp_path: Path) ->
     assert not log.append(bytearray(sent), leader_epoch=0, timestamp_ms=0).is_duplicate
 
 
-def test_d9_a_write_error_that_is_no_lack_of_space_takes_the_directory_offline(tmp_path: Path) -> None:
+def test_d9_a_write_error_takes_the_directory_offline(tmp_path: Path) -> None:
     failures: list[OSError] = []
     disk = FailingDisk()
     state = DirectoryState(failures.append)
@@ -70,10 +70,10 @@ def test_d9_a_write_error_that_is_no_lack_of_space_takes_the_directory_offline(t
     refused(other)
     assert disk.done == [], "an offline directory is not written to"
     assert [failure.errno for failure in failures] == [errno.EIO]
-    assert log.read(0, max_bytes=1 << 20).size > 0, "reading goes on"
+    assert log.read(0, max_bytes=1 << 20).size > 0, "reads continue"
 
 
-def test_d9_a_cut_that_fails_takes_the_directory_offline(tmp_path: Path) -> None:
+def test_d9_a_failed_truncation_takes_the_directory_offline(tmp_path: Path) -> None:
     disk = FailingDisk()
     log = open_log(tmp_path, disk=disk)
     fill(log, 5)
@@ -92,9 +92,7 @@ def test_d9_a_cut_that_fails_takes_the_directory_offline(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("how", ["flush", "append", "roll", "close"])
-def test_d8_an_fsync_that_fails_once_takes_the_directory_offline_and_is_never_tried_again(
-    tmp_path: Path, how: str
-) -> None:
+def test_d8_a_failed_fsync_takes_the_directory_offline_without_a_retry(tmp_path: Path, how: str) -> None:
     disk = FailingDisk()
     log = open_log(tmp_path, disk=disk, config=LogConfig(flush_messages=1 if how == "append" else 1 << 60))
     if how != "append":
@@ -112,7 +110,7 @@ def test_d8_an_fsync_that_fails_once_takes_the_directory_offline_and_is_never_tr
     with pytest.raises(KafkaError) as raised:
         steps[how]()
     assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-    assert log.log_end_offset == end, "what was not synced is not acknowledged"
+    assert log.log_end_offset == end, "unsynced data is not acknowledged"
     assert log.state.failure is not None
     disk.done.clear()
     for again in (log.flush, lambda: fill(log, 1)):
@@ -132,7 +130,7 @@ def test_d8_a_failed_fsync_does_not_move_the_recovery_point(tmp_path: Path) -> N
     assert log.recovery_point == 0
 
 
-def test_with_flush_messages_one_every_append_is_synced_before_it_is_in_the_log(tmp_path: Path) -> None:
+def test_flush_messages_1_syncs_every_append_before_the_commit(tmp_path: Path) -> None:
     disk = FailingDisk()
     log = open_log(tmp_path, disk=disk, config=LogConfig(segment_bytes=1_000, flush_messages=1))
     for number in range(20):
@@ -167,7 +165,7 @@ def test_a_flush_syncs_closed_segments_with_their_indexes_and_only_once(tmp_path
     assert disk.done == []
 
 
-def test_a_flush_below_the_active_segment_leaves_that_alone(tmp_path: Path) -> None:
+def test_a_flush_below_the_active_segment_does_not_sync_it(tmp_path: Path) -> None:
     disk = FailingDisk()
     log = open_log(tmp_path, disk=disk, config=SMALL)
     fill(log, 60)
@@ -181,7 +179,7 @@ def test_a_flush_below_the_active_segment_leaves_that_alone(tmp_path: Path) -> N
     assert log.plan_flush(below_active=True) is None
 
 
-def test_a_flush_that_a_truncation_overtook_does_not_count(tmp_path: Path) -> None:
+def test_a_truncation_invalidates_a_running_flush(tmp_path: Path) -> None:
     log = open_log(tmp_path, config=SMALL)
     fill(log, 60)
     plan = log.plan_flush()
@@ -193,7 +191,7 @@ def test_a_flush_that_a_truncation_overtook_does_not_count(tmp_path: Path) -> No
     assert log.recovery_point == 0
 
 
-def test_what_is_appended_while_a_flush_runs_is_flushed_by_the_next(tmp_path: Path) -> None:
+def test_the_next_flush_covers_batches_appended_during_a_flush(tmp_path: Path) -> None:
     disk = FailingDisk()
     log = open_log(tmp_path, disk=disk)
     fill(log, 10)
@@ -210,7 +208,7 @@ def test_what_is_appended_while_a_flush_runs_is_flushed_by_the_next(tmp_path: Pa
     assert f"sync {0:020d}.log" in disk.done
 
 
-def test_d13_without_descriptors_the_pool_lets_files_go_and_tries_again(tmp_path: Path) -> None:
+def test_d13_the_pool_evicts_files_and_retries_without_descriptors(tmp_path: Path) -> None:
     disk = FailingDisk()
     files = FilePool(disk, 100)
     logs = []
@@ -227,7 +225,7 @@ def test_d13_without_descriptors_the_pool_lets_files_go_and_tries_again(tmp_path
         assert offsets(log) == [0, 1, 2]
 
 
-def test_d13_a_log_that_cannot_be_opened_for_want_of_descriptors_is_no_failed_disk(tmp_path: Path) -> None:
+def test_d13_a_lack_of_descriptors_does_not_fail_the_disk(tmp_path: Path) -> None:
     disk = FailingDisk()
     log = open_log(tmp_path, disk=disk)
     fill(log, 5)
@@ -245,7 +243,7 @@ def checkpoint(directory: Path) -> list[tuple[int, int]]:
     return parse_epochs((directory / "leader-epoch-checkpoint").read_text())
 
 
-def test_epochs_of_a_flush_that_was_planned_and_never_done_are_written_when_the_log_closes(tmp_path: Path) -> None:
+def test_a_close_writes_the_epochs_of_an_abandoned_flush(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 3)
     log.flush()
@@ -257,7 +255,7 @@ def test_epochs_of_a_flush_that_was_planned_and_never_done_are_written_when_the_
     assert checkpoint(tmp_path) == [(0, 0), (7, 3)]
 
 
-def test_an_epoch_without_batches_is_not_written_and_the_next_takes_its_place(tmp_path: Path) -> None:
+def test_an_epoch_without_batches_is_not_written_but_replaced(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 3)
     log.flush()
@@ -270,7 +268,7 @@ def test_an_epoch_without_batches_is_not_written_and_the_next_takes_its_place(tm
     assert checkpoint(tmp_path) == log.leader_epochs.entries == [(0, 0), (8, 3)]
 
 
-def test_epochs_that_were_cut_after_a_flush_was_planned_are_not_written(tmp_path: Path) -> None:
+def test_a_flush_does_not_write_epochs_truncated_since_its_plan(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 3)
     fill(log, 3, leader_epoch=5)
@@ -284,7 +282,7 @@ def test_epochs_that_were_cut_after_a_flush_was_planned_are_not_written(tmp_path
     assert checkpoint(tmp_path) == log.leader_epochs.entries == [(0, 0)]
 
 
-def test_a_log_that_never_held_anything_is_flushed_and_closed_without_the_disk(tmp_path: Path) -> None:
+def test_an_empty_log_is_flushed_and_closed_without_disk_operations(tmp_path: Path) -> None:
     disk = FailingDisk()
     log = open_log(tmp_path, disk=disk)
     log.assign_epoch(3)
@@ -308,7 +306,7 @@ def test_a_close_syncs_the_directory_once(tmp_path: Path) -> None:
     assert f"rename {3:020d}.snapshot" in disk.done
 
 
-def test_an_epoch_that_came_while_a_flush_ran_is_written_by_the_next(tmp_path: Path) -> None:
+def test_the_next_flush_writes_an_epoch_assigned_during_a_flush(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 3)
     plan = log.plan_flush()
@@ -322,7 +320,7 @@ def test_an_epoch_that_came_while_a_flush_ran_is_written_by_the_next(tmp_path: P
     assert checkpoint(tmp_path) == [(0, 0), (7, 3)]
 
 
-def test_an_epoch_that_came_while_a_synced_append_ran_is_written_when_the_log_closes(tmp_path: Path) -> None:
+def test_a_close_writes_an_epoch_assigned_during_a_synced_append(tmp_path: Path) -> None:
     log = open_log(tmp_path, config=LogConfig(flush_messages=1))
     plan = log.plan_append(batch(), leader_epoch=4, timestamp_ms=0)
     log.write(plan)
@@ -336,7 +334,7 @@ def test_an_epoch_that_came_while_a_synced_append_ran_is_written_when_the_log_cl
     assert checkpoint(tmp_path) == log.leader_epochs.entries == [(4, 0), (6, 1)]
 
 
-def test_d8_a_checkpoint_whose_write_failed_is_written_again(tmp_path: Path) -> None:
+def test_d8_a_failed_checkpoint_write_is_retried(tmp_path: Path) -> None:
     disk = FailingDisk()
     log = open_log(tmp_path, disk=disk)
     fill(log, 3)
@@ -347,7 +345,7 @@ def test_d8_a_checkpoint_whose_write_failed_is_written_again(tmp_path: Path) -> 
     assert checkpoint(tmp_path) == [(0, 0)]
 
 
-def test_what_cannot_be_removed_is_tried_again_and_holds_nothing_else_up(tmp_path: Path) -> None:
+def test_a_failed_removal_is_retried_and_does_not_block_others(tmp_path: Path) -> None:
     disk = FailingDisk()
     log = open_log(tmp_path, disk=disk, config=LogConfig(segment_bytes=4_000, retention_bytes=0))
     fill(log, 60)
@@ -362,7 +360,7 @@ def test_what_cannot_be_removed_is_tried_again_and_holds_nothing_else_up(tmp_pat
     assert not [*tmp_path.glob("*.deleted")]
 
 
-def test_a_name_doomed_while_others_are_removed_is_removed_later() -> None:
+def test_a_name_added_during_a_removal_is_removed_later() -> None:
     doomed, removed = Doomed([(0, "a"), (9, "later"), (0, "b")]), list[str]()
 
     def remove(name: str) -> None:
@@ -375,7 +373,7 @@ def test_a_name_doomed_while_others_are_removed_is_removed_later() -> None:
     assert sorted(removed) == ["a", "a-too", "b", "b-too", "later"]
 
 
-def test_indexes_that_a_roll_finished_while_a_flush_synced_the_log_are_synced_by_the_next(tmp_path: Path) -> None:
+def test_the_next_flush_syncs_indexes_finished_during_a_flush(tmp_path: Path) -> None:
     disk = FailingDisk()
     log = open_log(tmp_path, disk=disk, config=LogConfig(index_interval_bytes=500))
     fill(log, 20)
@@ -396,7 +394,7 @@ def test_indexes_that_a_roll_finished_while_a_flush_synced_the_log_are_synced_by
 
 
 class ForgetfulDisk(RealDisk):
-    """A disk on which every index ends before it should, also one that was just written."""
+    """A disk on which every index ends too early, even a new one."""
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
         file = super().open(path, create=create, writable=writable)
@@ -412,7 +410,7 @@ class ShortFile(RealFile):
         return super().pread(max(size - 3, 0), position)
 
 
-def test_d4_an_index_that_is_no_better_after_it_was_rebuilt_is_done_without(tmp_path: Path) -> None:
+def test_d4_reads_work_without_an_index_that_cannot_be_rebuilt(tmp_path: Path) -> None:
     log = open_log(tmp_path, disk=ForgetfulDisk(), config=SMALL)
     fill(log, 60)
     assert len(log.segments) > 2
@@ -421,7 +419,7 @@ def test_d4_an_index_that_is_no_better_after_it_was_rebuilt_is_done_without(tmp_
     assert [entry and entry[0] for entry in found] == list(range(60))
 
 
-def test_d4_an_index_deleted_under_a_running_log_is_made_anew(tmp_path: Path) -> None:
+def test_d4_an_index_deleted_from_an_open_log_is_rebuilt(tmp_path: Path) -> None:
     files = FilePool(RealDisk())
     log = open_log(tmp_path, files=files, config=SMALL)
     fill(log, 60)
@@ -436,7 +434,7 @@ def test_d4_an_index_deleted_under_a_running_log_is_made_anew(tmp_path: Path) ->
     assert {path.name: path.read_bytes() for path in tmp_path.glob("*index")} == before
 
 
-def test_a_close_syncs_of_a_tiny_log_only_data_and_names_and_the_next_load_makes_up_the_rest(tmp_path: Path) -> None:
+def test_a_tiny_log_closes_with_data_and_names_synced_only(tmp_path: Path) -> None:
     disk = FailingDisk()
     log = open_log(tmp_path, disk=disk)
     fill(log, 3, leader_epoch=4)
@@ -450,7 +448,7 @@ def test_a_close_syncs_of_a_tiny_log_only_data_and_names_and_the_next_load_makes
         f"sync_directory {tmp_path.name}",
     ]
     for path in (*tmp_path.glob("*index"), *tmp_path.glob("*.snapshot"), *tmp_path.glob("*-checkpoint")):
-        path.write_bytes(b"")  # what the loss of power may leave of a file that was not synced
+        path.write_bytes(b"")  # a file that was not synced may be empty after a loss of power
     log = open_log(tmp_path, clean_shutdown=True)
     assert log.leader_epochs.entries == [(4, 0), (5, 3)]
     assert 7 in log.producers.producers

@@ -46,7 +46,7 @@ def test_a_file_in_use_outlives_another_that_is_not(tmp_path: Path) -> None:
         assert pool.open(paths[0]) is hot
 
 
-def test_a_range_keeps_its_file_open_until_it_is_gone(tmp_path: Path) -> None:
+def test_a_range_keeps_its_file_open(tmp_path: Path) -> None:
     (path,) = make(tmp_path, 1)
     before = descriptors()
     pool = FilePool(RealDisk())
@@ -60,7 +60,7 @@ def test_a_range_keeps_its_file_open_until_it_is_gone(tmp_path: Path) -> None:
     assert descriptors() == before
 
 
-def test_a_forgotten_path_is_opened_anew(tmp_path: Path) -> None:
+def test_a_forgotten_path_is_opened_again(tmp_path: Path) -> None:
     (path,) = make(tmp_path, 1)
     pool = FilePool(RealDisk(), 2)
     for number in range(1_000):
@@ -68,10 +68,10 @@ def test_a_forgotten_path_is_opened_anew(tmp_path: Path) -> None:
         os.unlink(path)
         Path(path).write_text(str(number))
         assert pool.open(path).file.pread(10, 0) == str(number).encode()
-    assert len(pool._ring) < 200, "names of forgotten files do not gather"
+    assert len(pool._ring) < 200, "names of forgotten files do not accumulate"
 
 
-def test_a_directory_is_forgotten_without_its_neighbours(tmp_path: Path) -> None:
+def test_forgetting_a_directory_keeps_other_directories(tmp_path: Path) -> None:
     pool = FilePool(RealDisk())
     for name in ("a", "ab"):
         (tmp_path / name).mkdir()
@@ -80,7 +80,7 @@ def test_a_directory_is_forgotten_without_its_neighbours(tmp_path: Path) -> None
     assert len(pool) == 1
 
 
-def test_threads_may_open_and_forget_at_once(tmp_path: Path) -> None:
+def test_threads_may_open_and_forget_concurrently(tmp_path: Path) -> None:
     paths = make(tmp_path, 20)
     pool = FilePool(RealDisk(), 5)
     wrong: list[object] = []

@@ -23,9 +23,9 @@ def epochs(*entries: tuple[int, int]) -> LeaderEpochs:
         (-1, (-1, -1)),  # undefined
         (9, (9, 100)),  # the newest ends where the log ends
         (10, (-1, -1)),  # not known yet
-        (1, (1, 10)),  # older than all: the first known one begins where it ended
+        (1, (1, 10)),  # older than all: it ends where the first known one begins
         (2, (2, 20)),
-        (3, (2, 20)),  # never seen: the largest below it
+        (3, (2, 20)),  # unknown: the next lower one
         (5, (5, 40)),
         (8, (5, 40)),
     ],
@@ -34,11 +34,11 @@ def test_an_epoch_ends_where_the_next_higher_one_begins(asked: int, answer: tupl
     assert epochs((2, 10), (5, 20), (9, 40)).end_offset_for(asked, log_end_offset=100) == answer
 
 
-def test_without_entries_nothing_can_be_said() -> None:
+def test_without_entries_the_end_of_an_epoch_is_unknown() -> None:
     assert epochs().end_offset_for(0, log_end_offset=5) == (-1, -1)
 
 
-def test_assigning_removes_what_is_of_another_history() -> None:
+def test_assigning_removes_entries_of_a_diverged_history() -> None:
     one = epochs((1, 0), (2, 10), (3, 20))
     one.assign(2, 15)
     assert one.entries == [(1, 0), (2, 15)]
@@ -79,7 +79,7 @@ def test_an_offset_has_the_epoch_that_began_last_before_it() -> None:
     assert (one.start_offset_of(4), one.start_offset_of(2)) == (10, -1)
 
 
-def test_the_checkpoint_is_kafkas_text() -> None:
+def test_the_checkpoint_has_kafkas_format() -> None:
     assert format_epochs([(0, 0), (3, 250)]) == "0\n2\n0 0\n3 250\n"
     assert parse_epochs("0\n2\n0 0\n3 250\n") == [(0, 0), (3, 250)]
     assert parse_epochs("") == []
@@ -88,13 +88,13 @@ def test_the_checkpoint_is_kafkas_text() -> None:
 @pytest.mark.parametrize(
     "text", ["1\n0\n", "0\n2\n0 0\n", "0\n1\n0\n", "0\nx\n", "0\n2\n3 5\n2 9\n", "\0\0", "0\n1\na b\n"]
 )
-def test_d4_a_malformed_checkpoint_is_noticed(text: str) -> None:
+def test_d4_a_malformed_epoch_checkpoint_raises_value_error(text: str) -> None:
     with pytest.raises(ValueError):
         parse_epochs(text)
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 60))))
-def test_entries_always_ascend_and_survive_the_text(assigned: list[tuple[int, int]]) -> None:
+def test_entries_always_ascend_and_survive_a_round_trip(assigned: list[tuple[int, int]]) -> None:
     one = epochs()
     for epoch, start in assigned:
         one.assign(epoch, start)
@@ -126,7 +126,7 @@ def at_each_step(step: Callable[[], None], check: Callable[[], None]) -> None:
     assert checked > 10
 
 
-def test_who_asks_while_another_thread_changes_the_epochs_gets_the_answer_of_before_or_after() -> None:
+def test_a_concurrent_read_sees_the_epochs_before_or_after_a_change() -> None:
     one = epochs((1, 0), (2, 10), (3, 20), (4, 30))
     asked = [*range(6)]
 
@@ -152,14 +152,14 @@ def test_who_asks_while_another_thread_changes_the_epochs_gets_the_answer_of_bef
         assert all(answer in (before, answers()) for answer in seen)
 
 
-def test_an_epoch_assigned_while_another_thread_raises_the_start_is_kept() -> None:
+def test_an_epoch_assigned_while_the_start_rises_is_kept() -> None:
     one = epochs((1, 0), (2, 10))
     coming = iter(range(3, 1_000))
     at_each_step(lambda: one.truncate_from_start(15), lambda: one.assign(epoch := next(coming), 10 * epoch))
     assert one.entries == [(2, 15), *((epoch, 10 * epoch) for epoch in range(3, next(coming)))]
 
 
-def test_what_was_assigned_while_the_checkpoint_was_written_stays_to_be_written() -> None:
+def test_an_epoch_assigned_during_a_checkpoint_write_still_needs_writing() -> None:
     one = epochs((1, 0))
     one.assign(2, 10)
     written = one.entries
@@ -173,7 +173,7 @@ def test_what_was_assigned_while_the_checkpoint_was_written_stays_to_be_written(
     assert seen == [True, False, True]
 
 
-def test_an_epoch_needs_to_be_written_once_it_has_batches() -> None:
+def test_an_epoch_needs_writing_once_it_has_batches() -> None:
     one = epochs((1, 0))
     one.assign(2, 10)
     assert not one.needs_writing(10)
@@ -196,7 +196,7 @@ def test_an_epoch_needs_to_be_written_once_it_has_batches() -> None:
         )
     )
 )
-def test_epochs_are_those_of_a_log_that_notes_the_epoch_of_each_offset(steps: list[tuple[str, int, int]]) -> None:
+def test_epochs_match_a_model_with_the_epoch_of_each_offset(steps: list[tuple[str, int, int]]) -> None:
     one, model = epochs(), list[tuple[int, int]]()
     for kind, epoch, offset in steps:
         if kind == "assign":

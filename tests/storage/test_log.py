@@ -35,7 +35,7 @@ def test_an_append_gets_the_next_offsets_and_the_leaders_epoch(tmp_path: Path) -
     assert log.leader_epochs.entries == [(4, 0), (5, 3)]
 
 
-def test_bytes_that_cannot_be_written_to_are_copied(tmp_path: Path) -> None:
+def test_read_only_batches_are_copied(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 1)
     data = bytes(batch())
@@ -45,7 +45,7 @@ def test_bytes_that_cannot_be_written_to_are_copied(tmp_path: Path) -> None:
     assert offsets(log) == [0, 1, 2]
 
 
-def test_several_batches_get_offsets_one_after_the_other(tmp_path: Path) -> None:
+def test_several_batches_get_consecutive_offsets(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     plan = log.append(batch(2) + batch(3) + batch(1), leader_epoch=0, timestamp_ms=0)
     assert (plan.first_offset, plan.last_offset) == (0, 5)
@@ -88,13 +88,13 @@ def test_a_follower_keeps_the_leaders_offsets_and_epochs(tmp_path: Path) -> None
     assert RecordBatch(log.read(12, max_bytes=10_000).read()).base_offset == 15
 
 
-def test_an_offset_too_far_for_the_segment_begins_another(tmp_path: Path) -> None:
+def test_an_offset_too_far_for_the_segment_rolls_it(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     log.append_as_follower(batch(base_offset=5), timestamp_ms=0)
     far = 6 + (1 << 31)
     log.append_as_follower(batch(base_offset=far), timestamp_ms=0)
     assert names(tmp_path, ".log") == [0, far]
-    # An empty segment whose base is too low makes way.
+    # An empty segment with a too low base offset is replaced.
     log.truncate_fully_and_start_at(7)
     log.append_as_follower(batch(base_offset=7 + (1 << 32)), timestamp_ms=0)
     assert names(tmp_path, ".log") == [7 + (1 << 32)]
@@ -118,7 +118,7 @@ def test_a_segment_rolls_before_it_would_grow_too_big(tmp_path: Path) -> None:
     assert offsets(log) == list(range(100))
 
 
-def test_a_batch_bigger_than_a_segment_has_one_of_its_own(tmp_path: Path) -> None:
+def test_a_batch_larger_than_segment_bytes_gets_its_own_segment(tmp_path: Path) -> None:
     log = open_log(tmp_path, config=LogConfig(segment_bytes=200))
     fill(log, 3, size=500)
     assert names(tmp_path, ".log") == [0, 1, 2]
@@ -160,7 +160,7 @@ def test_a_segment_rolls_when_an_index_is_full(tmp_path: Path) -> None:
     log = open_log(tmp_path, config=LogConfig(index_interval_bytes=0, segment_index_bytes=80))
     fill(log, 30)
     bases = names(tmp_path, ".log")
-    # 80 bytes hold 10 offset entries and 6 of time, of which one is kept for the roll; the first batch has none.
+    # 80 bytes hold 10 offset entries and 6 time entries, one of them reserved for the roll; the first batch has none.
     assert bases == [0, 6, 12, 18, 24]
     assert os.path.getsize(tmp_path / f"{0:020d}.timeindex") == 60
     assert offsets(log) == list(range(30))
@@ -178,7 +178,7 @@ def test_an_empty_segment_does_not_roll(tmp_path: Path) -> None:
 # --- read ---
 
 
-def test_a_read_gives_whole_batches_from_the_one_that_holds_the_offset(tmp_path: Path) -> None:
+def test_a_read_returns_whole_batches_from_the_offset_on(tmp_path: Path) -> None:
     log = open_log(tmp_path, config=SMALL)
     for _ in range(60):
         log.append(batch(3), leader_epoch=0, timestamp_ms=0)
@@ -194,7 +194,7 @@ def test_a_read_gives_whole_batches_from_the_one_that_holds_the_offset(tmp_path:
                 assert sum(one.size for one in got) == found.size
                 assert found.size <= max_bytes or len(got) == 1
                 assert found.next_offset in (-1, got[-1].next_offset)
-                # Nothing that fits is left out, but at the end of a segment.
+                # A read returns everything that fits, up to the end of the segment.
                 if found.size < max_bytes and got[-1].next_offset < 180 and len(got) > 1:
                     following = read_one(log, got[-1].next_offset)
                     assert found.size + following.size > max_bytes or following.base_offset in names(tmp_path, ".log")
@@ -204,7 +204,7 @@ def read_one(log: object, offset: int) -> RecordBatch:
     return RecordBatch(log.read(offset, max_bytes=1).read())  # type: ignore[attr-defined]
 
 
-def test_a_consumer_that_reads_on_sees_every_batch_once(tmp_path: Path) -> None:
+def test_consecutive_reads_return_every_batch_once(tmp_path: Path) -> None:
     log = open_log(tmp_path, config=SMALL)
     fill(log, 200)
     for max_bytes in (1, 300, 1_000, 2_500, 50_000):
@@ -221,11 +221,11 @@ def test_nothing_beyond_the_end_offset_is_read(tmp_path: Path) -> None:
             assert all(one.next_offset <= end_offset for one in got)
             if offset < end_offset <= 90:
                 assert got
-    # A batch that only begins below the end is not given.
+    # A batch that begins below the end offset but ends after it is not returned.
     assert log.read(90, max_bytes=9_000, end_offset=93).size == 0
 
 
-def test_without_at_least_one_batch_a_big_batch_is_not_given(tmp_path: Path) -> None:
+def test_without_at_least_one_batch_a_large_batch_is_not_returned(tmp_path: Path) -> None:
     log = open_log(tmp_path, config=SMALL)
     fill(log, 40)
     for offset in (0, 17, 39):
@@ -265,8 +265,8 @@ def test_reading_needs_no_index_in_memory(tmp_path: Path) -> None:
     )
 
 
-def test_an_overtaken_tail_reads_as_before(tmp_path: Path) -> None:
-    # A thread that took the tail before newer appends shortened it still sees what it saw.
+def test_a_replaced_tail_remains_readable(tmp_path: Path) -> None:
+    # A thread that took the tail before it was replaced can still read the same batches from it.
     log = open_log(tmp_path)
     fill(log, 400, size=1)
     old_tail = log.tail
@@ -279,7 +279,7 @@ def test_an_overtaken_tail_reads_as_before(tmp_path: Path) -> None:
 # --- timestamps ---
 
 
-def test_the_first_record_at_least_that_late_is_found(tmp_path: Path) -> None:
+def test_a_timestamp_look_up_finds_the_first_later_record(tmp_path: Path) -> None:
     log = open_log(tmp_path, config=SMALL)
     for number in range(60):
         log.append(batch(3, timestamp=1_000 + 10 * number), leader_epoch=number // 30, timestamp_ms=0)
@@ -308,7 +308,7 @@ def test_the_record_with_the_largest_timestamp_is_found_inside_its_batch(tmp_pat
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=80), st.integers(0, 301))
-def test_timestamps_in_any_order_are_searched_like_a_list(
+def test_timestamp_look_ups_match_a_linear_search(
     tmp_path_factory: pytest.TempPathFactory, timestamps: list[int], wanted: int
 ) -> None:
     directory = tmp_path_factory.mktemp("log")
@@ -326,7 +326,7 @@ def test_timestamps_in_any_order_are_searched_like_a_list(
 # --- close and load ---
 
 
-def test_a_closed_log_is_loaded_without_looking_at_its_batches(tmp_path: Path) -> None:
+def test_a_cleanly_closed_log_is_loaded_without_a_scan(tmp_path: Path) -> None:
     log = open_log(tmp_path, config=SMALL)
     for number in range(100):
         log.append(
@@ -354,7 +354,7 @@ def test_a_closed_log_is_loaded_without_looking_at_its_batches(tmp_path: Path) -
     assert loaded.max_timestamp() == (99, 1_099, 2)
 
 
-def test_indexes_go_on_after_a_restart_as_if_there_had_been_none(tmp_path: Path) -> None:
+def test_indexes_continue_unchanged_after_a_restart(tmp_path: Path) -> None:
     config = LogConfig(index_interval_bytes=500)
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
@@ -383,19 +383,19 @@ def test_closing_an_unchanged_log_writes_nothing(tmp_path: Path) -> None:
     assert disk.done == []
 
 
-def test_a_log_that_ends_before_its_start_is_begun_anew(tmp_path: Path) -> None:
-    told: list[str] = []
+def test_a_log_that_ends_before_its_start_is_emptied(tmp_path: Path) -> None:
+    reports: list[str] = []
     log = open_log(tmp_path)
     fill(log, 10)
     log.close()
-    log = open_log(tmp_path, clean_shutdown=True, log_start_offset=25, report=told.append)
+    log = open_log(tmp_path, clean_shutdown=True, log_start_offset=25, report=reports.append)
     assert (log.log_start_offset, log.log_end_offset) == (25, 25)
     assert names(tmp_path, ".log") == [25]
-    assert len(told) == 1
+    assert len(reports) == 1
     assert log.append(batch(), leader_epoch=0, timestamp_ms=0).first_offset == 25
 
 
-def test_entries_of_zeros_at_the_end_of_kafkas_indexes_are_not_entries(tmp_path: Path) -> None:
+def test_preallocated_zeros_in_kafkas_indexes_are_ignored(tmp_path: Path) -> None:
     config = LogConfig(index_interval_bytes=500)
     log = open_log(tmp_path, config=config)
     fill(log, 60)
@@ -410,7 +410,7 @@ def test_entries_of_zeros_at_the_end_of_kafkas_indexes_are_not_entries(tmp_path:
     assert log.segments.active.index_entries > entries
 
 
-def test_segments_are_found_by_offset_without_gaps_of_meaning(tmp_path: Path) -> None:
+def test_every_offset_is_found_in_its_segment(tmp_path: Path) -> None:
     log = open_log(tmp_path, config=SMALL)
     fill(log, 100)
     bases = names(tmp_path, ".log")

@@ -49,7 +49,7 @@ def test_a_new_directory_gets_an_identity_and_keeps_it(tmp_path: Path) -> None:
     again.abandon()
 
 
-def test_the_identity_that_kafka_wrote_is_understood() -> None:
+def test_kafkas_meta_properties_can_be_read() -> None:
     text = (
         "#\n#Sat Nov 21 14:13:52 UTC 2026\nnode.id=1\ndirectory.id=7XPne58WM1omW07KcBWQQg\n"
         "version=1\ncluster.id=5L6g3nShT-eMCtK--X86sw\n"
@@ -66,7 +66,9 @@ def test_the_identity_that_kafka_wrote_is_understood() -> None:
         ({"cluster_id": "AAAAAAAAAAAAAAAAAAAAAQ"}, ErrorCode.INCONSISTENT_CLUSTER_ID),
     ],
 )
-def test_d12_the_directory_of_another_is_refused(tmp_path: Path, given: dict[str, Any], code: ErrorCode) -> None:
+def test_d12_the_directory_of_another_node_or_cluster_is_refused(
+    tmp_path: Path, given: dict[str, Any], code: ErrorCode
+) -> None:
     open_directory(tmp_path).close()
     with pytest.raises(KafkaError) as raised:
         open_directory(tmp_path, **given)
@@ -75,7 +77,7 @@ def test_d12_the_directory_of_another_is_refused(tmp_path: Path, given: dict[str
 
 
 @pytest.mark.parametrize("text", ["", "version=0\n", "version=1\ncluster.id=x\nnode.id=one\ndirectory.id=y\n"])
-def test_d12_an_identity_that_cannot_be_read_is_refused(tmp_path: Path, text: str) -> None:
+def test_d12_a_malformed_identity_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "meta.properties").write_text(text)
     with pytest.raises(KafkaError) as raised:
         open_directory(tmp_path)
@@ -90,7 +92,7 @@ def test_d12_a_directory_in_use_is_refused(tmp_path: Path) -> None:
     open_directory(tmp_path).abandon()
 
 
-def test_a_clean_stop_is_said_last_and_forgotten_first(tmp_path: Path) -> None:
+def test_the_clean_shutdown_marker_is_written_last_and_removed_first(tmp_path: Path) -> None:
     disk = FailingDisk()
     directory = open_directory(tmp_path, disk=disk)
     assert not directory.was_clean
@@ -107,7 +109,7 @@ def test_a_clean_stop_is_said_last_and_forgotten_first(tmp_path: Path) -> None:
     assert not open_directory(tmp_path).was_clean
 
 
-def test_a_stop_that_could_not_sync_is_not_clean(tmp_path: Path) -> None:
+def test_a_shutdown_with_a_failed_sync_is_not_clean(tmp_path: Path) -> None:
     disk = FailingDisk()
     directory = open_directory(tmp_path, disk=disk)
     fill(open_log(directory), 5)
@@ -133,7 +135,7 @@ def test_partitions_are_stored_under_kafkas_names_with_their_topics_id(tmp_path:
     directory.abandon()
 
 
-def test_a_topic_id_survives_its_text() -> None:
+def test_a_topic_id_survives_a_round_trip() -> None:
     assert parse_partition_metadata(format_partition_metadata(TOPIC_ID)) == TOPIC_ID
     for text in ("", "version: 1\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ", "version: 0\ntopic_id: x"):
         with pytest.raises(ValueError):
@@ -151,7 +153,7 @@ def test_a_log_of_another_topic_of_that_name_is_refused(tmp_path: Path) -> None:
     directory.abandon()
 
 
-def test_checkpoints_carry_the_offsets_over_a_crash(tmp_path: Path) -> None:
+def test_checkpoints_keep_the_offsets_over_a_crash(tmp_path: Path) -> None:
     directory = open_directory(tmp_path)
     log = open_log(directory)
     fill(log, 10)
@@ -164,7 +166,7 @@ def test_checkpoints_carry_the_offsets_over_a_crash(tmp_path: Path) -> None:
     directory.abandon()
     directory = open_directory(tmp_path)
     assert directory.high_watermarks == {("orders", 0): 12}
-    # A checkpoint that is written before the logs are open again does not forget them.
+    # Checkpoints written before the logs are opened keep their entries.
     directory.write_recovery_points()
     directory.write_log_starts()
     directory.abandon()
@@ -174,7 +176,7 @@ def test_checkpoints_carry_the_offsets_over_a_crash(tmp_path: Path) -> None:
     directory.abandon()
 
 
-def test_the_log_start_checkpoint_names_only_starts_inside_a_segment(tmp_path: Path) -> None:
+def test_the_log_start_checkpoint_has_only_starts_inside_a_segment(tmp_path: Path) -> None:
     directory = open_directory(tmp_path)
     fill(open_log(directory, 0), 10)
     log = open_log(directory, 1)
@@ -187,7 +189,7 @@ def test_the_log_start_checkpoint_names_only_starts_inside_a_segment(tmp_path: P
 
 @pytest.mark.parametrize("name", ["recovery-point", "log-start", "replication"])
 @pytest.mark.parametrize("text", ["0\n5\norders 0", "?", "0\n1\norders 0 x\n"])
-def test_d3_d4_a_malformed_checkpoint_costs_a_recovery_but_no_record(tmp_path: Path, name: str, text: str) -> None:
+def test_d3_d4_a_malformed_checkpoint_loses_no_records(tmp_path: Path, name: str, text: str) -> None:
     directory = open_directory(tmp_path)
     log = open_log(directory)
     fill(log, 10)
@@ -196,9 +198,9 @@ def test_d3_d4_a_malformed_checkpoint_costs_a_recovery_but_no_record(tmp_path: P
     directory.write_high_watermarks({("orders", 0): 10})
     directory.abandon()
     (tmp_path / f"{name}-offset-checkpoint").write_text(text)
-    told: list[str] = []
-    directory = open_directory(tmp_path, report=told.append)
-    assert len(told) == 1
+    reports: list[str] = []
+    directory = open_directory(tmp_path, report=reports.append)
+    assert len(reports) == 1
     log = open_log(directory)
     assert offsets(log) == list(range(10))
     assert log.log_start_offset == 0
@@ -207,7 +209,7 @@ def test_d3_d4_a_malformed_checkpoint_costs_a_recovery_but_no_record(tmp_path: P
     directory.abandon()
 
 
-def test_a_deleted_partition_gets_another_name_at_once_and_goes_later(tmp_path: Path) -> None:
+def test_a_deleted_partition_is_renamed_at_once_and_removed_later(tmp_path: Path) -> None:
     directory = open_directory(tmp_path)
     log = open_log(directory)
     fill(log, 5)
@@ -226,7 +228,7 @@ def test_a_deleted_partition_gets_another_name_at_once_and_goes_later(tmp_path: 
     directory.abandon()
 
 
-def test_a_deletion_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None:
+def test_an_interrupted_deletion_is_completed(tmp_path: Path) -> None:
     directory = open_directory(tmp_path)
     fill(open_log(directory), 5)
     directory.delete_log("orders", 0, unique_id=uuid.UUID(int=5), now_ms=0)
@@ -244,7 +246,7 @@ def test_the_name_of_a_deleted_partition_fits_into_a_file_name() -> None:
         assert name.endswith(f"-12.{1:032x}-{suffix}")
 
 
-def test_d9_with_little_space_left_appends_are_refused_and_reading_goes_on(tmp_path: Path) -> None:
+def test_d9_a_nearly_full_disk_refuses_appends_but_not_reads(tmp_path: Path) -> None:
     directory = open_directory(tmp_path)
     log = open_log(directory)
     fill(log, 5)
@@ -272,15 +274,15 @@ def test_many_logs_share_one_bounded_pool(tmp_path: Path) -> None:
     directory.close()
 
 
-def test_a_reader_of_a_deleted_log_does_not_bring_its_file_under_the_name_of_the_next(tmp_path: Path) -> None:
+def test_a_reader_of_a_deleted_log_does_not_corrupt_its_successor(tmp_path: Path) -> None:
     disk = SlowToOpen()
     directory = open_directory(tmp_path / "data", disk=disk)
     old = open_log(directory)
     fill(old, 3)
     path = old.segments.active.log_path
     directory.files.forget(path)
-    disk.meanwhile = lambda: directory.delete_log("orders", 0, unique_id=uuid.UUID(int=7), now_ms=0)
-    reading = directory.files.open(path).file  # by a thread that had found the partition before
+    disk.hook = lambda: directory.delete_log("orders", 0, unique_id=uuid.UUID(int=7), now_ms=0)
+    reading = directory.files.open(path).file  # by a thread that found the partition before its deletion
     assert reading.size() > 0
     new = open_log(directory)
     fill(new, 2)
@@ -290,14 +292,14 @@ def test_a_reader_of_a_deleted_log_does_not_bring_its_file_under_the_name_of_the
 
 
 class SlowToOpen(RealDisk):
-    """Something happens while a file is opened to be read."""
+    """Runs a hook while a file is opened for reading."""
 
     def __init__(self) -> None:
-        self.meanwhile: Callable[[], None] | None = None
+        self.hook: Callable[[], None] | None = None
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
         file = super().open(path, create=create, writable=writable)
-        meanwhile, self.meanwhile = self.meanwhile, None
-        if meanwhile is not None:
-            meanwhile()
+        hook, self.hook = self.hook, None
+        if hook is not None:
+            hook()
         return file

@@ -70,7 +70,7 @@ def test_the_next_sequence_follows_the_last() -> None:
     assert refusal(state, header(2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_each_of_the_last_five_batches_is_known_again() -> None:
+def test_the_last_five_batches_are_recognised_as_duplicates() -> None:
     sent = [header(2 * number, count=2, offset=100 + 2 * number, timestamp=5_000 + number) for number in range(6)]
     state = state_after(*sent)
     for one in sent[1:]:
@@ -81,7 +81,7 @@ def test_each_of_the_last_five_batches_is_known_again() -> None:
     assert refusal(state, sent[0]) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_part_of_a_known_batch_is_no_duplicate() -> None:
+def test_a_part_of_a_known_batch_is_not_a_duplicate() -> None:
     state = state_after(header(0, count=4))
     assert refusal(state, header(0, count=3)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert refusal(state, header(1, count=3)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -90,7 +90,7 @@ def test_a_part_of_a_known_batch_is_no_duplicate() -> None:
 def test_sequences_wrap_to_zero() -> None:
     state = state_after(header(MAX_SEQUENCE - 1, count=2))
     assert state.check(header(0, offset=2)) is None
-    # One batch across the border: its last sequence is 0, so 1 follows, and it is known again.
+    # A batch across the wrap has last sequence 0, so 1 follows; it is recognised as a duplicate.
     across = header(MAX_SEQUENCE, count=2, offset=2)
     state = state_after(across)
     assert state.check(header(1, offset=4)) is None
@@ -122,7 +122,7 @@ def test_batches_of_one_append_are_checked_in_turn() -> None:
     assert not state.producers, "a check changes nothing"
 
 
-def test_a_batch_without_producer_is_not_looked_at() -> None:
+def test_a_batch_without_a_producer_is_not_checked() -> None:
     state = ProducerState()
     plain = header_at(batch())
     assert state.check(plain) is None
@@ -131,7 +131,7 @@ def test_a_batch_without_producer_is_not_looked_at() -> None:
     assert state.end_offset == 1
 
 
-def test_silent_producers_are_forgotten_but_not_in_a_transaction() -> None:
+def test_idle_producers_expire_unless_in_a_transaction() -> None:
     state = state_after(header(0, timestamp=1_000))
     assert state.expire(1_000, 100) == 0
     assert state.expire(1_000 + 99, 100) == 0
@@ -141,20 +141,20 @@ def test_silent_producers_are_forgotten_but_not_in_a_transaction() -> None:
     assert state.expire(999_999, 100) == 0
 
 
-def test_a_producer_of_events_long_past_is_not_silent() -> None:
-    """A batch of theirs that is sent again after a crash would be taken for a new one."""
+def test_a_producer_of_old_timestamps_is_not_idle() -> None:
+    """Otherwise a batch that it resends after a crash would count as new."""
     state = state_after(header(0, timestamp=1))
-    assert state.expire(1_000, 100) == 0, "it has just been heard"
+    assert state.expire(1_000, 100) == 0, "it has just sent a batch"
     state.note(header(1, offset=1, timestamp=2))
     assert state.expire(1_099, 100) == 0, "and again"
     assert state.expire(1_198, 100) == 0
     assert state.expire(1_199, 100) == 1
 
 
-def test_a_producer_out_of_a_snapshot_is_silent_since_its_segment_was_written_until_it_is_heard() -> None:
+def test_a_restored_producer_is_idle_since_its_segments_last_write() -> None:
     before = state_after(*(header(0, producer_id=one, offset=one, timestamp=1) for one in (7, 8, 9)))
     snapshot = parse_snapshot(before.format_snapshot())
-    assert [entry.heard_ms for entry in snapshot] == [-1] * 3, "it has the times of records alone"
+    assert [entry.heard_ms for entry in snapshot] == [-1] * 3, "it has only record timestamps"
     snapshot[1].heard_ms = 901
     state = ProducerState()
     state.restore(10, snapshot)
@@ -188,7 +188,7 @@ def test_a_transaction_is_unstable_until_the_high_watermark_passes_its_marker() 
     assert state.producers[PRODUCER].coordinator_epoch == 5
 
 
-def test_a_snapshot_has_kafkas_bytes() -> None:
+def test_a_snapshot_has_kafkas_format() -> None:
     written_by_kafka = bytes.fromhex(
         "0001e93702cb0000000100000000000000000000000012f200000000"
         "000012f200000008000001a1fe74f09dffffffffffffffffffffffff"
@@ -200,7 +200,7 @@ def test_a_snapshot_has_kafkas_bytes() -> None:
     assert format_snapshot([]).hex() == "0001" + "48674bc7" + "00000000"
 
 
-def test_a_snapshot_restores_what_it_was_made_of() -> None:
+def test_a_snapshot_survives_a_round_trip() -> None:
     state = state_after(header(0, count=3, offset=20, is_transactional=True))
     copy = ProducerState()
     copy.restore(23, parse_snapshot(state.format_snapshot()))
@@ -211,7 +211,7 @@ def test_a_snapshot_restores_what_it_was_made_of() -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "version", "empty", "count"])
-def test_d5_a_damaged_snapshot_is_noticed(damage: str) -> None:
+def test_d5_a_damaged_snapshot_raises_value_error(damage: str) -> None:
     good = state_after(header(0)).format_snapshot()
     bad = {
         "cut": good[:-1],
@@ -230,7 +230,7 @@ def newcomer(producer_id: int, offset: int, *, transactional: bool = False) -> B
     return first._replace(producer_id=producer_id, base_offset=offset)
 
 
-def test_w12_a_hundred_thousand_producers_are_remembered_and_more_push_out_the_oldest() -> None:
+def test_w12_above_100000_producers_the_oldest_are_evicted() -> None:
     state, first = ProducerState(), header(0)
     for number in range(120_000):
         state.note(first._replace(producer_id=number, base_offset=number))
@@ -239,17 +239,17 @@ def test_w12_a_hundred_thousand_producers_are_remembered_and_more_push_out_the_o
     assert set(state.producers) == set(range(min(state.producers), 120_000))
 
 
-def test_w12_who_sends_again_is_not_the_oldest() -> None:
+def test_w12_a_producer_that_sends_again_is_not_evicted() -> None:
     state = ProducerState(limit=10)
     for number in range(10):
         state.note(newcomer(number, number))
     state.note(newcomer(0, 10)._replace(base_sequence=1))
     state.note(newcomer(99, 11))
     assert set(state.producers) == {0, 2, 3, 4, 5, 6, 7, 8, 9, 99}
-    assert state.check(newcomer(1, 12)._replace(base_sequence=5)) is None, "as of one that expired, nothing is known"
+    assert state.check(newcomer(1, 12)._replace(base_sequence=5)) is None, "an evicted producer is unknown"
 
 
-def test_w12_nobody_is_pushed_out_of_a_transaction() -> None:
+def test_w12_a_producer_in_a_transaction_is_not_evicted() -> None:
     state = ProducerState(limit=3)
     for number in range(3):
         state.note(newcomer(number, number, transactional=number < 2))
@@ -258,7 +258,7 @@ def test_w12_nobody_is_pushed_out_of_a_transaction() -> None:
     assert set(state.producers) == {0, 1, 8}
 
 
-def test_w12_a_snapshot_of_more_than_the_limit_shrinks_with_the_next_newcomer() -> None:
+def test_w12_a_state_above_the_limit_shrinks_with_the_next_producer() -> None:
     larger = ProducerState(limit=100)
     for number in range(100):
         larger.note(newcomer(number, number))

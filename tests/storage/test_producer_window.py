@@ -1,4 +1,4 @@
-"""The last five batches of each producer are recognised, whatever happened to the log since they came."""
+"""Each producer's last five batches are recognised after rolls, restarts, retention and truncations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Stop = Callable[[Path, Log], Log]
 
 
 def send(log: Log, sequence: int, *, producer: int = 1, epoch: int = 0) -> int | None:
-    """Append a batch of one record; where it was already, None if it is new."""
+    """Append a batch of one record; returns the original's offset, None if it is new."""
     sent = batch(producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
     plan = log.append(sent, leader_epoch=0, timestamp_ms=1_000)
     return plan.first_offset if plan.is_duplicate else None
@@ -57,11 +57,11 @@ def test_five_batches_are_known_after_a_roll_and_a_restart(tmp_path: Path, rolls
     assert send(log, FIRST + 5) is None
     with pytest.raises(KafkaError) as refused:
         send(log, FIRST)
-    assert refused.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "it is the sixth now"
+    assert refused.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "it is now the sixth"
 
 
 @both_stops
-def test_five_batches_are_known_though_their_segments_are_gone(tmp_path: Path, stop: Stop) -> None:
+def test_five_batches_are_known_after_their_segments_are_deleted(tmp_path: Path, stop: Stop) -> None:
     log = open_log(tmp_path)
     for number in range(5):
         send(log, FIRST + number)
@@ -75,7 +75,7 @@ def test_five_batches_are_known_though_their_segments_are_gone(tmp_path: Path, s
 
 @both_stops
 @pytest.mark.parametrize("rolls_after", [[], [3]])
-def test_five_batches_are_known_though_their_records_were_deleted(
+def test_five_batches_are_known_after_their_records_are_deleted(
     tmp_path: Path, rolls_after: list[int], stop: Stop
 ) -> None:
     log = open_log(tmp_path)
@@ -90,7 +90,7 @@ def test_five_batches_are_known_though_their_records_were_deleted(
         assert [send(log, FIRST + number) for number in range(5)] == [0, 1, 2, 3, 4]
 
 
-def test_a_log_that_is_cut_knows_the_five_batches_before_the_cut(tmp_path: Path) -> None:
+def test_a_truncated_log_knows_the_five_batches_before_the_truncation(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     for number in range(9):
         send(log, FIRST + number)
@@ -101,7 +101,7 @@ def test_a_log_that_is_cut_knows_the_five_batches_before_the_cut(tmp_path: Path)
     assert [send(log, FIRST + number) for number in (7, 8)] == [None, None]
 
 
-def test_d5_an_older_snapshot_and_the_batches_behind_it_give_five(tmp_path: Path) -> None:
+def test_d5_five_batches_are_known_from_an_older_snapshot(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     for number in range(7):
         send(log, FIRST + number)
@@ -114,7 +114,7 @@ def test_d5_an_older_snapshot_and_the_batches_behind_it_give_five(tmp_path: Path
 
 
 @both_stops
-def test_a_new_epoch_begins_without_the_batches_of_the_old_one(tmp_path: Path, stop: Stop) -> None:
+def test_a_new_epoch_forgets_the_batches_of_the_old_one(tmp_path: Path, stop: Stop) -> None:
     log = open_log(tmp_path)
     for number in range(3):
         send(log, FIRST + number)
@@ -130,8 +130,8 @@ def test_a_new_epoch_begins_without_the_batches_of_the_old_one(tmp_path: Path, s
 
 
 @both_stops
-def test_five_batches_are_known_where_their_sequence_numbers_wrap(tmp_path: Path, stop: Stop) -> None:
-    """A batch that begins with 0 is not the first of its producer."""
+def test_five_batches_are_known_when_sequence_numbers_wrap(tmp_path: Path, stop: Stop) -> None:
+    """A batch with sequence number 0 need not be the first of its producer."""
     log = open_log(tmp_path)
     sequences = [MAX_SEQUENCE - 1, MAX_SEQUENCE, 0, 1, 2]
     for sequence in sequences:
@@ -155,8 +155,8 @@ def test_each_producer_has_its_own_five_batches(tmp_path: Path, stop: Stop) -> N
     assert {one: entry.batches for one, entry in log.producers.producers.items()} == before
 
 
-def test_kafka_reads_the_last_batch_of_each_producer_from_a_snapshot() -> None:
-    """Kafka keeps the last row of a producer, unless it has expired, and any transaction that a row names."""
+def test_kafka_reads_each_producers_last_batch_from_a_snapshot() -> None:
+    """Kafka keeps each producer's last row, unless it has expired, and any transaction in a row."""
     entry = ProducerEntry(7)
     for number, timestamp in enumerate((5_000, 9_000, 7_000)):
         entry.note(header(number, offset=20 + number, timestamp=timestamp))

@@ -1,4 +1,4 @@
-"""Reading segments through, here and in another process: `kbroker.storage.reading_through`."""
+"""Check closed segments, in this process and in a worker: `kbroker.storage.reading_through`."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Sealing = Callable[[Log], list[SealedSegment]]
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[Workers]:
-    told: list[str] = []
-    made = Workers(report=told.append)
+    reports: list[str] = []
+    made = Workers(report=reports.append)
     yield made
-    assert made.pids, "they did it"
-    assert told == []
+    assert made.pids, "the workers did the work"
+    assert reports == []
     made.close()
 
 
 @pytest.fixture
 def sealed(workers: Workers) -> Sealing:
-    """Seals the closed segments of a log, here and by a worker, which must find the same."""
+    """Seals the closed segments of a log in this process and in a worker, and compares the results."""
 
     def seal_all(log: Log) -> list[SealedSegment]:
         segments = list(log.segments)
@@ -43,7 +43,7 @@ def sealed(workers: Workers) -> Sealing:
 
 
 def filled(directory: Path, seed: int = 0) -> Log:
-    """Closed segments of batches of all sizes, whose timestamps and leader epochs go as they like."""
+    """Closed segments with batches of random sizes, timestamps and leader epochs."""
     chance = random.Random(seed)
     config = LogConfig(
         segment_bytes=20_000, index_interval_bytes=chance.choice([0, 300, 1_000, 4_096]), segment_ms=1 << 60
@@ -60,28 +60,28 @@ def filled(directory: Path, seed: int = 0) -> Log:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_the_log_wrote_is_found_right(seed: int, tmp_path: Path, sealed: Sealing) -> None:
-    """Also that the rule of the indexes is the one by which they are written."""
+def test_an_undamaged_segment_has_no_findings(seed: int, tmp_path: Path, sealed: Sealing) -> None:
+    """The expected indexes match those that the log writes."""
     log = filled(tmp_path, seed)
-    told: list[str] = []
-    log.report = told.append
+    reports: list[str] = []
+    log.report = reports.append
     found = sealed(log)
     assert len(found) >= 3
-    assert told == []
+    assert reports == []
     epochs = {epoch: start for one in reversed(found) for epoch, start in one.leader_epochs}
     assert sorted(epochs.items()) == [(epoch, start) for epoch, start in log.leader_epochs.entries]
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_a_damaged_index_is_made_anew(suffix: str, tmp_path: Path, sealed: Sealing) -> None:
+def test_sealing_rebuilds_a_damaged_index(suffix: str, tmp_path: Path, sealed: Sealing) -> None:
     log = filled(tmp_path)
     path = Path(log.segments.first.path(suffix))
     right = path.read_bytes()
     path.write_bytes(right[:-3])
-    told: list[str] = []
-    log.report = told.append
+    reports: list[str] = []
+    log.report = reports.append
     sealed(log)
-    assert len(told) == 1
+    assert len(reports) == 1
     assert path.read_bytes() == right
     path.unlink()
     log.files.close()

@@ -1,4 +1,4 @@
-"""Recovery in worker processes: it gives the same logs as recovery in this process."""
+"""Recovery in worker processes gives the same logs as recovery in this process."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ COUNT = 95
 
 
 @pytest.fixture
-def told() -> list[str]:
+def worker_reports() -> list[str]:
     return []
 
 
 @pytest.fixture
-def workers(told: list[str]) -> Iterator[Workers]:
-    made = Workers(report=told.append, tries=2, niceness=0)
+def workers(worker_reports: list[str]) -> Iterator[Workers]:
+    made = Workers(report=worker_reports.append, tries=2, niceness=0)
     yield made
     made.close()
     assert not made.pids
@@ -36,7 +36,7 @@ def workers(told: list[str]) -> Iterator[Workers]:
 
 @pytest.fixture
 def crashed(tmp_path: Path) -> Path:
-    """A log of several segments, leader epochs and batches of one producer, with a torn end."""
+    """A log of several segments and leader epochs, with batches of one producer and a torn end."""
     directory = tmp_path / "crashed"
     directory.mkdir()
     log = open_log(directory, config=CONFIG)
@@ -58,7 +58,7 @@ def opened(directory: Path, recovered: RecoveredLog | None = None) -> Log:
 
 
 def check_equal(log: Log, plain: Log) -> None:
-    """Everything that a log knows is as in the one that was recovered here, and so are its files."""
+    """Check that state and files are the same as after recovery in this process."""
     assert offsets(log) == offsets(plain) == list(range(COUNT))
     assert log.leader_epochs.entries == plain.leader_epochs.entries == [(0, 0), (1, 40), (2, 80)]
     assert (log.log_start_offset, log.recovery_point) == (plain.log_start_offset, plain.recovery_point)
@@ -77,21 +77,23 @@ def files_in(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def test_a_worker_recovers_what_this_process_recovers(crashed: Path, workers: Workers, told: list[str]) -> None:
+def test_a_worker_recovers_what_this_process_recovers(
+    crashed: Path, workers: Workers, worker_reports: list[str]
+) -> None:
     here = Path(shutil.copytree(crashed, crashed.parent / "here"))
     found = workers.run(recover_log, RealDisk(), to_recover(crashed))
     log, plain = opened(crashed, found), opened(here)
     check_equal(log, plain)
     assert workers.pids
-    assert not told
+    assert not worker_reports
 
 
-def test_a_log_that_a_worker_recovered_goes_on(crashed: Path, workers: Workers) -> None:
+def test_a_log_recovered_by_a_worker_can_be_appended_to(crashed: Path, workers: Workers) -> None:
     found = workers.run(recover_log, RealDisk(), to_recover(crashed))
     log = opened(crashed, found)
     window = log.producers.producers[7].batches
     assert len(window) == 5
-    assert log.segments.active.base_offset > window[0].first_offset, "a roll lies within the window"
+    assert log.segments.active.base_offset > window[0].first_offset, "the window spans a roll"
     for remembered in window:
         again = batch(producer_id=7, producer_epoch=0, base_sequence=remembered.first_sequence)
         plan = log.append(again, leader_epoch=2, timestamp_ms=0)
@@ -102,14 +104,16 @@ def test_a_log_that_a_worker_recovered_goes_on(crashed: Path, workers: Workers) 
     assert offsets(clean) == list(range(COUNT + 1))
 
 
-def test_a_worker_that_dies_in_a_recovery_changes_nothing(crashed: Path, workers: Workers, told: list[str]) -> None:
+def test_the_death_of_a_worker_does_not_affect_recovery(
+    crashed: Path, workers: Workers, worker_reports: list[str]
+) -> None:
     here = Path(shutil.copytree(crashed, crashed.parent / "here"))
     found = workers.run(recover_log, DeadlyDisk("write"), to_recover(crashed))
-    assert len(told) == 2, "two workers died over it, then this process did it"
+    assert len(worker_reports) == 2, "two workers died, then this process recovered it"
     check_equal(opened(crashed, found), opened(here))
 
 
-def test_a_log_that_cannot_be_recovered_is_the_only_one_that_fails(crashed: Path, workers: Workers) -> None:
+def test_a_failed_recovery_does_not_affect_other_logs(crashed: Path, workers: Workers) -> None:
     broken = crashed.parent / "broken"
     (broken / f"{0:020d}.log").mkdir(parents=True)
     failed, found = (workers.run(recover_log, RealDisk(), to_recover(one)) for one in (broken, crashed))
@@ -123,7 +127,7 @@ def test_reports_of_a_worker_are_made_when_the_log_is_opened(crashed: Path, work
     found = workers.run(recover_log, RealDisk(), to_recover(crashed))
     reports: list[str] = []
     open_log(crashed, config=CONFIG, recovered=found, report=reports.append)
-    assert any("160 bytes behind offset 95" in report for report in reports)
+    assert any("160 bytes after offset 95" in report for report in reports)
 
 
 def test_large_logs_are_worth_a_worker_and_come_first_by_size() -> None:

@@ -1,4 +1,4 @@
-"""What a crash may leave, and what is made of it: rows D1 to D6 and D13 of the fault list."""
+"""Recovery after crashes: rows D1 to D6 and D13 of the fault list."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ COUNT = 100
 
 
 def crash(log: Log) -> None:
-    """Forget a log as the death of a process does: what was written stays, nothing else is."""
+    """Drop a log as a crash of the process does: only completed writes remain."""
     log.files.close()
 
 
 @pytest.fixture
 def crashed(tmp_path: Path) -> Path:
-    """A log of 100 single-record batches in several segments, not closed; epoch 2 begins at offset 50, one producer."""
+    """An unclosed log of 100 single-record batches by one producer in several segments; epoch 2 starts at 50."""
     log = open_log(tmp_path, config=SMALL)
     for number in range(COUNT):
         sent = batch(timestamp=1_000 + number, producer_id=1, producer_epoch=0, base_sequence=number)
@@ -41,10 +41,8 @@ def last_log(directory: Path) -> Path:
     return directory / f"{names(directory, '.log')[-1]:020d}.log"
 
 
-def check(directory: Path, count: int, *, told: int | None = None) -> Log:
-    """Recover twice: the log must hold the first `count` records, wholly and consistently, and the same the second
-    time.
-    """
+def check(directory: Path, count: int, *, report_count: int | None = None) -> Log:
+    """Recover twice and check that the log holds exactly the first `count` records both times."""
     reports: list[str] = []
     for _ in range(2):
         log = open_log(directory, config=SMALL, report=reports.append)
@@ -59,53 +57,53 @@ def check(directory: Path, count: int, *, told: int | None = None) -> Log:
         assert latest[0] == count - 1
         assert all(segment.size for segment in list(log.segments)[:-1]), "an empty segment in the middle"
         crash(log)
-    if told is not None:
-        assert len(reports) == told, reports
+    if report_count is not None:
+        assert len(reports) == report_count, reports
     return open_log(directory, config=SMALL)
 
 
-def test_d1_every_completed_write_survives_the_death_of_the_process(crashed: Path) -> None:
-    log = check(crashed, COUNT, told=0)
+def test_d1_completed_writes_survive_a_crash_of_the_process(crashed: Path) -> None:
+    log = check(crashed, COUNT, report_count=0)
     fill(log, 5, leader_epoch=2)
     assert offsets(log) == list(range(COUNT + 5))
 
 
 @pytest.mark.parametrize("kept", [1, 11, 12, 60, 61, 62, 100, 170])
-def test_d1_a_torn_batch_is_cut(crashed: Path, kept: int) -> None:
+def test_d1_a_torn_batch_is_truncated(crashed: Path, kept: int) -> None:
     path = last_log(crashed)
     size = path.stat().st_size
     batch_size = len(read_all(open_log(crashed, config=SMALL))[-1].data)
     os.truncate(path, size - batch_size + kept)
-    check(crashed, COUNT - 1, told=1)
+    check(crashed, COUNT - 1, report_count=1)
     assert path.stat().st_size == size - batch_size
 
 
 @pytest.mark.parametrize("position", [16, 17, 25, 40, 61, 150])
-def test_d1_a_tail_with_a_wrong_crc_is_cut(crashed: Path, position: int) -> None:
+def test_d1_a_tail_with_a_wrong_crc_is_truncated(crashed: Path, position: int) -> None:
     path = last_log(crashed)
     data = bytearray(path.read_bytes())
     batch_size = len(read_all(open_log(crashed, config=SMALL))[-1].data)
     data[len(data) - batch_size + position] ^= 0x40
     path.write_bytes(data)
-    check(crashed, COUNT - 1, told=1)
+    check(crashed, COUNT - 1, report_count=1)
 
 
 @pytest.mark.parametrize("garbage", [b"\0", b"\0" * 500, b"\xff" * 500, b"garbage" * 40])
-def test_d1_garbage_behind_the_last_batch_is_cut(crashed: Path, garbage: bytes) -> None:
+def test_d1_garbage_after_the_last_batch_is_truncated(crashed: Path, garbage: bytes) -> None:
     with last_log(crashed).open("ab") as file:
         file.write(garbage)
-    check(crashed, COUNT, told=1)
+    check(crashed, COUNT, report_count=1)
 
 
-def test_d1_a_batch_that_was_written_before_is_no_continuation(crashed: Path) -> None:
-    # Offsets must ascend: an old batch that comes back behind a newer one is not part of the log.
+def test_d1_an_old_batch_after_a_newer_one_is_truncated(crashed: Path) -> None:
+    # Offsets must ascend: an old batch that reappears after a newer one is not part of the log.
     path = last_log(crashed)
     data = path.read_bytes()
     path.write_bytes(data + data)
-    check(crashed, COUNT, told=1)
+    check(crashed, COUNT, report_count=1)
 
 
-def test_d1_damage_in_a_middle_segment_takes_all_behind_it(crashed: Path) -> None:
+def test_d1_damage_in_a_middle_segment_removes_everything_after_it(crashed: Path) -> None:
     second = names(crashed, ".log")[1]
     path = crashed / f"{second:020d}.log"
     data = bytearray(path.read_bytes())
@@ -117,22 +115,22 @@ def test_d1_damage_in_a_middle_segment_takes_all_behind_it(crashed: Path) -> Non
     assert log.append(batch(), leader_epoch=2, timestamp_ms=0).first_offset == second + 2
 
 
-def test_d7_a_segment_that_lost_its_end_takes_all_behind_it(crashed: Path) -> None:
-    # Cut at a border between batches: every batch that is left is valid, only the offsets tell.
+def test_d7_a_segment_that_lost_its_end_removes_later_segments(crashed: Path) -> None:
+    # Truncated at a batch boundary: all remaining batches are valid, and only the offsets show the gap.
     second = names(crashed, ".log")[1]
     path = crashed / f"{second:020d}.log"
     batch_size = path.stat().st_size // (names(crashed, ".log")[2] - second)
     os.truncate(path, batch_size * 3)
-    check(crashed, second + 3, told=1)
+    check(crashed, second + 3, report_count=1)
 
 
-def test_d7_an_empty_segment_in_the_middle_takes_all_behind_it(crashed: Path) -> None:
+def test_d7_an_empty_middle_segment_removes_later_segments(crashed: Path) -> None:
     second = names(crashed, ".log")[1]
     os.truncate(crashed / f"{second:020d}.log", 0)
-    check(crashed, second, told=1)
+    check(crashed, second, report_count=1)
 
 
-def test_gaps_are_legal_where_a_compaction_makes_them(tmp_path: Path) -> None:
+def test_gaps_in_a_compacted_log_are_legal(tmp_path: Path) -> None:
     config = LogConfig(cleanup_policy=frozenset({"compact"}))
     log = open_log(tmp_path, config=config)
     log.append_as_follower(batch(base_offset=0), timestamp_ms=0)
@@ -147,20 +145,20 @@ def test_gaps_are_legal_where_a_compaction_makes_them(tmp_path: Path) -> None:
     assert [one.base_offset for one in read_all(log)] == [0, 7, 20]
 
 
-def test_d1_only_what_the_recovery_point_does_not_vouch_for_is_read(crashed: Path) -> None:
+def test_d1_recovery_reads_only_data_after_the_recovery_point(crashed: Path) -> None:
     (crashed / "leader-epoch-checkpoint").write_text("0\n2\n1 0\n2 50\n")
     bases = names(crashed, ".log")
     disk = FailingDisk()
     log = open_log(crashed, disk=disk, config=SMALL, recovery_point=bases[-2] + 1)
     read = {int(line.split()[1][:20]) for line in disk.done if line.startswith("pread") and line.endswith(".log")}
-    # Of the segment before only the last header, to see whether the epochs are those of the batches.
+    # In the segment before, only the last header is read, to check the epochs against the batches.
     assert set(bases[-2:]) <= read <= set(bases[-3:])
     assert disk.done.count(f"pread {bases[-3]:020d}.log") < 6
     assert log.log_end_offset == COUNT
     assert (log.recovery_point, log.persisted_recovery_point) == (bases[-2], bases[-2] + 1)
 
 
-def test_d1_an_unclean_stop_with_nothing_written_is_no_loss(tmp_path: Path) -> None:
+def test_d1_an_unclean_shutdown_of_an_empty_log_loses_nothing(tmp_path: Path) -> None:
     crash(open_log(tmp_path))
     log = open_log(tmp_path)
     assert log.log_end_offset == 0
@@ -222,13 +220,13 @@ def test_d2_an_index_without_a_log_is_removed(crashed: Path) -> None:
 def test_d4_a_malformed_epoch_checkpoint_is_rebuilt_from_the_batches(crashed: Path, text: str, clean: bool) -> None:
     open_log(crashed, config=SMALL).close()
     (crashed / "leader-epoch-checkpoint").write_text(text)
-    told: list[str] = []
-    log = open_log(crashed, config=SMALL, clean_shutdown=clean, report=told.append)
+    reports: list[str] = []
+    log = open_log(crashed, config=SMALL, clean_shutdown=clean, report=reports.append)
     if text and not clean:
         assert log.leader_epochs.entries == [(1, 0), (2, 50)]
     elif text:
         assert log.leader_epochs.entries == [(1, 0), (2, 50)]
-        assert len(told) == 2
+        assert len(reports) == 2
     log.close()
 
 
@@ -239,7 +237,7 @@ def test_d4_epochs_ahead_of_the_log_are_dropped(crashed: Path) -> None:
 
 @pytest.mark.parametrize("how_many", [1, 2, 99])
 @pytest.mark.parametrize("clean", [True, False])
-def test_d5_a_corrupt_snapshot_is_deleted_and_an_older_one_used(crashed: Path, how_many: int, clean: bool) -> None:
+def test_d5_recovery_deletes_corrupt_snapshots_and_uses_older_ones(crashed: Path, how_many: int, clean: bool) -> None:
     open_log(crashed, config=SMALL).close()
     snapshots = names(crashed, ".snapshot")
     assert len(snapshots) > 3
@@ -247,9 +245,9 @@ def test_d5_a_corrupt_snapshot_is_deleted_and_an_older_one_used(crashed: Path, h
     for offset in damaged:
         path = crashed / f"{offset:020d}.snapshot"
         path.write_bytes(path.read_bytes()[:-1] + b"?")
-    told: list[str] = []
-    log = open_log(crashed, config=SMALL, clean_shutdown=clean, report=told.append)
-    assert len(told) == len(damaged)
+    reports: list[str] = []
+    log = open_log(crashed, config=SMALL, clean_shutdown=clean, report=reports.append)
+    assert len(reports) == len(damaged)
     assert names(crashed, ".snapshot") == [offset for offset in snapshots if offset not in damaged]
     known = log.producers.producers[1]
     assert (known.last_sequence, known.last_offset) == (COUNT - 1, COUNT - 1)
@@ -257,7 +255,7 @@ def test_d5_a_corrupt_snapshot_is_deleted_and_an_older_one_used(crashed: Path, h
     assert log.append(again, leader_epoch=2, timestamp_ms=0).is_duplicate
 
 
-def test_d5_without_snapshots_a_crash_costs_a_scan_and_no_duplicate(crashed: Path) -> None:
+def test_d5_without_snapshots_recovery_still_detects_duplicates(crashed: Path) -> None:
     for path in crashed.glob("*.snapshot"):
         path.unlink()
     log = check(crashed, COUNT)
@@ -269,9 +267,7 @@ def test_d5_without_snapshots_a_crash_costs_a_scan_and_no_duplicate(crashed: Pat
 
 
 def test_d6_a_crash_after_each_step_of_a_roll_loses_nothing(tmp_path: Path) -> None:
-    """Each operation of an append that rolls fails for want of space: a crash there loses nothing, and neither does
-    going on.
-    """
+    """Each operation of an append that rolls fails on a full disk. Neither a crash there nor continuing loses data."""
     whole = FailingDisk()
     (tmp_path / "whole").mkdir()
     log = open_log(tmp_path / "whole", disk=whole, config=SMALL)
@@ -283,7 +279,7 @@ def test_d6_a_crash_after_each_step_of_a_roll_loses_nothing(tmp_path: Path) -> N
     assert len(operations) > 8
     for at, kind in enumerate(operations):
         if kind.startswith("sync"):
-            continue  # that is another row: fatal, and tested there
+            continue  # failed syncs are fatal and have their own test
         directory, copy = tmp_path / str(at), tmp_path / f"{at}-crashed"
         directory.mkdir()
         disk = FailingDisk()
@@ -302,7 +298,7 @@ def test_d6_a_crash_after_each_step_of_a_roll_loses_nothing(tmp_path: Path) -> N
         assert offsets(open_log(directory, config=SMALL)) == list(range(53))
 
 
-def test_d6_files_of_interrupted_changes_are_finished_or_removed(crashed: Path) -> None:
+def test_d6_interrupted_file_operations_are_completed_or_undone(crashed: Path) -> None:
     bases = names(crashed, ".log")
     for suffix in (".log", ".index", ".timeindex"):
         (crashed / f"{COUNT * 2:020d}{suffix}.deleted").write_bytes(b"x")
@@ -314,7 +310,7 @@ def test_d6_files_of_interrupted_changes_are_finished_or_removed(crashed: Path) 
     assert [path.name for path in crashed.iterdir() if path.suffix in (".deleted", ".cleaned", ".tmp")] == []
 
 
-def test_d6_a_finished_compaction_takes_the_place_of_its_segments(tmp_path: Path) -> None:
+def test_d6_a_finished_compaction_replaces_its_segments(tmp_path: Path) -> None:
     config = LogConfig(cleanup_policy=frozenset({"compact"}))
     log = open_log(tmp_path, config=config)
     for _ in range(3):
@@ -331,7 +327,7 @@ def test_d6_a_finished_compaction_takes_the_place_of_its_segments(tmp_path: Path
         crash(log)
 
 
-def test_d6_a_split_that_was_not_finished_is_undone(crashed: Path) -> None:
+def test_d6_an_interrupted_split_is_undone(crashed: Path) -> None:
     bases = names(crashed, ".log")
     shutil.copy(crashed / f"{bases[1]:020d}.log", crashed / f"{bases[1]:020d}.log.swap")
     (crashed / f"{bases[1]:020d}.log.cleaned").write_bytes(b"")
@@ -339,7 +335,7 @@ def test_d6_a_split_that_was_not_finished_is_undone(crashed: Path) -> None:
     assert names(crashed, ".log") == bases
 
 
-def test_d13_a_recovery_that_dies_at_any_operation_is_only_another_crash(crashed: Path, tmp_path: Path) -> None:
+def test_d13_a_crash_during_recovery_does_no_harm(crashed: Path, tmp_path: Path) -> None:
     path = last_log(crashed)
     with path.open("ab") as file:
         file.write(b"torn")
@@ -361,7 +357,7 @@ def test_d13_a_recovery_that_dies_at_any_operation_is_only_another_crash(crashed
         shutil.rmtree(directory)
 
 
-def test_d6_who_reads_while_another_rebuilds_an_index_misses_nothing(tmp_path: Path) -> None:
+def test_d6_a_read_during_an_index_rebuild_misses_nothing(tmp_path: Path) -> None:
     disk = BusyDisk()
     log = open_log(tmp_path, disk=disk, config=LogConfig(segment_bytes=3 << 20, index_interval_bytes=4096))
     fill(log, 40, size=100_000)
@@ -370,20 +366,20 @@ def test_d6_who_reads_while_another_rebuilds_an_index_misses_nothing(tmp_path: P
     (tmp_path / f"{0:020d}.index").write_bytes(b"\x00\x00\x00\x01" * 20)
     log = open_log(tmp_path, disk=disk, config=log.config, clean_shutdown=True)
     found: list[bytes] = []
-    # The second piece of the log is read when the first is in the new index already.
+    # The second piece of the log is read when the new index already has the first.
     disk.read_behind = (closed.log_path, 1 << 20)
-    disk.meanwhile = lambda: found.append(log.read(25, max_bytes=1).read())
+    disk.hook = lambda: found.append(log.read(25, max_bytes=1).read())
     first = log.read(2, max_bytes=1).read()
     assert [RecordBatch(data).base_offset for data in (first, *found)] == [2, 25]
     assert offsets(log) == list(range(40))
 
 
 class BusyDisk(RealDisk):
-    """Something happens once, when a file is first read at or behind a position."""
+    """Runs a hook once, when a file is first read at or after a position."""
 
     def __init__(self) -> None:
         self.read_behind = ("", 0)
-        self.meanwhile: Callable[[], None] = lambda: None
+        self.hook: Callable[[], None] = lambda: None
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
         file = super().open(path, create=create, writable=writable)
@@ -399,17 +395,17 @@ class BusyFile(RealFile):
         path, behind = self.disk.read_behind
         if self.path == path and position >= behind:
             self.disk.read_behind = ("", 0)
-            self.disk.meanwhile()
+            self.disk.hook()
         return super().pread(size, position)
 
 
-def test_an_empty_segment_gets_its_lost_indexes_again_without_a_word(tmp_path: Path) -> None:
+def test_lost_indexes_of_an_empty_segment_are_restored_silently(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     log.close()
     for suffix in (".index", ".timeindex"):
         (tmp_path / f"{0:020d}{suffix}").unlink()
-    told: list[str] = []
-    log = open_log(tmp_path, clean_shutdown=True, report=told.append)
+    reports: list[str] = []
+    log = open_log(tmp_path, clean_shutdown=True, report=reports.append)
     assert names(tmp_path, ".index") == names(tmp_path, ".timeindex") == [0]
     assert log.needs_directory_sync
-    assert told == []
+    assert reports == []

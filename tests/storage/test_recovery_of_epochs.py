@@ -1,4 +1,4 @@
-"""What recovery makes of a checkpoint of epochs that knows more of the log's start than the log itself."""
+"""Recovery with an epoch checkpoint whose log start is newer than the log's."""
 
 from pathlib import Path
 
@@ -14,8 +14,8 @@ def opened(directory: Path) -> Log:
     )
 
 
-def test_d7_an_epoch_that_the_checkpoint_begins_behind_the_end_is_found_in_the_batches(tmp_path: Path) -> None:
-    """A raised log start reached the epochs alone, then the power took the records behind it."""
+def test_d7_recovery_finds_an_epoch_that_the_checkpoint_starts_too_late(tmp_path: Path) -> None:
+    """The raised log start was written only to the epoch checkpoint; then a loss of power took the records after it."""
     log = opened(tmp_path)
     log.append(build_batch([Record(0, 1_000, None, b"value", [])]), leader_epoch=8, timestamp_ms=1_000)
     log.flush()
@@ -25,17 +25,17 @@ def test_d7_an_epoch_that_the_checkpoint_begins_behind_the_end_is_found_in_the_b
     assert recovered.leader_epochs.entries == [(8, 0)]
 
 
-def test_epochs_of_records_that_were_deleted_are_not_missed_after_a_clean_stop(tmp_path: Path) -> None:
+def test_a_clean_start_does_not_need_epochs_of_deleted_records(tmp_path: Path) -> None:
     log = opened(tmp_path)
     log.append(build_batch([Record(0, 1_000, None, b"value", [])]), leader_epoch=8, timestamp_ms=1_000)
     log.flush()
     log.raise_log_start_offset(1)
     log.roll(timestamp_ms=1_000)
     log.close()
-    told: list[str] = []
+    reports: list[str] = []
     found = Log.load(
         str(tmp_path), disk=RealDisk(), config=LogConfig(), topic="t", partition=0, recovery_point=1,
-        log_start_offset=1, clean_shutdown=True, report=told.append,
+        log_start_offset=1, clean_shutdown=True, report=reports.append,
     )  # fmt: skip
-    assert told == []
+    assert reports == []
     assert (found.log_start_offset, found.log_end_offset) == (1, 1)

@@ -56,11 +56,11 @@ def pieces() -> list[Piece]:
     ("limit", "doomed"),
     [(350, ()), (251, ()), (250, (0,)), (249, (0,)), (150, (0, 10)), (50, (0, 10, 20)), (1, (0, 10, 20))],
 )
-def test_size_takes_whole_segments_while_more_than_the_limit_remains(limit: int, doomed: tuple[int, ...]) -> None:
+def test_size_deletes_whole_segments_down_to_the_limit(limit: int, doomed: tuple[int, ...]) -> None:
     assert decide(pieces(), LogConfig(retention_ms=-1, retention_bytes=limit)).doomed == doomed
 
 
-def test_no_bytes_at_all_take_the_active_segment_too() -> None:
+def test_a_limit_of_zero_bytes_deletes_the_active_segment_too() -> None:
     plan = decide(pieces(), LogConfig(retention_ms=-1, retention_bytes=0))
     assert plan == RetentionPlan((0, 10, 20, 30), rolls=True)
 
@@ -69,7 +69,7 @@ def test_no_bytes_at_all_take_the_active_segment_too() -> None:
     ("limit", "doomed", "rolls"),
     [(9_000, (), False), (8_999, (0,), False), (7_500, (0, 10), False), (5_999, (0, 10, 20, 30), True)],
 )
-def test_time_takes_segments_whose_newest_record_is_too_old(limit: int, doomed: tuple[int, ...], rolls: bool) -> None:
+def test_time_deletes_segments_whose_newest_record_is_too_old(limit: int, doomed: tuple[int, ...], rolls: bool) -> None:
     assert decide(pieces(), LogConfig(retention_ms=limit)) == RetentionPlan(doomed, rolls)
 
 
@@ -78,35 +78,35 @@ def test_time_stops_at_the_first_segment_that_is_young_enough() -> None:
     assert decide(mixed, LogConfig(retention_ms=5_000)).doomed == (0,)
 
 
-def test_segments_below_the_log_start_go_even_without_retention() -> None:
+def test_segments_below_the_log_start_are_deleted_even_without_retention() -> None:
     assert decide(pieces(), NO_LIMIT, start=20).doomed == (0, 10)
     assert decide(pieces(), NO_LIMIT, start=19).doomed == (0,)
     compacted = LogConfig(cleanup_policy=frozenset({"compact"}), retention_ms=1, retention_bytes=1)
     assert decide(pieces(), compacted, start=10).doomed == (0,)
 
 
-def test_nothing_at_or_above_the_high_watermark_goes() -> None:
+def test_nothing_at_or_above_the_high_watermark_is_deleted() -> None:
     assert decide(pieces(), LogConfig(retention_ms=1), high_watermark=19).doomed == (0,)
     assert decide(pieces(), LogConfig(retention_ms=1), high_watermark=20).doomed == (0, 10)
     assert not decide(pieces(), LogConfig(retention_ms=1), high_watermark=5)
 
 
-def test_an_empty_active_segment_is_left_alone() -> None:
+def test_an_empty_active_segment_is_not_deleted() -> None:
     empty = [Piece(0, 100, 1_000), Piece(10, 0, -1)]
     assert decide(empty, LogConfig(retention_ms=1), end=10) == RetentionPlan((0,), rolls=False)
 
 
-def test_size_and_time_together_take_what_either_takes() -> None:
+def test_size_and_time_together_delete_what_either_would() -> None:
     assert decide(pieces(), LogConfig(retention_ms=8_500, retention_bytes=200)).doomed == (0,)
     assert decide(pieces(), LogConfig(retention_ms=7_500, retention_bytes=249)).doomed == (0, 10)
 
 
-def test_with_a_tier_only_what_it_has_goes_and_the_local_limits_count() -> None:
+def test_in_a_tiered_log_local_limits_apply_to_copied_segments() -> None:
     config = LogConfig(retention_ms=-1, local_retention_ms=1)
     assert decide(pieces(), config, remote=-1).doomed == ()
     assert decide(pieces(), config, remote=18).doomed == (0,)
     assert decide(pieces(), config, remote=29).doomed == (0, 10, 20)
-    # The active segment is closed, so that the tier can take it.
+    # The active segment is closed, so that it can be copied to the tier.
     assert decide(pieces(), config, remote=39).rolls
     assert decide(pieces(), LogConfig(retention_ms=1, local_retention_ms=-2), remote=9).doomed == (0,)
 
@@ -128,7 +128,7 @@ def test_retention_raises_the_start_and_unlinks_after_the_delay(tmp_path: Path) 
     assert list(tmp_path.glob("*.deleted")) == []
 
 
-def test_everything_can_expire_and_the_offsets_go_on(tmp_path: Path) -> None:
+def test_offsets_continue_after_everything_has_expired(tmp_path: Path) -> None:
     log = open_log(tmp_path, config=LogConfig(segment_bytes=2_000, retention_ms=1_000))
     fill(log, 50)
     log.apply_retention(log.plan_retention(high_watermark=50, timestamp_ms=99_999), now_ms=0, timestamp_ms=99_999)
@@ -141,7 +141,7 @@ def test_everything_can_expire_and_the_offsets_go_on(tmp_path: Path) -> None:
     assert log.append(batch(), leader_epoch=0, timestamp_ms=0).first_offset == 50
 
 
-def test_deleted_records_take_their_segments_with_the_next_retention(tmp_path: Path) -> None:
+def test_the_next_retention_removes_segments_of_deleted_records(tmp_path: Path) -> None:
     log = open_log(tmp_path, config=LogConfig(segment_bytes=2_000))
     fill(log, 50)
     assert log.raise_log_start_offset(30)
@@ -151,7 +151,7 @@ def test_deleted_records_take_their_segments_with_the_next_retention(tmp_path: P
     assert names(tmp_path, ".log")[0] <= 30 < names(tmp_path, ".log")[1]
 
 
-def test_of_a_tiered_log_only_the_local_start_rises(tmp_path: Path) -> None:
+def test_retention_of_a_tiered_log_raises_only_the_local_start(tmp_path: Path) -> None:
     log = open_log(tmp_path, config=LogConfig(segment_bytes=2_000, local_retention_bytes=0))
     fill(log, 50)
     plan = log.plan_retention(high_watermark=50, timestamp_ms=0, highest_offset_in_remote_storage=25)
@@ -161,7 +161,7 @@ def test_of_a_tiered_log_only_the_local_start_rises(tmp_path: Path) -> None:
     assert offsets(log) == list(range(log.local_log_start_offset, 50))
 
 
-def test_each_pass_says_once_what_it_removes_and_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_pass_logs_its_removals_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = open_log(tmp_path, config=LogConfig(segment_bytes=2_000, retention_ms=1_000, retention_bytes=6_000))
     fill(log, 100)
     log.raise_log_start_offset(names(tmp_path, ".log")[1])
@@ -173,15 +173,15 @@ def test_each_pass_says_once_what_it_removes_and_why(tmp_path: Path, caplog: pyt
     with caplog.at_level(logging.INFO, logger="kbroker"):
         log.apply_retention(plan, now_ms=0, timestamp_ms=0)
     (line,) = [record for record in caplog.records if record.getMessage() == "retention removes segments"]
-    told = line.__dict__["kbroker_fields"]
+    fields = line.__dict__["kbroker_fields"]
     assert line.levelno == logging.INFO
-    assert (told["topic"], told["partition"], told["segments"]) == ("orders", 0, len(plan.doomed))
-    assert told["below_offset"] == log.log_start_offset
-    assert told["reasons"] == "log start offset, retention.bytes, retention.ms"
+    assert (fields["topic"], fields["partition"], fields["segments"]) == ("orders", 0, len(plan.doomed))
+    assert fields["below_offset"] == log.log_start_offset
+    assert fields["reasons"] == "log start offset, retention.bytes, retention.ms"
 
 
 @pytest.mark.parametrize("loss", [Loss.NAMES_LOST, Loss.SECTORS])
-def test_d7_what_two_passes_removed_comes_back_in_one_piece_or_not_at_all(loss: Loss) -> None:
+def test_d7_segments_of_two_passes_reappear_contiguously_or_not_at_all(loss: Loss) -> None:
     config = LogConfig(segment_bytes=2_000, retention_ms=-1, file_delete_delay_ms=0)
     for seed in range(12):
         disk = SimulatedDisk()
@@ -201,7 +201,7 @@ def test_d7_what_two_passes_removed_comes_back_in_one_piece_or_not_at_all(loss: 
 
 
 @pytest.mark.parametrize("loss", list(Loss))
-def test_d7_a_crash_amid_a_long_pass_leaves_no_hole(loss: Loss) -> None:
+def test_d7_a_crash_during_a_long_pass_leaves_no_hole(loss: Loss) -> None:
     config = LogConfig(segment_bytes=2_000, retention_ms=-1, retention_bytes=0, file_delete_delay_ms=0)
     disk = SimulatedDisk()
     directory, log = start_broker(disk, config, timestamp_ms=0, report=lambda _: None)
@@ -222,23 +222,23 @@ def test_d7_a_crash_amid_a_long_pass_leaves_no_hole(loss: Loss) -> None:
     assert len(plan.doomed) > 5
     log.apply_retention(plan, now_ms=0, timestamp_ms=0)
     log.unlink_doomed(0)
-    assert begins == {0, log.log_start_offset}, "all of them come back or none"
+    assert begins == {0, log.log_start_offset}, "all of them reappear or none"
 
 
 class RacingDisk(RealDisk):
-    """Does something else just before it makes the file of an index."""
+    """Runs a hook just before it creates an index file."""
 
     def __init__(self) -> None:
-        self.meanwhile: Callable[[], None] | None = None
+        self.hook: Callable[[], None] | None = None
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
-        if create and path.endswith("index") and self.meanwhile is not None:
-            meanwhile, self.meanwhile = self.meanwhile, None
-            meanwhile()
+        if create and path.endswith("index") and self.hook is not None:
+            hook, self.hook = self.hook, None
+            hook()
         return super().open(path, create=create, writable=writable)
 
 
-def test_an_index_that_is_rebuilt_while_its_segment_is_removed_is_not_left_behind(tmp_path: Path) -> None:
+def test_an_index_rebuilt_during_its_segments_removal_is_removed_too(tmp_path: Path) -> None:
     disk = RacingDisk()
     log = open_log(tmp_path, disk=disk, config=LogConfig(segment_bytes=2_000, index_interval_bytes=500))
     fill(log, 50)
@@ -249,7 +249,7 @@ def test_an_index_that_is_rebuilt_while_its_segment_is_removed_is_not_left_behin
     def remove() -> None:
         log.apply_retention(log.plan_retention(high_watermark=50, timestamp_ms=0), now_ms=0, timestamp_ms=0)
 
-    disk.meanwhile = remove
+    disk.hook = remove
     assert first.rebuild_indexes()
     assert log.segments.first is not first
     assert not Path(first.path(".index")).exists()

@@ -1,4 +1,4 @@
-"""The one pass that recovery makes over a segment, compared with a plain reading of the same batches."""
+"""The single pass of recovery over a segment, compared with a simple reader of the same batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def segment_in(directory: Path, interval_bytes: int = 500) -> Segment:
 
 
 def write_batches(directory: Path, draws: Random, count: int = 300) -> bytes:
-    """A segment of batches of all sizes, with gaps, three leader epochs, and producers that change their epochs."""
+    """A segment of batches of random sizes, with gaps, three leader epochs, and producers with several epochs."""
     data, offset, sequences = bytearray(), BASE, dict[tuple[int, int], int]()
     for number in range(count):
         producer_id = draws.choice((-1, 7, 8, 9))
@@ -49,7 +49,7 @@ def write_batches(directory: Path, draws: Random, count: int = 300) -> bytes:
 
 
 def plain_reading(directory: Path) -> tuple[Segment, LeaderEpochs, ProducerState, int]:
-    """What the pass should find, one batch at a time. It writes the indexes too."""
+    """What the pass should find, read one batch at a time. Also writes the indexes."""
     segment, epochs, producers, next_offset = segment_in(directory), LeaderEpochs(), ProducerState(), BASE
     segment.begin_indexes()
     file = segment.open().file
@@ -65,7 +65,7 @@ def plain_reading(directory: Path) -> tuple[Segment, LeaderEpochs, ProducerState
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("chunk_bytes", CHUNKS)
-def test_one_pass_finds_what_a_plain_reading_finds(tmp_path: Path, seed: int, chunk_bytes: int) -> None:
+def test_one_pass_finds_the_same_as_a_simple_reader(tmp_path: Path, seed: int, chunk_bytes: int) -> None:
     draws = Random(seed)
     data = write_batches(tmp_path, draws)
     if seed % 3 == 1:
@@ -108,7 +108,7 @@ def test_a_segment_with_transactions_is_read_again_for_producers(tmp_path: Path)
     assert recovered(tmp_path, bytes(sent)).producer_batches is None
 
 
-def test_too_many_producers_are_not_remembered_one_by_one(tmp_path: Path) -> None:
+def test_batches_are_not_remembered_for_too_many_producers(tmp_path: Path) -> None:
     data = b"".join(
         batch(size=1, base_offset=BASE + number, producer_id=number, producer_epoch=0, base_sequence=0)
         for number in range(MAX_PRODUCERS + 1)
@@ -116,7 +116,7 @@ def test_too_many_producers_are_not_remembered_one_by_one(tmp_path: Path) -> Non
     assert recovered(tmp_path, data).producer_batches is None
 
 
-def test_a_length_that_goes_beyond_the_file_cuts_it_there(tmp_path: Path) -> None:
+def test_a_batch_length_beyond_the_file_truncates_it(tmp_path: Path) -> None:
     good, torn = bytes(batch(base_offset=BASE)), bytearray(batch(base_offset=BASE + 1))
     torn[8:12] = (1 << 30).to_bytes(4, "big")
     found = recovered(tmp_path, good + torn)

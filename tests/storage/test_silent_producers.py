@@ -1,4 +1,4 @@
-"""Who is silent, over restarts: of a producer whose records have times long past a batch may still come."""
+"""Expiry of producers over restarts, when their record timestamps are very old."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def opened(directory: Path, *, now_ms: int = NOW_MS, clean: bool = False) -> Log
 
 
 def send(log: Log, producer: int, sequence: int) -> bool:
-    """Append a batch of events of the first day there was; whether it had come already."""
+    """Append a batch with very old record timestamps; True if it is a duplicate."""
     sent = batch(timestamp=1_000 + sequence, producer_id=producer, producer_epoch=0, base_sequence=sequence)
     return log.append(sent, leader_epoch=0, timestamp_ms=NOW_MS).is_duplicate
 
 
 def written_at(log: Log, *, ages_ms: tuple[int, ...]) -> None:
-    """When each segment was last written to, from the first one on."""
+    """Set the modification time of each segment, the first one first."""
     for segment, age_ms in zip(log.segments, ages_ms, strict=True):
         os.utime(segment.log_path, ns=((NOW_MS - age_ms) * 1_000_000,) * 2)
 
@@ -39,21 +39,21 @@ def end(log: Log, *, clean: bool) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
-def test_what_is_sent_again_after_a_roll_and_a_restart_is_known(clean: bool, tmp_path: Path) -> None:
-    """All that is known of its producer is in the snapshot that the roll took, which has the times of events alone."""
+def test_a_batch_resent_after_a_roll_and_restart_is_a_duplicate(clean: bool, tmp_path: Path) -> None:
+    """After the restart the producer is known only from the roll's snapshot, which has only record timestamps."""
     log = opened(tmp_path)
     send(log, 1, 0)
     log.roll(timestamp_ms=NOW_MS)
     written_at(log, ages_ms=(1_000, 0))
     end(log, clean=clean)
     log = opened(tmp_path, clean=clean)
-    assert send(log, 1, 0), "it would have been appended twice"
+    assert send(log, 1, 0), "otherwise it is appended twice"
     assert log.log_end_offset == 1
     assert log.producers.expire(NOW_MS + DAY_MS - 1_001, DAY_MS) == 0
-    assert log.producers.expire(NOW_MS + DAY_MS - 1_000, DAY_MS) == 1, "and nobody is remembered for ever"
+    assert log.producers.expire(NOW_MS + DAY_MS - 1_000, DAY_MS) == 1, "producers do expire"
 
 
-def test_producers_do_not_live_the_longer_the_more_often_a_broker_starts(tmp_path: Path) -> None:
+def test_restarts_do_not_prolong_the_life_of_producers(tmp_path: Path) -> None:
     log = opened(tmp_path)
     send(log, 1, 0)
     log.roll(timestamp_ms=NOW_MS)
@@ -66,7 +66,7 @@ def test_producers_do_not_live_the_longer_the_more_often_a_broker_starts(tmp_pat
         assert list(log.producers.producers) == known
 
 
-def test_where_the_segment_of_a_producer_is_gone_the_first_that_is_left_tells(tmp_path: Path) -> None:
+def test_the_first_remaining_segment_dates_producers_of_deleted_ones(tmp_path: Path) -> None:
     log = opened(tmp_path)
     for producer in (1, 2):
         send(log, producer, 0)
@@ -82,7 +82,7 @@ def test_where_the_segment_of_a_producer_is_gone_the_first_that_is_left_tells(tm
     assert log.producers.expire(NOW_MS + 1, DAY_MS) == 2
 
 
-def test_a_log_that_is_cut_forgets_nobody_who_has_just_been_heard(tmp_path: Path) -> None:
+def test_a_truncation_does_not_expire_active_producers(tmp_path: Path) -> None:
     log = opened(tmp_path)
     send(log, 1, 0)
     log.roll(timestamp_ms=NOW_MS)

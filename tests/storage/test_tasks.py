@@ -22,7 +22,7 @@ from wire.errors import KafkaError
 
 
 class Owner:
-    """Who owns the logs here: everything is committed, one lock for all."""
+    """The owner of the logs: everything is committed, and all logs share one lock."""
 
     def __init__(self) -> None:
         self.lock = trio.Lock()
@@ -39,7 +39,7 @@ class Owner:
 
 
 class TwoLocks(Owner):
-    """What holds off the removal of a log holds off nothing else."""
+    """Prevents the removal of a log with a separate lock."""
 
     @asynccontextmanager
     async def kept(self, _log: Log) -> AsyncIterator[None]:
@@ -47,7 +47,7 @@ class TwoLocks(Owner):
 
 
 class Watched(list[str]):
-    """The operations of a disk; `look` is called at each."""
+    """The operations of a disk; calls `look` for each."""
 
     def __init__(self, look: Callable[[str], None]) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class World:
         self.disk = FailingDisk()
         self.env = MemoryEnv(self.disk)
         self.directory = LogDirectory.open(str(path), disk=self.disk, node_id=1, new_uuid=lambda: uuid.UUID(int=1))
-        self.told: list[str] = []
+        self.reports: list[str] = []
 
     def log(self, **config: Any) -> Log:
         return self.directory.open_log(
@@ -84,7 +84,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path / "data")
 
 
-async def test_what_a_roll_closed_is_flushed_and_an_old_log_wholly(
+async def test_flushes_cover_closed_segments_and_whole_logs_after_flush_ms(
     world: World, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     del autojump_clock
@@ -94,7 +94,7 @@ async def test_what_a_roll_closed_is_flushed_and_an_old_log_wholly(
     world.append(timed, 8)
     timed.last_flush_ms = world.env.now_ms()
     nursery.start_soon(
-        partial(tasks.flush_logs, world.env, world.directory, Owner(), interval_ms=1_000, report=world.told.append)
+        partial(tasks.flush_logs, world.env, world.directory, Owner(), interval_ms=1_000, report=world.reports.append)
     )
     await trio.sleep(1.5)
     assert rolled.recovery_point == rolled.active_segment_base_offset == 5
@@ -102,10 +102,10 @@ async def test_what_a_roll_closed_is_flushed_and_an_old_log_wholly(
     await trio.sleep(60)
     assert timed.recovery_point == 8
     assert rolled.recovery_point == 5
-    assert world.told == []
+    assert world.reports == []
 
 
-async def test_old_segments_and_silent_producers_go(
+async def test_old_segments_and_idle_producers_are_removed(
     world: World, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     del autojump_clock
@@ -115,10 +115,10 @@ async def test_old_segments_and_silent_producers_go(
     world.append(log, 8)
     now = WALL_START_MS
     log.append(batch(timestamp=now, producer_id=4, producer_epoch=0, base_sequence=0), leader_epoch=0, timestamp_ms=now)
-    run = partial(tasks.apply_retention, world.env, world.directory, Owner(), report=world.told.append)
+    run = partial(tasks.apply_retention, world.env, world.directory, Owner(), report=world.reports.append)
     nursery.start_soon(partial(run, interval_ms=1_000))
     nursery.start_soon(
-        partial(tasks.remove_deleted, world.env, world.directory, interval_ms=500, report=world.told.append)
+        partial(tasks.remove_deleted, world.env, world.directory, interval_ms=500, report=world.reports.append)
     )
     await trio.sleep(49)
     assert offsets(log) == list(range(9))
@@ -129,13 +129,13 @@ async def test_old_segments_and_silent_producers_go(
     assert world.deleted_files(log)
     await trio.sleep(3)
     assert not world.deleted_files(log)
-    assert world.told == []
+    assert world.reports == []
 
 
 YEAR_MS = 365 * 24 * 3_600_000
 
 
-async def test_t2_a_clock_that_is_set_ahead_deletes_nothing_for_an_hour(
+async def test_t2_a_clock_set_ahead_deletes_nothing_for_an_hour(
     world: World, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     del autojump_clock
@@ -143,24 +143,24 @@ async def test_t2_a_clock_that_is_set_ahead_deletes_nothing_for_an_hour(
     world.append(log, 8)
     now = WALL_START_MS
     log.append(batch(timestamp=now, producer_id=4, producer_epoch=0, base_sequence=0), leader_epoch=0, timestamp_ms=now)
-    run = partial(tasks.apply_retention, world.env, world.directory, Owner(), report=world.told.append)
+    run = partial(tasks.apply_retention, world.env, world.directory, Owner(), report=world.reports.append)
     nursery.start_soon(partial(run, interval_ms=300_000))
     await trio.sleep(1_000)
     world.env.wall_jump_ms = YEAR_MS
     await trio.sleep(3_600)
     assert (offsets(log), len(log.producers)) == (list(range(9)), 1)
-    assert len(world.told) == 1
+    assert len(world.reports) == 1
     await trio.sleep(900)
     assert (log.log_start_offset, len(log.producers)) == (9, 0)
 
 
-async def test_t2_a_clock_that_is_set_right_again_in_time_deletes_nothing(
+async def test_t2_a_clock_corrected_within_the_hour_deletes_nothing(
     world: World, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     del autojump_clock
     log = world.log(segment_bytes=1_000, retention_ms=86_400_000)
     world.append(log, 8)
-    run = partial(tasks.apply_retention, world.env, world.directory, Owner(), report=world.told.append)
+    run = partial(tasks.apply_retention, world.env, world.directory, Owner(), report=world.reports.append)
     nursery.start_soon(partial(run, interval_ms=300_000))
     await trio.sleep(1)
     for jump_ms in (YEAR_MS, -YEAR_MS, 3_600_000, -3_600_000, 0):
@@ -171,12 +171,12 @@ async def test_t2_a_clock_that_is_set_right_again_in_time_deletes_nothing(
     assert log.log_start_offset == 8, "a day after it was written"
 
 
-async def test_t2_size_goes_on_deleting_while_time_does_not(
+async def test_t2_size_based_deletion_continues_while_time_based_pauses(
     world: World, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     del autojump_clock
     log = world.log(segment_bytes=1_000, retention_ms=86_400_000, retention_bytes=2_000)
-    run = partial(tasks.apply_retention, world.env, world.directory, Owner(), report=world.told.append)
+    run = partial(tasks.apply_retention, world.env, world.directory, Owner(), report=world.reports.append)
     nursery.start_soon(partial(run, interval_ms=300_000))
     await trio.sleep(1_000)
     world.env.wall_jump_ms = YEAR_MS
@@ -185,14 +185,14 @@ async def test_t2_size_goes_on_deleting_while_time_does_not(
     assert 0 < log.log_start_offset < log.log_end_offset
 
 
-async def test_retention_waits_for_who_holds_the_partition(
+async def test_retention_waits_for_the_partition_lock(
     world: World, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     del autojump_clock
     log = world.log(segment_bytes=1_000, retention_ms=0)
     world.append(log, 8, age_ms=10)
     owner = Owner()
-    run = partial(tasks.apply_retention, world.env, world.directory, owner, report=world.told.append)
+    run = partial(tasks.apply_retention, world.env, world.directory, owner, report=world.reports.append)
     async with owner.locked(log):
         nursery.start_soon(partial(run, interval_ms=1_000))
         await trio.sleep(5)
@@ -201,23 +201,23 @@ async def test_retention_waits_for_who_holds_the_partition(
     assert log.log_start_offset == 8
 
 
-async def test_no_producer_is_forgotten_while_somebody_holds_the_partition(
+async def test_no_producer_expires_while_the_partition_is_locked(
     world: World, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     del autojump_clock
     log = world.log(producer_id_expiration_ms=1)
     log.append(batch(timestamp=1, producer_id=4, producer_epoch=0, base_sequence=0), leader_epoch=0, timestamp_ms=1)
     owner = Owner()
-    run = partial(tasks.apply_retention, world.env, world.directory, owner, report=world.told.append)
+    run = partial(tasks.apply_retention, world.env, world.directory, owner, report=world.reports.append)
     async with owner.locked(log):
         nursery.start_soon(partial(run, interval_ms=1_000))
         await trio.sleep(5)
         assert 4 in log.producers.producers
-    await trio.sleep(3)  # heard by the first look, silent by the next
+    await trio.sleep(3)  # active at the first check, idle at the next
     assert 4 not in log.producers.producers
 
 
-async def test_one_logs_trouble_is_told_and_the_loop_goes_on(
+async def test_a_failing_log_is_reported_and_the_loop_continues(
     world: World, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     del autojump_clock
@@ -226,24 +226,24 @@ async def test_one_logs_trouble_is_told_and_the_loop_goes_on(
     world.append(second, 8)
     world.disk.fail("open", error=24)
     nursery.start_soon(
-        partial(tasks.flush_logs, world.env, world.directory, Owner(), interval_ms=1_000, report=world.told.append)
+        partial(tasks.flush_logs, world.env, world.directory, Owner(), interval_ms=1_000, report=world.reports.append)
     )
     await trio.sleep(1.5)
-    assert len(world.told) == 1
+    assert len(world.reports) == 1
     assert second.recovery_point == 5
     assert first.recovery_point == 0
     await trio.sleep(1)
     assert first.recovery_point == 5
 
 
-async def test_the_epochs_are_written_by_who_holds_the_partition(
+async def test_the_epochs_are_written_under_the_partition_lock(
     world: World, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     del autojump_clock
     log = world.log(flush_ms=1)
     world.append(log, 3)
     owner = TwoLocks()
-    run = partial(tasks.flush_logs, world.env, world.directory, owner, report=world.told.append)
+    run = partial(tasks.flush_logs, world.env, world.directory, owner, report=world.reports.append)
     async with owner.locked(log):
         nursery.start_soon(partial(run, interval_ms=1_000))
         await trio.sleep(5)
@@ -254,17 +254,17 @@ async def test_the_epochs_are_written_by_who_holds_the_partition(
     assert log.recovery_point == 3
 
 
-async def test_little_space_is_noticed_and_so_is_its_end(
+async def test_a_lack_of_space_and_its_end_are_reported(
     world: World, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     del autojump_clock
     log = world.log()
     free = [5_000]
     world.disk.free_bytes = lambda _path: free[0]  # type: ignore[method-assign]
-    run = partial(tasks.watch_space, world.env, world.directory, floor_bytes=1_000, report=world.told.append)
+    run = partial(tasks.watch_space, world.env, world.directory, floor_bytes=1_000, report=world.reports.append)
     nursery.start_soon(partial(run, interval_ms=10_000))
     await trio.sleep(1)
-    assert world.told == []
+    assert world.reports == []
     free[0] = 999
     await trio.sleep(10)
     with pytest.raises(KafkaError, match="too little space"):
@@ -272,10 +272,10 @@ async def test_little_space_is_noticed_and_so_is_its_end(
     free[0] = 2_000
     await trio.sleep(10)
     world.append(log, 1)
-    assert len(world.told) == 2
+    assert len(world.reports) == 2
 
 
-async def test_d9_a_fast_producer_does_not_pass_the_floor_between_two_looks(
+async def test_d9_a_fast_producer_cannot_use_up_the_reserved_space(
     world: World, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     del autojump_clock
@@ -283,7 +283,7 @@ async def test_d9_a_fast_producer_does_not_pass_the_floor_between_two_looks(
     size = len(batch())
     free = [1_000 + 5 * size]
     world.disk.free_bytes = lambda _path: free[0]  # type: ignore[method-assign]
-    run = partial(tasks.watch_space, world.env, world.directory, floor_bytes=1_000, report=world.told.append)
+    run = partial(tasks.watch_space, world.env, world.directory, floor_bytes=1_000, report=world.reports.append)
     nursery.start_soon(partial(run, interval_ms=10_000))
     await trio.sleep(1)
     world.append(log, 3)
@@ -297,23 +297,23 @@ async def test_d9_a_fast_producer_does_not_pass_the_floor_between_two_looks(
     world.append(log, 1)
     with pytest.raises(KafkaError):
         world.append(log, 1)
-    assert world.told == []
+    assert world.reports == []
 
 
-async def test_d8_a_failed_directory_takes_nothing_however_much_is_free(
+async def test_d8_a_failed_directory_refuses_appends_despite_free_space(
     world: World, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     del autojump_clock
     log = world.log()
     log.state.fail(OSError(5, "gone"))
-    run = partial(tasks.watch_space, world.env, world.directory, floor_bytes=1_000, report=world.told.append)
+    run = partial(tasks.watch_space, world.env, world.directory, floor_bytes=1_000, report=world.reports.append)
     nursery.start_soon(partial(run, interval_ms=1_000))
     await trio.sleep(5)
     with pytest.raises(KafkaError, match="is offline"):
         world.append(log, 1)
 
 
-async def test_appends_wait_for_no_file_that_retention_renames(
+async def test_appends_do_not_wait_for_retentions_renames(
     world: World, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     del autojump_clock
@@ -324,15 +324,17 @@ async def test_appends_wait_for_no_file_that_retention_renames(
     held: list[bool] = []
     world.disk.done = Watched(lambda done: held.append(owner.lock.locked() and done.endswith(".deleted")))
     nursery.start_soon(
-        partial(tasks.apply_retention, world.env, world.directory, owner, interval_ms=1_000, report=world.told.append)
+        partial(
+            tasks.apply_retention, world.env, world.directory, owner, interval_ms=1_000, report=world.reports.append
+        )
     )
     await trio.sleep(1.5)
     assert len([name for name in world.deleted_files(log) if name.endswith(".log.deleted")]) == segments
     assert not any(held)
-    assert world.told == []
+    assert world.reports == []
 
 
-async def test_retention_of_many_segments_syncs_as_often_as_of_two(world: World) -> None:
+async def test_retention_syncs_as_often_for_many_segments_as_for_two(world: World) -> None:
     syncs = []
     for records in (10, 200):
         log = world.log(segment_bytes=1_000, retention_bytes=0)
@@ -346,27 +348,27 @@ async def test_retention_of_many_segments_syncs_as_often_as_of_two(world: World)
 
 
 @pytest.mark.parametrize("nth", [2, 3, 9, 15])
-async def test_files_that_cannot_be_renamed_are_renamed_by_the_next_pass(
+async def test_the_next_pass_retries_failed_renames(
     world: World, nursery: trio.Nursery, autojump_clock: MockClock, nth: int
 ) -> None:
     del autojump_clock
     log = world.log(segment_bytes=1_000, retention_bytes=0, file_delete_delay_ms=0)
     world.append(log, 20)
     world.disk.fail("rename", nth=nth, error=errno.ENOMEM)
-    run = partial(tasks.apply_retention, world.env, world.directory, TwoLocks(), report=world.told.append)
+    run = partial(tasks.apply_retention, world.env, world.directory, TwoLocks(), report=world.reports.append)
     nursery.start_soon(partial(run, interval_ms=1_000))
     await trio.sleep(1.5)
-    assert len(world.told) == 1
+    assert len(world.reports) == 1
     assert log.log_start_offset == 20
     world.append(log, 1)
     await trio.sleep(1)
-    assert len(world.told) == 1
+    assert len(world.reports) == 1
     log.unlink_doomed(1 << 40)
     assert {name[:20] for name in world.disk.list(log.directory) if name[0] == "0"} == {f"{21:020d}"}
     assert offsets(log) == []
 
 
-async def test_a_clean_stop_brings_no_retired_segment_back(world: World) -> None:
+async def test_retired_segments_do_not_reappear_after_a_clean_shutdown(world: World) -> None:
     log = world.log(segment_bytes=1_000, retention_bytes=0)
     world.append(log, 20)
     log.retire(log.plan_retention(high_watermark=20, timestamp_ms=0), timestamp_ms=0, tiered=False)

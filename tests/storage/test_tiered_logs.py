@@ -1,4 +1,4 @@
-"""What storage does differently for a log whose older part is in the tier; it knows nothing of the tier itself."""
+"""Storage of logs whose older segments are in the tier; storage itself does not know the tier."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOPIC_ID = uuid.UUID(int=9)
 
 
 class Owner:
-    """Who owns the logs here: everything is committed, and the tier has what the test says."""
+    """The owner of the logs: everything is committed, and the test sets the contents of the tier."""
 
     def __init__(self, directory: LogDirectory) -> None:
         self.directory = directory
@@ -78,28 +78,28 @@ def bases(log: Log) -> list[int]:
 # --- retention --------------------------------------------------------------------------------------------------------
 
 
-async def test_local_segments_go_only_when_the_tier_has_them(autojump_clock: MockClock) -> None:
+async def test_local_segments_are_deleted_only_after_copying(autojump_clock: MockClock) -> None:
     directory = opened(SimulatedDisk())
     log, owner = tiered(directory, local_retention_bytes=0, retention_ms=-1), Owner(directory)
     fill(log, 14)
     everything = bases(log)
     assert everything == [0, 4, 8, 12]
     await retain(directory, owner, log)
-    assert bases(log) == everything, "as long as nobody knows what the tier has"
+    assert bases(log) == everything, "as long as the contents of the tier are unknown"
     owner.highest = -1
     await retain(directory, owner, log)
     assert bases(log) == everything
     owner.highest = 6
     await retain(directory, owner, log)
-    assert bases(log) == everything[1:], "the second is there in part"
+    assert bases(log) == everything[1:], "the second is only partly copied"
     assert (log.log_start_offset, log.local_log_start_offset) == (0, 4)
     owner.highest = 11
     await retain(directory, owner, log)
-    assert bases(log) == [12, 14], "the active one is closed, so that it can be copied"
+    assert bases(log) == [12, 14], "the active segment is closed, so that it can be copied"
     assert (log.log_start_offset, log.local_log_start_offset) == (0, 12)
 
 
-async def test_with_an_empty_cleanup_policy_the_local_limits_hold_all_the_same(autojump_clock: MockClock) -> None:
+async def test_local_limits_apply_despite_an_empty_cleanup_policy(autojump_clock: MockClock) -> None:
     directory = opened(SimulatedDisk())
     log, owner = tiered(directory, cleanup_policy=frozenset(), local_retention_bytes=0), Owner(directory)
     fill(log, 9)
@@ -119,7 +119,7 @@ async def test_with_an_empty_cleanup_policy_the_local_limits_hold_all_the_same(a
     assert len(plain.segments) == 3
 
 
-async def test_a_single_active_segment_is_looked_at_when_only_the_local_limits_are_set(
+async def test_local_limits_alone_apply_to_a_single_active_segment(
     autojump_clock: MockClock,
 ) -> None:
     directory = opened(SimulatedDisk())
@@ -132,10 +132,10 @@ async def test_a_single_active_segment_is_looked_at_when_only_the_local_limits_a
     assert bases(log) == [0, 2]
 
 
-async def test_kafka_17236_where_copying_is_off_the_log_start_is_written_down_before_segments_go(
+async def test_kafka_17236_without_copying_retention_checkpoints_the_log_start_first(
     autojump_clock: MockClock,
 ) -> None:
-    """A restart would else look in the tier for what never got there."""
+    """Otherwise a restart looks in the tier for records that were never copied."""
     disk = SimulatedDisk()
     directory = opened(disk)
     log = tiered(directory, remote_log_copy_disable=True, retention_bytes=900)
@@ -143,7 +143,7 @@ async def test_kafka_17236_where_copying_is_off_the_log_start_is_written_down_be
     fill(log, 20)
     first = bases(log)[0]
     await retain(directory, owner, log)
-    assert owner.written == [first], "when it was written the segments were still there"
+    assert owner.written == [first], "the segments still existed when it was written"
     assert log.log_start_offset == log.local_log_start_offset > 8
     assert read_offsets(disk, "/data/log-start-offset-checkpoint") == {("orders", 0): log.log_start_offset}
     directory.close()
@@ -151,8 +151,8 @@ async def test_kafka_17236_where_copying_is_off_the_log_start_is_written_down_be
     assert again.log_start_offset == log.log_start_offset
 
 
-async def test_records_that_were_deleted_are_written_off_before_their_segments_go(autojump_clock: MockClock) -> None:
-    """They never were in the tier, and whoever deleted them may not have come to writing that down."""
+async def test_retention_checkpoints_the_log_start_before_removing_deleted_records(autojump_clock: MockClock) -> None:
+    """They were never in the tier, and DeleteRecords may have crashed before it wrote the checkpoint."""
     directory = opened(SimulatedDisk())
     log, owner = tiered(directory, retention_ms=-1), Owner(directory)
     fill(log, 14)
@@ -160,15 +160,15 @@ async def test_records_that_were_deleted_are_written_off_before_their_segments_g
     log.raise_log_start_offset(9)
     await retain(directory, owner, log)
     assert bases(log) == [8, 12]
-    assert owner.written == [0], "when it was written the segments were still there"
+    assert owner.written == [0], "the segments still existed when it was written"
     await retain(directory, owner, log)
-    assert owner.written == [0], "and not for nothing"
+    assert owner.written == [0], "it is not written without need"
 
 
 # --- starts and epochs ------------------------------------------------------------------------------------------------
 
 
-def test_kafka_16146_the_start_of_a_tiered_log_is_always_written_down() -> None:
+def test_kafka_16146_the_checkpoint_always_has_a_tiered_logs_start() -> None:
     disk = SimulatedDisk()
     directory = opened(disk)
     log = tiered(directory)
@@ -176,7 +176,7 @@ def test_kafka_16146_the_start_of_a_tiered_log_is_always_written_down() -> None:
     plan = RetentionPlan((0, 4))
     log.apply_retention(plan, now_ms=0, timestamp_ms=0, tiered=True)
     assert (log.log_start_offset, log.local_log_start_offset) == (0, 8)
-    log.raise_log_start_offset(8)  # all that the tier had has expired
+    log.raise_log_start_offset(8)  # everything in the tier has expired
     directory.write_log_starts()
     survivor = disk.crash(Loss.PROCESS_DEATH)
     again = tiered(opened(survivor))
@@ -184,7 +184,7 @@ def test_kafka_16146_the_start_of_a_tiered_log_is_always_written_down() -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_kafka_15351_the_local_start_never_takes_the_place_of_the_log_start(clean: bool) -> None:
+def test_kafka_15351_the_local_start_never_replaces_the_log_start(clean: bool) -> None:
     disk = SimulatedDisk()
     directory = opened(disk)
     log = tiered(directory)
@@ -210,7 +210,7 @@ def test_kafka_15351_the_local_start_never_takes_the_place_of_the_log_start(clea
     assert (again.log_start_offset, again.local_log_start_offset, again.log_end_offset) == (2, 7, 7)
 
 
-def test_epochs_that_are_built_anew_keep_those_of_what_the_tier_alone_holds() -> None:
+def test_rebuilt_epochs_keep_those_of_remote_only_segments() -> None:
     disk = SimulatedDisk()
     directory = opened(disk)
     log = tiered(directory)
@@ -223,12 +223,12 @@ def test_epochs_that_are_built_anew_keep_those_of_what_the_tier_alone_holds() ->
     path = "/data/orders-0/leader-epoch-checkpoint"
     file = disk.open(path)
     file.truncate(0)
-    file.pwrite(b"0\n2\n0 0\n1 5\n", 0)  # an older one: the newer epochs are in the batches
+    file.pwrite(b"0\n2\n0 0\n1 5\n", 0)  # an older checkpoint; only the batches have the newer epochs
     again = tiered(opened(disk))
     assert again.leader_epochs.entries == [(0, 0), (1, 5), (2, 12), (3, 15)]
 
 
-def test_older_epochs_are_put_before_the_first_as_far_as_they_fit() -> None:
+def test_older_epochs_are_added_before_the_first_if_they_fit() -> None:
     epochs = LeaderEpochs([(5, 50), (7, 70)])
     epochs.complete_start([(1, 10), (3, 30), (5, 45), (6, 48)])
     assert epochs.entries == [(1, 10), (3, 30), (5, 45), (7, 70)]
@@ -237,7 +237,7 @@ def test_older_epochs_are_put_before_the_first_as_far_as_they_fit() -> None:
     epochs.truncate_from_start(35)
     assert epochs.entries[0] == (3, 35)
     epochs.complete_start([(3, 30), (5, 45), (7, 70), (9, 90)])
-    assert epochs.entries == [(3, 30), (5, 45), (7, 70)], "whoever tells of the beginning may know all of it"
+    assert epochs.entries == [(3, 30), (5, 45), (7, 70)], "the older entries may include known ones"
     epochs.clear()
     epochs.complete_start([(3, 30), (5, 45)])
     assert (epochs.entries, epochs.latest) == ([(3, 30), (5, 45)], 5)
@@ -253,7 +253,7 @@ def closed_log(**config: Any) -> Log:
     return log
 
 
-def test_a_sealed_segment_names_its_files_and_its_age() -> None:
+def test_a_sealed_segment_has_its_files_and_age() -> None:
     log = closed_log()
     second = list(log.segments)[1]
     sealed = seal(log, second, next_offset=8)
@@ -263,13 +263,13 @@ def test_a_sealed_segment_names_its_files_and_its_age() -> None:
     for path in (sealed.log, sealed.offset_index, sealed.time_index, sealed.producer_snapshot):
         assert log.disk.exists(path)
     index = log.disk.open(second.path(".txnindex"), create=True)
-    assert seal(log, second, next_offset=8).transaction_index is None, "an empty one is none"
+    assert seal(log, second, next_offset=8).transaction_index is None, "an empty one counts as missing"
     index.pwrite(b"x" * 34, 0)
     assert seal(log, second, next_offset=8).transaction_index == second.path(".txnindex")
 
 
-def test_d7_producers_of_segments_that_are_only_remote_survive_a_power_loss() -> None:
-    """No batch here could tell of them any more: a retry would be appended a second time."""
+def test_d7_producers_of_remote_only_segments_survive_a_power_loss() -> None:
+    """No local batch has their state; a retry would be appended twice."""
     disk = SimulatedDisk()
     log = tiered(opened(disk))
     sent = [batch(producer_id=1, producer_epoch=0, base_sequence=sequence) for sequence in range(5)]
@@ -288,12 +288,12 @@ def test_d7_producers_of_segments_that_are_only_remote_survive_a_power_loss() ->
 
 
 @pytest.mark.parametrize("position", [3, 13, 20, 40, 100, 193, -1])
-def test_d10_a_flipped_bit_anywhere_is_found(position: int) -> None:
+def test_d10_sealing_detects_a_flipped_bit_anywhere(position: int) -> None:
     log = closed_log()
     first = log.segments.first
     file = log.disk.open(first.log_path)
     at = position if position >= 0 else first.size - 1
-    # No CRC is over the offset and the leader epoch of a batch, which the broker wrote: they are compared with the log.
+    # The CRC does not cover a batch's offset and leader epoch, so these are compared with the log.
     byte = file.pread(1, at)[0]
     file.pwrite(bytes([byte ^ 0x40]), at)
     log.files.forget(first.log_path)
@@ -302,7 +302,7 @@ def test_d10_a_flipped_bit_anywhere_is_found(position: int) -> None:
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
 
 
-def test_d10_a_segment_that_is_cut_or_too_long_is_found() -> None:
+def test_d10_sealing_detects_a_truncated_or_too_long_segment() -> None:
     for size in (-20, 5):
         log = closed_log()
         first = log.segments.first
@@ -315,44 +315,44 @@ def test_d10_a_segment_that_is_cut_or_too_long_is_found() -> None:
             seal(log, first, next_offset=4)
 
 
-def test_a_segment_that_overlaps_the_next_one_is_found() -> None:
+def test_sealing_detects_a_segment_that_overlaps_the_next() -> None:
     log = closed_log()
     with pytest.raises(KafkaError, match="damaged"):
         seal(log, log.segments.first, next_offset=3)
 
 
-def test_an_index_with_an_entry_that_a_stop_added_is_sound() -> None:
-    """A stop writes the largest timestamp so far into the time index of the segment that goes on after it."""
+def test_a_time_index_entry_added_by_a_close_is_valid() -> None:
+    """A close adds the largest timestamp so far to the time index of the active segment."""
     disk = SimulatedDisk()
     directory = opened(disk)
     log = tiered(directory, segment_bytes=4_000, index_interval_bytes=1_000)
     fill(log, 7)
     directory.close()
     directory = opened(disk)
-    told: list[str] = []
+    reports: list[str] = []
     log = tiered(directory, segment_bytes=4_000, index_interval_bytes=1_000)
-    log.report = told.append
+    log.report = reports.append
     fill(log, 7)
     log.roll(timestamp_ms=0)
     log.flush()
     before = log.segments.first.time_index.read_all()
     seal(log, log.segments.first, next_offset=14)
-    assert told == []
+    assert reports == []
     assert log.segments.first.time_index.read_all() == before
 
 
-def test_a_segment_of_another_index_interval_gets_the_entries_that_are_due() -> None:
+def test_sealing_rebuilds_indexes_of_another_index_interval() -> None:
     log = closed_log()
     log.segments.first.interval_bytes = 300
-    told: list[str] = []
-    log.report = told.append
+    reports: list[str] = []
+    log.report = reports.append
     seal(log, log.segments.first, next_offset=4)
-    assert "built anew" in told[0]
+    assert "rebuilt" in reports[0]
     seal(log, log.segments.first, next_offset=4)
-    assert len(told) == 1
+    assert len(reports) == 1
 
 
-def test_what_is_sealed_can_be_gone_meanwhile() -> None:
+def test_sealing_a_deleted_segment_fails_without_failing_the_disk() -> None:
     log = closed_log()
     first = log.segments.first
     log.apply_retention(RetentionPlan((0,)), now_ms=0, timestamp_ms=0, tiered=True)
@@ -365,11 +365,11 @@ def test_what_is_sealed_can_be_gone_meanwhile() -> None:
 # --- flushing on demand -----------------------------------------------------------------------------------------------
 
 
-def test_whether_something_old_may_be_in_the_active_segment() -> None:
+def test_may_hold_earlier_than_compares_with_the_previous_segments_age() -> None:
     now = [1_000]
     disk = SimulatedDisk(timestamp_ms=lambda: now[0])
     log = tiered(opened(disk))
-    assert not log.may_hold_earlier_than(1 << 60), "an empty one holds nothing"
+    assert not log.may_hold_earlier_than(1 << 60), "an empty log holds nothing"
     log.append(batch(), leader_epoch=0, timestamp_ms=now[0])
     assert log.may_hold_earlier_than(now[0] + 1)
     log.roll(timestamp_ms=5_000)

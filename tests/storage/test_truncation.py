@@ -12,7 +12,7 @@ from wire.errors import KafkaError
 
 
 @pytest.mark.parametrize("offset", [0, 1, 17, 24, 25, 50, 73, 98, 99])
-def test_truncation_leaves_what_is_below_the_offset(tmp_path: Path, offset: int) -> None:
+def test_truncation_keeps_everything_below_the_offset(tmp_path: Path, offset: int) -> None:
     log = open_log(tmp_path, config=SMALL)
     for epoch in range(4):
         fill(log, 25, leader_epoch=epoch)
@@ -27,7 +27,7 @@ def test_truncation_leaves_what_is_below_the_offset(tmp_path: Path, offset: int)
     assert offsets(open_log(tmp_path, config=SMALL)) == list(range(offset + 30))
 
 
-def test_a_batch_that_reaches_across_is_removed(tmp_path: Path) -> None:
+def test_truncation_removes_a_batch_that_spans_the_offset(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     for _ in range(3):
         log.append(batch(10), leader_epoch=0, timestamp_ms=0)
@@ -45,7 +45,7 @@ def test_truncating_at_the_end_only_drops_epochs_without_batches(tmp_path: Path)
     assert log.log_end_offset == 5
 
 
-def test_the_indexes_are_cut_with_the_log(tmp_path: Path) -> None:
+def test_the_indexes_are_truncated_with_the_log(tmp_path: Path) -> None:
     config = LogConfig(index_interval_bytes=300)
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
@@ -61,7 +61,7 @@ def test_the_indexes_are_cut_with_the_log(tmp_path: Path) -> None:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), suffix
 
 
-def test_producers_are_as_they_were_at_the_offset(tmp_path: Path) -> None:
+def test_truncation_restores_the_producers_at_the_offset(tmp_path: Path) -> None:
     log = open_log(tmp_path, config=SMALL)
     for number in range(100):
         sent = batch(producer_id=number % 3, producer_epoch=0, base_sequence=number // 3)
@@ -74,7 +74,7 @@ def test_producers_are_as_they_were_at_the_offset(tmp_path: Path) -> None:
     assert log.log_end_offset == 51
 
 
-def test_a_recovery_point_above_the_cut_falls_and_what_grows_again_is_synced_before_it_is_left(tmp_path: Path) -> None:
+def test_data_regrown_below_an_old_recovery_point_is_synced_at_rolls(tmp_path: Path) -> None:
     disk = FailingDisk()
     log = open_log(tmp_path, disk=disk, config=SMALL)
     fill(log, 100)
@@ -84,8 +84,7 @@ def test_a_recovery_point_above_the_cut_falls_and_what_grows_again_is_synced_bef
     assert log.recovery_point == 30
     disk.done.clear()
     fill(log, 30)
-    # The checkpoint still says 100: a segment below that which closes without a sync would be trusted after a power
-    # loss.
+    # The checkpoint still says 100: after a loss of power recovery would trust unsynced closed segments below that.
     closed = [base for base in names(tmp_path, ".log") if base < log.active_segment_base_offset and base >= 23]
     assert closed
     for base in closed:
@@ -93,7 +92,7 @@ def test_a_recovery_point_above_the_cut_falls_and_what_grows_again_is_synced_bef
         assert f"sync {base:020d}.index" in disk.done
 
 
-def test_a_log_can_be_emptied_and_go_on_elsewhere(tmp_path: Path) -> None:
+def test_a_log_can_be_emptied_and_continue_at_another_offset(tmp_path: Path) -> None:
     log = open_log(tmp_path, config=SMALL)
     fill(log, 100, leader_epoch=1)
     log.truncate_fully_and_start_at(500, log_start_offset=20)
@@ -108,8 +107,8 @@ def test_a_log_can_be_emptied_and_go_on_elsewhere(tmp_path: Path) -> None:
     assert (log.log_start_offset, log.log_end_offset) == (490, 490)
 
 
-def test_a_truncation_that_died_half_way_is_finished_by_the_next(tmp_path: Path) -> None:
-    """Each operation of a truncation fails once; loading again and truncating again comes to the same end."""
+def test_a_retry_completes_an_interrupted_truncation(tmp_path: Path) -> None:
+    """Each operation of a truncation fails once; after a reload a second truncation reaches the same result."""
     reference: list[str] | None = None
     step = 0
     while True:
@@ -143,7 +142,7 @@ def test_a_truncation_that_died_half_way_is_finished_by_the_next(tmp_path: Path)
     assert step > 10
 
 
-def test_d7_what_grew_again_below_an_old_recovery_point_is_not_called_durable_by_the_next_start(
+def test_d7_a_start_does_not_trust_data_regrown_below_a_recovery_point(
     tmp_path: Path,
 ) -> None:
     log = open_log(tmp_path)
@@ -153,7 +152,7 @@ def test_d7_what_grew_again_below_an_old_recovery_point_is_not_called_durable_by
     log.flush()
     fill(log, 25, leader_epoch=1)
     assert log.recovery_point == 10
-    log.files.close()  # the process dies, with 30 in the checkpoint of the recovery points
+    log.files.close()  # the process crashes with recovery point 30 in the checkpoint
     log = open_log(tmp_path, recovery_point=30)
     assert log.log_end_offset == 35
     assert log.recovery_point <= 10

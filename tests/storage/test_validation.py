@@ -1,4 +1,4 @@
-"""Each rule for a produced batch, from bytes, with the code that Kafka 4.3.1 answers."""
+"""Each validation rule for produced batches, with the error codes of Kafka 4.3.1."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ ZSTD = build_batch(ONE, codec=Codec.ZSTD)
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("records", [ONE, THREE, [Record(timestamp=NOW, value=b"x" * 100)] * 500])
-def test_a_good_batch_is_kept_as_it_was_sent(codec: Codec, records: list[Record]) -> None:
+def test_a_valid_batch_is_stored_as_sent(codec: Codec, records: list[Record]) -> None:
     built = build_batch(records, codec=codec, producer_id=3, producer_epoch=0, base_sequence=7)
     taken = check(built)
     assert bytes(taken.data) == built
@@ -89,7 +89,7 @@ def test_a_good_batch_is_kept_as_it_was_sent(codec: Codec, records: list[Record]
     assert (taken.batch.base_sequence, taken.batch.record_count) == (7, len(records))
 
 
-def test_writable_bytes_are_used_where_they_are_and_others_are_copied_once() -> None:
+def test_writable_bytes_are_used_in_place_and_others_copied_once() -> None:
     frame = bytearray(b"...." + GOOD + b"...")
     taken = check(memoryview(frame)[4:-3], APPEND_TIME)
     assert bytes(frame[4:-3]) == bytes(taken.data) != GOOD
@@ -99,7 +99,7 @@ def test_writable_bytes_are_used_where_they_are_and_others_are_copied_once() -> 
     assert taken.batch.crc_is_valid()
 
 
-def test_only_bytes_that_a_leader_sets_may_still_be_written() -> None:
+def test_changing_the_base_offset_keeps_the_crc_valid() -> None:
     taken = check(GOOD)
     taken.data[0:8] = (55).to_bytes(8, "big")
     assert RecordBatch(taken.data).base_offset == 55
@@ -155,7 +155,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("records", "code", "words"), REFUSED)
-def test_w5_a_batch_that_lies_is_refused_with_kafkas_code(records: bytes | None, code: ErrorCode, words: str) -> None:
+def test_w5_an_invalid_batch_is_refused_with_kafkas_code(records: bytes | None, code: ErrorCode, words: str) -> None:
     error = refusal(records)
     assert error.code is code
     assert words in error.message
@@ -163,7 +163,7 @@ def test_w5_a_batch_that_lies_is_refused_with_kafkas_code(records: bytes | None,
 
 
 @pytest.mark.parametrize("length", [-(1 << 31), -13, -1, 0, 13, 48])
-def test_w5_a_length_that_no_batch_has_is_corrupt(length: int) -> None:
+def test_w5_an_impossible_length_is_corrupt(length: int) -> None:
     assert refusal(changed(GOOD, 8, struct.pack(">i", length))).code is ErrorCode.CORRUPT_MESSAGE
 
 
@@ -173,19 +173,19 @@ def test_w5_a_length_beyond_the_bytes_leaves_no_complete_batch(length: int) -> N
 
 
 @pytest.mark.parametrize("behind", [b"x", bytes(11), GOOD[:14], GOOD[:40], GOOD[:-1]])
-def test_a_second_batch_that_is_cut_off_is_dropped_as_in_kafka(behind: bytes) -> None:
+def test_an_incomplete_second_batch_is_dropped_as_in_kafka(behind: bytes) -> None:
     assert bytes(check(GOOD + behind).data) == GOOD
 
 
 @pytest.mark.parametrize("behind", [bytes(12), bytes(70), b"\xff" * 12])
-def test_bytes_behind_the_batch_that_begin_none_are_corrupt(behind: bytes) -> None:
+def test_trailing_bytes_that_start_no_batch_are_corrupt(behind: bytes) -> None:
     assert refusal(GOOD + behind).code is ErrorCode.CORRUPT_MESSAGE
 
 
 @pytest.mark.parametrize("version", [3, 6])
 def test_w5_zstd_needs_version_7(version: int) -> None:
     assert refusal(ZSTD, version=version).code is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-    # this is looked at before all else, as while the request is parsed
+    # checked before everything else, because Kafka checks it while it parses the request
     assert refusal(changed(ZSTD, 17, b"\0" * 4, new_crc=False), version=6).code is (
         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     )
@@ -193,14 +193,14 @@ def test_w5_zstd_needs_version_7(version: int) -> None:
     assert check(build_batch(ONE, codec=Codec.LZ4), version=version).batch.codec is Codec.LZ4
 
 
-def test_w5_a_batch_above_max_message_bytes_is_too_large_even_with_a_wrong_crc() -> None:
+def test_w5_the_size_limit_is_checked_before_the_crc() -> None:
     config = replace(CONFIG, max_message_bytes=len(GOOD) - 1)
     assert refusal(GOOD, config).code is ErrorCode.MESSAGE_TOO_LARGE
     assert refusal(changed(GOOD, 17, b"\0" * 4, new_crc=False), config).code is ErrorCode.MESSAGE_TOO_LARGE
     assert check(GOOD, replace(CONFIG, max_message_bytes=len(GOOD))).batch.size == len(GOOD)
 
 
-def test_w5_a_batch_above_segment_bytes_is_refused_when_all_else_is_right() -> None:
+def test_w5_segment_bytes_is_checked_last() -> None:
     config = replace(CONFIG, segment_bytes=len(GOOD) - 1)
     assert refusal(GOOD, config).code is ErrorCode.RECORD_LIST_TOO_LARGE
     assert refusal(changed(GOOD, 17, b"\0" * 4, new_crc=False), config).code is ErrorCode.CORRUPT_MESSAGE
@@ -208,7 +208,7 @@ def test_w5_a_batch_above_segment_bytes_is_refused_when_all_else_is_right() -> N
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_w5_a_compacted_topic_wants_keys(codec: Codec) -> None:
+def test_w5_a_compacted_topic_requires_keys(codec: Codec) -> None:
     records = [Record(timestamp=NOW, key=None if i in (1, 3) else b"") for i in range(5)]
     error = refusal(build_batch(records, codec=codec), COMPACTED)
     assert error.code is ErrorCode.INVALID_RECORD
@@ -238,7 +238,9 @@ def test_w5_a_compacted_topic_wants_keys(codec: Codec) -> None:
         (-2, 1000, False),
     ],
 )
-def test_timestamps_are_held_between_the_topics_bounds(timestamp: int, before_ms: int | None, accepted: bool) -> None:
+def test_timestamps_outside_the_topics_bounds_are_refused(
+    timestamp: int, before_ms: int | None, accepted: bool
+) -> None:
     config = CONFIG if before_ms is None else replace(CONFIG, message_timestamp_before_max_ms=before_ms)
     built = build_batch([Record(timestamp=NOW), Record(timestamp=timestamp)])
     assert check(built, replace(config, message_timestamp_type="LogAppendTime")).max_timestamp == NOW
@@ -257,13 +259,13 @@ def test_timestamps_are_held_between_the_topics_bounds(timestamp: int, before_ms
     assert error.record_errors == [(1, words)]
 
 
-def test_a_timestamp_error_outweighs_a_missing_key() -> None:
+def test_a_timestamp_error_takes_precedence_over_a_missing_key() -> None:
     records = [Record(timestamp=NOW), Record(timestamp=NOW + 2 * HOUR, key=b"k"), Record(timestamp=NOW + 2 * HOUR)]
     error = refusal(build_batch(records), COMPACTED)
     assert error.code is ErrorCode.INVALID_TIMESTAMP
     assert isinstance(error, RecordsRefused)
     assert [wrong.batch_index for wrong in error.record_errors] == [0, 1, 2]
-    assert "without key" in error.record_errors[2].message  # one error a record: the key's comes first
+    assert "without key" in error.record_errors[2].message  # one error for each record: the missing key comes first
 
 
 def test_timestamps_beyond_64_bits_are_refused() -> None:
@@ -294,7 +296,7 @@ def test_a_refusal_searches_a_bounded_number_of_records(codec: Codec) -> None:
             assert [each.batch_index for each in error.record_errors] == expected
 
 
-def test_records_without_a_timestamp_hide_no_wrong_one() -> None:
+def test_records_without_a_timestamp_do_not_hide_invalid_ones() -> None:
     config = replace(CONFIG, message_timestamp_before_max_ms=HOUR)
     records = [Record(timestamp=NOW), *[Record(timestamp=-1)] * MAX_RECORDS_SEARCHED]
     assert check(build_batch(records), config).max_timestamp == NOW
@@ -317,7 +319,7 @@ def test_a_log_append_time_topic_stamps_the_batch(codec: Codec) -> None:
     assert bytes(batch.payload) == built[HEADER_SIZE:]
 
 
-def test_a_producer_may_not_say_log_append_time_to_such_a_topic() -> None:
+def test_a_log_append_time_topic_refuses_log_append_time_from_producers() -> None:
     error = refusal(build_batch(THREE, log_append_time=NOW), APPEND_TIME)
     assert error.code is ErrorCode.INVALID_TIMESTAMP
     assert isinstance(error, RecordsRefused)
@@ -334,13 +336,13 @@ def test_a_producers_log_append_time_bit_is_cleared_on_a_create_time_topic() -> 
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("claimed", [NOW - 1, NOW + 1, NOW + 10 * HOUR, -1])
-def test_a_max_timestamp_that_lies_is_corrected(codec: Codec, claimed: int) -> None:
+def test_a_wrong_max_timestamp_is_corrected(codec: Codec, claimed: int) -> None:
     taken = check(build_batch(THREE, codec=codec, max_timestamp=claimed))
     assert bytes(taken.data) == build_batch(THREE, codec=codec)
     assert taken.max_timestamp == NOW + 2
 
 
-def test_the_greatest_timestamp_need_not_be_the_last_nor_the_base_the_first() -> None:
+def test_timestamps_may_be_in_any_order() -> None:
     records = [Record(timestamp=NOW - 5), Record(timestamp=NOW + 9), Record(timestamp=NOW)]
     assert check(build_batch(records, base_timestamp=NOW - 100)).max_timestamp == NOW + 9
     assert check(build_batch(records, base_timestamp=NOW + 100)).max_timestamp == NOW + 9
@@ -374,7 +376,7 @@ def test_recompression_uses_the_topics_level() -> None:
     assert sizes[0] > sizes[1]
 
 
-def test_a_batch_that_outgrows_max_message_bytes_by_recompression_is_too_large() -> None:
+def test_the_size_limit_applies_after_recompression() -> None:
     built = build_batch([Record(timestamp=NOW, value=bytes(5000))], codec=Codec.ZSTD)
     config = replace(CONFIG, compression_type="uncompressed", max_message_bytes=1000)
     assert refusal(built, config).code is ErrorCode.MESSAGE_TOO_LARGE
@@ -422,7 +424,7 @@ def test_w6_a_bomb_is_an_invalid_record(codec: Codec) -> None:
     config = replace(CONFIG, max_message_bytes=1 << 30)
     assert not is_cheap(built, config)
     assert refusal(built, config).code is ErrorCode.INVALID_RECORD
-    # zeros are records of length 0; a long value of zeros gets to the cap
+    # zeros are records of length 0; a long value of zeros reaches the limit
     value_bytes = 40 << 20
     body = bytes(3) + b"\x01" + varint(value_bytes) + bytes(value_bytes) + b"\0"
     packed = compress(codec, varint(len(body)) + body)
@@ -457,7 +459,7 @@ print(peak() - before, taken.batch.record_count)
 
 @pytest.mark.parametrize("codec", list(Codec)[1:])
 def test_w6_a_batch_that_decodes_to_100_mib_takes_little_memory(codec: Codec, tmp_path: Path) -> None:
-    """Measured in a process of its own, whose peak is not the one of the other tests."""
+    """Measured in a separate process, so that its peak is not that of other tests."""
     path = tmp_path / "batch"
     path.write_bytes(build_batch([Record(timestamp=0, value=bytes(1 << 20))] * 100, codec=codec, level=FASTEST[codec]))
     done = subprocess.run(
@@ -471,7 +473,7 @@ def test_w6_a_batch_that_decodes_to_100_mib_takes_little_memory(codec: Codec, tm
 FASTEST = {Codec.GZIP: 1, Codec.SNAPPY: None, Codec.LZ4: 9, Codec.ZSTD: 1}
 
 
-def test_is_cheap_for_what_a_loop_can_bear() -> None:
+def test_is_cheap_only_below_the_limits() -> None:
     many = [Record(timestamp=NOW, value=b"v")] * (CHEAP_RECORDS + 1)
     assert is_cheap(GOOD, CONFIG)
     assert is_cheap(build_batch(many[:-1]), CONFIG)
@@ -484,7 +486,7 @@ def test_is_cheap_for_what_a_loop_can_bear() -> None:
     assert is_cheap(build_batch(THREE), replace(CONFIG, compression_type="gzip"))
 
 
-def test_what_is_no_batch_is_cheap_to_refuse() -> None:
+def test_is_cheap_for_bytes_that_are_no_batch() -> None:
     for records in (None, b"", GOOD[:30], bytes(100), changed(GOOD, 16, b"\x01"), changed(GOOD, 22, b"\x07")):
         assert is_cheap(records, CONFIG)
         assert refusal(records).code is not ErrorCode.UNKNOWN_SERVER_ERROR
@@ -492,7 +494,7 @@ def test_what_is_no_batch_is_cheap_to_refuse() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_any_damage_is_refused_or_harmless(seed: int) -> None:
-    """A batch of changed bytes with a right CRC is refused with one of the codes, or every record of it can be read."""
+    """A batch with changed bytes and a valid CRC is refused with an expected code, or all its records can be read."""
     source = random.Random(seed)
     refused = accepted = 0
     for _ in range(150):
