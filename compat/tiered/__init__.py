@@ -1,1 +1,1 @@
-"""Scenarios of tiered storage, the same ones on Apache Kafka with its directory tier and on the broker under test."""
+"""Scenarios of tiered storage, run on Apache Kafka with its directory tier and on the broker under test."""

@@ -17,10 +17,12 @@ __all__ = ["make_manager", "manager", "minio_server", "prefix", "proxy", "write"
 
 @pytest.fixture(scope="package")
 def sites(kafka_libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
-    """Both brokers, started. With KBROKER_COMPAT_BROKER=kafka both are Apache Kafka: is a scenario told rightly?"""
+    """Both brokers, started. With KBROKER_COMPAT_BROKER=kafka both are Apache Kafka, to verify the scenarios."""
     assert kafka_libraries.is_dir()
     if os.environ.get("KBROKER_BOOTSTRAP_SERVERS"):
-        missing("these scenarios start and stop their brokers and read their files: an external one will not do")
+        missing(
+            "these scenarios start and stop their brokers and read their files, so an external broker does not work"
+        )
     is_kafka = os.environ.get("KBROKER_COMPAT_BROKER") == "kafka"
     started = [
         Site.in_directory(tmp_path_factory.mktemp("tiered-kafka"), is_kafka=True),

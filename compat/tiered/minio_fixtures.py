@@ -30,18 +30,18 @@ HASTY = {
     "retry.backoff.ms": "5",
     "retry.backoff.max.ms": "20",
 }
-LONGEST_S = 4.0 + 0.7 + 1.5  # the call, the last read of it, and a busy machine
+LONGEST_S = 4.0 + 0.7 + 1.5  # the call, its last read, and a busy machine
 ErrorType = TypeVar("ErrorType", bound=RemoteStorageError)
 
 
 def prefix_of(directory: Path) -> str:
-    """A prefix that belongs to a test's directory."""
+    """An object name prefix for a test's directory."""
     return f"tests/{directory.parent.name}"
 
 
 @pytest.fixture(scope="module")
 def minio_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MinioServer]:
-    """A server with an empty bucket; without its binary the tests are skipped, and in CI they fail."""
+    """A server with an empty bucket. Without its binary the tests are skipped, or fail in CI."""
     try:
         binary()
     except Unavailable as error:
@@ -54,20 +54,20 @@ def minio_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MinioServ
 
 
 def admin(server: MinioServer) -> Minio:
-    """The package's own client, straight to the server."""
+    """The package's own client, directly to the server."""
     return Minio(f"127.0.0.1:{server.port}", server.access_key, server.secret_key, secure=False, region="us-east-1")
 
 
 @pytest.fixture
 def proxy(minio_server: MinioServer) -> Iterator[MinioProxy]:
-    """A proxy without faults so far."""
+    """A proxy without rules."""
     with MinioProxy(minio_server.port) as made:
         yield made
 
 
 @pytest.fixture
 def prefix(tmp_path: Path) -> str:
-    """What the names of this test's objects begin with."""
+    """The prefix of this test's object names."""
     return f"tests/{tmp_path.name}"
 
 
@@ -75,8 +75,8 @@ def prefix(tmp_path: Path) -> str:
 def make_manager(
     minio_server: MinioServer, proxy: MinioProxy, prefix: str
 ) -> Iterator[Callable[..., MinioRemoteStorage]]:
-    """A function that makes managers behind the proxy, with hasty settings and others; at the end all are closed, and
-    none of their threads is left.
+    """A function that creates managers behind the proxy, with short time-outs and further settings. At the end all are
+    closed, and none of their threads may be left.
     """
     made = []
 
@@ -120,14 +120,14 @@ def read(manager: MinioRemoteStorage, segment: WrittenSegment, start: int = 0, e
 
 
 def is_whole(manager: MinioRemoteStorage, segment: WrittenSegment) -> bool:
-    """Whether all of a segment is there as it was written."""
+    """Whether the stored segment equals the written one."""
     indexes = {index_type: manager.fetch_index(segment.finished, index_type) for index_type in segment.indexes}
     return read(manager, segment) == segment.log and indexes == segment.indexes
 
 
 @contextmanager
 def ends_in_time() -> Iterator[None]:
-    """Hold a call to its deadline."""
+    """Assert that a call keeps its deadline."""
     began = time.monotonic()
     yield
     assert time.monotonic() - began < LONGEST_S
@@ -135,7 +135,7 @@ def ends_in_time() -> Iterator[None]:
 
 @contextmanager
 def fails_with(kind: type[ErrorType], *, match: str = ".") -> Iterator[None]:
-    """Within its time, with this error and none derived from it."""
+    """Assert that the call fails in time with exactly this error class."""
     with ends_in_time(), pytest.raises(kind, match=match) as caught:
         yield
     assert caught.type is kind

@@ -1,5 +1,5 @@
-"""The clients of the other tests, each reading a whole stock as its users would: by assignment, as a member of a group,
-on the command line. What they show is judged by `stock.check` while it comes, so a stock may be large.
+"""The clients of the other tests; each reads a whole stock in one of the usual ways: by assignment, as a member of a
+group, on the command line. `stock.check` checks the records as they arrive, so a stock may be large.
 """
 
 from __future__ import annotations
@@ -33,13 +33,15 @@ from compat.tiered.stock import PARTITIONS, Reader, Shown, Stock
 
 Shows: TypeAlias = Generator[Shown, None, None]
 
-EMPTY_POLLS = 100  # of a tenth of a second or more each: after so many in a row nothing more will come
+EMPTY_POLLS = (
+    100  # of a tenth of a second or more each: after this many empty polls in a row no more records will arrive
+)
 PROGRAM_S = 1_800.0
 MOST_AT_ONCE = 5_000
 
 
 def _polled(total: int, poll: Callable[[], list[Shown]]) -> Shows:
-    """What a client's polls bring, until it is enough or nothing more comes."""
+    """The records of a client's polls, until all have arrived or no more arrive."""
     left, empty = total, 0
     while left > 0 and empty < EMPTY_POLLS:
         got = poll()
@@ -49,7 +51,7 @@ def _polled(total: int, poll: Callable[[], list[Shown]]) -> Shows:
 
 
 def _group(stock: Stock, name: str) -> str:
-    """A group that has its coordinator."""
+    """A group with an available coordinator."""
     group = f"{name}-{stock.topic}"
     await_coordinator(stock.servers, group)
     return group
@@ -159,7 +161,7 @@ def _java_member(stock: Stock) -> Shows:
 
 
 def _lines(command: Sequence[str], environment: Mapping[str, str] = os.environ) -> Generator[bytes, None, None]:
-    """What a program prints, until it ends or nobody wants more."""
+    """The output of a program, until it ends or the caller stops reading."""
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
     ) as program:
@@ -184,7 +186,7 @@ def _kcat_member(stock: Stock) -> Shows:
 
 
 def _kcat_shows(stock: Stock, *arguments: str) -> Shows:
-    """It prints lengths before what may hold anything; values without line ends keep to a line each."""
+    """It prints lengths before fields with arbitrary bytes; values without line ends take one line each."""
     for line in _lines([executable("kcat", hint="install kcat 1.7.1"), "-b", stock.servers, *arguments]):
         partition, offset, timestamp, key_size, value_size, rest = line.split(b" ", 5)
         key_end = max(int(key_size), 0)
@@ -227,7 +229,7 @@ def _console_line(sample: Sample) -> bytes:
 
 
 def _kafka_python_command(stock: Stock) -> Shows:
-    """It shows values alone, and these say where they belong; it never ends by itself."""
+    """It prints only values, which contain their place; it never ends by itself."""
     arguments = ["-b", stock.servers, "-t", stock.topic, "-C", "auto_offset_reset=earliest"]
     with contextlib.closing(_lines([sys.executable, "-m", "kafka.consumer", *arguments])) as lines:
         for line in islice(lines, stock.contents.total):

@@ -1,6 +1,4 @@
-"""Records as they lie in batches of format 2, read without `wire`: what compares two brokers shares no mistake with
-one.
-"""
+"""Decodes records in batches of format 2 without `wire`: a comparison of two brokers must not share bugs with one."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ HEADER_BYTES = 61
 
 
 class Stored(NamedTuple):
-    """One record with the place that it has."""
+    """One record with its partition position."""
 
     offset: int
     timestamp_ms: int
@@ -23,7 +21,7 @@ class Stored(NamedTuple):
 
 
 def whole_batches(data: bytes) -> Iterator[bytes]:
-    """The batches of a Fetch's records; a piece of one at the end is left out, as clients do. Each has its own CRC."""
+    """The batches of a Fetch's records, without an incomplete last one, as in clients. Each has its own CRC."""
     position = 0
     while position + 12 <= len(data):
         size = 12 + struct.unpack_from(">i", data, position + 8)[0]
@@ -47,7 +45,7 @@ def last_offset(batch: bytes) -> int:
 
 
 def leader_epoch(batch: bytes) -> int:
-    """The epoch of the leader that took the batch."""
+    """The epoch of the leader that appended the batch."""
     return int(struct.unpack_from(">i", batch, 12)[0])
 
 
@@ -74,7 +72,7 @@ class _Cursor:
 
 
 def records(batch: bytes) -> Iterator[Stored]:
-    """The records of one batch that is not compressed."""
+    """The records of one uncompressed batch."""
     attributes, _, base_timestamp = struct.unpack_from(">hiq", batch, 21)
     assert attributes & 7 == 0, "a compressed batch"
     (count,) = struct.unpack_from(">i", batch, 57)

@@ -1,4 +1,4 @@
-"""What a broker has written into `__remote_log_metadata`, read by Fetch and by the schemas in Kafka's jar."""
+"""A broker's records in `__remote_log_metadata`, read by Fetch and decoded by the schemas in Kafka's jar."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _FETCH = 11
 
 @dataclass(frozen=True, order=True)
 class RemoteSegment:
-    """One segment as the metadata topic tells of it, without what two brokers choose freely (ids, clocks).
+    """One segment according to the metadata topic, without the fields that differ between brokers (ids, clocks).
 
-    Shape  epochs is (leader_epoch, start_offset); states is the order of its states, repetitions left out
+    Shape  epochs is (leader_epoch, start_offset); states is the order of its states, without repetitions
     """
 
     start_offset: int
@@ -32,12 +32,12 @@ class RemoteSegment:
 
     @property
     def offsets(self) -> tuple[int, int]:
-        """The first and the last, both inclusive."""
+        """The first and the last offset, both inclusive."""
         return self.start_offset, self.end_offset
 
     @property
     def state(self) -> int:
-        """The state that it is in."""
+        """Its current state."""
         return self.states[-1]
 
 
@@ -49,7 +49,7 @@ class _Told:
 
 
 class RemoteLog:
-    """Follows the metadata topic of one broker, whose address is asked for each time; each look reads what is new."""
+    """Follows the metadata topic of one broker, whose address is queried each time; each call reads the new records."""
 
     def __init__(self, bootstrap_servers: Callable[[], str]) -> None:
         self._servers = bootstrap_servers
@@ -59,10 +59,12 @@ class RemoteLog:
         self.metadata_partitions: dict[tuple[bytes, int], set[int]] = {}
 
     def segments(self, topic_id: bytes, partition: int) -> list[RemoteSegment]:
-        """All segments that were ever told of, deleted ones too, by their start."""
+        """All segments in the topic, including deleted ones, by their start."""
         self._read()
-        found = [told for (topic, part, _), told in self._segments.items() if (topic, part) == (topic_id, partition)]
-        return sorted(_segment(told) for told in found)
+        found = [
+            reported for (topic, part, _), reported in self._segments.items() if (topic, part) == (topic_id, partition)
+        ]
+        return sorted(_segment(reported) for reported in found)
 
     def live(self, topic_id: bytes, partition: int) -> list[tuple[int, int]]:
         """The offsets of the segments whose copy is finished and whose deletion has not begun."""
@@ -80,7 +82,7 @@ class RemoteLog:
             pass
 
     def _read_once(self) -> bool:
-        """Read on in all partitions; True where there was something, so that there may be more."""
+        """Read new records of all partitions; True if there were any, so that there may be more."""
         if not self._next:
             return False
         wanted = [
@@ -107,13 +109,13 @@ class RemoteLog:
         key = (owner["Id"], owner["Partition"], identity["Id"])
         self.metadata_partitions.setdefault(key[:2], set()).add(metadata_partition)
         if name == "RemoteLogSegmentMetadataRecord":
-            assert key not in self._segments, f"told twice: {message}"
+            assert key not in self._segments, f"reported twice: {message}"
             self._segments[key] = _Told(metadata_partition, message)
         self._segments[key].states.append(message["RemoteLogSegmentState"])
 
 
-def _segment(told: _Told) -> RemoteSegment:
-    metadata = told.metadata
+def _segment(reported: _Told) -> RemoteSegment:
+    metadata = reported.metadata
     return RemoteSegment(
         start_offset=metadata["StartOffset"],
         end_offset=metadata["EndOffset"],
@@ -121,12 +123,12 @@ def _segment(told: _Told) -> RemoteSegment:
         max_timestamp_ms=metadata["MaxTimestampMs"],
         epochs=tuple((each["LeaderEpoch"], each["Offset"]) for each in metadata["SegmentLeaderEpochs"]),
         txn_index_empty=metadata["TxnIndexEmpty"],
-        states=tuple(state for state, _ in groupby(told.states)),
+        states=tuple(state for state, _ in groupby(reported.states)),
     )
 
 
 def metadata_partition(topic_id: bytes, partition: int, count: int) -> int:
-    """Where the records of a partition belong, by the rule of RemoteLogMetadataTopicPartitioner."""
+    """The metadata partition for a partition, by the rule of RemoteLogMetadataTopicPartitioner."""
     most, least = int.from_bytes(topic_id[:8]), int.from_bytes(topic_id[8:])
     value = 1
     for part in ((least ^ least >> 32), (most ^ most >> 32), partition):

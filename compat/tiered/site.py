@@ -1,8 +1,8 @@
-"""One broker with a tier: what a scenario does to it, and what can be seen of it from outside.
+"""One broker with a tier: the actions of a scenario, and observations from outside.
 
-`Site` is one of them; `Sites` does the same to all, waits until each shows what is expected, and compares them. The
-actions and looks are those of Apache Kafka's own scenarios of tiered storage, re-told for brokers that are asked by
-their protocol and their files alone.
+`Site` is one broker; `Sites` applies each call to all, waits until each shows the expected state, and compares them.
+The actions and observations are those of Apache Kafka's own tiered storage scenarios, using only the brokers' protocol
+and files.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from compat.tiered.remote_log import RemoteLog, RemoteSegment
 T = TypeVar("T")
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
 HOUR_MS = 3_600_000
-# Young enough for Kafka's seven days of retention, old enough for all hours of a scenario to be past.
+# Young enough for Kafka's seven days of retention, old enough that all hours of a scenario are in the past.
 YESTERDAY_MS = int(time.time() * 1000) - 24 * HOUR_MS
 SET, DELETE = 0, 1
 WAIT_S = 30.0
-# A segment takes what is less than an hour younger than its first record: scenarios roll by their records' times.
+# A segment covers less than one hour after its first record: scenarios roll by the records' times.
 ROLLED_BY_TIME = {"segment.ms": str(HOUR_MS)}
 TIERED = {"remote.storage.enable": "true", **ROLLED_BY_TIME}
-# Local segments go as soon as they are copied.
+# Local segments are deleted as soon as they are copied.
 ONLY_THE_ACTIVE_ONE = {"local.retention.bytes": "1"}
-# As often as it takes to keep scenarios short.
+# Task intervals that keep scenarios short.
 HURRIED = {
     "remote.log.manager.task.interval.ms": "200",
     "log.retention.check.interval.ms": "200",
@@ -48,9 +48,9 @@ HURRIED = {
 
 @dataclass(frozen=True)
 class Records:
-    """Batches to be produced: each an own segment where `ROLLED_BY_TIME` is set, unless their hours are the same.
+    """Batches to produce: each makes its own segment with `ROLLED_BY_TIME`, unless their hours are the same.
 
-    Shape  hours: of each batch, how many hours after the start its records are; values: how many records each has
+    Shape  hours: for each batch, the time of its records in hours after the start; values: how many records each has
     """
 
     hours: Sequence[int]
@@ -59,7 +59,7 @@ class Records:
     start_ms: int = YESTERDAY_MS
 
     def batches(self) -> list[bytes]:
-        """One batch for each of the hours; keys and values say what they are."""
+        """One batch for each of the hours; keys and values name their place."""
         return [
             Batch(
                 [
@@ -74,7 +74,7 @@ class Records:
 
 
 class Site:
-    """One broker under a scenario."""
+    """One broker in a scenario."""
 
     def __init__(self, broker: KafkaNode | KbrokerProcess, tier_directory: Path) -> None:
         self.broker = broker
@@ -102,7 +102,7 @@ class Site:
         with connected(self.address) as connection:
             return connection.call(api, version, message)
 
-    # What is done to it
+    # Actions
 
     def create(self, name: str, configs: Mapping[str, str], *, partitions: int = 1) -> None:
         """Create a topic and wait for its leaders."""
@@ -119,21 +119,21 @@ class Site:
         assert answer["Responses"][0]["ErrorCode"] == 0, (self.name, answer)
 
     def create_partitions(self, name: str, count: int) -> None:
-        """Raise the number of partitions and wait for their leaders."""
+        """Increase the number of partitions and wait for their leaders."""
         topic = {"Name": name, "Count": count, "Assignments": None}
         answer = self.call("CreatePartitions", 2, {"Topics": [topic], "TimeoutMs": 30_000})
         assert answer["Results"][0]["ErrorCode"] == 0, (self.name, answer)
         await_leaders(self.address, name, count)
 
     def alter(self, name: str, configs: Mapping[str, str]) -> int:
-        """Set settings of a topic; the error code."""
+        """Set settings of a topic; returns the error code."""
         changes = [{"Name": key, "ConfigOperation": SET, "Value": value} for key, value in configs.items()]
         resource = {"ResourceType": 2, "ResourceName": name, "Configs": changes}
         answer = self.call("IncrementalAlterConfigs", 1, {"Resources": [resource], "ValidateOnly": False})
         return int(answer["Responses"][0]["ErrorCode"])
 
     def produce(self, name: str, batches: Sequence[bytes], *, partition: int = 0) -> list[int]:
-        """Write batches one after the other; their offsets."""
+        """Write batches one after the other; returns their offsets."""
         offsets = []
         with connected(self.address) as connection:
             for batch in batches:
@@ -145,7 +145,7 @@ class Site:
         return offsets
 
     def delete_records(self, name: str, offset: int, *, partition: int = 0) -> int:
-        """Delete what is before an offset; the new start."""
+        """Delete the records before an offset; returns the new start."""
         parts = [{"PartitionIndex": partition, "Offset": offset}]
         answer = self.call("DeleteRecords", 1, {"Topics": [{"Name": name, "Partitions": parts}], "TimeoutMs": 10_000})
         found = answer["Topics"][0]["Partitions"][0]
@@ -153,7 +153,7 @@ class Site:
         return int(found["LowWatermark"])
 
     def restart(self, *, between: Callable[[Site], None] = lambda _: None) -> None:
-        """Stop the broker, do something to its files, start it and wait until it leads again."""
+        """Stop the broker, run a function on its files, start it and wait for its leaders."""
         self.broker.stop()
         between(self)
         self.broker.start()
@@ -162,18 +162,18 @@ class Site:
         """Wait until it leads a topic's partitions."""
         await_leaders(self.address, name, partitions)
 
-    # What can be seen of it
+    # Observations
 
     def topic_id(self, name: str) -> bytes:
-        """The id of a topic that `create` made."""
+        """The id of a topic that `create` created."""
         return self._ids[name]
 
     def segments(self, name: str, partition: int = 0) -> list[RemoteSegment]:
-        """What `__remote_log_metadata` tells of a partition."""
+        """The segments of a partition in `__remote_log_metadata`."""
         return self.remote.segments(self._ids[name], partition)
 
     def live(self, name: str, partition: int = 0) -> list[tuple[int, int]]:
-        """The offsets of the segments that are in the tier to be read."""
+        """The offsets of the readable segments in the tier."""
         return self.remote.live(self._ids[name], partition)
 
     def offset(self, name: str, timestamp: int, *, partition: int = 0, version: int = 11) -> tuple[int, int, int, int]:
@@ -192,7 +192,7 @@ class Site:
         return found["ErrorCode"], found["Records"] or b""
 
     def batches(self, name: str, offset: int, *, partition: int = 0, limit: int = 1 << 20) -> Iterator[bytes]:
-        """All batches from an offset to the end, by one Fetch after the other."""
+        """All batches from an offset to the end, by successive Fetches."""
         _, end, _, _ = self.offset(name, LATEST, partition=partition)
         deadline = time.monotonic() + WAIT_S
         while offset < end:
@@ -201,7 +201,7 @@ class Site:
             for batch in whole_batches(data):
                 yield batch
                 offset = last_offset(batch) + 1
-            assert time.monotonic() < deadline, f"{self.name}: nothing comes from {offset} of {name}-{partition}"
+            assert time.monotonic() < deadline, f"{self.name}: no records from {offset} of {name}-{partition}"
 
     def consume(self, name: str, offset: int, *, partition: int = 0, limit: int = 1 << 20) -> list[Stored]:
         """All records from an offset to the end."""
@@ -228,8 +228,8 @@ class Site:
     def epochs(self, name: str, partition: int = 0) -> list[tuple[int, int]]:
         """The leader epochs in its checkpoint, each with its start, from the start of the log on.
 
-        Stated: Kafka writes the file whenever the log's start moves. Here it is written with the next epoch, or at the
-        end; entries below the start of the log are let go when it is read, and so they are here.
+        Stated: Kafka writes the file whenever the log's start moves. kbroker writes it with the next epoch, or at
+        shutdown; entries below the start of the log are dropped when it is read, and also here.
         """
         lines = (self._log(name, partition) / "leader-epoch-checkpoint").read_text().splitlines()[2:]
         entries = [(int(epoch), int(start)) for epoch, start in map(str.split, lines)]
@@ -242,30 +242,32 @@ class Site:
         return self.broker.log_directory / f"{name}-{partition}"
 
     def tier_files(self, name: str) -> list[str]:
-        """Files of a topic in the tier; brokers name them after it, each in its own way."""
+        """Files of a topic in the tier; each broker includes the topic's name in its own way."""
         found = [
             os.path.relpath(os.path.join(directory, file), self.tier_directory)
-            for directory, _, files in os.walk(self.tier_directory)  # goes on where a directory is removed under it
+            for directory, _, files in os.walk(
+                self.tier_directory
+            )  # continues if a directory is removed during the walk
             for file in files
         ]
         return sorted(path for path in found if name in path)
 
 
 class Sites:
-    """All brokers under a scenario: the first is Apache Kafka, the last the one under test."""
+    """All brokers of a scenario: the first is Apache Kafka, the last the one under test."""
 
     def __init__(self, sites: Sequence[Site]) -> None:
         self.all = list(sites)
 
     def each(self, look: Callable[[Site], T]) -> T:
-        """Do the same to each, at once or not; they must agree on the result, which is returned."""
+        """Call the same for each; their results must agree, and the common result is returned."""
         found = [look(site) for site in self.all]
         for site, other in zip(self.all[1:], found[1:], strict=True):
             assert other == found[0], f"{self.all[0].name}: {found[0]!r}\n{site.name}: {other!r}"
         return found[0]
 
     def expect(self, look: Callable[[Site], T], wanted: T) -> None:
-        """Wait until each shows what is wanted. Errors: AssertionError with what the one shows that does not."""
+        """Wait until each shows the wanted value. Errors: AssertionError with the value of one that does not."""
         deadline = time.monotonic() + WAIT_S
         for site in self.all:
             while (found := look(site)) != wanted:
@@ -274,7 +276,7 @@ class Sites:
 
     @staticmethod
     def now_ms() -> int:
-        """The time of day, for records that retention by time is to judge."""
+        """The current time, for records that time-based retention has to judge."""
         return int(time.time() * 1000)
 
     def create(self, name: str, *configs: Mapping[str, str], partitions: int = 1, **more: str) -> str:
@@ -297,11 +299,11 @@ class Sites:
         assert self.each(lambda site: site.alter(name, settings)) == error
 
     def expect_remote(self, name: str, *offsets: tuple[int, int], partition: int = 0) -> None:
-        """Wait until these segments, and no others, are in the tier to be read."""
+        """Wait until exactly these segments are readable in the tier."""
         self.expect(lambda site: site.live(name, partition), list(offsets))
 
     def expect_local(self, name: str, *base_offsets: int, partition: int = 0) -> None:
-        """Wait until these segments, and no others, are in the log directory."""
+        """Wait until exactly these segments are in the log directory."""
         self.expect(lambda site: site.local_segments(name, partition), list(base_offsets))
 
     def expect_offset(self, name: str, timestamp: int, offset: int, *, epoch: int = 0, partition: int = 0) -> None:
@@ -309,18 +311,18 @@ class Sites:
         self.expect(lambda site: site.offset(name, timestamp, partition=partition)[1::2], (offset, epoch))
 
     def expect_states(self, name: str, *states: Sequence[int], partition: int = 0) -> None:
-        """Wait until the segments that were ever told of went through these states."""
+        """Wait until all segments, including deleted ones, have passed through these states."""
         self.expect(
             lambda site: [each.states for each in site.segments(name, partition)], [tuple(each) for each in states]
         )
 
     def expect_all_read(self, name: str, offset: int, count: int, *, partition: int = 0) -> None:
-        """All from an offset to the end is read, by large pieces and by small ones, and is the same everywhere."""
+        """All records from an offset to the end are read, in large and small pieces, and are the same everywhere."""
         for limit in (1 << 20, 1):
             found = self.each(partial(Site.consume, name=name, offset=offset, partition=partition, limit=limit))
             assert len(found) == count
         self.each(lambda site: list(site.batches(name, offset, partition=partition)))
 
     def agree_on_segments(self, name: str, partition: int = 0) -> list[RemoteSegment]:
-        """All that the metadata topic tells of a partition is the same everywhere."""
+        """All metadata of a partition is the same everywhere."""
         return self.each(lambda site: site.segments(name, partition))

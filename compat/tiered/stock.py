@@ -1,7 +1,7 @@
-"""A topic that lies mostly in the tier, for every client to read: what it holds, how it is filled, how it is judged.
+"""A topic that is mostly in the tier, for every client to read: its contents, its creation, and the check.
 
-What a record holds follows from its partition and offset, so nothing has to be remembered, and each record that a
-client shows is compared with the one that should be there: its place, and as much of it as the client shows.
+The contents of a record follow from its partition and offset, so nothing has to be stored. Each record that a client
+shows is compared with the expected one: its place, and the fields that the client shows.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _SHOWN = 160
 
 
 class Contents:
-    """What every record holds.
+    """The contents of every record.
 
     Shape  PARTITIONS partitions of `count` records, about `megabytes` in all. Values are text of up to LARGEST_VALUE
-           bytes that says where it belongs, for the tools that print lines; base64 of noise, so that no codec makes it
-           vanish. Keys are null or short, and there are up to three headers
+           bytes that contains its place, for tools that print lines, and base64 of noise, which codecs cannot compress
+           much. Keys are null or short, and there are up to three headers
     """
 
     def __init__(self, megabytes: int, *, seed: int = 405) -> None:
@@ -40,7 +40,7 @@ class Contents:
 
     @property
     def total(self) -> int:
-        """All records."""
+        """The number of all records."""
         return self.count * PARTITIONS
 
     def sample(self, partition: int, offset: int) -> Sample:
@@ -57,7 +57,7 @@ class Contents:
 
 @dataclass(frozen=True)
 class Stock:
-    """A topic of a broker, and what is in it."""
+    """A topic of a broker, and its contents."""
 
     site: Site
     topic: str
@@ -65,11 +65,11 @@ class Stock:
 
     @property
     def servers(self) -> str:
-        """Of the broker that has it."""
+        """The bootstrap servers of its broker."""
         return self.site.address
 
     def fill(self) -> None:
-        """Create the topic, write it with confluent-kafka, and wait until the tier alone has all but its end."""
+        """Create the topic, write it with confluent-kafka, and wait until all but its end is only in the tier."""
         settings = {"remote.storage.enable": "true", "segment.bytes": str(SEGMENT_BYTES), **ONLY_THE_ACTIVE_ONE}
         self.site.create(self.topic, settings, partitions=PARTITIONS)
         for partition, codec in enumerate(CODECS):
@@ -81,7 +81,7 @@ class Stock:
         self._await_tier()
 
     def _await_tier(self) -> None:
-        """Each partition has one segment of its own, the active one: hardly anything of the whole."""
+        """Each partition keeps only the active segment locally, a small part of the whole."""
         for partition in range(PARTITIONS):
             found = Sites([self.site])
             found.expect(lambda site, partition=partition: len(site.local_segments(self.topic, partition)), 1)
@@ -91,12 +91,12 @@ class Stock:
             )
             assert (start, end) == (0, self.contents.count)
             assert local_start == self.site.local_segments(self.topic, partition)[0]
-            # The active segment has less than SEGMENT_BYTES, which is at most so many records if these compress well.
+            # The active segment has less than SEGMENT_BYTES, which is at most this many records if these compress well.
             assert end - local_start < max(end // 10, 2 * SEGMENT_BYTES // AVERAGE_BYTES), "mostly in the tier"
 
 
 class Shown(NamedTuple):
-    """A record as a client shows it; what is whatever the client shows of a record."""
+    """A record as a client shows it; `what` is the part that the client shows."""
 
     partition: int
     offset: int
@@ -104,9 +104,9 @@ class Shown(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """One client: it reads a stock from its beginning to its end, each partition in order.
+    """One client: it reads a stock from beginning to end, each partition in order.
 
-    Shape  expected makes of a record what this client should show
+    Shape  expected gives the part of a record that this client should show
     """
 
     name: str
@@ -115,15 +115,15 @@ class Reader(NamedTuple):
 
 
 def check(contents: Contents, shown: Iterable[Shown], expected: Callable[[Sample], object]) -> None:
-    """Compare every record; all must be there once, each partition's in order.
+    """Compare every record; all must arrive once, each partition's in order.
 
-    Errors  AssertionError that tells the first difference
+    Errors  AssertionError with the first difference
     """
     following = [0] * PARTITIONS
     for partition, offset, what in shown:
         assert 0 <= partition < PARTITIONS, f"there is no partition {partition}"
         assert offset == following[partition], f"partition {partition}: {offset} follows {following[partition] - 1}"
-        assert offset < contents.count, f"partition {partition}: {offset} lies behind the end"
+        assert offset < contents.count, f"partition {partition}: {offset} is after the end"
         wanted = expected(contents.sample(partition, offset))
         assert what == wanted, f"partition {partition}, offset {offset}: {difference(what, wanted)}"
         following[partition] += 1
@@ -131,7 +131,7 @@ def check(contents: Contents, shown: Iterable[Shown], expected: Callable[[Sample
 
 
 def difference(found: object, wanted: object) -> str:
-    """What is other, shortened to where it begins to be."""
+    """The difference, shortened to its beginning."""
     if isinstance(found, Sample) and isinstance(wanted, Sample):
         pairs = [(each.name, getattr(found, each.name), getattr(wanted, each.name)) for each in fields(Sample)]
         return "; ".join(f"{name}: {difference(one, other)}" for name, one, other in pairs if one != other)

@@ -1,4 +1,4 @@
-"""Every client reads a topic of 100 MB that lies mostly in the tier, and each record is compared; `make soak` does the
+"""Every client reads a topic of 100 MB that is mostly in the tier, and each record is compared; `make soak` does the
 same with 1 GB (compat/torture/tier_clients.py).
 """
 
@@ -26,7 +26,7 @@ MEGABYTES = 100
 
 @pytest.fixture(scope="module")
 def stock(sites: Sites, new_topic_name: Callable[[str], str]) -> Iterator[Stock]:
-    """The topic; of its partitions the broker under test has the active segments itself, and the tier all others."""
+    """The topic; the broker under test has only the active segments locally, and the tier has all others."""
     made = Stock(sites.all[-1], new_topic_name("stock"), Contents(MEGABYTES))
     made.fill()
     yield made
@@ -69,8 +69,8 @@ def _other_value(sample: Sample) -> Sample:
     return dataclasses.replace(sample, value=b"other")
 
 
-def test_a_record_that_is_missing_repeated_swapped_or_changed_is_told() -> None:
-    """The judge of what clients show."""
+def test_missing_repeated_swapped_and_changed_records_are_reported() -> None:
+    """A test of the check itself."""
     contents = Contents(1)
     whole = _all(contents)
     check(contents, whole, lambda sample: sample)
@@ -84,13 +84,13 @@ def test_a_record_that_is_missing_repeated_swapped_or_changed_is_told() -> None:
         ("0: 70 follows 70", [*whole[:71], whole[70], *whole[71:]]),
         ("0: 71 follows 69", [*whole[:70], whole[71], whole[70], *whole[72:]]),
         ("read of each", whole[:-1]),
-        ("behind the end", [*whole, Shown(PARTITIONS - 1, contents.count, what)]),
+        ("after the end", [*whole, Shown(PARTITIONS - 1, contents.count, what)]),
         ("no partition", [Shown(PARTITIONS, 0, what)]),
         ("0, offset 70: value", [*whole[:70], Shown(partition, offset, _other_value(what)), *whole[71:]]),
         ("headers: ", [Shown(each.partition, each.offset, turned) if each is headers else each for each in whole]),
     ]
-    for told, shown in spoilt:
-        with pytest.raises(AssertionError, match=told):
+    for reported, shown in spoilt:
+        with pytest.raises(AssertionError, match=reported):
             check(contents, shown, lambda sample: sample)
 
 
@@ -131,7 +131,7 @@ SPECIAL = ("earliest", "latest", "max-timestamp", "earliest-local", "latest-tier
 
 @pytest.mark.parametrize("time", SPECIAL, ids=(*SPECIAL[:-1], "a time"))
 def test_kafka_get_offsets_knows_every_special_offset(stock: Stock, kafka_tool: KafkaTool, time: str) -> None:
-    """Each is what the partition's three offsets make it: start 0, local start and end of what is in the tier."""
+    """The values follow from the partition's offsets: start 0, local start and end of the tier."""
     done = kafka_tool("GetOffsetShell", "--bootstrap-server", stock.servers, "--topic", stock.topic, "--time", time)
     local = [stock.site.local_segments(stock.topic, partition)[0] for partition in range(PARTITIONS)]
     expected = {

@@ -1,4 +1,4 @@
-"""Settings of tiered topics: what Apache Kafka takes and refuses, and in which words, at creation and at a change."""
+"""Settings of tiered topics: accepted and refused values, and the error texts, at creation and at a change."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ CREATED: Sequence[Mapping[str, str]] = (
 
 @pytest.fixture(scope="module")
 def both(sites: Sites) -> Pair:
-    """Both brokers, as those that compare answers know them."""
+    """Both brokers, as the `Pair` of the oracle."""
     return Pair(*(site.address for site in sites.all))
 
 
 def verdicts(answers: Sequence[Message], field: str) -> Verdict:
-    """The code and the words, which must be the same on both sides."""
+    """The code and the text, which must be the same on both sides."""
     theirs, ours = ((answer[field][0]["ErrorCode"], answer[field][0]["ErrorMessage"]) for answer in answers)
     if (theirs[1] or "").startswith(WRAPPED[0]):
-        # Stated: Kafka shows the error within another one, whose words say nothing.
+        # Stated: Kafka wraps the error in another one, whose text has no information.
         theirs = theirs[0], theirs[1].removeprefix(WRAPPED[0]).removesuffix(WRAPPED[1])
     assert ours == theirs
     return ours
@@ -84,7 +84,7 @@ def create(both: Pair, name: str, configs: Mapping[str, str], *, validate: bool 
 
 
 def alter(both: Pair, name: str, configs: Mapping[str, str | None], *, resource: int = TOPIC) -> Verdict:
-    """Set what has a value, delete what has none."""
+    """Set the keys with a value, delete those without."""
     listed = [
         {"Name": key, "ConfigOperation": DELETE if value is None else SET, "Value": value}
         for key, value in configs.items()
@@ -98,14 +98,14 @@ def alter(both: Pair, name: str, configs: Mapping[str, str | None], *, resource:
 
 @pytest.mark.parametrize("tiered", [True, False], ids=["tiered", "not tiered"])
 @pytest.mark.parametrize("configs", CREATED, ids=lambda configs: ",".join(f"{k}={v}" for k, v in configs.items()))
-def test_a_topic_is_created_with_the_settings_that_kafka_takes(
+def test_topic_creation_accepts_the_same_settings(
     both: Pair, new_topic_name: Callable[[str], str], configs: Mapping[str, str], tiered: bool
 ) -> None:
     create(both, new_topic_name("settings"), {**ON, **configs} if tiered else configs, validate=True)
 
 
 @pytest.mark.parametrize("configs", CREATED, ids=lambda configs: ",".join(f"{k}={v}" for k, v in configs.items()))
-def test_a_topic_changes_to_the_settings_that_kafka_takes(
+def test_topic_changes_accept_the_same_settings(
     both: Pair, new_topic_name: Callable[[str], str], configs: Mapping[str, str]
 ) -> None:
     name = new_topic_name("changed")
@@ -115,13 +115,13 @@ def test_a_topic_changes_to_the_settings_that_kafka_takes(
 
 
 STORIES: Mapping[str, Sequence[tuple[Mapping[str, str | None], int]]] = {
-    "off without a word": [(OFF, INVALID_CONFIG)],
-    "off with all of it": [({**OFF, **ALL_WITH_IT}, 0), (ON, 0), (OFF, 0)],
-    "off by deleting the setting": [
+    "disable without further settings": [(OFF, INVALID_CONFIG)],
+    "disable and delete the tier": [({**OFF, **ALL_WITH_IT}, 0), (ON, 0), (OFF, 0)],
+    "disable by deleting the setting": [
         ({"remote.storage.enable": None}, INVALID_CONFIG),
         ({"remote.storage.enable": None, **ALL_WITH_IT}, 0),
     ],
-    "read only, then off": [(NO_COPIES, 0), (OFF, INVALID_CONFIG), (ALL_WITH_IT, 0), (OFF, 0), (ON, 0)],
+    "read only, then disable": [(NO_COPIES, 0), (OFF, INVALID_CONFIG), (ALL_WITH_IT, 0), (OFF, 0), (ON, 0)],
     "read only with a local retention": [
         ({"local.retention.ms": "1000"}, 0),
         (NO_COPIES, INVALID_CONFIG),
@@ -135,7 +135,7 @@ STORIES: Mapping[str, Sequence[tuple[Mapping[str, str | None], int]]] = {
         (ON, INVALID_CONFIG),
         ({**ON, "cleanup.policy": "delete"}, 0),
     ],
-    "a shorter retention than the local one": [
+    "a retention below the local one": [
         ({"local.retention.ms": "5000"}, 0),
         ({"retention.ms": "1000"}, INVALID_CONFIG),
         ({"retention.ms": "5000"}, 0),
@@ -145,7 +145,7 @@ STORIES: Mapping[str, Sequence[tuple[Mapping[str, str | None], int]]] = {
 
 
 @pytest.mark.parametrize("steps", STORIES.values(), ids=STORIES.keys())
-def test_a_row_of_changes_is_taken_and_refused_as_in_kafka(
+def test_a_sequence_of_changes_is_answered_as_in_kafka(
     both: Pair, new_topic_name: Callable[[str], str], steps: Sequence[tuple[Mapping[str, str | None], int]]
 ) -> None:
     name = new_topic_name("row")
@@ -154,9 +154,7 @@ def test_a_row_of_changes_is_taken_and_refused_as_in_kafka(
         assert alter(both, name, changes)[0] == expected, changes
 
 
-def test_a_topic_of_before_the_tier_moves_in_with_its_settings(
-    both: Pair, new_topic_name: Callable[[str], str]
-) -> None:
+def test_tiering_an_existing_topic_keeps_its_settings(both: Pair, new_topic_name: Callable[[str], str]) -> None:
     name = new_topic_name("before")
     assert create(both, name, {"cleanup.policy": "compact", "local.retention.ms": "-1"}) == (0, None)
     assert alter(both, name, ON)[0] == INVALID_CONFIG
@@ -183,7 +181,7 @@ def test_brokers_refuse_the_same_changes(both: Pair, configs: Mapping[str, str])
     assert code == INVALID_REQUEST
 
 
-def test_a_setting_of_a_plugin_is_refused_where_kafka_stores_what_nobody_reads(both: Pair) -> None:
+def test_unknown_plugin_settings_are_refused(both: Pair) -> None:
     listed = [{"Name": "rsm.config.dir", "ConfigOperation": SET, "Value": "/elsewhere"}]
     message = {
         "Resources": [{"ResourceType": BROKER, "ResourceName": "", "Configs": listed}],
@@ -193,7 +191,7 @@ def test_a_setting_of_a_plugin_is_refused_where_kafka_stores_what_nobody_reads(b
     assert [answer["Responses"][0]["ErrorCode"] for answer in answers] == [0, INVALID_REQUEST]
 
 
-def test_brokers_take_the_same_changes(both: Pair) -> None:
+def test_brokers_accept_the_same_changes(both: Pair) -> None:
     changes = {
         "remote.log.manager.copy.max.bytes.per.second": "1000000000",
         "remote.log.manager.fetch.max.bytes.per.second": "1000000000",
@@ -209,7 +207,7 @@ def test_brokers_take_the_same_changes(both: Pair) -> None:
 
 
 def described(both: Pair, resource: int, name: str) -> list[dict[str, Message]]:
-    """The settings about tiers of a resource, by key, on each side."""
+    """The tier settings of a resource, by key, on each side."""
     wanted = {"ResourceType": resource, "ResourceName": name, "ConfigurationKeys": None}
     message = {"Resources": [wanted], "IncludeSynonyms": True, "IncludeDocumentation": False}
     answers = both.call("DescribeConfigs", 4, message)
@@ -223,9 +221,7 @@ def described(both: Pair, resource: int, name: str) -> list[dict[str, Message]]:
     ]
 
 
-def test_the_settings_of_a_tiered_topic_are_described_as_in_kafka(
-    both: Pair, new_topic_name: Callable[[str], str]
-) -> None:
+def test_tiered_topic_settings_are_described_as_in_kafka(both: Pair, new_topic_name: Callable[[str], str]) -> None:
     name = new_topic_name("described")
     assert create(both, name, {**ON, "local.retention.ms": "1000"}) == (0, None)
     theirs, ours = described(both, TOPIC, name)
@@ -233,10 +229,10 @@ def test_the_settings_of_a_tiered_topic_are_described_as_in_kafka(
     assert ours == theirs
 
 
-def test_the_settings_of_a_broker_with_a_tier_are_described_as_in_kafka(both: Pair) -> None:
+def test_tiered_broker_settings_are_described_as_in_kafka(both: Pair) -> None:
     theirs, ours = described(both, BROKER, "1")
-    # Stated: plug-ins have other names here, and other settings; the topic's manager needs no listener; and there are
-    # keys of our own.
+    # Stated: plug-ins have other names and settings here, the metadata manager needs no listener, and kbroker has its
+    # own keys.
     for key in ("remote.log.storage.manager.class.name", "remote.log.metadata.manager.listener.name"):
         assert theirs.pop(key)["Value"]
         ours.pop(key)

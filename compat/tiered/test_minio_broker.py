@@ -1,7 +1,7 @@
 """A broker with MinIO behind a failing proxy: rows M1 to M7 and M12 of the faults, as clients see them.
 
-Through all of it records are taken and the local log is read, nothing is lost and no offset is skipped, and afterwards
-the backlog drains: checker K9, told from outside.
+During every fault the broker accepts records and serves the local log, loses nothing and skips no offset. Afterwards
+the backlog drains: checker K9, from outside.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Written = tuple[int, bytes | None]
 
 @dataclass
 class Tier:
-    """A broker, and the proxy and the store behind it."""
+    """A broker, and its proxy and store."""
 
     site: Site
     proxy: MinioProxy
@@ -52,11 +52,11 @@ class Tier:
     settings: list[str]
 
     def expect(self, name: str, timestamp: int, offset: int) -> None:
-        """Wait until ListOffsets answers so."""
+        """Wait until ListOffsets gives this answer."""
         Sites([self.site]).expect(lambda site: site.offset(name, timestamp)[1], offset)
 
     def filled(self, name: str, hours: list[int]) -> list[Written]:
-        """A topic whose batches of an hour are a segment, all in the tier and not here, but for the last hour's."""
+        """A topic with one segment per hour, all of them only in the tier except for the last hour's."""
         self.site.create(name, {**TIERED, **ONLY_THE_ACTIVE_ONE})
         written = self.write(name, hours)
         active = len(hours) - hours.count(hours[-1])
@@ -65,13 +65,15 @@ class Tier:
         return written
 
     def write(self, name: str, hours: list[int]) -> list[Written]:
-        """Batches, each of one record, that are taken one by one."""
+        """Write batches of one record, acknowledged one by one."""
         batches = Records(hours, padding=PADDING).batches()
         self.site.produce(name, batches)
         return [(each.timestamp_ms, each.value) for batch in batches for each in records(batch)]
 
     def check(self, name: str, written: list[Written]) -> None:
-        """K9, from outside: the offsets are in order, all records are read, and the store holds what is known alone."""
+        """K9, from outside: the offsets are in order, all records are readable, and the store has no unknown
+        objects.
+        """
         start, local, tiered, end = (
             self.site.offset(name, asked)[1] for asked in (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, LATEST)
         )
@@ -83,7 +85,7 @@ class Tier:
         Sites([self.site]).expect(lambda _: self._stored(topic_id), (live, live * FILES_OF_A_SEGMENT))
 
     def _stored(self, topic_id: bytes) -> tuple[int, int]:
-        """How many segments, and how many objects, of a topic there are in the store, by the store's own list."""
+        """The number of segments and objects of a topic in the store, by the store's own list."""
         found = [
             parsed
             for stored in admin(self.server).list_objects(BUCKET, prefix="tier/", recursive=True)
@@ -108,14 +110,14 @@ class Tier:
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     def requests(self, method: str, name: str) -> int:
-        """How many requests with this method named the topic."""
+        """The number of requests with this method for the topic."""
         return sum(
             request.startswith(f"{method} ") and f"/{name}-" in request and ".log" in request
             for request in self.proxy.requests
         )
 
     def await_requests(self, method: str, name: str, count: int) -> None:
-        """Wait until so many came: the broker has met the fault."""
+        """Wait for this many requests: the broker has met the fault."""
         deadline = time.monotonic() + WAIT_S
         while self.requests(method, name) < count:
             assert time.monotonic() < deadline, f"{self.requests(method, name)} requests and not {count}"
@@ -157,7 +159,7 @@ def running(minio_server: MinioServer, tmp_path_factory: pytest.TempPathFactory)
 @pytest.fixture
 def tier(running: Tier, kafka_libraries: Path) -> Iterator[Tier]:
     """The same, healed before and after."""
-    assert kafka_libraries.is_dir()  # the metadata topic is read by Kafka's schemas
+    assert kafka_libraries.is_dir()  # Kafka's schemas decode the metadata topic
     running.proxy.heal()
     yield running
     running.proxy.heal()
@@ -171,7 +173,7 @@ def name(new_topic_name: Callable[[str], str]) -> str:
 
 @contextmanager
 def refused(tier: Tier) -> Iterator[None]:
-    """Nobody listens."""
+    """Connections are refused."""
     tier.proxy.down()
     try:
         yield
@@ -181,7 +183,7 @@ def refused(tier: Tier) -> Iterator[None]:
 
 @contextmanager
 def stopped(tier: Tier) -> Iterator[None]:
-    """The store's process stands still."""
+    """The store's process is suspended."""
     tier.server.suspend()
     try:
         yield
@@ -191,7 +193,7 @@ def stopped(tier: Tier) -> Iterator[None]:
 
 @contextmanager
 def killed(tier: Tier) -> Iterator[None]:
-    """The store's process is gone, and comes back with its disk."""
+    """The store's process is killed, and restarts with its disk."""
     tier.server.kill()
     try:
         yield
@@ -227,7 +229,7 @@ OUTAGES = {
 
 
 @pytest.mark.parametrize("outage", OUTAGES.values(), ids=OUTAGES)
-def test_m1_m2_m3_m7_m12_while_the_store_is_out_the_log_goes_on_and_afterwards_the_backlog_drains(
+def test_m1_m2_m3_m7_m12_the_log_works_during_a_store_outage(
     tier: Tier, name: str, outage: Callable[[Tier], AbstractContextManager[None]]
 ) -> None:
     written = tier.filled(name, [0, 2, 4])
@@ -236,12 +238,12 @@ def test_m1_m2_m3_m7_m12_while_the_store_is_out_the_log_goes_on_and_afterwards_t
         local = tier.site.offset(name, EARLIEST_LOCAL)[1]
         written += tier.write(name, [6, 8, 8, 10])
         assert [each.offset for each in tier.site.consume(name, local)] == [2, 3, 4, 5, 6]
-        # What is in the store alone is an error that clients repeat, and neither an end of the log nor a gap.
+        # A read of data only in the store gives an error that clients retry, not an end of the log or a gap.
         answers = {tier.site.fetch(name, 0) for _ in range(3)}
         assert answers <= {(STORAGE_ERROR, b""), (0, b"")}
         if outage is not refused:
             tier.await_requests("PUT", name, asked + 1)
-        # Nothing that was not copied is gone from here.
+        # Segments that are not copied are still here.
         assert tier.site.offset(name, EARLIEST_LOCAL)[1] <= tier.site.offset(name, LATEST_TIERED)[1] + 1
         assert [each.offset for each in tier.site.consume(name, local)] == [2, 3, 4, 5, 6]
     tier.expect(name, LATEST_TIERED, 5)
@@ -255,7 +257,7 @@ def test_m1_m2_m3_m7_m12_while_the_store_is_out_the_log_goes_on_and_afterwards_t
     ids=["m3-500", "m3-503", "m5-cut-short", "m5-wrong-bytes", "m5-wrong-range"],
 )
 @pytest.mark.parametrize("times", [1, None], ids=["once", "for-ever"])
-def test_m3_m5_what_is_wrong_in_an_answer_of_the_store_never_reaches_a_client(
+def test_m3_m5_wrong_answers_of_the_store_never_reach_clients(
     tier: Tier, name: str, action: Action, times: int | None
 ) -> None:
     written = tier.filled(name, [0, 0, 0, 2])
@@ -271,14 +273,14 @@ def test_m3_m5_what_is_wrong_in_an_answer_of_the_store_never_reaches_a_client(
             assert [(each.timestamp_ms, each.value) for each in found] == written[offset : offset + len(found)]
             offset += len(found)
         assert time.monotonic() < deadline
-    # What is wrong once is asked for again, and nobody notices; what is wrong for ever is an error.
+    # A fault that occurs once is retried without effect; a permanent fault is an error.
     assert (offset, errors) == (3, 0) if times else errors == 3
     tier.proxy.heal()
     tier.check(name, written)
 
 
-def test_m3_an_object_that_somebody_deleted_is_an_error_and_no_gap(tier: Tier, name: str) -> None:
-    """The segments around it are read; it alone answers with an error, for ever, and the log does not jump over it."""
+def test_m3_a_deleted_object_is_an_error_and_no_gap(tier: Tier, name: str) -> None:
+    """The segments around it are readable; it alone gives an error, always, and the log does not skip it."""
     tier.filled(name, [0, 2, 4, 6])
     assert (done := tier.scrub(name)).returncode == 0, done.stdout + done.stderr
     tier.remove(name, 1, "log")
@@ -293,8 +295,8 @@ def test_m3_an_object_that_somebody_deleted_is_an_error_and_no_gap(tier: Tier, n
     assert tier.server.secret_key not in done.stdout + done.stderr
 
 
-def test_m4_a_read_that_takes_longer_than_a_client_waits_is_read_once_and_served_next(tier: Tier, name: str) -> None:
-    """Slower than remote.fetch.max.wait.ms (500): the first answers are empty, and the store is asked only once."""
+def test_m4_a_slow_read_happens_once_and_is_served_next(tier: Tier, name: str) -> None:
+    """Slower than remote.fetch.max.wait.ms (500): the first answers are empty, and the store gets only one request."""
     tier.filled(name, [0, 2])
     before = tier.requests("GET", name)
     tier.proxy.rule(late(0.6), method="GET")
@@ -312,7 +314,7 @@ def test_m4_a_read_that_takes_longer_than_a_client_waits_is_read_once_and_served
     assert tier.requests("GET", name) == before + 1
 
 
-def test_m7_a_topic_that_is_deleted_while_the_store_is_out_leaves_nothing_there(tier: Tier, name: str) -> None:
+def test_m7_a_topic_deleted_during_an_outage_leaves_no_objects(tier: Tier, name: str) -> None:
     tier.filled(name, [0, 2, 4])
     topic_id = tier.site.topic_id(name)
     assert tier._stored(topic_id)[0] == 2

@@ -1,4 +1,6 @@
-"""`kbroker tier` against a real MinIO: read a bucket with the broker up and down, and find what was done to it."""
+"""`kbroker tier` against a real MinIO: reads a bucket with the broker running and stopped, and finds changed
+objects.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ class Bucket:
     server: MinioServer
 
     def run(self, *words: object, by_broker: bool = False) -> list[dict[str, Any]]:
-        """What a command prints."""
+        """The output of a command."""
         where = ["-b", self.site.address] if by_broker else ["--data-dir", self.site.broker.log_directory]
         store = [] if words[0] == "ls" else ["--config", self.config]
         done = tier(*words, *where, *store, "--format", "json")
@@ -41,7 +43,7 @@ class Bucket:
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     def problems(self, *words: object, by_broker: bool = False) -> list[str]:
-        """What scrub finds."""
+        """The findings of scrub."""
         *found, summary = self.run("scrub", *words, by_broker=by_broker)
         assert summary["findings"] == sum(each["kind"] == "finding" for each in found)
         return [each["problem"] for each in found if each["kind"] == "finding"]
@@ -52,7 +54,7 @@ class Bucket:
         return sorted(name for name in found if name.endswith(f".{kind}"))
 
     def contents(self, name: str) -> bytes:
-        """An object."""
+        """The contents of an object."""
         response = admin(self.server).get_object(BUCKET, name)
         try:
             return response.read()
@@ -61,13 +63,13 @@ class Bucket:
             response.release_conn()
 
     def store(self, name: str, data: bytes) -> None:
-        """Put an object in the place of what is there."""
+        """Replace an object."""
         admin(self.server).put_object(BUCKET, name, io.BytesIO(data), len(data))
 
 
 @pytest.fixture(scope="module")
 def bucket(minio_server: MinioServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
-    """Three segments of three records are in the bucket alone."""
+    """Three segments of three records are only in the bucket."""
     directory = tmp_path_factory.mktemp("minio-commands")
     plugin = minio_server.settings(prefix="tools", **{key.replace(".", "_"): value for key, value in HASTY.items()})
     settings = {
@@ -89,7 +91,7 @@ def bucket(minio_server: MinioServer, tmp_path_factory: pytest.TempPathFactory) 
         broker.kill()
 
 
-def test_records_are_read_from_the_bucket_with_the_broker_up_and_down(bucket: Bucket) -> None:
+def test_records_are_read_with_the_broker_running_and_stopped(bucket: Bucket) -> None:
     def values(*, by_broker: bool) -> list[str]:
         found = []
         for segment in bucket.run("ls", by_broker=by_broker):
@@ -107,7 +109,7 @@ def test_records_are_read_from_the_bucket_with_the_broker_up_and_down(bucket: Bu
         bucket.site.await_leaders(NAME)
 
 
-def test_what_was_done_to_objects_is_found(bucket: Bucket) -> None:
+def test_changed_objects_are_found(bucket: Bucket) -> None:
     assert bucket.problems("--deep") == []
     first, second, third = bucket.objects("log")
     index = bucket.objects("index")[2]
@@ -124,15 +126,15 @@ def test_what_was_done_to_objects_is_found(bucket: Bucket) -> None:
 
 
 class ListOfManifests(MinioRemoteStorage):
-    """A bucket whose list is so old that it lacks all other objects."""
+    """A bucket whose list is so old that it has only manifests."""
 
     def list_objects(self) -> Iterator[StoredObject]:
         return (each for each in super().list_objects() if each.is_auxiliary)
 
 
 @pytest.mark.parametrize("by_broker", [False, True])
-def test_m6_what_was_done_to_objects_that_are_not_listed_is_found(bucket: Bucket, by_broker: bool) -> None:
-    """M6: every object that the metadata know is asked for by its name."""
+def test_m6_changes_to_unlisted_objects_are_found(bucket: Bucket, by_broker: bool) -> None:
+    """M6: every object that the metadata know is requested by name."""
     by_class = f"remote.log.storage.manager.class.name={ListOfManifests.__module__}:{ListOfManifests.__qualname__}"
     words = ["--override", by_class]
     assert bucket.problems("--deep", *words, by_broker=by_broker) == []
@@ -152,7 +154,7 @@ def test_m6_what_was_done_to_objects_that_are_not_listed_is_found(bucket: Bucket
             bucket.store(name, data)
 
 
-def test_strangers_are_told_and_stay(bucket: Bucket) -> None:
+def test_unknown_objects_are_reported_and_kept(bucket: Bucket) -> None:
     (name, *_) = bucket.objects("log")
     stranger = f"{name.rpartition('/')[0]}/{7:020d}-{'A' * 21}Q.log"
     bucket.store(stranger, b"who knows")
@@ -167,7 +169,7 @@ def test_strangers_are_told_and_stay(bucket: Bucket) -> None:
             admin(bucket.server).remove_object(BUCKET, each)
 
 
-def test_a_store_that_does_not_answer_is_told_in_a_line(bucket: Bucket) -> None:
+def test_an_unreachable_store_is_reported_in_one_line(bucket: Bucket) -> None:
     nowhere = ["--override", "rsm.config.endpoint=http://127.0.0.1:1"]
     done = tier("scrub", "--data-dir", bucket.site.broker.log_directory, "--config", bucket.config, *nowhere)
     assert (done.returncode, done.stdout) == (1, "")

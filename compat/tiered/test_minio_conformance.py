@@ -1,4 +1,4 @@
-"""The MinIO plug-in does what every storage manager must do: `kbroker.testing.remote_storage`, on the real server."""
+"""The MinIO plug-in passes the storage manager contract, `kbroker.testing.remote_storage`, on the real server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kbroker.tiered.minio import MinioRemoteStorage
 
 
 class TestConformance(RemoteStorageConformance):
-    """Segments in one piece."""
+    """Segments uploaded in one piece."""
 
     part_size = "134217728"
 
@@ -29,6 +29,6 @@ class TestConformance(RemoteStorageConformance):
 
 
 class TestConformanceInParts(TestConformance):
-    """Segments of several megabytes go in parts."""
+    """Segments of several megabytes, uploaded in parts."""
 
     part_size = str(5 << 20)

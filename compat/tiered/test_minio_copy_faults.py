@@ -1,5 +1,5 @@
 """Rows M1, M2, M7 and M12 of the faults, for the copy and deletion of one segment: a real MinIO behind a proxy that
-fails as networks and stores do.
+simulates faults of networks and stores.
 """
 
 from __future__ import annotations
@@ -30,31 +30,29 @@ from kbroker.tiered.minio import MinioRemoteStorage
 
 Write = Callable[..., WrittenSegment]
 MakeManager = Callable[..., MinioRemoteStorage]
-# Where nothing is silent, a busy disk has time to answer.
+# Long enough for a busy disk, in tests without silent servers.
 PATIENT = {"read_timeout_ms": "2500", "call_timeout_ms": "12000"}
 IN_PARTS = {"part_size_bytes": str(5 << 20)}
 
 
 def names(server: MinioServer, prefix: str) -> list[str]:
-    """What is in the bucket, according to the server itself."""
+    """The objects in the bucket, according to the server itself."""
     found = admin(server).list_objects(BUCKET, prefix=f"{prefix}/", recursive=True)
     return sorted((stored.object_name or "").removeprefix(f"{prefix}/") for stored in found)
 
 
 def uploads(server: MinioServer, prefix: str, segment: WrittenSegment) -> int:
-    """How many uploads in parts are begun and not ended."""
+    """The number of unfinished multipart uploads."""
     name = f"{prefix}/{object_name(segment.metadata, SEGMENT)}"
     return len(admin(server)._list_multipart_uploads(BUCKET, prefix=name).uploads)
 
 
 def large(write: Write) -> WrittenSegment:
-    """Of two parts."""
+    """A segment of two parts."""
     return write(batches=45, value_bytes=120_001)
 
 
-def test_m1_a_copy_to_a_store_that_refuses_connections_can_be_tried_again(
-    manager: MinioRemoteStorage, proxy: MinioProxy, write: Write
-) -> None:
+def test_m1_a_refused_copy_can_be_retried(manager: MinioRemoteStorage, proxy: MinioProxy, write: Write) -> None:
     segment = write()
     proxy.down()
     with fails_with(RetriableRemoteStorageError, match="copying .*refused"):
@@ -64,7 +62,7 @@ def test_m1_a_copy_to_a_store_that_refuses_connections_can_be_tried_again(
     assert is_whole(manager, segment)
 
 
-def test_m1_a_copy_to_a_store_that_stands_still_ends_and_can_be_tried_again(
+def test_m1_a_copy_to_a_hanging_store_ends_and_can_be_retried(
     manager: MinioRemoteStorage, minio_server: MinioServer, write: Write
 ) -> None:
     before, segment = write(), write()
@@ -84,7 +82,7 @@ def test_m1_a_copy_to_a_store_that_stands_still_ends_and_can_be_tried_again(
     assert is_whole(manager, before)
 
 
-def test_m1_what_was_copied_survives_that_the_store_is_killed(
+def test_m1_copies_survive_a_kill_of_the_store(
     make_manager: MakeManager, minio_server: MinioServer, write: Write
 ) -> None:
     manager = make_manager(**IN_PARTS)
@@ -103,7 +101,7 @@ def test_m1_what_was_copied_survives_that_the_store_is_killed(
 
 @pytest.mark.parametrize("action", [silence, deaf])
 @pytest.mark.parametrize("settings", [{}, IN_PARTS])
-def test_m2_a_copy_that_is_never_answered_ends_at_its_deadline(
+def test_m2_an_unanswered_copy_ends_at_its_deadline(
     make_manager: MakeManager, proxy: MinioProxy, write: Write, action: Action, settings: dict[str, str]
 ) -> None:
     manager, segment = make_manager(parallel_uploads="3", **settings), large(write)
@@ -116,15 +114,15 @@ def test_m2_a_copy_that_is_never_answered_ends_at_its_deadline(
     manager.close()
     assert not any(thread.is_alive() for thread in mine)
     proxy.heal()
-    assert threading.active_count() - before <= len(proxy.requests)  # what is left is the proxy's
+    assert threading.active_count() - before <= len(proxy.requests)  # the remaining ones belong to the proxy
 
 
 def test_m2_the_pieces_of_a_copy_share_one_deadline(make_manager: MakeManager, proxy: MinioProxy, write: Write) -> None:
-    """Each of many parts could be silent for a while; together they must not."""
+    """Each of many parts may be silent for a while, but not all of them together."""
     manager = make_manager(parallel_uploads="1", retries="100", call_min_bytes_per_second=str(1 << 40), **IN_PARTS)
     segment = large(write)
     proxy.rule(silence, method="PUT", path="partNumber=2")
-    with fails_with(RetriableRemoteStorageError, match="longer than it may"):
+    with fails_with(RetriableRemoteStorageError, match="longer than allowed"):
         manager.copy_log_segment_data(segment.metadata, segment.data)
     assert proxy.count("PUT", "partNumber=2") > 2
 
@@ -144,14 +142,14 @@ def test_m2_the_pieces_of_a_copy_share_one_deadline(make_manager: MakeManager, p
     ],
 )
 @pytest.mark.parametrize("settings", [{}, IN_PARTS])
-def test_m7_what_goes_wrong_once_is_done_again(
+def test_m7_a_single_failure_is_retried(
     make_manager: MakeManager, proxy: MinioProxy, write: Write, action: Action, settings: dict[str, str]
 ) -> None:
-    """Each request of the copy of a segment in turn: errors, lost replies, successes that are none."""
+    """Each request of the copy of a segment in turn: errors, lost replies, false successes."""
     manager, segment = make_manager(**PATIENT, **settings), large(write) if settings else write()
     manager.copy_log_segment_data(segment.metadata, segment.data)
     requests = sorted(set(proxy.requests))
-    if settings:  # all but the segment's is as without
+    if settings:  # as without the rule, except for the segment
         requests = [request for request in requests if ".log" in request]
     for request in requests:
         method, path = request.split(" ")
@@ -168,10 +166,10 @@ def test_m7_what_goes_wrong_once_is_done_again(
     [(answer(200, "InternalError"), ""), (answer(200, "InternalError"), "uploadId"), (damage_request, "")],
 )
 @pytest.mark.parametrize("settings", [{}, IN_PARTS])
-def test_m7_a_success_that_is_none_is_no_copy(
+def test_m7_a_false_success_is_not_a_copy(
     make_manager: MakeManager, proxy: MinioProxy, *, write: Write, action: Action, path: str, settings: dict[str, str]
 ) -> None:
-    """Of a PUT, of a part and of the completion, for ever: nobody takes it for a copy."""
+    """Of a PUT, of a part and of the completion, permanently: none counts as a copy."""
     manager, segment = make_manager(**settings), large(write)
     for method in ("PUT", "POST"):
         proxy.rule(action, method=method, path=f".log?{path}" if settings else ".log")
@@ -180,9 +178,7 @@ def test_m7_a_success_that_is_none_is_no_copy(
     assert proxy.count("PUT", MANIFEST) == 0
 
 
-def test_m7_a_request_that_came_damaged_or_too_slowly_is_sent_again(
-    manager: MinioRemoteStorage, proxy: MinioProxy, write: Write
-) -> None:
+def test_m7_a_damaged_or_slow_request_is_retried(manager: MinioRemoteStorage, proxy: MinioProxy, write: Write) -> None:
     segment = write()
     for code in ("RequestTimeout", "BadDigest", "XAmzContentChecksumMismatch", "IncompleteBody"):
         rule = proxy.rule(answer(400, code), method="PUT", path=".log", times=1)
@@ -193,7 +189,7 @@ def test_m7_a_request_that_came_damaged_or_too_slowly_is_sent_again(
         manager.copy_log_segment_data(segment.metadata, segment.data)
 
 
-def test_m7_the_manifest_is_the_last_to_come_and_tells_what_is_there(
+def test_m7_the_manifest_is_written_last_and_lists_the_objects(
     make_manager: MakeManager, minio_server: MinioServer, proxy: MinioProxy, prefix: str, write: Write
 ) -> None:
     manager, segment = make_manager(**IN_PARTS), large(write)
@@ -211,7 +207,7 @@ def test_m7_the_manifest_is_the_last_to_come_and_tells_what_is_there(
 
 @pytest.mark.parametrize("action", [answer(503, "SlowDown"), silence, lose_reply])
 @pytest.mark.parametrize("what", ["PUT .log", "PUT .timeindex", "POST uploads=", "POST uploadId=", "PUT .manifest"])
-def test_m7_nothing_is_left_of_a_failed_copy_after_its_deletion(
+def test_m7_deleting_a_failed_copy_leaves_no_objects(
     make_manager: MakeManager,
     minio_server: MinioServer,
     proxy: MinioProxy,
@@ -221,7 +217,7 @@ def test_m7_nothing_is_left_of_a_failed_copy_after_its_deletion(
     action: Action,
     what: str,
 ) -> None:
-    """K9: no object and no part stays behind, whatever the store did of what it never answered."""
+    """K9: no object and no part is left over, whatever the store did for unanswered requests."""
     manager, segment = make_manager(read_timeout_ms="300", **IN_PARTS), large(write)
     method, path = what.split(" ")
     proxy.rule(action, method=method, path=path)
@@ -230,7 +226,7 @@ def test_m7_nothing_is_left_of_a_failed_copy_after_its_deletion(
     except RetriableRemoteStorageError:
         pass
     else:
-        assert action is lose_reply  # a HEAD may tell what the reply did not
+        assert action is lose_reply  # a HEAD may reveal what the lost reply did not
     proxy.heal()
     manager.delete_log_segment_data(segment.metadata)
     assert names(minio_server, prefix) == []
@@ -238,7 +234,7 @@ def test_m7_nothing_is_left_of_a_failed_copy_after_its_deletion(
 
 
 @pytest.mark.parametrize("action", [answer(503, "SlowDown"), lose_reply, cut_short, answer(200, "InternalError")])
-def test_m7_a_deletion_that_fails_once_is_done_again(
+def test_m7_a_failed_deletion_is_retried(
     make_manager: MakeManager,
     minio_server: MinioServer,
     proxy: MinioProxy,
@@ -261,10 +257,10 @@ def test_m7_a_deletion_that_fails_once_is_done_again(
         assert uploads(minio_server, prefix, segment) == 0
 
 
-def test_m6_a_list_that_is_old_or_fails_misleads_nobody(
+def test_m6_an_outdated_or_failed_list_does_no_harm(
     manager: MinioRemoteStorage, minio_server: MinioServer, proxy: MinioProxy, prefix: str, write: Write
 ) -> None:
-    """Copy, read and delete ask for no list of objects; only who wants the list gets an old one."""
+    """Copy, read and delete request no list of objects; only callers of the list get an old one."""
     proxy.rule(Stale(), method="GET", path="list-type=2")
     assert list(manager.list_objects()) == []
     segment, other = write(), write()
@@ -279,7 +275,7 @@ def test_m6_a_list_that_is_old_or_fails_misleads_nobody(
     assert {stored.segment_id for stored in manager.list_objects()} == {other.metadata.remote_log_segment_id.id}
 
 
-def test_m6_a_list_of_many_pages_goes_on_where_a_page_failed(
+def test_m6_a_list_continues_at_the_failed_page(
     manager: MinioRemoteStorage, minio_server: MinioServer, proxy: MinioProxy, prefix: str, tmp_path: Path
 ) -> None:
     client = admin(minio_server)
@@ -293,7 +289,7 @@ def test_m6_a_list_of_many_pages_goes_on_where_a_page_failed(
     assert rule.used == 1
 
 
-def test_m12_a_store_that_is_full_is_told_and_may_be_tried_again(
+def test_m12_a_full_store_is_reported_and_retriable(
     manager: MinioRemoteStorage, proxy: MinioProxy, write: Write
 ) -> None:
     segment = write()
@@ -306,7 +302,7 @@ def test_m12_a_store_that_is_full_is_told_and_may_be_tried_again(
     assert is_whole(manager, segment)
 
 
-def test_a_segment_that_shrinks_under_the_copy_is_no_copy(
+def test_a_segment_that_shrinks_during_the_copy_fails_it(
     manager: MinioRemoteStorage, minio_server: MinioServer, proxy: MinioProxy, prefix: str, write: Write
 ) -> None:
     segment = large(write)

@@ -40,7 +40,7 @@ MakeManager = Callable[..., MinioRemoteStorage]
 
 @pytest.fixture
 def copied(manager: MinioRemoteStorage, proxy: MinioProxy, write: Write) -> WrittenSegment:
-    """A segment of some megabytes in the store."""
+    """A segment of several megabytes in the store."""
     segment = write(batches=40, value_bytes=100_003)
     manager.copy_log_segment_data(segment.metadata, segment.data)
     proxy.requests.clear()
@@ -60,7 +60,7 @@ PASSING = [
 
 
 @pytest.mark.parametrize("action", [*PASSING, shift_range, ignore_range])
-def test_m3_m5_a_range_that_goes_wrong_twice_is_read_right(
+def test_m3_m5_a_range_that_fails_twice_is_read_correctly(
     manager: MinioRemoteStorage, proxy: MinioProxy, copied: WrittenSegment, action: Action
 ) -> None:
     rule = proxy.rule(action, method="GET", times=2)
@@ -69,7 +69,7 @@ def test_m3_m5_a_range_that_goes_wrong_twice_is_read_right(
 
 
 @pytest.mark.parametrize("action", [*PASSING, damage])
-def test_m3_m13_an_index_that_goes_wrong_twice_is_read_right(
+def test_m3_m13_an_index_that_fails_twice_is_read_correctly(
     manager: MinioRemoteStorage, proxy: MinioProxy, copied: WrittenSegment, action: Action
 ) -> None:
     rule = proxy.rule(action, method="GET", times=2)
@@ -81,7 +81,7 @@ def test_m3_m13_an_index_that_goes_wrong_twice_is_read_right(
     "action",
     [answer(503, "SlowDown"), answer(500, "InternalError"), answer(200, "x"), lose_reply, silence, shift_range],
 )
-def test_m3_m5_a_range_that_goes_wrong_for_ever_is_an_error_that_may_pass(
+def test_m3_m5_a_permanently_failing_range_is_a_retriable_error(
     manager: MinioRemoteStorage, proxy: MinioProxy, copied: WrittenSegment, action: Action
 ) -> None:
     proxy.rule(action, method="GET")
@@ -93,7 +93,7 @@ def test_m3_m5_a_range_that_goes_wrong_for_ever_is_an_error_that_may_pass(
 
 
 @pytest.mark.parametrize("action", [answer(503, "SlowDown"), damage, lose_reply])
-def test_m13_an_index_that_is_damaged_for_ever_is_an_error(
+def test_m13_a_permanently_damaged_index_is_an_error(
     manager: MinioRemoteStorage, proxy: MinioProxy, copied: WrittenSegment, action: Action
 ) -> None:
     proxy.rule(action, method="GET")
@@ -101,10 +101,10 @@ def test_m13_an_index_that_is_damaged_for_ever_is_an_error(
         manager.fetch_index(copied.finished, IndexType.OFFSET)
 
 
-def test_m13_an_index_in_a_bucket_that_another_tool_copied_is_held_to_the_manifest(
+def test_m13_an_index_without_a_checksum_is_checked_against_the_manifest(
     manager: MinioRemoteStorage, minio_server: MinioServer, prefix: str, copied: WrittenSegment
 ) -> None:
-    """Such a copy has the bytes, and no checksum of ours."""
+    """Such a copy has the bytes, but no checksum of ours."""
     for each in admin(minio_server).list_objects(BUCKET, prefix=f"{prefix}/", recursive=True):
         put_as_others_do(minio_server, each.object_name or "")
     for index_type in (each for each in IndexType if each is not IndexType.TRANSACTION):
@@ -112,17 +112,17 @@ def test_m13_an_index_in_a_bucket_that_another_tool_copied_is_held_to_the_manife
 
 
 @pytest.mark.parametrize("data", [b"", b"abc"])
-def test_m13_an_index_that_somebody_put_in_the_place_of_ours_is_no_error_that_passes(
+def test_m13_a_replaced_index_is_a_permanent_error(
     manager: MinioRemoteStorage, minio_server: MinioServer, prefix: str, copied: WrittenSegment, data: bytes
 ) -> None:
-    """It would not be made anew from the segment otherwise, and the segment be read no more."""
+    """Otherwise the index would not be rebuilt from the segment, and the segment would become unreadable."""
     name = f"{prefix}/{object_name(copied.metadata, IndexType.OFFSET.value)}"
     put_as_others_do(minio_server, name, data)
     with fails_with(RemoteStorageError, match="bytes without a checksum"):
         manager.fetch_index(copied.finished, IndexType.OFFSET)
 
 
-def test_m13_without_checksum_and_manifest_no_index_is_believed_or_taken_for_missing(
+def test_m13_an_index_without_checksum_and_manifest_is_an_error(
     manager: MinioRemoteStorage, minio_server: MinioServer, prefix: str, copied: WrittenSegment
 ) -> None:
     put_as_others_do(minio_server, f"{prefix}/{object_name(copied.metadata, IndexType.OFFSET.value)}")
@@ -132,7 +132,7 @@ def test_m13_without_checksum_and_manifest_no_index_is_believed_or_taken_for_mis
 
 
 def put_as_others_do(server: MinioServer, name: str, data: bytes | None = None) -> None:
-    """Store an object, by default as it is, as tools do that know nothing of our checksums."""
+    """Store an object, by default unchanged, like tools without our checksums."""
     client = admin(server)
     if data is None:
         response = client.get_object(BUCKET, name)
@@ -141,17 +141,17 @@ def put_as_others_do(server: MinioServer, name: str, data: bytes | None = None) 
     client.put_object(BUCKET, name, io.BytesIO(data), len(data))
 
 
-def test_m5_a_body_that_ends_early_is_read_on_from_there(
+def test_m5_a_body_that_ends_early_is_resumed(
     manager: MinioRemoteStorage, proxy: MinioProxy, copied: WrittenSegment
 ) -> None:
-    """Each answer is half of what was asked for: nothing comes twice, nothing is left out."""
+    """Each answer is half of the request: no byte is repeated or skipped."""
     rule = proxy.rule(cut_short, method="GET", times=9)
     assert read(manager, copied) == copied.log
     assert rule.used == 9
     assert proxy.count("GET") == 10
 
 
-def test_m5_bytes_that_never_come_are_an_error_and_no_short_read(
+def test_m5_missing_bytes_are_an_error_and_no_short_read(
     manager: MinioRemoteStorage, proxy: MinioProxy, copied: WrittenSegment
 ) -> None:
     proxy.rule(cut_short, method="GET")
@@ -159,7 +159,9 @@ def test_m5_bytes_that_never_come_are_an_error_and_no_short_read(
         stream.read()
 
 
-def test_m4_a_late_answer_is_waited_for(manager: MinioRemoteStorage, proxy: MinioProxy, copied: WrittenSegment) -> None:
+def test_m4_a_read_waits_for_a_late_answer(
+    manager: MinioRemoteStorage, proxy: MinioProxy, copied: WrittenSegment
+) -> None:
     proxy.rule(late(0.4), method="GET")
     assert read(manager, copied, 0, 99) == copied.log[:100]
     assert proxy.count("GET") == 1
@@ -168,17 +170,17 @@ def test_m4_a_late_answer_is_waited_for(manager: MinioRemoteStorage, proxy: Mini
 def test_m2_a_body_that_trickles_ends_at_the_deadline(
     make_manager: MakeManager, proxy: MinioProxy, write: Write
 ) -> None:
-    """Never silent long enough for a time-out of the socket."""
+    """Never silent long enough for a socket time-out."""
     manager, segment = make_manager(call_timeout_ms="1000", call_min_bytes_per_second=str(1 << 40)), write()
     manager.copy_log_segment_data(segment.metadata, segment.data)
     proxy.rule(trickle(piece_bytes=1, pause_s=0.2), method="GET")
-    with fails_with(RetriableRemoteStorageError, match="longer than it may"):
+    with fails_with(RetriableRemoteStorageError, match="longer than allowed"):
         read(manager, segment)
-    with fails_with(RetriableRemoteStorageError, match="longer than it may"):
+    with fails_with(RetriableRemoteStorageError, match="longer than allowed"):
         manager.fetch_index(segment.finished, IndexType.PRODUCER_SNAPSHOT)
 
 
-def test_m3_an_object_that_is_gone_is_not_found_and_not_asked_for_again(
+def test_m3_a_missing_object_is_not_retried(
     manager: MinioRemoteStorage, minio_server: MinioServer, proxy: MinioProxy, prefix: str, copied: WrittenSegment
 ) -> None:
     for kind in (SEGMENT, IndexType.OFFSET.value):
@@ -192,14 +194,14 @@ def test_m3_an_object_that_is_gone_is_not_found_and_not_asked_for_again(
 
 
 @pytest.mark.parametrize("size", [0, 1000, 5_000_000])
-def test_m5_an_object_of_another_size_is_no_segment(
+def test_m5_an_object_of_another_size_is_refused(
     manager: MinioRemoteStorage,
     minio_server: MinioServer,
     prefix: str,
     copied: WrittenSegment,
     size: int,
 ) -> None:
-    """Somebody put another object in its place: whatever part of it is asked for, none of it is passed on."""
+    """A different object replaced it: no part of it is passed on, whatever range is requested."""
     other = copied.data.log_segment + ".other"
     with open(other, "wb") as file:
         file.truncate(size)
@@ -209,10 +211,10 @@ def test_m5_an_object_of_another_size_is_no_segment(
             manager.fetch_log_segment(copied.finished, start, end)
 
 
-def test_m3_a_bucket_that_is_gone_is_no_segment_that_is_gone(make_manager: MakeManager, write: Write) -> None:
-    """Else a bucket that was renamed for a moment would count as data that is lost."""
+def test_m3_a_missing_bucket_is_not_a_missing_segment(make_manager: MakeManager, write: Write) -> None:
+    """Otherwise a temporarily renamed bucket would count as lost data."""
     manager, segment = make_manager(bucket="elsewhere"), write()
-    told = r"there is no bucket 'elsewhere': make it, or set rsm\.config\.bucket\.create=true"
+    told = r"there is no bucket 'elsewhere': create it, or set rsm\.config\.bucket\.create=true"
     with fails_with(StoreMisconfigured, match=told):
         manager.fetch_log_segment(segment.finished, 0)
     with fails_with(StoreMisconfigured, match=told):
@@ -225,9 +227,7 @@ def test_m3_a_bucket_that_is_gone_is_no_segment_that_is_gone(make_manager: MakeM
         list(manager.list_objects())
 
 
-def test_a_bucket_is_made_where_that_is_wanted(
-    make_manager: MakeManager, minio_server: MinioServer, write: Write
-) -> None:
+def test_a_bucket_is_created_if_configured(make_manager: MakeManager, minio_server: MinioServer, write: Write) -> None:
     manager, segment = make_manager(bucket="made-by-us", bucket_create="true"), write()
     manager.copy_log_segment_data(segment.metadata, segment.data)
     assert is_whole(manager, segment)

@@ -1,4 +1,4 @@
-"""Keys that are rotated, refused, and never shown; TLS with a certificate authority of one's own."""
+"""Keys that are rotated, refused, and never logged; TLS with a private certificate authority."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def write_keys(path: Path, access_key: str, secret_key: str) -> None:
     path.write_text(f"[default]\naws_access_key_id = {access_key}\naws_secret_access_key = {secret_key}\n")
 
 
-def test_m3_keys_that_were_rotated_heal_without_a_restart(
+def test_m3_rotated_keys_work_without_a_restart(
     make_manager: MakeManager, minio_server: MinioServer, proxy: MinioProxy, tmp_path: Path, write: Write
 ) -> None:
-    """The store gets other keys first: every call is refused, and may pass. Then their file follows."""
+    """The store's keys change first: every call is refused, with a retriable error. Then the file changes."""
     keys, segment = tmp_path / "keys", write()
     write_keys(keys, minio_server.access_key, minio_server.secret_key)
     manager = make_manager(access_key="", secret_key="", credentials_file=str(keys))
@@ -51,7 +51,7 @@ def test_m3_keys_that_were_rotated_heal_without_a_restart(
     ):
         with fails_with(StoreMisconfigured, match="answered 403 SignatureDoesNotMatch"):
             call()
-    assert len(proxy.requests) == len(set(proxy.requests)), "what was refused with the same keys is not asked again"
+    assert len(proxy.requests) == len(set(proxy.requests)), "a request refused with the same keys is not repeated"
     write_keys(keys, minio_server.access_key, minio_server.secret_key)
     assert is_whole(manager, segment)
 
@@ -59,7 +59,7 @@ def test_m3_keys_that_were_rotated_heal_without_a_restart(
 def test_m3_keys_are_read_again_in_the_middle_of_a_call(
     make_manager: MakeManager, minio_server: MinioServer, proxy: MinioProxy, tmp_path: Path, write: Write
 ) -> None:
-    """The file was changed, and looks as old and as large as before: a refusal is what makes us look."""
+    """The changed file has the same time and size as before: the refusal triggers reading it again."""
     keys, segment = tmp_path / "keys", write()
     good, wrong = minio_server.secret_key, "x" * len(minio_server.secret_key)
     write_keys(keys, minio_server.access_key, good)
@@ -76,7 +76,7 @@ def test_m3_keys_are_read_again_in_the_middle_of_a_call(
     assert proxy.count("GET", ".log") == 3
 
 
-def test_m3_a_store_that_forbids_is_told_apart_from_one_that_has_lost(
+def test_m3_forbidden_and_missing_objects_are_distinguished(
     manager: MinioRemoteStorage, proxy: MinioProxy, write: Write
 ) -> None:
     segment = write()
@@ -89,13 +89,13 @@ def test_m3_a_store_that_forbids_is_told_apart_from_one_that_has_lost(
     assert is_whole(manager, segment)
 
 
-def test_k15_keys_are_in_no_message_no_traceback_and_no_log(
+def test_k15_keys_appear_in_no_message_traceback_or_log(
     make_manager: MakeManager, proxy: MinioProxy, write: Write, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not even where the store, or what stands before it, repeats what it was sent."""
+    """Not even if the store, or a proxy in front of it, repeats the request in its answer."""
     canaries = {"access_key": "CANARYACCESS", "secret_key": "canary-secret-1b2c", "session_token": "canary-token-3d4e"}
     manager, segment = make_manager(**canaries), write()
-    told: list[str] = [repr(manager), str(vars(manager))]
+    reported: list[str] = [repr(manager), str(vars(manager))]
     caplog.set_level(logging.DEBUG)
 
     def echo(kind: str) -> Callable[[Exchange], None]:
@@ -122,17 +122,17 @@ def test_k15_keys_are_in_no_message_no_traceback_and_no_log(
                 call()
             out = io.StringIO()
             traceback.print_exception(caught.value, file=out)
-            told += [str(caught.value), repr(caught.value), out.getvalue()]
+            reported += [str(caught.value), repr(caught.value), out.getvalue()]
         proxy.heal()
-    told.append(caplog.text)
-    assert len(told) > 70
+    reported.append(caplog.text)
+    assert len(reported) > 70
     for canary in canaries.values():
-        assert [text for text in told if canary in text] == []
+        assert [text for text in reported if canary in text] == []
 
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with an authority, ca.pem, and what it signed for 127.0.0.1: server.pem, server.key."""
+    """A directory with an authority, ca.pem, and its certificate for 127.0.0.1: server.pem, server.key."""
     try:
         openssl = executable("openssl", hint="install openssl")
     except Unavailable as error:
@@ -159,7 +159,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def secure_server(
     minio_server: MinioServer, authority: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[MinioServer]:
-    """A server that speaks TLS alone."""
+    """A server that accepts only TLS."""
     assert minio_server.process is not None
     server = MinioServer(tmp_path_factory.mktemp("secure"), tls=(authority / "server.pem", authority / "server.key"))
     server.start()
@@ -174,7 +174,7 @@ def configured(server: MinioServer, **settings: str) -> MinioRemoteStorage:
 
 
 @pytest.mark.parametrize("sign", ["false", "true"])
-def test_segments_travel_by_tls_with_an_authority_of_ones_own(
+def test_segments_travel_by_tls_with_a_private_authority(
     secure_server: MinioServer, authority: Path, write: Write, sign: str
 ) -> None:
     part = str(5 << 20)
@@ -187,14 +187,14 @@ def test_segments_travel_by_tls_with_an_authority_of_ones_own(
     manager.close()
 
 
-def test_a_store_whose_certificate_nobody_vouches_for_gets_nothing(secure_server: MinioServer, write: Write) -> None:
+def test_a_store_with_an_untrusted_certificate_receives_nothing(secure_server: MinioServer, write: Write) -> None:
     manager, segment = configured(secure_server), write()
     with fails_with(RetriableRemoteStorageError, match="CERTIFICATE_VERIFY_FAILED"):
         manager.copy_log_segment_data(segment.metadata, segment.data)
     manager.close()
 
 
-def test_tls_and_plain_text_do_not_meet(
+def test_tls_and_plain_text_do_not_mix(
     secure_server: MinioServer, minio_server: MinioServer, authority: Path, write: Write
 ) -> None:
     segment = write()
@@ -209,10 +209,10 @@ def test_tls_and_plain_text_do_not_meet(
     secure_at_plain.close()
 
 
-def test_what_is_signed_is_checked_by_the_store(
+def test_the_store_checks_the_signed_payload(
     make_manager: MakeManager, minio_server: MinioServer, write: Write, prefix: str
 ) -> None:
-    """With `sign.payload` the store holds the body to its SHA-256; without, to its CRC-32C alone."""
+    """With `sign.payload` the store checks the body against its SHA-256; without, only against its CRC-32C."""
     segment = write()
     for sign in ("true", "false"):
         manager = make_manager(sign_payload=sign)

@@ -1,4 +1,4 @@
-"""What a start says of MinIO when a setting of the store is wrong, forgotten, or the store is down."""
+"""Log messages of a start about MinIO if a setting of the store is wrong or missing, or the store is down."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ANY_SEGMENT = {"remote.storage.enable": "true", "segment.bytes": "1048576", "loc
 
 
 def broker_with(directory: Path, server: MinioServer, **changes: str | None) -> KbrokerProcess:
-    """A broker on a store, with some settings of the plug-in changed, or left out where None."""
+    """A broker on a store, with some settings of the plug-in changed, or removed if None."""
     plugin: dict[str, str | None] = {**HASTY, **server.settings(prefix=directory.name)}
     plugin |= {name.replace("_", "."): value for name, value in changes.items()}
     given = {f"rsm.config.{key}": value for key, value in plugin.items() if value is not None}
@@ -51,7 +51,7 @@ def kbroker(broker: KbrokerProcess, *arguments: str, text: str = "") -> None:
 
 
 def fill(broker: KbrokerProcess) -> None:
-    """Make a tiered topic and wait until the store has a segment of it."""
+    """Create a tiered topic and wait until the store has a segment of it."""
     settings = [argument for key, value in ANY_SEGMENT.items() for argument in ("--config", f"{key}={value}")]
     kbroker(broker, "topic", "--create", "--topic", "orders", *settings)
     kbroker(broker, "produce", "-t", "orders", text="".join(f"{number}\n" for number in range(100)))
@@ -59,9 +59,9 @@ def fill(broker: KbrokerProcess) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
-        ({"bucket": "elsewhere"}, "there is no bucket 'elsewhere': make it, or set rsm.config.bucket.create=true"),
+        ({"bucket": "elsewhere"}, "there is no bucket 'elsewhere': create it, or set rsm.config.bucket.create=true"),
         ({"secret_key": "wrong-secret"}, "keys from rsm.config.access.key and rsm.config.secret.key"),
         (
             {"access_key": None, "secret_key": None, "credentials_file": "/nowhere/keys"},
@@ -70,26 +70,26 @@ def fill(broker: KbrokerProcess) -> None:
     ],
     ids=["no bucket", "wrong keys", "no credentials file"],
 )
-def test_a_first_start_with_a_wrong_setting_is_refused_in_one_line(
-    minio_server: MinioServer, tmp_path: Path, changes: dict[str, str | None], told: str
+def test_a_first_start_with_a_wrong_setting_is_refused(
+    minio_server: MinioServer, tmp_path: Path, changes: dict[str, str | None], reported: str
 ) -> None:
     broker = broker_with(tmp_path, minio_server, **changes)
     with pytest.raises(StartFailed), started(broker):
         pass
     (line,) = said(broker)
     assert "the store of the tier cannot be used" in line
-    assert told in line
+    assert reported in line
     assert "wrong-secret" not in line
     assert minio_server.secret_key not in line
 
 
-def test_a_bucket_that_may_be_made_is_made_at_the_start(minio_server: MinioServer, tmp_path: Path) -> None:
+def test_a_bucket_is_created_at_the_start_if_allowed(minio_server: MinioServer, tmp_path: Path) -> None:
     with started(broker_with(tmp_path, minio_server, bucket="made-at-start", bucket_create="true")) as broker:
         assert admin(minio_server).bucket_exists("made-at-start")
         assert not said(broker)
 
 
-def test_a_store_that_is_down_is_one_warning_and_clients_are_served(minio_server: MinioServer, tmp_path: Path) -> None:
+def test_a_broker_starts_with_a_warning_if_the_store_is_down(minio_server: MinioServer, tmp_path: Path) -> None:
     with started(broker_with(tmp_path, minio_server, endpoint=f"http://127.0.0.1:{free_port()}")) as broker:
         kbroker(broker, "topic", "--create", "--topic", "plain")
         kbroker(broker, "produce", "-t", "plain", text="one\n")
@@ -112,7 +112,7 @@ def test_a_broker_with_segments_in_the_store_starts_without_its_bucket(
 
 
 @pytest.mark.parametrize("wrong", ["directory", "prefix"])
-def test_a_store_that_was_forgotten_is_noticed(minio_server: MinioServer, tmp_path: Path, wrong: str) -> None:
+def test_a_missing_store_setting_is_detected(minio_server: MinioServer, tmp_path: Path, wrong: str) -> None:
     with started(broker_with(tmp_path, minio_server)) as broker:
         fill(broker)
     forgetful = KbrokerProcess(tmp_path, overrides=overrides({}))

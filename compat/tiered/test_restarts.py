@@ -1,4 +1,4 @@
-"""Scenarios with a restart in between, told together so that each broker starts but once more."""
+"""Scenarios with a restart in between, combined so that each broker restarts only once."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from compat.tiered.site import (
 )
 from compat.tiered.test_scenarios import COPIED, DELETED
 
-# What the broker writes down beside its logs; the log start offsets are in none of them.
+# The broker's checkpoint files; none of them has the log start offsets.
 CHECKPOINTS = ("replication-offset-checkpoint", "recovery-point-offset-checkpoint", ".kafka_cleanshutdown")
 
 
 @dataclass(frozen=True)
 class Topics:
-    """Names of the topics that lived through the restart."""
+    """Names of the topics that exist across the restart."""
 
     steady: str
     shortened: str
@@ -35,7 +35,7 @@ class Topics:
 
 
 def damage(site: Site) -> None:
-    """Take away the checkpoints and the cache of the tier's indexes: a restart must do without both."""
+    """Delete the checkpoints and the cache of the tier's indexes: a restart must work without both."""
     directory = site.broker.log_directory
     assert directory is not None
     for checkpoint in CHECKPOINTS:
@@ -45,7 +45,7 @@ def damage(site: Site) -> None:
 
 @pytest.fixture(scope="module")
 def restarted(sites: Sites, new_topic_name: Callable[[str], str]) -> Topics:
-    """Three topics with segments in the tier, and a broker that was stopped, damaged and started since."""
+    """Three topics with segments in the tier, and a broker that has been stopped, damaged and restarted."""
     topics = Topics(*(new_topic_name(f"restarted-{stem}") for stem in ("steady", "shortened", "live")))
     for topic in (topics.steady, topics.shortened):
         sites.create(topic, TIERED, ONLY_THE_ACTIVE_ONE)
@@ -63,7 +63,7 @@ def restarted(sites: Sites, new_topic_name: Callable[[str], str]) -> Topics:
     return topics
 
 
-def test_a_restart_forgets_no_offset_of_the_tier(sites: Sites, restarted: Topics) -> None:
+def test_a_restart_keeps_the_offsets_of_the_tier(sites: Sites, restarted: Topics) -> None:
     """KAFKA-15351, KAFKA-16146: the start of the log and the start of its local part are two offsets."""
     assert sites.each(lambda site: site.offset(restarted.steady, EARLIEST)) == (0, 0, -1, 0)
     assert sites.each(lambda site: site.offset(restarted.shortened, EARLIEST)) == (0, 5, -1, 0)
@@ -78,7 +78,7 @@ def test_a_restart_forgets_no_offset_of_the_tier(sites: Sites, restarted: Topics
     sites.agree_on_segments(restarted.shortened)
 
 
-def test_a_segment_holds_records_of_two_leader_epochs(sites: Sites, restarted: Topics) -> None:
+def test_a_segment_can_have_two_leader_epochs(sites: Sites, restarted: Topics) -> None:
     sites.produce(restarted.steady, Records([4, 6], records=3))
     sites.expect_remote(restarted.steady, (0, 3), (4, 7), (8, 12))
     epochs = sites.each(lambda site: site.epochs(restarted.steady))
@@ -92,7 +92,7 @@ def test_a_segment_holds_records_of_two_leader_epochs(sites: Sites, restarted: T
         sites.each(lambda site, epoch=epoch: site.end_of_epoch(restarted.steady, epoch))
 
 
-def test_enabling_after_a_restart_copies_what_was_there_before(sites: Sites, restarted: Topics) -> None:
+def test_enabling_after_a_restart_copies_older_segments(sites: Sites, restarted: Topics) -> None:
     sites.produce(restarted.live, Records([4, 6]))
     sites.alter(restarted.live, remote_storage_enable="true", local_retention_bytes="1")
     sites.expect_remote(restarted.live, (0, 0), (1, 1), (2, 2))
@@ -101,7 +101,7 @@ def test_enabling_after_a_restart_copies_what_was_there_before(sites: Sites, res
     sites.agree_on_segments(restarted.live)
 
 
-def test_deleting_past_an_epoch_forgets_the_epoch(sites: Sites, restarted: Topics) -> None:
+def test_deleting_past_an_epoch_removes_the_epoch(sites: Sites, restarted: Topics) -> None:
     """The leader epochs reach down to the start of the log, and no further."""
     sites.produce(restarted.shortened, Records([6, 8], records=2))
     sites.expect_local(restarted.shortened, 12)

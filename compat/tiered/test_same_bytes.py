@@ -1,4 +1,4 @@
-"""The same bytes to both brokers about offsets in the tier, and the decoded answers field by field."""
+"""The same request bytes to both brokers for offsets in the tier; the decoded answers are compared field by field."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ TIER_END, LOG_END, LOG_START = 8, 11, 1
 
 @pytest.fixture(scope="module")
 def both(sites: Sites) -> Pair:
-    """Both brokers, as those that compare answers know them."""
+    """Both brokers, as the `Pair` of the oracle."""
     return Pair(*(site.address for site in sites.all))
 
 
 @pytest.fixture(scope="module")
 def tiered(sites: Sites, new_topic_name: Callable[[str], str]) -> Topic:
-    """Partition 0 starts at 1, has segments 0-3, 4-5 and 6-7 in the tier alone, and 8-10 here; 1 has all of it here."""
+    """Partition 0 starts at 1, has segments 0-3, 4-5 and 6-7 only in the tier, and 8-10 locally; 1 is completely
+    local.
+    """
     name = sites.create(new_topic_name("same-bytes"), TIERED, ONLY_THE_ACTIVE_ONE, partitions=2)
     sites.produce(name, Records([0, 0], records=2, padding=400))
     sites.produce(name, Records([2, 4], records=2, padding=400))
@@ -39,10 +41,10 @@ def tiered(sites: Sites, new_topic_name: Callable[[str], str]) -> Topic:
 
 
 def no_more_than_kafka(answers: list[Message]) -> list[Message]:
-    """Answers to a Fetch whose records are as many on both sides.
+    """Answers to a Fetch, cut to the same records on both sides.
 
-    Stated: Kafka ends at the border of a segment in the tier, and cuts the last batch at the limit, as it does in the
-    local log. We go on into the next segment, and send whole batches.
+    Stated: Kafka ends at the border of a segment in the tier, and cuts the last batch at the limit, as in the local
+    log. kbroker continues with the next segment, and sends complete batches.
     """
     for index, part in parts(answers[0]).items():
         theirs, ours = part["Records"] or b"", parts(answers[1])[index]["Records"] or b""
@@ -78,7 +80,7 @@ def test_the_tier_and_the_local_log_answer_one_request(both: Pair, tiered: Topic
 
 
 @pytest.mark.parametrize("version", [4, 11, 12, 17])
-def test_offsets_that_are_nowhere_are_out_of_range(both: Pair, tiered: Topic, version: int) -> None:
+def test_missing_offsets_are_out_of_range(both: Pair, tiered: Topic, version: int) -> None:
     for offset in (-1, 0, LOG_END + 1, 2**63 - 1):
         answer = same(both.call("Fetch", version, fetch(tiered, version, wanted(0, offset), MaxWaitMs=500)))
         assert parts(answer)[0]["ErrorCode"] == OFFSET_OUT_OF_RANGE
@@ -86,9 +88,9 @@ def test_offsets_that_are_nowhere_are_out_of_range(both: Pair, tiered: Topic, ve
 
 @pytest.mark.parametrize("version", ALL_VERSIONS)
 @pytest.mark.parametrize("epoch", [-1, 0, 5])
-def test_who_may_read_from_the_tier(both: Pair, tiered: Topic, version: int, epoch: int) -> None:
-    """A follower is told that the offset has moved, and is never parked (KAFKA-16013); who is no replica is told so; a
-    consumer gets data.
+def test_only_consumers_may_read_from_the_tier(both: Pair, tiered: Topic, version: int, epoch: int) -> None:
+    """A follower gets OFFSET_MOVED_TO_TIERED_STORAGE and is never parked (KAFKA-16013), an unknown replica gets an
+    error, and a consumer gets data.
     """
     for replica in (-1, -2, -3, 1, 7):
         for last in (-1, 0):
@@ -105,7 +107,7 @@ _SINCE = {"CurrentLeaderEpoch": 9, "LastFetchedEpoch": 12}
 
 
 def _replica(replica: int, version: int) -> Message:
-    """Who fetches, as the version tells it."""
+    """The replica id in the field of the version."""
     return {"ReplicaId": replica} if version < 15 else {"ReplicaState": {"ReplicaId": replica, "ReplicaEpoch": -1}}
 
 
@@ -120,7 +122,7 @@ def test_every_special_offset_and_time_in_every_version(both: Pair, tiered: Topi
 
 
 def settled(ask: Callable[[], list[Message]]) -> list[Message]:
-    """Ask until nobody has been too slow: Kafka's first look into a segment in the tier sometimes is."""
+    """Repeat the request until no broker times out: Kafka's first access to a segment in the tier sometimes does."""
     for _ in range(20):
         answers = ask()
         codes = {part["ErrorCode"] for answer in answers for part in answer["Topics"][0]["Partitions"]}
@@ -130,10 +132,10 @@ def settled(ask: Callable[[], list[Message]]) -> list[Message]:
 
 
 def test_the_largest_timestamp_is_found_in_the_tier_too(sites: Sites, new_topic_name: Callable[[str], str]) -> None:
-    """A stated difference: Kafka looks for it in the local log alone, and finds a smaller one (KAFKA-17552)."""
+    """A stated difference: Kafka searches only the local log, and finds a smaller one (KAFKA-17552)."""
     name = sites.create(new_topic_name("largest"), TIERED, ONLY_THE_ACTIVE_ONE)
     sites.produce(name, Records([9]))
-    # Times go back: rolled by size, since a younger record is what rolls by time.
+    # Timestamps decrease: segments roll by size, because only a younger record rolls by time.
     sites.alter(name, segment_bytes=str(1 << 20))
     sites.produce(name, Records([1, 1], padding=600_000))
     sites.expect_remote(name, (0, 1))

@@ -1,5 +1,5 @@
-"""Apache Kafka's own scenarios of tiered storage, re-told: the same story on it and on the broker under test, which
-must show the same offsets, the same segments in the same states, and the same decisions of retention.
+"""Apache Kafka's own scenarios of tiered storage, run on Kafka and on the broker under test, which must show the same
+offsets, the same segments in the same states, and the same retention decisions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DELETED = (*COPIED, DELETE_STARTED, DELETE_FINISHED)
 
 
 def test_offload_and_consume(sites: Sites, name: str) -> None:
-    """Segments of one batch and of two; of a topic where nothing happens any more all closed ones go (KAFKA-15272)."""
+    """Segments of one batch and of two; in an idle topic all closed segments are copied (KAFKA-15272)."""
     one = sites.create(f"{name}-one", TIERED, ONLY_THE_ACTIVE_ONE)
     two = sites.create(f"{name}-two", TIERED, ONLY_THE_ACTIVE_ONE)
     sites.produce(one, Records([0, 2, 4]))
@@ -44,7 +44,7 @@ def test_offload_and_consume(sites: Sites, name: str) -> None:
         assert [each.states for each in sites.agree_on_segments(topic)] == [COPIED, COPIED]
 
 
-def test_records_of_the_tier_lie_in_kafkas_partition_of_the_metadata_topic(sites: Sites, name: str) -> None:
+def test_tier_records_are_in_kafkas_metadata_partition(sites: Sites, name: str) -> None:
     sites.create(name, TIERED, partitions=3)
     for partition in range(3):
         sites.produce(name, Records([0, 2]), partition=partition)
@@ -59,7 +59,7 @@ def test_records_of_the_tier_lie_in_kafkas_partition_of_the_metadata_topic(sites
 
 
 def test_enable_on_a_live_topic(sites: Sites, name: str) -> None:
-    """KAFKA-15290: what was there before is copied too."""
+    """KAFKA-15290: existing segments are copied too."""
     sites.create(name, remote_storage_enable="false", segment_ms="3600000", local_retention_bytes="1")
     sites.produce(name, Records([0, 2, 4]))
     sites.expect_offset(name, EARLIEST_LOCAL, 0)
@@ -74,7 +74,7 @@ def test_enable_on_a_live_topic(sites: Sites, name: str) -> None:
 
 
 def test_delete_by_time(sites: Sites, name: str) -> None:
-    """Records from 9, 7, 5 and 1 hours ago: six hours of retention delete the first two segments, and only them."""
+    """Records from 9, 7, 5 and 1 hours ago: six hours of retention delete only the first two segments."""
     sites.create(name, TIERED, ONLY_THE_ACTIVE_ONE)
     ago = Records([0, 2, 4, 8], records=2, start_ms=sites.now_ms() - 9 * 3_600_000)
     sites.produce(name, ago)
@@ -112,7 +112,7 @@ def test_delete_by_size(sites: Sites, name: str) -> None:
 
 
 def test_delete_by_start_offset(sites: Sites, name: str) -> None:
-    """A segment goes when all of it is below the start, not before."""
+    """A segment is deleted when all of it is below the start, not before."""
     sites.create(name, TIERED, ONLY_THE_ACTIVE_ONE)
     sites.produce(name, Records([0, 0, 2, 2, 4]))
     sites.expect_remote(name, (0, 1), (2, 3))
@@ -137,14 +137,14 @@ def test_delete_topic(sites: Sites, name: str) -> None:
         sites.produce(name, Records([0, 2, 4]), partition=partition)
         sites.expect_remote(name, (0, 0), (1, 1), partition=partition)
     for site in sites.all:
-        assert site.tier_files(name), f"{site.name} names its files otherwise"
+        assert site.tier_files(name), f"{site.name} names its files differently"
         site.delete_topic(name)
     for partition in range(2):
         sites.expect_states(name, DELETED, DELETED, partition=partition)
     sites.expect(lambda site: site.tier_files(name), [])
 
 
-def test_a_topic_made_again_sees_nothing_of_its_former_life(sites: Sites, name: str) -> None:
+def test_a_recreated_topic_has_no_old_segments(sites: Sites, name: str) -> None:
     sites.create(name, TIERED, ONLY_THE_ACTIVE_ONE)
     sites.produce(name, Records([0, 2, 4]))
     sites.expect_remote(name, (0, 0), (1, 1))
@@ -161,7 +161,7 @@ def test_a_topic_made_again_sees_nothing_of_its_former_life(sites: Sites, name: 
 
 
 def test_disable_and_enable(sites: Sites, name: str) -> None:
-    """Copies stop and go on; what is in the tier is read and expires meanwhile; at last it is given up."""
+    """Copying stops and resumes; in between the tier is readable and expires; finally it is deleted."""
     sites.create(name, TIERED, ONLY_THE_ACTIVE_ONE)
     sites.produce(name, Records([0, 2, 4]))
     sites.expect_remote(name, (0, 0), (1, 1))
@@ -186,7 +186,7 @@ def test_disable_and_enable(sites: Sites, name: str) -> None:
 
 
 def test_local_retention_does_not_wait_for_copies_that_are_off(sites: Sites, name: str) -> None:
-    """KAFKA-17236: with remote.log.copy.disable segments go by retention alone, copied or not."""
+    """KAFKA-17236: with remote.log.copy.disable segments are deleted by retention alone, copied or not."""
     sites.create(name, TIERED, ONLY_THE_ACTIVE_ONE)
     batches = sites.produce(name, Records([0, 2, 4], padding=1000))
     sites.expect_local(name, 2)
@@ -260,7 +260,7 @@ def test_partition_expansion(sites: Sites, name: str) -> None:
 
 
 def test_roll_of_the_active_segment(sites: Sites, name: str) -> None:
-    """KAFKA-15047: the last segment is rolled when its local time is over, and goes to the tier too."""
+    """KAFKA-15047: the last segment is rolled when its local retention expires, and is copied too."""
     sites.create(name, TIERED)
     sites.produce(name, Records([0, 2, 4, 6]))
     sites.expect_remote(name, (0, 0), (1, 1), (2, 2))

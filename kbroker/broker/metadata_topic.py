@@ -1,7 +1,7 @@
-"""`__remote_log_metadata` as the tier's metadata manager sees it: its own topic in this process, without clients.
+"""Access of the tier's metadata manager to `__remote_log_metadata`, in this process, without Kafka clients.
 
-It is made on its first use, as Kafka's manager makes it. A record that is appended is synced before anybody hears that
-it is there: a local segment may be deleted because of it.
+The topic is created on first use, as by Kafka's manager. An appended record is synced before the append returns,
+because the tier may delete a local segment on the strength of it.
 
 Source: `TopicBasedRemoteLogMetadataManager`, `ProducerManager` of Apache Kafka 4.3.1.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PRODUCE_VERSION: Final = 11
 COMMIT_TIMEOUT_MS: Final = 30_000
-"""Kafka's request.timeout.ms, after which its producer would try again."""
+"""Kafka's request.timeout.ms, after which its producer would retry."""
 FOR_EVER_MS: Final = 1 << 40
 
 log = logger(__name__)
@@ -37,18 +37,18 @@ class OwnMetadataTopic:
         self._broker = broker
 
     async def ensure(self) -> int:
-        """Have the topic, made if need be; how many partitions it has. Errors: KafkaError; the caller tries again."""
+        """Create the topic if needed, and return its number of partitions. Errors: KafkaError; the caller retries."""
         broker = self._broker
         if REMOTE_LOG_METADATA_TOPIC not in broker.image.topics_by_name:
             request = auto_creation_request([REMOTE_LOG_METADATA_TOPIC], broker.controller.settings)
             answer = (await broker.controller.create_topics(request, is_needed=True)).topics[0]
             if answer.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 raise KafkaError(ErrorCode(answer.error_code), answer.error_message or "")
-            log.info("the topic of the tier's metadata is made", topic=REMOTE_LOG_METADATA_TOPIC)
+            log.info("the metadata topic of the tier was created", topic=REMOTE_LOG_METADATA_TOPIC)
         return len(broker.image.topics_by_name[REMOTE_LOG_METADATA_TOPIC].partitions)
 
     async def append(self, partition: int, values: list[bytes]) -> int:
-        """Append records with null keys, as one batch, and wait until they are committed and synced; the first one's
+        """Append records with null keys as one batch, wait until they are committed and synced, and return the first
         offset.
 
         Errors  KafkaError
@@ -56,7 +56,7 @@ class OwnMetadataTopic:
         broker = self._broker
         timestamp_ms = broker.env.timestamp_ms()
         batch = build_batch([Record(timestamp=timestamp_ms, key=None, value=value) for value in values])
-        # A disk that is nearly full is emptied by copying to the tier, which begins with a record here.
+        # Allow this append on a nearly full disk: copying to the tier frees space, and starts with a record here.
         broker.find(REMOTE_LOG_METADATA_TOPIC, partition).log.lowest_free_bytes = -UNKNOWN_SPACE
         appended = await broker.append(
             REMOTE_LOG_METADATA_TOPIC, partition, batch, version=PRODUCE_VERSION, all_in_sync=True
@@ -72,17 +72,17 @@ class OwnMetadataTopic:
         return appended.base_offset
 
     def log(self, partition: int) -> Log | None:
-        """The local log of one of its partitions, for reading; None while there is none."""
+        """The local log of one of its partitions, for reading; None if there is none."""
         held = self._broker.replicas.partitions.get((REMOTE_LOG_METADATA_TOPIC, partition))
         return None if held is None else held.log
 
     def high_watermark(self, partition: int) -> int:
-        """Up to where it is committed."""
+        """The high watermark of one of its partitions, 0 without a local log."""
         held = self._broker.replicas.partitions.get((REMOTE_LOG_METADATA_TOPIC, partition))
         return 0 if held is None else held.known_high_watermark
 
     async def wait_beyond(self, partition: int, offset: int) -> None:
-        """Return once the high watermark lies beyond `offset`, or the partition is no longer here."""
+        """Return once the high watermark is greater than `offset`, or the partition is no longer on this broker."""
         key = (REMOTE_LOG_METADATA_TOPIC, partition)
         await self._broker.purgatory.wait(
             key,

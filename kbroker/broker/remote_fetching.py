@@ -1,19 +1,18 @@
-"""The part of a Fetch that lies in the tier.
+"""The part of a Fetch that is read from the tier.
 
-All its partitions are read at once, each within its share of the byte budget. The answer leaves when all have come, or
-when `remote.fetch.max.wait.ms` is over, which has nothing to do with the wait that the client asks for: whatever has
-not come by then is read on into the cache, and is there when the client asks again. As soon as there are min_bytes,
-from the local log or from the tier, the client's own wait is the limit: nothing is held back for longer than the client
-said that it would wait for less.
+All partitions are read at once, each within its share of the byte budget. The answer is sent when all reads have
+finished, or after `remote.fetch.max.wait.ms`, which is independent of the client's max_wait_ms. Unfinished reads
+continue into the cache, where the client's next request finds them. As soon as min_bytes are available, from the local
+log or from the tier, the client's max_wait_ms is the limit.
 
-Records from the tier lie in memory until the client has taken them, for as long as it likes. So each part takes its
-share of the memory for answers (`kbroker.runtime.budget`): where that runs short, an answer is the one batch that
-Fetch always owes.
+Records from the tier stay in memory until the client has taken them, which has no time limit. So each part takes its
+share of the memory for answers (`kbroker.runtime.budget`). If that is exhausted, the answer is the one batch that a
+Fetch always returns.
 
-A tier that cannot be read is answered KAFKA_STORAGE_ERROR, which clients try again at once: so an answer of nothing but
-that is held until the wait is over.
+A partition whose tier cannot be read gets KAFKA_STORAGE_ERROR, which clients retry immediately. So an answer with
+nothing but this error is delayed until the wait is over.
 
-Source  KAFKA-15776 (a time-out of its own), KAFKA-14915 (several partitions), KAFKA-15931 (I/O is never interrupted),
+Source  KAFKA-15776 (separate timeout), KAFKA-14915 (several partitions), KAFKA-15931 (I/O is never interrupted),
         KAFKA-19599 (hold the request)
 """
 
@@ -47,7 +46,7 @@ class Waiting(Protocol):
 
 
 class Client(Waiting, Protocol):
-    """The same, and what its answer may hold; see `kbroker.handlers.Context`."""
+    """A waiting client with the memory for its answer; see `kbroker.handlers.Context`."""
 
     @property
     def room(self) -> Room: ...
@@ -56,8 +55,8 @@ class Client(Waiting, Protocol):
 async def read_remote(
     fetch: FetchRound, reader: RemoteReader | None, env: Env, client: Client, *, max_wait_ms: int, remote_wait_ms: int
 ) -> bool:
-    """Read what a Fetch left to be read from the tier; without a reader there is none. Whether it was answered because
-    remote_wait_ms were over.
+    """Read the remote parts of a Fetch. Without a reader they fail. Returns whether the Fetch was answered because
+    remote_wait_ms had passed.
     """
     parts = _Parts(fetch, reader, env, client.room)
     began = trio.current_time()
@@ -83,7 +82,7 @@ class _Parts:
         self._env = env
 
     async def read(self, scope: trio.CancelScope, *, enough_at: float) -> None:
-        """Read all of them at once; `scope` is to end at `enough_at` when there is enough to answer."""
+        """Read all parts at once; `scope` ends at `enough_at` if there is enough to answer by then."""
         if len(self._fetch.remote) == 1:
             self._hurry(scope, enough_at)
             await self._read(self._fetch.remote[0])
@@ -104,7 +103,7 @@ class _Parts:
     async def _read(self, part: RemotePart) -> None:
         fetch, asked = self._fetch, part.answer.asked
         if self._reader is None:
-            fetch.fail_remote(part, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "there is no tier now"))
+            fetch.fail_remote(part, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the tier is not running"))
             return
         taken = self._room.share(part.max_bytes)
         size = 0
@@ -129,15 +128,15 @@ class _Parts:
 
     @property
     def are_out_of_reach(self) -> bool:
-        """Whether there is nothing to answer but that the tier cannot be read."""
+        """Whether the answer would have nothing but errors that the tier cannot be read."""
         return not self._fetch.size and all(
             part.answer.error_code is ErrorCode.KAFKA_STORAGE_ERROR for part in self._fetch.remote
         )
 
     def end(self) -> None:
-        """Answer what has not come: nothing, or that it is not known yet what there is (KAFKA-15181)."""
+        """Answer unfinished parts: with no records, or with an error if the tier's content is unknown (KAFKA-15181)."""
         for part in self._fetch.remote:
             is_ready = self._reader is not None and self._reader.is_ready(part.partition)
             if part.answer.error is None and not part.answer.size and not is_ready:
-                why = f"it is not known yet what the tier holds of {part.partition.name}"
+                why = f"the tier's metadata of {part.partition.name} are not read yet"
                 self._fetch.fail_remote(part, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, why))

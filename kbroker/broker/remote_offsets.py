@@ -1,8 +1,8 @@
-"""The part of a ListOffsets that has to do with the tier: what lies there, by timestamp, and where it ends.
+"""The part of a ListOffsets that needs the tier: lookups by timestamp, and where the tier ends.
 
-Before it is known what the tier holds nothing is answered: an error that clients repeat would bring a storm of them.
+The request is not answered until the tier's content is known: clients would retry an error in a tight loop.
 
-Source  KIP-1075: asynchronous, with a time-out of its own (KAFKA-15859); KAFKA-19599 (hold the request)
+Source  KIP-1075: asynchronous, with a separate timeout (KAFKA-15859); KAFKA-19599 (hold the request)
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from kbroker.broker.broker import Broker
 
 LOOK_AGAIN_MS: Final = 1_000
-"""Where a topic ceases to be tiered nobody is woken."""
+"""Waiters are not woken when a topic ceases to be tiered, so they poll at this interval."""
 
 
 class Question(NamedTuple):
-    """Something to look up in both tiers of a partition."""
+    """A lookup in both tiers of a partition."""
 
     partition: Partition
     asked: OffsetAsked
@@ -35,7 +35,7 @@ class Question(NamedTuple):
 async def look_up_in_both(
     questions: list[Question], broker: Broker, client: Waiting, *, timeout_ms: int
 ) -> list[OffsetFound | KafkaError]:
-    """Answer all questions at once; REQUEST_TIMED_OUT to those that take too long."""
+    """Answer all questions at once; REQUEST_TIMED_OUT for those that take too long."""
     answers: dict[int, OffsetFound | KafkaError] = {}
     deadline = trio.current_time() + timeout_ms / 1000
 
@@ -52,18 +52,18 @@ async def look_up_in_both(
                 nursery.start_soon(answer, number)
     for number, (partition, _) in enumerate(questions):
         if number not in answers:
-            why = "answered" if broker.tier.knows(partition) else f"said what it holds of {partition.name}"
+            why = "answered" if broker.tier.knows(partition) else f"read the metadata of {partition.name}"
             answers[number] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the tier has not {why} within {timeout_ms} ms")
-            if trio.current_time() >= deadline:  # else the client has gone
+            if trio.current_time() >= deadline:  # otherwise the client has disconnected
                 broker.tier.note_expired_lookup(partition)
     return [answers[number] for number in range(len(questions))]
 
 
 async def _wait_until_known(partition: Partition, broker: Broker) -> None:
-    """Wait until it is known what the tier holds of a partition. Errors: those of Partition.leading."""
+    """Wait until the tier's content of a partition is known. Errors: those of Partition.leading."""
     while not broker.tier.knows(partition):
         partition.leading()
-        # Who waits here is woken when something changes; that takes as long as it takes.
+        # A change of the partition wakes this waiter.
         await broker.purgatory.wait(
             partition.key,
             until=lambda: broker.tier.knows(partition) or not partition.is_leader,
@@ -79,14 +79,14 @@ async def _look_up(question: Question, broker: Broker) -> OffsetFound:
         local_start = partition.log.local_log_start_offset
         remote = await _search(partition, asked, broker)
         found = await broker.env.run_blocking(look_up, partition, asked, remote)
-        partition.leading()  # else another topic may have taken the name of the files meanwhile
+        partition.leading()  # otherwise another topic may own the files by now
         # Segments that left the local log between the two searches were looked at by neither.
         if partition.log.local_log_start_offset == local_start or found == remote:
             return found
 
 
 async def _search(partition: Partition, asked: OffsetAsked, broker: Broker) -> OffsetFound | None:
-    """What the tier has for a timestamp; None if nothing.
+    """The tier's answer for a timestamp; None if there is none.
 
     Errors  KafkaError: KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, OFFSET_NOT_AVAILABLE
     """
@@ -105,7 +105,7 @@ async def _search(partition: Partition, asked: OffsetAsked, broker: Broker) -> O
             found = await search.first_at_or_after(asked.timestamp)
     except RemoteStorageError as error:
         if partition.log.log_start_offset > start_offset:
-            # Retention has taken what was looked at: the client asks again, of what is left.
-            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{partition.name} begins later by now") from error
+            # Retention has deleted the searched segments: the client retries with what is left.
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"the log start of {partition.name} has moved") from error
         raise reader.failed(partition, start_offset, error) from error
     return None if found is None else OffsetFound(*found)

@@ -1,18 +1,18 @@
-"""The tier of one broker: made when a topic asks for it, told from then on what the metadata says, put away at the end.
+"""The tier of one broker: created when a topic needs it, updated with each metadata image, closed at the end.
 
-Theory of operation: as long as no topic is tiered, and none ever was, there is this object and nothing else: no task,
-no plug-in, no import, unless somebody has named a plug-in, whose settings are then looked at before the broker serves.
-The first image with a tiered topic, or with the topic of the tier's metadata, brings the manager into being.
+Theory of operation: until a topic is tiered there is only this object: no task, no plug-in, no import. If a plug-in is
+configured, its settings are checked before the broker serves. The first image that has a tiered topic, or the tier's
+metadata topic, starts the manager.
 
-A start asks the store one cheap question if topics are tiered or somebody named a plug-in. A store that does not answer
-is reported, and the broker starts: it may be down. A store that says that a setting is wrong (no such bucket, refused
-keys) refuses the start as long as nothing was ever tiered, so that the mistake of a first start is found at once. Once
-something was, the same is an error in the log: a broker must be able to restart and serve what it has while somebody
-mends the store.
+At a start the broker makes one cheap request to the store if topics are tiered or a plug-in is configured. If the store
+does not answer, the broker logs it and starts: the store may be down. If the store reports a wrong setting (missing
+bucket, refused keys), the start is refused as long as no topic was ever tiered. So a mistake in the first start is
+found immediately. Otherwise the broker logs an error and starts: it must be able to restart and serve its local data
+while the operator corrects the store.
 
-Images are followed by a task, one after the other and only the newest one: a listener of images must not wait for
-decisions of the controller, and the tier makes some (its topic). What was switched on, off or deleted the manager finds
-by comparing what it is given with what it had, and with what it wrote down before a restart.
+A task follows the images and takes only the newest one. An image listener must not wait for decisions of the
+controller, and the tier needs some (to create its topic). The manager compares the current state with its previous
+state, and with what it stored before a restart, to find out what was enabled, disabled or deleted.
 
 Source  KIP-405; `BrokerMetadataPublisher`, `RemoteLogManager` of Apache Kafka 4.3.1
 """
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from kbroker.tiered.remote_read import RemoteReader
 
 LOWEST_METADATA_VERSION: Final = 9
-"""3.5-IV0, below which a broker has no way to tell a follower of its local log's start."""
+"""3.5-IV0. Below it a broker cannot report its local log start offset to a follower."""
 EXPIRY_INTERVAL_MS: Final = 60_000
 IDLE_WORKERS_INTERVAL_MS: Final = 10_000
 CHECK_PATIENCE_MS: Final = 5_000
@@ -60,11 +60,11 @@ log = logger(__name__)
 
 
 class TierRefused(Exception):
-    """The broker cannot start with this tier, or without one; the message is for whoever starts it."""
+    """The broker cannot start with this tier, or without one; the message is for the operator."""
 
 
 def tiered_topics(image: Image) -> list[str]:
-    """The topics that want to be tiered, by name."""
+    """The topics that have tiering enabled, by name."""
     return sorted(
         name
         for (kind, name), configs in image.configs.items()
@@ -77,7 +77,7 @@ def _is_on(text: str | None) -> bool:
 
 
 def refuse_tiered_topics_without_system(image: Image, tier: TierSettings) -> None:
-    """Not to lose sight of what is in the tier just because it was switched off (KAFKA-15267).
+    """Refuse to disable the tier while topics are tiered: the broker would lose track of their data (KAFKA-15267).
 
     Errors  TierRefused
     """
@@ -96,7 +96,7 @@ class HeldPartitions:
         self._broker = broker
 
     def find_partition(self, key: TopicPartition) -> Partition | None:
-        """The partition that this broker holds under this name and number."""
+        """The partition that this broker holds under this topic name and index."""
         return self._broker.replicas.partitions.get(key)
 
     def held_partitions(self) -> Iterable[Partition]:
@@ -104,27 +104,28 @@ class HeldPartitions:
         return list(self._broker.replicas.partitions.values())
 
     def locked(self, held: Log) -> AbstractAsyncContextManager[object]:
-        """Hold off appends to a log, and its removal."""
+        """Block appends to a log, and its removal."""
         return self._broker.locked(held)
 
     def kept(self, held: Log) -> AbstractAsyncContextManager[object]:
-        """Hold off the removal of a log; appends go on."""
+        """Block the removal of a log; appends continue."""
         return self._broker.kept(held)
 
     def wake(self, key: TopicPartition) -> None:
-        """Let those who wait on a partition look again."""
+        """Wake the waiters of a partition."""
         self._broker.purgatory.wake(key)
 
     async def write_log_starts(self) -> None:
-        """Write down where the logs begin. Errors: KAFKA_STORAGE_ERROR."""
+        """Make the log start offsets durable. Errors: KAFKA_STORAGE_ERROR."""
         await self._broker.write_log_starts()
 
 
 class Tier:
-    """The tier of one broker; see the module's text.
+    """The tier of one broker; see the module's docstring.
 
-    Shape   manager, reader and indexes are None until something is, or was, tiered; failure says why they cannot be had
-    Note    expired_fetches and expired_lookups count what the tier did not answer within the time that it may take
+    Shape   manager, reader and indexes are None until the first topic is tiered; failure says why they cannot be
+            created
+    Note    expired_fetches and expired_lookups count requests that the tier did not answer in time
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -143,25 +144,25 @@ class Tier:
         self._is_store_usable = True
         self._is_running = False
 
-    # --- what others ask ----------------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------------------
 
     @property
     def waits_for(self) -> str:
-        """What keeps tiered partitions from being read and copied; "" where nothing does, or none is tiered."""
+        """Why tiered partitions cannot be read or copied yet; "" if nothing blocks them, or none is tiered."""
         if self.failure or self.manager is None:
             return self.failure
-        told: str | None = getattr(self._metadata, "waits_for", None)
-        if told is not None:
-            return told
+        reason: str | None = getattr(self._metadata, "waits_for", None)
+        if reason is not None:
+            return reason
         late = sum(
             one.remote is not None and one.remote.highest_offset_in_remote_storage is None
             for one in self._broker.replicas.partitions.values()
         )
-        return f"{late} partitions wait until it is known what the tier has of them" if late else ""
+        return f"the tier's metadata of {late} partitions are not read yet" if late else ""
 
     def knows(self, partition: Partition) -> bool:
-        """Whether it is known what the tier holds of a partition; of one without a tier that is nothing. Who waits on
-        the partition is woken when it is.
+        """Whether the broker knows what the tier holds of a partition. True for a partition that is not tiered.
+        Waiters of the partition are woken when this becomes true.
         """
         remote = partition.remote
         if remote is not None:
@@ -170,7 +171,7 @@ class Tier:
         return not should_have or self._broker.image.metadata_version < LOWEST_METADATA_VERSION
 
     def note_expired_lookup(self, partition: Partition) -> None:
-        """A ListOffsets was not answered in time for a partition."""
+        """Count a ListOffsets that was not answered in time for a partition."""
         self.expired_lookups += 1
         if partition.remote is not None:
             partition.remote.counters.expired_lookups += 1
@@ -178,7 +179,7 @@ class Tier:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self, nursery: trio.Nursery) -> None:
-        """Begin, before anybody is served: what is, or was, tiered is followed from now on.
+        """Start the tier before clients are served, if a topic is or was tiered.
 
         Errors  TierRefused
         """
@@ -189,7 +190,7 @@ class Tier:
             return
         is_wanted = self._is_wanted(broker.image)
         if is_wanted or tier.remote_log_storage_manager_class_name is not None or tier.rsm_configs:
-            # Somebody wrote down how to reach a store: of a mistake in that they hear now, not at the first topic.
+            # The operator configured a store: report a mistake now, not when the first topic is tiered.
             self._storage = await broker.env.run_blocking(self._make_storage)
             await self._check_store(self._storage, nursery)
         if not tier.has_topic_based_metadata:
@@ -198,7 +199,7 @@ class Tier:
             await nursery.start(self._run)
 
     async def _check_store(self, storage: RemoteStorageManager, nursery: trio.Nursery) -> None:
-        """Ask whether the store can be used, and wait a moment for the answer. Errors: TierRefused."""
+        """Check whether the store can be used; wait only briefly for the answer. Errors: TierRefused."""
         from kbroker.tiered.api import RemoteStorageError, StoreMisconfigured  # noqa: PLC0415
         from kbroker.tiered.calls import plugin_errors  # noqa: PLC0415
 
@@ -224,15 +225,15 @@ class Tier:
         if isinstance(failure, StoreMisconfigured):
             if REMOTE_LOG_METADATA_TOPIC not in self._broker.image.topics_by_name:
                 raise TierRefused(f"the store of the tier cannot be used: {failure}")
-            log.error("the store of the tier cannot be used; the broker starts all the same", error=failure)
+            log.error("the store of the tier cannot be used; the broker starts anyway", error=failure)
         elif failure is not None or not answered.is_set():
             why = failure or f"no answer within {CHECK_PATIENCE_MS} ms (rsm.config.*)"
-            log.warning("the store of the tier cannot be reached; the broker starts all the same", error=why)
+            log.warning("the store of the tier cannot be reached; the broker starts anyway", error=why)
         else:
             self._is_store_usable = True
 
     def on_image(self, image: Image, delta: Delta) -> None:
-        """Follow the metadata, in the tier's own time."""
+        """Take a new image. The tier's task processes it later."""
         self._changed.set()
         if self.manager is not None:
             self._removed.update(topic.id for topic in delta.deleted_topics)
@@ -243,11 +244,11 @@ class Tier:
             self._nursery.start_soon(self._run)
 
     def on_reopened(self) -> None:
-        """Logs are served that could not be made or opened before: no image will tell of those that are tiered."""
+        """Check for tiered partitions among logs that could not be opened before: no image reports them."""
         self._changed.set()
 
     def reconfigure(self, tier: TierSettings) -> None:
-        """Take over changed settings."""
+        """Apply changed settings."""
         if self.manager is not None and self.reader is not None and self.indexes is not None:
             self.manager.reconfigure(tier)
             self.reader.reconfigure(tier)
@@ -256,9 +257,9 @@ class Tier:
             self._nursery.start_soon(self._broker.env.run_blocking, self.indexes.resize, size)
 
     async def stop(self) -> None:
-        """Let copies that are under way end, for a while, and write down what spares the next start its reading.
+        """Wait a short time for running copies, and store what the next start would otherwise have to read again.
 
-        A store that says nothing does not hold up the stop: what is cut off the next start finds and tidies up.
+        A store that does not answer does not delay the stop. The next start cleans up interrupted copies.
         """
         if self._storage is not None:
             self._broker.env.abandon_threads()
@@ -269,7 +270,7 @@ class Tier:
             await self._broker.env.run_blocking(self.indexes.close)
 
     async def close(self) -> None:
-        """Let go of the store and of the workers, after everything has ended."""
+        """Close the store and the worker processes, after all tasks have ended."""
         env = self._broker.env
         if self._workers is not None:
             await env.run_blocking(self._workers.close)
@@ -288,7 +289,7 @@ class Tier:
             return False
         return bool(names) or REMOTE_LOG_METADATA_TOPIC in image.topics_by_name
 
-    # --- what it does while something is tiered -----------------------------------------------------------------------
+    # --- running ------------------------------------------------------------------------------------------------------
 
     async def _run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         self._is_running = True
@@ -299,7 +300,7 @@ class Tier:
             await broker.env.run_blocking(self._import)
         except TierRefused as refused:
             self.failure = str(refused)
-            log.error("there is no tier", why=self.failure)
+            log.error("the tier cannot be started", why=self.failure)
             task_status.started()
             return
         self._make(self._storage)
@@ -316,7 +317,7 @@ class Tier:
             await self._follow(self.manager, task_status)
 
     async def _follow(self, manager: RemoteLogManager, task_status: trio.TaskStatus[None]) -> None:
-        """Tell the manager what is tiered, now and after each image."""
+        """Pass the tiered partitions to the manager, now and after each image."""
         while True:
             self._changed = trio.Event()
             image = self._broker.image
@@ -348,7 +349,7 @@ class Tier:
         return run_here if self._workers is None else self._workers.run
 
     def _make_storage(self) -> RemoteStorageManager:
-        """The plug-in, with its settings. Blocking, since it is imported. Errors: TierRefused."""
+        """The configured plug-in. Blocking, because of the import. Errors: TierRefused."""
         from kbroker.tiered.api import RemoteStorageError  # noqa: PLC0415
         from kbroker.tiered.plugins import DEFAULT_STORAGE, PluginError, storage_manager  # noqa: PLC0415
 
@@ -357,7 +358,7 @@ class Tier:
         name = tier.remote_log_storage_manager_class_name or DEFAULT_STORAGE
         if tier.kbroker_remote_copy_process_enable:
             self._workers = workers_for(broker.env.disk, report=log.warning)
-        told = {
+        added = {
             "log.dir": broker.replicas.directory.path,
             "broker.id": str(broker.node_id),
             "cluster.id": broker.cluster_id,
@@ -373,18 +374,18 @@ class Tier:
                 )
             else:
                 storage = storage_manager(name)
-            storage.configure({**tier.rsm_configs, **told})
+            storage.configure({**tier.rsm_configs, **added})
         except PluginError as error:
             raise TierRefused(str(error)) from error
         except RemoteStorageError as error:
             raise TierRefused(f"the storage of the tier ({name}): {error}") from error
         except Exception as error:
-            # A plug-in is not ours, and may raise anything.
+            # A plug-in may raise anything.
             raise TierRefused(f"the storage of the tier ({name}): {type(error).__name__}: {error}") from error
         return storage
 
     def _import(self) -> None:
-        """What a broker without tiered topics does without. Blocking. Errors: TierRefused."""
+        """Import the modules that a broker without tiered topics does not need. Blocking. Errors: TierRefused."""
         from kbroker.tiered import index_cache, manager, remote_read  # noqa: F401, PLC0415
         from kbroker.tiered.plugins import PluginError, metadata_manager_class  # noqa: PLC0415
 
@@ -432,10 +433,10 @@ class Tier:
         self._metadata, self.indexes = metadata, indexes
 
     def _as_made(self, tier: TierSettings) -> TierSettings:
-        """The settings with the number of partitions that the topic has: which one tells of what follows from it."""
+        """The settings with the topic's actual number of partitions, by which the manager assigns partitions."""
         topic = self._broker.image.topics_by_name.get(REMOTE_LOG_METADATA_TOPIC)
         if topic is None or len(topic.partitions) == tier.topic_num_partitions:
             return tier
         count = len(topic.partitions)
-        log.warning("the topic of the tier's metadata stays as it was made", partitions=count)
+        log.warning("the metadata topic of the tier keeps its number of partitions", partitions=count)
         return replace(tier, rlmm_configs={**tier.rlmm_configs, PARTITIONS_KEY: str(count)})

@@ -1,8 +1,8 @@
-"""What was aborted of a range of records in the tier, by the tier's own transaction indexes.
+"""Finds the aborted transactions of a range of records in the tier, from the tier's transaction indexes.
 
-Records and the list of what was aborted of them come from one source: where both tiers hold a record, its marker is
-looked for where the record was read. A marker may lie in any later segment, so the search goes on until an index says
-that all transactions of the range were decided. Segments without an index are left out by their metadata.
+Records and their aborted transactions come from the same tier. If both tiers hold a record, its marker is looked up
+where the record was read. A marker may be in any later segment, so the search continues until an index shows that all
+transactions of the range are decided. The metadata tell which segments have no transaction index; they are skipped.
 
 Source  KIP-405, KIP-1058; KAFKA-16780, KAFKA-17801, redpanda#7819
 """
@@ -23,7 +23,7 @@ async def aborted_between(
     first_offset: int,
     end_offset: int,
 ) -> tuple[AbortedTransaction, ...]:
-    """The aborted transactions with records in [first_offset, end_offset), by their first_offset.
+    """The aborted transactions with records in [first_offset, end_offset), sorted by first_offset.
 
     Errors  RemoteStorageError
     """

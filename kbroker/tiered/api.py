@@ -1,11 +1,11 @@
-"""The two plug-in contracts of tiered storage: where the bytes of segments go, and who knows which are there.
+"""The two plug-in contracts of tiered storage: a storage manager for segment bytes, and a metadata manager for them.
 
-A plug-in sees the bytes of a segment and of its indexes, and the metadata that name it; never a request, never a
-record. Whoever writes one derives from nothing: the Protocols below are all there is to satisfy, and
-`kbroker.testing.remote_storage` is what every RemoteStorageManager must pass.
+A storage plug-in handles the bytes of segments and indexes and the metadata that identify them. It never sees a request
+or a record. A plug-in needs no base class: it has to satisfy the Protocols below. Every RemoteStorageManager must pass
+`kbroker.testing.remote_storage`.
 
-Identity is the topic's id and a random id for each attempt to upload: names are for humans, and an upload that was cut
-short never meets its successor.
+A segment is identified by the topic id and by a random id for each upload attempt. Names are for humans. A failed
+upload and the next attempt therefore never share an id.
 
 Source  KIP-405 (RemoteStorageManager, RemoteLogMetadataManager), KIP-1058 (empty transaction indexes), Apache Kafka
         4.3.1
@@ -21,7 +21,7 @@ from uuid import UUID
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition by its topic's id; the name is for humans, and for names of objects."""
+    """A partition, identified by its topic's id. The topic name is for humans and for object names."""
 
     topic_id: UUID
     topic: str
@@ -36,7 +36,7 @@ class RemoteLogSegmentId(NamedTuple):
 
 
 class RemoteLogSegmentState(IntEnum):
-    """0 -> 1 -> 2 -> 3, and 0 -> 2 for a copy that failed; a state may be told again."""
+    """Allowed transitions: 0 -> 1 -> 2 -> 3, and 0 -> 2 for a failed copy. A state may be reported repeatedly."""
 
     COPY_SEGMENT_STARTED = 0
     COPY_SEGMENT_FINISHED = 1
@@ -45,7 +45,7 @@ class RemoteLogSegmentState(IntEnum):
 
 
 class RemotePartitionDeleteState(IntEnum):
-    """The life of a deletion of a whole partition."""
+    """The states in the deletion of a whole partition."""
 
     DELETE_PARTITION_MARKED = 0
     DELETE_PARTITION_STARTED = 1
@@ -54,13 +54,13 @@ class RemotePartitionDeleteState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogSegmentMetadata:
-    """What is known of one segment in the tier.
+    """The metadata of one segment in the tier.
 
     Units      offsets count records and both are inclusive; *_ms is wall time
     Shape      segment_leader_epochs is (leader_epoch, start_offset) in ascending order: each epoch that has records in
-               the segment, the first one from start_offset on
-    Note       custom_metadata is what the storage manager returned for the copy, None until it is finished;
-               txn_index_empty says that nobody need look for aborted transactions here
+               the segment; the first entry starts at start_offset
+    Note       custom_metadata is what the storage manager returned for the copy, None until the copy is finished;
+               txn_index_empty means that the segment has no aborted transactions
     """
 
     remote_log_segment_id: RemoteLogSegmentId
@@ -78,7 +78,7 @@ class RemoteLogSegmentMetadata:
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogSegmentMetadataUpdate:
-    """A new state of a segment that is known already."""
+    """A new state of a known segment."""
 
     remote_log_segment_id: RemoteLogSegmentId
     event_timestamp_ms: int
@@ -89,7 +89,7 @@ class RemoteLogSegmentMetadataUpdate:
 
 @dataclass(frozen=True, slots=True)
 class RemotePartitionDeleteMetadata:
-    """A step in the deletion of a whole partition. Nothing in Kafka writes one so far; they are read and kept."""
+    """A step in the deletion of a whole partition. Kafka writes none so far; kbroker reads and keeps them."""
 
     topic_id_partition: TopicIdPartition
     state: RemotePartitionDeleteState
@@ -99,9 +99,9 @@ class RemotePartitionDeleteMetadata:
 
 @dataclass(frozen=True, slots=True)
 class LogSegmentData:
-    """The files of a closed segment, as paths, and the leader epochs up to its end as the text of their checkpoint.
+    """The files of a closed segment as paths, and its leader epochs up to its end as the text of their checkpoint.
 
-    Note  transaction_index is None where the segment has none, or an empty one
+    Note  transaction_index is None if the segment has no transaction index, or an empty one
     """
 
     log_segment: str
@@ -113,7 +113,7 @@ class LogSegmentData:
 
 
 class IndexType(Enum):
-    """What is stored beside a segment; the value ends the names of files and objects."""
+    """The index files of a segment. The value is the suffix of file and object names."""
 
     OFFSET = "index"
     TIMESTAMP = "timeindex"
@@ -123,80 +123,81 @@ class IndexType(Enum):
 
 
 class RemoteStorageError(Exception):
-    """The tier did not do it. After a failed copy what is there of it is deleted, and the next round begins anew."""
+    """A tier operation failed. After a failed copy the broker deletes the partial copy; the next round starts over."""
 
 
 class RetriableRemoteStorageError(RemoteStorageError):
-    """The tier cannot do it now (it is down, slow, or asks for patience). Nothing is wrong with what is there."""
+    """The tier cannot do the operation now (it is down, slow, or throttling). The stored data are intact."""
 
 
 class StoreMisconfigured(RetriableRemoteStorageError):
-    """The store answers and refuses: a setting is wrong, or keys are. Once the operator has mended it the same call
-    succeeds, without a restart where the mending is in the store or in a file of keys.
+    """The store answers with a refusal: a setting or the keys are wrong. After the operator corrects this, the same
+    call succeeds. No restart is needed if the correction is in the store or in a credentials file.
     """
 
 
 class RemoteResourceNotFound(RemoteStorageError):
-    """There is no such segment or index in the tier."""
+    """The tier has no such segment or index."""
 
 
 class RemoteObjectDamaged(RemoteStorageError):
-    """What the tier has of a segment is not what was copied there: its size tells."""
+    """The stored segment differs from the copied one: its size is wrong."""
 
 
 class RemoteStorageManager(Protocol):
-    """Where the bytes go. Blocking, and called in several threads at once, for different segments and the same one.
+    """Stores segment bytes. All methods block. Several threads call them at once, for different or the same segment.
 
-    A manager is made without arguments, configured once, and closed at the end. Every call ends within a bounded time,
-    whatever the store does. Secrets of its configuration appear in no message and no representation.
-    Errors  RemoteStorageError from everything but close; RetriableRemoteStorageError for what may pass by itself
+    The broker creates a manager without arguments, configures it once, and closes it at the end. Every call returns
+    within a bounded time, whatever the store does. Messages and representations contain no secrets.
+    Errors  RemoteStorageError from everything but close; RetriableRemoteStorageError for temporary failures
     """
 
     def configure(self, configs: Mapping[str, str]) -> None:
-        """Take the settings below `rsm.config.`, without the prefix, and those that kbroker adds: `log.dir` is the data
-        directory, `broker.id` and `cluster.id` say who asks. Unknown keys are an error. Does not touch the store: it
-        may be down.
+        """Take the settings below `rsm.config.`, without the prefix, and those that kbroker adds: `log.dir` (the data
+        directory), `broker.id` and `cluster.id`. Unknown keys are an error. Does not contact the store, which may be
+        down.
         """
         ...
 
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes | None:
-        """Store a segment and its indexes; when this returns they are durable and what was sent has been verified.
+        """Store a segment and its indexes. On return they are durable, and the stored data were verified.
 
-        The bytes returned are kept in the metadata and come back with every later call. The same id again replaces
-        what was there. A copy that failed may leave a part, which `delete_log_segment_data` removes.
+        The broker keeps the returned bytes in the metadata and passes them to every later call. A copy with the same
+        id replaces the earlier one. A failed copy may leave objects, which `delete_log_segment_data` removes.
         """
         ...
 
     def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None = None
     ) -> BinaryIO:
-        """A stream of the bytes from start_position to end_position, both inclusive, or to the segment's end, at which
-        a larger end_position is cut off. The caller closes it. A stream that ends early raises an error or is short.
+        """A stream of the bytes from start_position to end_position, both inclusive, or to the segment's end. A larger
+        end_position is clamped to the segment's end. The caller closes the stream. If the stream ends early, it
+        raises an error or is short.
 
         Errors  RemoteResourceNotFound; ValueError for positions outside the segment
         """
         ...
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
-        """All of one index. Errors: RemoteResourceNotFound, which of a transaction index means that it is empty."""
+        """The whole index. Errors: RemoteResourceNotFound; for a transaction index it means that the index is empty."""
         ...
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Remove a segment, its indexes and whatever a copy left half done. What is not there is deleted already."""
+        """Remove a segment, its indexes and leftovers of failed copies. Succeeds if they do not exist."""
         ...
 
     def close(self) -> None:
-        """Let go of connections and threads; harmless when repeated."""
+        """Close connections and threads. May be called repeatedly."""
         ...
 
 
 class StoredObject(NamedTuple):
-    """One object of a store, as its list tells it.
+    """One object of a store, as listed.
 
-    Shape  segment_id and index_type (None: the segment itself) are read from its name; None in both for a name that no
-           version of the manager gives
-    Note   is_auxiliary: it belongs to a copy of the segment, but is none of its files: a manifest, or what a copy left
-           half done
+    Shape  segment_id and index_type (None for the segment itself) are parsed from the name; both are None if no
+           version of the manager writes such a name
+    Note   is_auxiliary: the object belongs to a copy of the segment but is none of its files: a manifest, or a
+           leftover of a failed copy
     """
 
     name: str
@@ -209,72 +210,72 @@ class StoredObject(NamedTuple):
 
 
 class CheckedRemoteStorageManager(RemoteStorageManager, Protocol):
-    """One that can be asked at the start of a broker whether its store can be used."""
+    """A manager that can check at broker start whether its store is usable."""
 
     def check_store(self) -> None:
-        """Ask the store something cheap. The message of an error names the settings to look at.
+        """Make one cheap request to the store. The error message names the settings to check.
 
-        Errors  StoreMisconfigured where the store says that a setting is wrong
+        Errors  StoreMisconfigured if the store reports a wrong setting
         """
         ...
 
 
 class ListingRemoteStorageManager(RemoteStorageManager, Protocol):
-    """One that can also say what it holds, for `kbroker tier scrub`. A list may be stale: it is no authority."""
+    """A manager that can list its objects, for `kbroker tier scrub`. A list may be stale and is not authoritative."""
 
     def list_objects(self) -> Iterable[StoredObject]:
-        """Everything below the prefix of this store."""
+        """All objects below the prefix of this store."""
         ...
 
 
 class LimitedRemoteStorageManager(RemoteStorageManager, Protocol):
-    """One that knows before a copy begins whether there is room for it. Of a copy without room nothing is noted."""
+    """A manager that checks for free space before a copy starts. Without space, the broker writes no metadata."""
 
     def expect_room(self, size_in_bytes: int) -> None:
-        """Errors: RetriableRemoteStorageError while a copy of a segment of this size does not fit."""
+        """Errors: RetriableRemoteStorageError while there is no space for a segment of this size."""
         ...
 
 
 class DescribedRemoteStorageManager(ListingRemoteStorageManager, Protocol):
-    """One whose store says itself what it holds, for who has no metadata topic at hand."""
+    """A manager whose store describes its own content, for callers that have no metadata topic."""
 
     def read_manifest(self, name: str) -> bytes:
-        """An auxiliary object by the name that the list gave: JSON as in `kbroker.tiered.layout.Manifest`.
+        """An auxiliary object by its listed name: JSON as in `kbroker.tiered.layout.Manifest`.
 
-        Errors  RemoteResourceNotFound for one that has gone meanwhile
+        Errors  RemoteResourceNotFound if the object was deleted since it was listed
         """
         ...
 
 
 class RemoteLogMetadataManager(Protocol):
-    """Who knows what is in the tier. The questions are answered from memory; a change returns once it is durable and
-    seen by the questions.
+    """Keeps the metadata of the segments in the tier. Queries are answered from memory. An update returns once it is
+    durable and visible to queries.
 
-    Errors  RetriableRemoteStorageError where it is not ready, or a change could not be stored
+    Errors  RetriableRemoteStorageError if the manager is not ready, or an update could not be stored
     """
 
     async def add_remote_log_segment_metadata(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Note that a copy begins: the state is COPY_SEGMENT_STARTED."""
+        """Record that a copy starts: the state is COPY_SEGMENT_STARTED."""
         ...
 
     async def update_remote_log_segment_metadata(self, update: RemoteLogSegmentMetadataUpdate) -> None:
-        """Note a later state. Errors: RemoteResourceNotFound (no such segment), ValueError (no such transition)."""
+        """Record a later state. Errors: RemoteResourceNotFound (no such segment), ValueError (no such transition)."""
         ...
 
     async def put_remote_partition_delete_metadata(self, metadata: RemotePartitionDeleteMetadata) -> None:
-        """Note a step in the deletion of a partition."""
+        """Record a step in the deletion of a partition."""
         ...
 
     def remote_log_segment_metadata(
         self, partition: TopicIdPartition, leader_epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
-        """The finished segment that holds `offset` as it was written in `leader_epoch`."""
+        """The finished segment that contains `offset` as written in `leader_epoch`."""
         ...
 
     def next_segment_with_txn_index(
         self, partition: TopicIdPartition, leader_epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
-        """The first finished segment from `offset` on in this epoch that may have a transaction index."""
+        """The first finished segment at or after `offset` in this epoch that may have a transaction index."""
         ...
 
     def highest_offset_for_epoch(self, partition: TopicIdPartition, leader_epoch: int) -> int | None:
@@ -284,21 +285,21 @@ class RemoteLogMetadataManager(Protocol):
     def list_remote_log_segments(
         self, partition: TopicIdPartition, leader_epoch: int | None = None
     ) -> list[RemoteLogSegmentMetadata]:
-        """Those that are not deleted, in every state, unreferenced ones included; of one epoch by start_offset, of all
-        in no order.
+        """The segments that are not deleted, in every state, including unreferenced ones. Those of one epoch are sorted
+        by start_offset; those of all epochs are unsorted.
         """
         ...
 
     def remote_log_size(self, partition: TopicIdPartition, leader_epoch: int) -> int:
-        """Bytes of the segments that list_remote_log_segments gives for the epoch."""
+        """The total bytes of the segments that list_remote_log_segments returns for the epoch."""
         ...
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
-        """Whether what was known when the partition was taken on has been read."""
+        """Whether the manager has read all metadata that existed when it started to follow the partition."""
         ...
 
     async def wait_until_ready(self, partition: TopicIdPartition) -> None:
-        """Return once is_ready; a partition that is not followed (any more) is a RemoteStorageError."""
+        """Return once is_ready. Raises RemoteStorageError for a partition that is not followed (any more)."""
         ...
 
     async def on_partition_leadership_changes(
@@ -312,5 +313,5 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     async def close(self) -> None:
-        """Write down what spares the next start its reading."""
+        """Store what the next start would otherwise have to read again."""
         ...

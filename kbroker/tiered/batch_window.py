@@ -1,15 +1,15 @@
-"""Whole batches out of the pieces of a segment that are at hand.
+"""Extracts whole batches from the parts of a segment that are in memory.
 
-A segment comes from the tier in chunks whose borders know nothing of batches. A `Window` is a row of neighbouring
-chunks in memory; `take_batches` walks it from header to header, checks every batch that it gives, and says from where
-on bytes are missing. Nothing is copied but the batches that lie across the border of two chunks.
+A segment comes from the tier in chunks whose boundaries are independent of batches. A `Window` is a row of adjacent
+chunks in memory. `take_batches` walks it from header to header, checks each batch that it returns, and reports where
+bytes are missing. Only batches that span two chunks are copied.
 
-What comes from a store is not trusted. Each batch has its CRC checked; what the CRC does not cover, the base_offset and
-the leader epoch, has to fit what is known of the segment and the log. Offsets may be left out, as compaction does, but
-then the batch behind the gap must be followed by one that fits.
+Data from a store are not trusted. The CRC of each batch is checked. Base offset and leader epoch, which the CRC does
+not cover, have to fit the metadata of the segment and the log. Offsets may be missing, as after compaction; then the
+batch after the gap must be followed by one that fits.
 
-Source  record batch, magic 2; lessons of others: a batch that reaches beyond a piece must not end the reading, a piece
-        that came short must not count as one
+Source  record batch, magic 2; known bugs elsewhere: a batch that spans two pieces must not end the reading, a short
+        piece must not count as a whole one
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _RUN_HEADER: Final = Struct(">qiibI2xi")
 
 
 class DamagedBatch(Exception):
-    """What lies at `position` is not the batch that was written there.
+    """The bytes at `position` are not the batch that was written there.
 
-    Units  position is in bytes from the segment's start; the damage lies within `size` bytes from there
+    Units  position is in bytes from the segment's start; the damage is within `size` bytes from there
     """
 
     def __init__(self, position: int, size: int, why: str) -> None:
@@ -40,7 +40,7 @@ class DamagedBatch(Exception):
 
 
 class BytesMissing(Exception):
-    """To go on, the window has to reach up to `end`, in bytes from the segment's start."""
+    """The window has to be extended up to `end`, in bytes from the segment's start."""
 
     def __init__(self, end: int) -> None:
         super().__init__(f"bytes up to {end} are not at hand")
@@ -48,10 +48,11 @@ class BytesMissing(Exception):
 
 
 class Window:
-    """Neighbouring chunks of one segment.
+    """Adjacent chunks of one segment.
 
-    Shape  chunks are of one size, but for the last one of a segment, which is shorter
-    Units  positions are bytes from the segment's start; segment_size those of the whole segment, last_offset its last
+    Shape  chunks have one size, except for a segment's last one, which is shorter
+    Units  positions are bytes from the segment's start; segment_size is the size of the whole segment in bytes,
+           last_offset its last offset
     """
 
     __slots__ = ("_chunks", "chunk_bytes", "end", "last_offset", "segment_size", "start")
@@ -64,23 +65,23 @@ class Window:
         self._chunks: list[memoryview] = []
 
     def add(self, chunk: memoryview) -> None:
-        """The chunk behind the last one."""
+        """Append the next chunk."""
         assert self.end == self.start + len(self._chunks) * self.chunk_bytes, "nothing follows a short chunk"
         self._chunks.append(chunk)
         self.end += len(chunk)
 
     @property
     def next_chunk(self) -> int:
-        """The number of the chunk that would be added next."""
+        """The number of the next chunk to add."""
         return self.start // self.chunk_bytes + len(self._chunks)
 
     def chunk_at(self, position: int) -> tuple[memoryview, int]:
-        """The chunk in which a position lies, and where it begins."""
+        """The chunk that contains a position, and the position of the chunk's start."""
         at = (position - self.start) // self.chunk_bytes
         return self._chunks[at], self.start + at * self.chunk_bytes
 
     def view(self, position: int, size: int) -> memoryview:
-        """Bytes that are at hand, as one piece. Errors: BytesMissing."""
+        """Available bytes as one piece. Errors: BytesMissing."""
         end = position + size
         if end > self.end:
             raise BytesMissing(end)
@@ -95,9 +96,9 @@ class Window:
         return memoryview(joined)
 
     def header(self, position: int) -> BatchHeader:
-        """The header of the batch that begins at a position.
+        """The header of the batch that starts at a position.
 
-        Errors  BytesMissing; DamagedBatch for what is none, or does not fit into the segment
+        Errors  BytesMissing; DamagedBatch if it is not a header, or does not fit into the segment
         """
         if position + HEADER_SIZE > self.segment_size:
             raise DamagedBatch(position, self.segment_size - position, "the segment ends within a header")
@@ -112,21 +113,21 @@ class Window:
         return header
 
     def check_gap(self, position: int, header: BatchHeader) -> None:
-        """Whether the batch behind one that leaves offsets out fits it. Errors: BytesMissing, DamagedBatch."""
+        """Check that the batch after one that skips offsets fits it. Errors: BytesMissing, DamagedBatch."""
         behind = position + header.size
         if behind < self.segment_size and (following := self.header(behind).base_offset) < header.next_offset:
             why = f"offset {header.base_offset} leaves some out, and {following} follows"
             raise DamagedBatch(position, header.size + HEADER_SIZE, why)
 
     def batch(self, position: int, header: BatchHeader) -> memoryview:
-        """The whole batch with that header. Errors: BytesMissing, DamagedBatch."""
+        """The whole batch with this header. Errors: BytesMissing, DamagedBatch."""
         data = self.view(position, header.size)
         if crc32c(data[CRC_START:]) != header.crc:
             raise DamagedBatch(position, header.size, f"the CRC of the batch at offset {header.base_offset} is wrong")
         return data
 
     def headers(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) of each batch from one on, to the segment's end. Errors: BytesMissing, DamagedBatch."""
+        """(position, header) of each batch from a position to the segment's end. Errors: BytesMissing, DamagedBatch."""
         expected = -1
         while position < self.segment_size:
             header = self.header(position)
@@ -138,12 +139,12 @@ class Window:
 
 
 class Taken(NamedTuple):
-    """Batches that were taken, and where to go on.
+    """Batches that were taken, and where to continue.
 
-    Shape  pieces, one behind the other, are the batches; next_offset is -1 while nothing was taken
-    Units  position is that of the batch behind the last one that was taken or passed over
-    Note   is_full: the next batch does not fit; ends: it is at or beyond the end that was asked for. Otherwise bytes
-           are missing, or the segment has ended
+    Shape  the concatenated pieces are the batches; next_offset is -1 if nothing was taken
+    Units  position is that of the batch after the last one that was taken or skipped
+    Note   is_full: the next batch does not fit; ends: it is at or beyond end_offset. Otherwise bytes are missing, or
+           the segment has ended
     """
 
     pieces: Sequence[Buffer]
@@ -155,8 +156,9 @@ class Taken(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What is wanted of a segment: the batches from the one at or behind `offset` on that begin below `end_offset`, at
-    most max_bytes of them unless the first one alone is larger and at_least_one_batch. All were written in one epoch.
+    """The requested part of a segment: batches from the one that contains `offset`, or the next one, that start below
+    `end_offset`; at most max_bytes, unless the first batch is larger and at_least_one_batch is set. All batches must
+    have the given leader epoch.
     """
 
     offset: int
@@ -167,10 +169,10 @@ class Wanted(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Where to begin: at the batch at `position`.
+    """Where to start: at the batch at `position`.
 
-    Shape  base_offset is what that batch begins with, unless offsets are left out; last_offset what it ends with, as
-           an index says; -1 where that is not known
+    Shape  base_offset is the first offset of that batch, unless offsets are missing; last_offset is its last offset
+           according to an index; -1 if unknown
     """
 
     position: int
@@ -178,17 +180,17 @@ class Start(NamedTuple):
     last_offset: int = -1
 
     def check(self, window: Window) -> None:
-        """Errors: DamagedBatch where an index points to another batch, or to none; BytesMissing."""
+        """Errors: DamagedBatch if an index points to another batch, or to none; BytesMissing."""
         if self.last_offset >= 0 and (found := window.header(self.position).last_offset) != self.last_offset:
             why = f"a batch that ends with offset {found}, not {self.last_offset} as the index says"
             raise DamagedBatch(self.position, HEADER_SIZE, why)
 
 
 def take_batches(window: Window, start: Start, wanted: Wanted) -> Taken:
-    """What is wanted, as far as it is at hand. Bytes that are missing end the answer once there is a batch in it.
+    """The wanted batches, as far as their bytes are available. Missing bytes end the result once it has a batch.
 
-    Errors  BytesMissing where they are missing before that; DamagedBatch where the first batch is damaged: the good
-            ones before a damaged one are given
+    Errors  BytesMissing if bytes of the first batch are missing; DamagedBatch if the first batch is damaged. Good
+            batches before a damaged one are returned
     """
     pieces: list[memoryview] = []
     size, next_offset = 0, -1
@@ -227,10 +229,10 @@ def take_batches(window: Window, start: Start, wanted: Wanted) -> Taken:
 def _take_run(
     window: Window, position: int, header: BatchHeader, wanted: Wanted, max_bytes: int
 ) -> tuple[memoryview, int, int]:
-    """The batch at `position`, and those behind it that lie in the same chunk and fit: (them, the position and the
-    offset behind them).
+    """The batch at `position` and the following ones in the same chunk that fit. Returns (bytes, next position, next
+    offset).
 
-    This loop runs for every batch that is read: it takes no more of a header than it needs.
+    This loop runs for every batch that is read, so it unpacks no more of a header than it needs.
     """
     first = window.batch(position, header)
     chunk, begins = window.chunk_at(position)
@@ -255,14 +257,14 @@ def _take_run(
             or next_offset + last_offset_delta >= end_offset
             or crc32c(chunk[at + CRC_START : behind]) != crc
         ):
-            break  # the one who called looks at it more closely
+            break  # the caller checks this batch in detail
         at = behind
         next_offset += last_offset_delta + 1
     return chunk[start:at], begins + at, next_offset
 
 
 class Probe(NamedTuple):
-    """How far a search came. Shape: batch is what was found, else None; ends: there is none in the segment."""
+    """The progress of a search. Shape: batch is the found one, or None; ends: the segment has no match."""
 
     position: int
     batch: memoryview | None = None
@@ -270,10 +272,10 @@ class Probe(NamedTuple):
 
 
 def find_batch(window: Window, start: Start, *, timestamp: int, from_offset: int, end_offset: int) -> Probe:
-    """The first batch from `start` on that may have a record at least that late in [from_offset, end_offset), by the
-    headers alone (KAFKA-16548).
+    """The first batch from `start` on that may have a record with at least this timestamp in [from_offset, end_offset),
+    from the headers alone (KAFKA-16548).
 
-    Errors  BytesMissing where there is not even one header to go by; DamagedBatch
+    Errors  BytesMissing if not even one header is available; DamagedBatch
     """
     position = first = start.position
     try:
@@ -292,7 +294,7 @@ def find_batch(window: Window, start: Start, *, timestamp: int, from_offset: int
 
 
 def largest_timestamp(window: Window, start: Start, *, from_offset: int, end_offset: int) -> tuple[int, Probe]:
-    """The largest timestamp of the batches at hand that reach into [from_offset, end_offset), -1 for none.
+    """The largest timestamp of the available batches that overlap [from_offset, end_offset), -1 for none.
 
     Errors  as `find_batch`
     """

@@ -1,7 +1,7 @@
-"""Calls of a storage plug-in, whoever wrote it.
+"""Calls of storage plug-ins.
 
-A plug-in should raise nothing but RemoteStorageError. One that raises something else has failed all the same, and must
-not end the tasks of other partitions; so it is the one place where everything is caught.
+A plug-in should raise only RemoteStorageError. Any other exception is a failure as well, and must not end the tasks of
+other partitions. So this is the one place that catches everything.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FILLED: Final = memoryview(b"")
 
 @contextmanager
 def plugin_errors(what: str) -> Iterator[None]:
-    """Make whatever a plug-in raises a RemoteStorageError."""
+    """Convert any exception of a plug-in to a RemoteStorageError."""
     try:
         yield
     except RemoteStorageError:
@@ -36,9 +36,11 @@ def read_whole(
     into: list[memoryview],
     on_filled: Callable[[int], object],
 ) -> None:
-    """Fill places one after the other with the bytes of a segment from `start` on, by one request; on_filled is told
-    the number of each, and `into` has an empty one instead from then on: whoever got the bytes alone decides how long
-    their memory is taken. What ends early is asked for once more.
+    """Fill the buffers of `into` in order with the bytes of a segment from `start` on, with one request.
+
+    After each filled buffer, `into` has an empty one in its place and on_filled gets the buffer's number. The receiver
+    of the bytes alone then decides how long their memory stays in use. A stream that ends early is requested again
+    once.
 
     Errors  RemoteStorageError
     """
@@ -59,7 +61,7 @@ def read_whole(
 
 
 def _filled(fill: Callable[[memoryview], int], into: memoryview) -> int:
-    """How many bytes came before the stream has ended, or the place was full."""
+    """The number of bytes received before the stream ended or the buffer was full."""
     got = 0
     while got < len(into) and (received := fill(into[got:])):
         got += received

@@ -1,7 +1,7 @@
-"""What `__remote_log_metadata` tells of the tier: every segment that was ever begun, in its last state.
+"""The content of the tier according to `__remote_log_metadata`: the last state of every segment that was ever started.
 
-The records are Kafka's, so that of Apache Kafka's topic the same can be told. A record that cannot be read is counted
-and left out, as the broker does; so is a state that cannot follow the one before.
+The records have Kafka's format, so this works on Apache Kafka's topic as well. As in the broker, an unreadable record
+is counted and skipped, and so is an invalid state transition.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ Partition = tuple[str, int]
 class Catalogue:
     """The segments by their ids.
 
-    Shape  copied are the ids of those whose copy was finished once, whatever became of them
-    Shape  unreadable counts records that cannot be read, strays those whose state does not follow or whose segment is
-           unknown; is_whole is False where the topic's beginning was deleted, so that there may be more
+    Shape  copied are the ids of segments whose copy was finished once, whatever their state is now
+    Shape  unreadable counts records that cannot be read, strays those with an invalid transition or an unknown segment;
+           is_whole is False if the beginning of the topic was deleted, so that segments may be missing here
     """
 
     segments: dict[UUID, RemoteLogSegmentMetadata] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Catalogue:
     is_whole: bool = True
 
     def replay(self, value: bytes | None) -> None:
-        """Take the value of the topic's next record."""
+        """Apply the value of the topic's next record."""
         try:
             if value is None:
                 raise Malformed("a record without a value")
@@ -67,7 +67,7 @@ class Catalogue:
         self.replay_event(event)
 
     def replay_event(self, event: MetadataEvent) -> None:
-        """Take the topic's next event."""
+        """Apply the topic's next event."""
         if isinstance(event, RemotePartitionDeleteMetadata):
             return
         known = self.segments.get(event.remote_log_segment_id.id)
@@ -84,18 +84,18 @@ class Catalogue:
                 self.copied.add(event.remote_log_segment_id.id)
 
     def copy(self) -> Catalogue:
-        """As it is now, whatever is replayed later."""
+        """A copy of the current state, independent of later events."""
         return replace(self, segments=dict(self.segments), copied=set(self.copied))
 
     def of(self, partitions: Iterable[Partition] | None) -> list[RemoteLogSegmentMetadata]:
-        """The segments of some partitions, or of all, in the order of their offsets."""
+        """The segments of some partitions, or of all, sorted by partition and offset."""
         wanted = None if partitions is None else set(partitions)
         chosen = [each for each in self.segments.values() if wanted is None or partition_of(each) in wanted]
         return sorted(chosen, key=_order)
 
     def segment_at(self, partition: Partition, offset: int) -> RemoteLogSegmentMetadata | None:
-        """The finished segment that holds an offset; of several, which only several leaders can have made, that of
-        the newest leader.
+        """The finished segment that contains an offset. If several leaders copied the offset, the segment of the newest
+        leader.
         """
         holding = [
             each
@@ -114,19 +114,19 @@ def _updated(known: RemoteLogSegmentMetadata, update: RemoteLogSegmentMetadataUp
 
 
 def partition_of(segment: RemoteLogSegmentMetadata) -> Partition:
-    """Topic and number of a segment's partition."""
+    """Topic and partition number of a segment."""
     found = segment.remote_log_segment_id.topic_id_partition
     return found.topic, found.partition
 
 
 def name_of(segment: RemoteLogSegmentMetadata) -> str:
-    """A segment as a message names it."""
+    """A segment's name for messages."""
     topic, partition = partition_of(segment)
     return f"{topic}-{partition} {segment.start_offset}-{segment.end_offset} {id_text(segment)}"
 
 
 def id_text(segment: RemoteLogSegmentMetadata) -> str:
-    """A segment's id as Kafka writes it."""
+    """A segment's id in Kafka's text form."""
     return uuid_to_text(segment.remote_log_segment_id.id)
 
 
@@ -141,7 +141,7 @@ def _order(segment: RemoteLogSegmentMetadata) -> tuple[object, ...]:
 
 
 def as_json(segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
-    """A segment for machines."""
+    """A segment as a JSON object."""
     topic_id, topic, partition = segment.remote_log_segment_id.topic_id_partition
     return {
         "topic": topic,

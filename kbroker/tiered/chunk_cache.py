@@ -1,26 +1,27 @@
-"""Pieces of remote segments in memory.
+"""A memory cache for pieces of remote segments.
 
-A segment is read in chunks of `kbroker.remote.chunk.bytes`, which are kept until the memory is needed for others. All
-that is decided here is decided in the event loop; only the reading itself runs in threads.
+A segment is read in chunks of `kbroker.remote.chunk.bytes`, which are kept until their memory is needed for others. All
+decisions are made in the event loop; only the reads run in threads.
 
-* A chunk that many want is read once, and all of them wait for it (single flight).
-* A chunk is read to its end even when everybody who wanted it has gone: a consumer that waited
-  `remote.fetch.max.wait.ms` in vain finds it there when it asks again. So a slow store makes a slow consumer, never one
-  that stands still.
-* Only what came whole is a chunk. What failed is told to those who wait and forgotten: the next one asks the store.
-* A chunk in use stays, so that readers cannot make each other read the same again and again. Who needs one more chunk
-  for a batch that it has begun gets it even when there is no memory left: else two readers could wait for each other.
-* What is read ahead takes half of the memory at most, as long as nobody has used it. What nobody comes for does not
-  count after a while: else the consumers that have gone would leave none of it to those who read on.
-* Answers are sent out of the chunks themselves: a chunk is lent to them, and stays as if it were in use until they have
-  left or are given up. Slow clients hold half of the memory that way at most; beyond that they are sent copies, as is
-  what is small: so the other half goes round, however slow they are.
+* A chunk that several readers want is read once, and all of them wait for it (single flight).
+* A read is always completed, even if all its readers have gone. A consumer whose request ended after
+  `remote.fetch.max.wait.ms` finds the chunk there when it retries. So a slow store slows consumers down, but does not
+  block them.
+* Only a complete chunk is cached. Waiting readers get the error of a failed read; the next reader asks the store again.
+* A chunk in use is not evicted, so readers cannot make each other read the same chunk repeatedly. A reader that needs
+  another chunk for a batch that it has started gets it even beyond the memory limit; otherwise two readers could block
+  each other.
+* Unused chunks that were read ahead take at most half of the memory. They stop counting against that half after a
+  while; otherwise disconnected consumers would block the read-ahead of others.
+* Answers are sent directly from the chunks: a chunk is lent to them, and counts as in use until they are sent or
+  abandoned. Loans take at most half of the memory; beyond it, and for small parts, answers get copies. So slow clients
+  cannot block the other half.
 
-Bound   `kbroker.remote.chunk.cache.bytes`, what is lent and what is kept for the next chunk included; beyond it at most
-        one chunk for each reader that has begun a batch, and the copies (`kbroker.queued.max.response.bytes`);
+Bound   `kbroker.remote.chunk.cache.bytes`, including lent chunks and free buffers; beyond it at most one chunk for each
+        reader that has started a batch, and the copies (`kbroker.queued.max.response.bytes`);
         `remote.log.reader.max.pending.tasks` chunks may wait for memory
-Source  Aiven-Open/tiered-storage-for-apache-kafka (#297: one chunk after the other; #483: work thrown away; 017a8ae8: a
-        hit that was not complete), redpanda#7193 (chunks evicted under their readers)
+Source  Aiven-Open/tiered-storage-for-apache-kafka (#297: sequential chunk reads; #483: discarded work; 017a8ae8:
+        incomplete hits), redpanda#7193 (chunks evicted under their readers)
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ from kbroker.tiered.quota import ByteQuota
 
 LONGEST_PAUSE_MS: Final = 1_000
 UNREAD_MS: Final = 10_000
-"""Who reads on asks for what was read ahead within this time, or is too slow to wait for the store."""
+"""A sequential consumer asks for chunks that were read ahead within this time."""
 
 
 def chunk_bytes_of(settings: TierSettings) -> int:
-    """`kbroker.remote.chunk.bytes`, by the store unless somebody has set it: a directory costs little for each chunk,
-    so whoever seeks waits for a small one; a request costs an object store and its client the same for any size.
+    """`kbroker.remote.chunk.bytes`; the default depends on the store. A directory has little cost per read, so small
+    chunks make seeks faster. A request to an object store costs the same for any size.
     """
     if settings.kbroker_remote_chunk_bytes > 0:
         return settings.kbroker_remote_chunk_bytes
@@ -65,11 +66,11 @@ def chunk_bytes_of(settings: TierSettings) -> int:
 
 
 class ChunkCache:
-    """See the module's text.
+    """See the module's docstring.
 
-    Units  used_bytes are those that the chunks take that are there or are being read; unread_bytes those read ahead
-           and not used yet. hits, misses and read_ahead count chunks, read_bytes what the store gave; reading are the
-           reads that are under way, of which max_reads have a thread
+    Units  used_bytes is the memory of chunks that are cached or being read; unread_bytes that of chunks read ahead and
+           not used yet. hits, misses and read_ahead count chunks, read_bytes the bytes from the store; reading is the
+           number of running reads, of which max_reads have a thread
     """
 
     def __init__(self, env: Env, settings: TierSettings, *, storage: RemoteStorageManager, quota: ByteQuota) -> None:
@@ -77,7 +78,7 @@ class ChunkCache:
         self._storage = storage
         self._threads = env.threads(settings.remote_log_reader_threads)
         self._nursery: trio.Nursery | None = None
-        self._chunks: OrderedDict[ChunkKey, Chunk] = OrderedDict()  # those used last at the end
+        self._chunks: OrderedDict[ChunkKey, Chunk] = OrderedDict()  # least recently used first
         self._waiting: deque[Chunk] = deque()  # for memory
         self._quota = quota
         self._memory = ChunkMemory(chunk_bytes_of(settings))
@@ -88,7 +89,7 @@ class ChunkCache:
         self._take(settings)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Read what is wanted, for ever. While this does not run nothing is read."""
+        """Run reads until cancelled. Nothing is read while this does not run."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._token = trio.lowlevel.current_trio_token()
@@ -99,7 +100,7 @@ class ChunkCache:
                 self._nursery = None
 
     def reconfigure(self, settings: TierSettings) -> None:
-        """Take over changed settings. Chunks of another size are forgotten in time, as nobody uses them."""
+        """Apply changed settings. Chunks of another size are no longer used and get evicted."""
         self._threads.resize(settings.remote_log_reader_threads)
         self._take(settings)
         self._memory.resize(self.chunk_bytes)
@@ -115,14 +116,14 @@ class ChunkCache:
 
     @property
     def waiting(self) -> int:
-        """How many chunks wait for memory."""
+        """The number of chunks that wait for memory."""
         return len(self._waiting)
 
     # For readers
 
     @contextmanager
     def reader(self, segment: RemoteLogSegmentMetadata) -> Iterator[ChunkReader]:
-        """What is read within the block stays in memory until its end."""
+        """Chunks that are read within the block stay in memory until its end."""
         chunks = ChunkReader(self, segment)
         try:
             yield chunks
@@ -130,7 +131,7 @@ class ChunkCache:
             chunks.release()
 
     def has(self, segment: RemoteLogSegmentMetadata, number: int) -> bool:
-        """Whether a chunk is there."""
+        """Whether a chunk is in memory."""
         chunk = self._chunks.get(ChunkKey(segment.remote_log_segment_id.id, number, self.chunk_bytes))
         return chunk is not None and chunk.data is not None
 
@@ -159,16 +160,16 @@ class ChunkCache:
         return chunk
 
     def knows(self, segment: RemoteLogSegmentMetadata, number: int) -> bool:
-        """Whether a chunk is there or will be."""
+        """Whether a chunk is in memory or requested."""
         return ChunkKey(segment.remote_log_segment_id.id, number, self.chunk_bytes) in self._chunks
 
     @property
     def most_ahead(self) -> int:
-        """How many chunks may be read ahead at a time, for all readers together."""
+        """The maximum number of chunks read ahead at a time, over all readers."""
         return self.max_bytes // 2 // self.chunk_bytes
 
     def make_room_ahead(self, count: int) -> bool:
-        """Whether so many more may be; what nobody came for does not count from then on."""
+        """Whether `count` more chunks may be read ahead. Chunks that stayed unused too long stop counting."""
         if self._waiting:
             return False
         most_bytes = self.max_bytes // 2 - count * self.chunk_bytes
@@ -180,8 +181,8 @@ class ChunkCache:
         return self.unread_bytes <= most_bytes
 
     def want_ahead(self, segment: RemoteLogSegmentMetadata, numbers: range) -> bool:
-        """Have chunks read by one read that may be asked for next, none of which is known yet; False if there is no
-        memory for all of them now.
+        """Read adjacent chunks ahead with one read; none of them may be known yet. False if there is not enough memory
+        for all of them.
         """
         started: list[Chunk] = []
         for number in numbers:
@@ -202,25 +203,25 @@ class ChunkCache:
         return len(started) == len(numbers)
 
     def hurry(self, chunk: Chunk) -> None:
-        """Read a chunk now, whether or not there is memory."""
+        """Read a chunk now, even without free memory."""
         if chunk.waits_for_memory:
             self._waiting.remove(chunk)
             self._start([chunk])
 
     def drop(self, chunk: Chunk) -> None:
-        """Forget a chunk, though it is in use; its memory is free when nobody uses it any more."""
+        """Remove a chunk from the cache although it is in use; its memory is freed when the last user releases it."""
         if chunk.data is not None and self._chunks.get(chunk.key) is chunk:
             self._note_read(chunk)
             del self._chunks[chunk.key]
 
     def pass_over(self, segment: RemoteLogSegmentMetadata, number: int) -> None:
-        """A reader has come to the end of a chunk: it is the first to go."""
+        """Make a chunk the first to evict: a reader has passed its end."""
         key = ChunkKey(segment.remote_log_segment_id.id, number, self.chunk_bytes)
         if key in self._chunks:
             self._chunks.move_to_end(key, last=False)
 
     def on_release(self, chunk: Chunk) -> None:
-        """Somebody does not use a chunk any more."""
+        """Process the release of a chunk by one user."""
         self._take_back()
         if chunk.is_in_use:
             return
@@ -231,12 +232,12 @@ class ChunkCache:
         self._start_waiting()
 
     def start_soon(self, function: Callable[[], Awaitable[object]]) -> None:
-        """Have something done that goes on when whoever wanted it has gone.
+        """Run a function as a task that continues even if its requester has gone.
 
-        Errors  RetriableRemoteStorageError when nothing is read any more
+        Errors  RetriableRemoteStorageError if `run` has ended
         """
         if self._nursery is None:
-            raise RetriableRemoteStorageError("the tier is not read now")
+            raise RetriableRemoteStorageError("the tier's reader is not running")
         self._nursery.start_soon(function)
 
     # Memory
@@ -248,12 +249,12 @@ class ChunkCache:
 
     @property
     def lent_bytes(self) -> int:
-        """Of the chunks of which an answer has a part."""
+        """The memory of chunks that are lent to answers."""
         self._take_back()
         return self._loans.lent_bytes
 
     def _on_loan_end(self) -> None:
-        # In any thread. Who begins to wait for memory looks for loans that have ended after that, so none is missed.
+        # Runs in any thread. A chunk that starts to wait checks for ended loans afterwards, so no wake-up is lost.
         if self._waiting and self._token is not None:
             with suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(self._start_waiting, idempotent=True)
@@ -264,7 +265,7 @@ class ChunkCache:
                 self._free(chunk)
 
     def _make_room(self, size: int) -> bool:
-        """Forget what was used longest ago until `size` fits; whether it does."""
+        """Evict the least recently used chunks until `size` fits; whether it fits."""
         self._take_back()
         excess = self.used_bytes + size - self.max_bytes
         if excess > 0:
@@ -279,8 +280,8 @@ class ChunkCache:
                 self._note_read(chunk)
                 del self._chunks[chunk.key]
                 self._free(chunk)
-        # One chunk is always read: through a cache that is smaller, or was before it lent that much, nothing could be
-        # read else.
+        # One chunk may always be read; otherwise a cache that is too small, or has lent its memory, would block all
+        # reads.
         return excess <= 0 or self.used_bytes <= self._loans.lent_bytes
 
     def _free(self, chunk: Chunk) -> None:
@@ -296,10 +297,10 @@ class ChunkCache:
     def _start_waiting(self) -> None:
         self._take_back()
         if self._nursery is None:
-            # All at once: one after the other each would be failed by the one before, deeper and deeper.
+            # Fail all at once: one by one, each failure would recurse into the next.
             waiting, self._waiting = self._waiting, deque()
             for chunk in waiting:
-                self._fail(chunk, RetriableRemoteStorageError("the tier is not read now"))
+                self._fail(chunk, RetriableRemoteStorageError("the tier's reader is not running"))
         while self._waiting and self._make_room(self._waiting[0].room):
             self._start([self._waiting.popleft()])
 
@@ -315,7 +316,7 @@ class ChunkCache:
         self._memory.keep(max(0, self.max_bytes - self.used_bytes))
 
     def _start(self, chunks: list[Chunk]) -> None:
-        """Read neighbours."""
+        """Read adjacent chunks."""
         for chunk in chunks:
             if chunk.memory is None:
                 try:
@@ -327,7 +328,7 @@ class ChunkCache:
             self._nursery.start_soon(self._read, chunks)
             return
         for chunk in chunks:
-            self._fail(chunk, RetriableRemoteStorageError("the tier is not read now"))
+            self._fail(chunk, RetriableRemoteStorageError("the tier's reader is not running"))
 
     async def _read(self, chunks: list[Chunk]) -> None:
         now_ms = began_ms = self._env.now_ms()
@@ -335,7 +336,7 @@ class ChunkCache:
         arrived: list[Chunk] = []
         try:
             while pause_ms := self._quota.wait_ms(now_ms):
-                await self._env.sleep_ms(min(pause_ms, LONGEST_PAUSE_MS))  # the rate may be changed meanwhile
+                await self._env.sleep_ms(min(pause_ms, LONGEST_PAUSE_MS))  # the rate may change while this waits
                 now_ms = self._env.now_ms()
             self._quota.take(sum(map(len, memory)), now_ms=now_ms, since_ms=began_ms)
             self.reading += 1
@@ -349,7 +350,7 @@ class ChunkCache:
         except RemoteStorageError as error:
             self._end(chunks, arrived, error)
         except trio.Cancelled:
-            self._end(chunks, arrived, RetriableRemoteStorageError("the tier is not read now"))
+            self._end(chunks, arrived, RetriableRemoteStorageError("the tier's reader is not running"))
             raise
         else:
             for chunk in chunks:
@@ -359,7 +360,7 @@ class ChunkCache:
                 self._start_waiting()
 
     def _on_filled(self, chunks: list[Chunk], arrived: list[Chunk], at: int) -> None:
-        # In a thread. Of the last one is heard by the end of the whole.
+        # Runs in a thread. The end of the whole read reports the last chunk.
         arrived.append(chunks[at])
         if at + 1 < len(chunks) and self._token is not None:
             with suppress(trio.RunFinishedError):
@@ -372,7 +373,7 @@ class ChunkCache:
             chunk.ready.set()
 
     def _end(self, chunks: list[Chunk], arrived: list[Chunk], error: RemoteStorageError) -> None:
-        """Fail those that have not come."""
+        """Fail the chunks that have not arrived."""
         for chunk in tuple(arrived):
             self._have(chunk)
         for chunk in chunks:

@@ -1,16 +1,15 @@
-"""Memory for chunks, used again and again.
+"""Reusable memory for chunks.
 
-Every chunk lies in a buffer that is mapped by itself, and a new one takes the buffer of one that has gone: fresh memory
-costs a page fault and zeros for each of its pages, which is more than copying them costs, and pieces of many sizes
-leave holes that the C library gives to nobody. The last chunk of a segment may have any size, so buffers are of the
-full size, or half of it, or a quarter, and so on, and some have room to spare.
+Every chunk has a buffer with its own memory mapping, and a new chunk reuses a free buffer. Fresh memory costs a page
+fault and zeroing for each page, which is more than copying the data, and allocations of many sizes fragment the heap.
+The last chunk of a segment may have any size. So buffers have the full chunk size, or half of it, or a quarter, and so
+on, and a chunk may leave a part of its buffer unused.
 
-Whoever looks at a buffer keeps it: it can be taken again only when the last view of it, or of any part of it, is gone.
-That is not a matter of anybody's bookkeeping but of references, so an answer that is slow to leave, a thread that was
-given up or an error that holds a frame can never see other bytes than it was given.
+A buffer is reused only after the last view of it, or of a part of it, is gone. References decide this, not explicit
+releases. So a slow answer, an abandoned thread, or an error that holds a frame never sees other bytes than its own.
 
-Bound  what nobody looks at is kept as far as `keep` allows; all other memory is in use
-Note   `take` and what ends a view may come from any thread
+Bound  free buffers are kept up to the limit given to `keep`; all other memory is in use
+Note   `take` and the end of a view may happen in any thread
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from functools import partial
 from typing import Final
 
 _SMALLEST: Final = 64 << 10
-"""No piece of this size is cut in halves for what is smaller: pages that nobody touches take no memory."""
+"""Buffers of this size are not halved for smaller chunks: pages that are never touched take no memory."""
 
 
 def room_for(size: int, chunk_bytes: int) -> int:
-    """How much memory a chunk of `size` bytes takes, where full ones have `chunk_bytes`: less than twice its size."""
+    """The memory of a chunk of `size` bytes if full chunks have `chunk_bytes`: less than twice its size."""
     return _kept_room(size, chunk_bytes) or size
 
 
 def _kept_room(size: int, chunk_bytes: int) -> int | None:
-    """The size of the buffers that are kept for chunks of this size, if any are."""
+    """The size of the reusable buffers for chunks of this size, or None."""
     room = chunk_bytes
     while room > _SMALLEST and room // 2 >= size:
         room //= 2
@@ -41,8 +40,8 @@ def _kept_room(size: int, chunk_bytes: int) -> int | None:
 
 
 def watched(memory: mmap.mmap | memoryview, on_end: Callable[[], object]) -> memoryview:
-    """A view of all of `memory`; on_end is called once when neither it nor any part of it is looked at any more, in the
-    thread where that happens.
+    """A view of all of `memory`. on_end is called once when the last reference to it or to any part of it is gone, in
+    the thread that dropped it.
     """
     exporter = (ctypes.c_ubyte * len(memory)).from_buffer(memory)
     weakref.finalize(exporter, on_end).atexit = False
@@ -54,7 +53,7 @@ def _mapped(size: int) -> mmap.mmap:
 
 
 class ChunkMemory:
-    """See the module's text."""
+    """See the module's docstring."""
 
     __slots__ = ("_free", "chunk_bytes")
 
@@ -62,18 +61,18 @@ class ChunkMemory:
         self.resize(chunk_bytes)
 
     def resize(self, chunk_bytes: int) -> None:
-        """Full chunks have this size from now on."""
+        """Set the size of full chunks."""
         self.chunk_bytes = chunk_bytes
-        # By their size; those used last at the end, since they may be in the processor's cache still.
+        # By size; most recently used at the end, because they may still be in the processor's cache.
         self._free: dict[int, deque[mmap.mmap]] = {}
 
     @property
     def free_bytes(self) -> int:
-        """What nobody looks at and is kept."""
+        """The bytes of free buffers."""
         return sum(room * len(buffers) for room, buffers in tuple(self._free.items()))
 
     def take(self, size: int) -> memoryview:
-        """Memory of `size` bytes, with anything in it."""
+        """A buffer of `size` bytes with undefined content."""
         room = _kept_room(size, self.chunk_bytes)
         if room is None:
             return memoryview(_mapped(size) if size >= _SMALLEST else bytearray(size))
@@ -85,7 +84,7 @@ class ChunkMemory:
         return watched(buffer, partial(_give_back, buffer, free))[:size]
 
     def keep(self, max_bytes: int) -> None:
-        """Give what nobody looks at back to the system, as far as it is more than so many bytes."""
+        """Return free buffers to the operating system until at most `max_bytes` are left."""
         excess = self.free_bytes - max_bytes
         for room, buffers in tuple(self._free.items()):
             while buffers and excess > 0:

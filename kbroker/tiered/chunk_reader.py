@@ -1,4 +1,4 @@
-"""How a reader uses the chunks of one segment: see `kbroker.tiered.chunk_cache`."""
+"""A reader's access to the chunks of one segment: see `kbroker.tiered.chunk_cache`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ChunkReader:
-    """The chunks of one segment that one reader has in use; see `ChunkCache.reader`."""
+    """The chunks of one segment that a reader has in use; see `ChunkCache.reader`."""
 
     __slots__ = ("_cache", "_held", "_segment", "chunk_bytes")
 
@@ -26,9 +26,9 @@ class ChunkReader:
         self._held: dict[int, Chunk] = {}
 
     def want(self, number: int, *, is_needed: bool = False) -> Chunk:
-        """A chunk, which is read from now on if it is not there. With `is_needed` it does not wait for memory.
+        """A chunk; if it is missing, the cache starts to read it. With `is_needed` it does not wait for memory.
 
-        Errors  RetriableRemoteStorageError (too many wait already, or the system has no memory)
+        Errors  RetriableRemoteStorageError (too many chunks wait already, or the system has no memory)
         """
         chunk = self._held.get(number)
         if chunk is None:
@@ -40,10 +40,10 @@ class ChunkReader:
         return chunk
 
     def want_all(self, numbers: range) -> None:
-        """Have chunks read side by side: the first one, and as many of the others as memory allows.
+        """Request chunks that are read in parallel: the first one, and as many of the others as memory allows.
 
-        Whoever has to wait for memory holds none: else two readers could have what the other one waits for.
-        Errors  RetriableRemoteStorageError (too many wait already, or the system has no memory)
+        A reader that waits for memory holds no chunk; otherwise two readers could block each other.
+        Errors  RetriableRemoteStorageError (too many chunks wait already, or the system has no memory)
         """
         if self.want(numbers[0]).waits_for_memory:
             return
@@ -52,7 +52,7 @@ class ChunkReader:
                 self.want(number)
 
     def at_hand(self, number: int) -> memoryview | None:
-        """A chunk that is wanted already, if it is there."""
+        """A requested chunk if it is in memory."""
         chunk = self._held.get(number)
         return None if chunk is None else chunk.data
 
@@ -61,7 +61,7 @@ class ChunkReader:
         return self._segment
 
     async def get(self, number: int, *, is_needed: bool = False) -> memoryview:
-        """A chunk, once it is there. Errors: RemoteStorageError."""
+        """Wait for a chunk. Errors: RemoteStorageError."""
         chunk = self.want(number, is_needed=is_needed)
         if chunk.data is None:
             await chunk.ready.wait()
@@ -70,23 +70,23 @@ class ChunkReader:
                 try:
                     raise error.with_traceback(None)
                 finally:
-                    del chunk, error  # else this frame would refer to the error, which refers to it
+                    del chunk, error  # otherwise frame and error would refer to each other
         assert chunk.data is not None
         return chunk.data
 
     def lend(self, pieces: Sequence[Buffer]) -> list[Buffer]:
-        """The same bytes for an answer, which outlive the use of the chunks that `pieces` are parts of."""
+        """The same bytes for an answer; they stay valid after the reader has released its chunks."""
         return self._cache.lend(self._held.values(), pieces)
 
     def drop(self, number: int) -> None:
-        """What a chunk holds is not what was stored: have it read anew by whoever wants it next."""
+        """Drop a damaged chunk, so that the next request reads it again."""
         chunk = self._held.get(number)
         if chunk is not None:
             self._cache.drop(chunk)
             self._release(number)
 
     def release(self) -> None:
-        """Have nothing in use any more."""
+        """Release all chunks."""
         for number in tuple(self._held):
             self._release(number)
 

@@ -1,9 +1,9 @@
-"""One piece of a remote segment, and the answers that have parts of it: what `kbroker.tiered.chunk_cache` keeps.
+"""One chunk of a remote segment, and its loans to answers, for `kbroker.tiered.chunk_cache`.
 
-An answer is sent out of the chunks themselves, so it holds their memory until it has left or is given up: they are lent
-to it. How long that takes is up to a client, so there is a bound; beyond it answers get copies, as they do of what is
-small, since a loan holds the whole chunk. A loan ends when nobody refers to what was lent any more, which nobody can
-forget to say.
+Answers are sent directly from the chunks, so an answer holds the memory of its chunks until it is sent or abandoned:
+they are lent to it. The client determines how long that takes, so loans have a limit. Beyond the limit answers get
+copies, and so do small parts, because a loan holds the whole chunk. A loan ends when the last reference to the lent
+bytes is gone, so a missing release is impossible.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageError
 from kbroker.tiered.chunk_memory import room_for, watched
 
 _LENT_PART: Final = 8
-"""What is smaller than this part of its chunk is copied."""
+"""A part that is smaller than this fraction (1/8) of its chunk is copied."""
 
 
 class ChunkKey(NamedTuple):
-    """A chunk by its segment's id and its number; the size is part of it, since a setting decides about it."""
+    """A chunk by its segment's id and its number. The size is included because a setting can change it."""
 
     segment_id: UUID
     number: int
@@ -33,11 +33,10 @@ class ChunkKey(NamedTuple):
 
 
 class Chunk:
-    """One chunk, wanted or there.
+    """One chunk, requested or in memory.
 
-    Note  users have it in use or wait for it; loans are the parts of it that answers have; is_unread: it was read
-          ahead, at since_ms, and nobody has asked for it yet; memory is what it is read into, as long as its bytes are
-          counted
+    Note  users use it or wait for it; loans counts the parts that answers hold; is_unread: it was read ahead, at
+          since_ms, and has not been requested yet; memory is its buffer, set as long as it counts in used_bytes
     """
 
     __slots__ = (
@@ -80,11 +79,11 @@ class Chunk:
 
 
 class Loans:
-    """See the module's text.
+    """See the module's docstring.
 
-    Units  lent_bytes are those of the chunks of which an answer has a part
-    Note   on_end is called when a loan has ended: in any thread, and in the middle of anything, since a collector of
-           garbage may end it. So it counts only when it is taken back
+    Units  lent_bytes is the memory of chunks that are lent to an answer
+    Note   on_end is called when a loan has ended, in any thread and at any point, because the garbage collector may end
+           it. So an ended loan counts only once `take_back` has processed it
     """
 
     __slots__ = ("_ended", "_on_end", "lent_bytes")
@@ -95,12 +94,12 @@ class Loans:
         self.lent_bytes = 0
 
     def __bool__(self) -> bool:
-        """Whether any has ended that was not taken back."""
+        """Whether loans have ended that `take_back` has not processed."""
         return bool(self._ended)
 
     def lend(self, chunks: Iterable[Chunk], pieces: Sequence[Buffer], *, max_bytes: int) -> list[Buffer]:
-        """The bytes of `pieces`, to be kept for any time: parts of these chunks are lent or copied, all others are
-        given as they are. Afterwards the chunks that are lent have max_bytes at most.
+        """The bytes of `pieces`, valid for any time. Parts of the given chunks are lent or copied, other pieces are
+        returned unchanged. The lent chunks take at most max_bytes.
         """
         owners = {id(chunk.data.obj): chunk for chunk in chunks if chunk.data is not None}
         given: list[Buffer] = []
@@ -132,7 +131,7 @@ class Loans:
         self._on_end()
 
     def take_back(self) -> list[Chunk]:
-        """Count what has ended; the chunks that are not lent any more."""
+        """Process ended loans; returns the chunks that are no longer lent."""
         free = []
         while self._ended:
             chunk = self._ended.popleft()

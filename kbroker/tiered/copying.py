@@ -1,15 +1,15 @@
-"""Copying one segment to the tier.
+"""Copies one segment to the tier.
 
-    STARTED     its metadata is durable before the first byte leaves, so that whatever a crash leaves can be found
-    the bytes   checked here before (see kbroker/storage/sealing.py), by the storage manager on the way
-    FINISHED    durable, and only then may anybody read it there, or delete it here
+    STARTED     its metadata are durable before the first byte is sent, so the leftovers of a crash can be found
+    the bytes   the broker checks them first (see kbroker/storage/sealing.py), the storage manager while sending
+    FINISHED    once this is durable, the segment may be read from the tier, or deleted locally
 
-A crash in between leaves a segment that is STARTED and that nothing copies: `tidy` deletes it. A copy that failed for
-good is deleted at once, or by expiry, which repeats it until it succeeds; the next attempt has an id of its own. A copy
-that the store cannot take now, because it is full or down, is repeated under its own id: it costs one STARTED record
-however long that lasts. Nothing is deleted between such attempts, so a deletion that the store carries out late cannot
-hit a later one; a write that it carries out late stores the same bytes. A store that can tell that it has no room is
-asked before STARTED is written. If the segment is not to be copied any more, `tidy` deletes what is there of it.
+A crash in between leaves an orphan in state STARTED, which `tidy` deletes. After a permanent failure the broker deletes
+the copy at once; if that fails, expiry retries the deletion until it succeeds. The next attempt gets a new id. If the
+store is full or down, the broker retries the copy under the same id, so a long outage costs only one STARTED record.
+Nothing is deleted between such attempts, so a delayed deletion in the store cannot hit a later attempt, and a delayed
+write stores the same bytes. If the store can report its free space, the broker asks before it writes STARTED. If the
+segment is no longer a candidate, `tidy` deletes its partial copy.
 
 Source  RLMCopyTask.copyLogSegment of Apache Kafka 4.3.1; KAFKA-17428, KAFKA-19981
 """
@@ -45,17 +45,17 @@ events = logger(__name__)
 
 
 class CustomMetadataTooLarge(RemoteStorageError):
-    """The storage manager wants more kept for it than remote.log.metadata.custom.metadata.max.bytes: the partition is
-    copied no further.
+    """The storage manager returned more than remote.log.metadata.custom.metadata.max.bytes. The partition is not copied
+    any more.
     """
 
 
 async def copy_segment(tools: TierTools, held: Held, candidate: CopyCandidate[Segment]) -> None:
     """Copy a closed segment; afterwards highest_offset_in_remote_storage is its end.
 
-    Once the tier is told of the segment this is not cancelled any more, but by the end of `tools.finishing`.
-    Errors  RemoteStorageError (what was there of it is deleted, or will be), RetriableRemoteStorageError, KafkaError
-            (the local log cannot be read, or is damaged)
+    Once STARTED is written, only the end of `tools.finishing` cancels the copy.
+    Errors  RemoteStorageError (the partial copy is or will be deleted), RetriableRemoteStorageError, KafkaError (the
+            local log cannot be read, or is damaged)
     """
     log, remote = held.partition.log, held.remote
     sealed = await _sealed(tools, log, candidate)
@@ -100,14 +100,14 @@ async def copy_segment(tools: TierTools, held: Held, candidate: CopyCandidate[Se
             await _copy(tools, held, metadata, data)
     finally:
         held.copying.discard(metadata.remote_log_segment_id)
-    await tools.env.sleep_ms(0)  # whoever was cancelled meanwhile goes now
+    await tools.env.sleep_ms(0)  # a checkpoint: a cancellation during the shielded copy takes effect here
 
 
 async def _sealed(tools: TierTools, log: Log, candidate: CopyCandidate[Segment]) -> SealedSegment | None:
-    """The segment, durable and checked; None if it is gone meanwhile.
+    """The segment, durable and checked; None if it was deleted in between.
 
-    Were it not durable here, a loss of power could take from the log what the tier has, and the log would go on with
-    other records at these offsets.
+    It must be durable locally first. Otherwise a power loss could remove records from the log that the tier has, and
+    the log would continue with other records at these offsets.
     """
     segment, next_offset = candidate
     try:
@@ -169,14 +169,14 @@ def _copy_data(tools: TierTools, metadata: RemoteLogSegmentMetadata, data: LogSe
 async def _clean_up(
     tools: TierTools, held: Held, metadata: RemoteLogSegmentMetadata, why: RemoteStorageError | None = None
 ) -> None:
-    """Delete what an unfinished copy left. Errors: RetriableRemoteStorageError; any other leaves it to expiry."""
+    """Delete a partial copy. Errors: RetriableRemoteStorageError; after other errors expiry retries."""
     try:
         await expiring.delete_segment(tools, held.remote.counters, metadata)
     except RetriableRemoteStorageError:
         raise
     except RemoteStorageError as error:
         events.info(
-            "what a failed copy left could not be deleted, which is tried again",
+            "cannot delete the leftovers of a failed copy; will retry",
             topic=held.partition.topic,
             partition=held.partition.index,
             segment=metadata.remote_log_segment_id.id,
@@ -187,9 +187,9 @@ async def _clean_up(
 
 
 async def expect_room(tools: TierTools, held: Held, size_in_bytes: int) -> None:
-    """Find out, before a segment is read through and sent, whether the store takes it; as far as that can be known.
+    """Check, before a segment is read and sent, whether the store can take it, as far as possible.
 
-    Errors  RetriableRemoteStorageError while it has no room, or answers nothing
+    Errors  RetriableRemoteStorageError while it has no space, or does not answer
     """
     expect = getattr(tools.storage, "expect_room", None)
     if expect is not None:
@@ -206,11 +206,11 @@ def _expect_answer(tools: TierTools, attempt: RemoteLogSegmentMetadata) -> None:
     except RetriableRemoteStorageError:
         raise
     except RemoteStorageError:
-        pass  # it is most likely not there yet, which is an answer
+        pass  # most likely the index does not exist yet; the store has answered
 
 
 def find_unfinished(tools: TierTools, held: Held) -> None:
-    """Learn from the metadata which copies an earlier process of this broker did not finish."""
+    """Find the unfinished copies of an earlier process of this broker in the metadata."""
     if not held.is_unfinished_known:
         known = tools.metadata.list_remote_log_segments(held.remote.topic_id_partition)
         held.unfinished |= {
@@ -220,10 +220,10 @@ def find_unfinished(tools: TierTools, held: Held) -> None:
 
 
 async def tidy(tools: TierTools, held: Held, candidate: CopyCandidate[Segment] | None) -> None:
-    """Delete what unfinished copies of this broker left, before another one is begun.
+    """Delete the partial copies of this broker before another copy starts.
 
-    The attempt stays while its segment is the next to be copied.
-    Errors  RetriableRemoteStorageError, so that nothing is copied while not even that can be done
+    `attempt` is kept while its segment is the next candidate.
+    Errors  RetriableRemoteStorageError: nothing is copied while leftovers cannot be deleted
     """
     if not held.unfinished:
         return
@@ -239,7 +239,7 @@ async def tidy(tools: TierTools, held: Held, candidate: CopyCandidate[Segment] |
         if one == held.attempt:
             continue
         if one.state is FINISHED:
-            # It was stored all the same, though nobody could say so.
+            # The copy was finished, but the broker got no confirmation.
             held.unfinished.discard(one.remote_log_segment_id)
             held.note_copied(one.end_offset)
         else:

@@ -1,12 +1,12 @@
-"""Taking segments out of the tier.
+"""Deletes segments from the tier.
 
-    log_start_offset   rises first, is written down, and who waits hears of it: no reader is led to what is going
-    DELETE_STARTED     durable, so that the deletion is finished whatever happens
+    log_start_offset   rises first and is made durable; waiters are woken: no reader is sent to a segment being deleted
+    DELETE_STARTED     is durable, so the deletion will be finished in any case
     the objects        may be gone already: deleting is repeated until it succeeds once
-    DELETE_FINISHED    nothing of it is left
+    DELETE_FINISHED    nothing of the segment is left
 
-A segment that cannot be deleted keeps none of the others: it is tried again with the next round, behind them. Where the
-store does not answer at all, the round ends after a few.
+A segment that cannot be deleted does not block others: it is retried in the next round, after them. If the store does
+not answer at all, the round ends after a few attempts.
 
 Source  RLMExpirationTask of Apache Kafka 4.3.1; KAFKA-15352, KAFKA-16511, KAFKA-17428
 """
@@ -46,16 +46,16 @@ from kbroker.tiered.tools import Held, TierTools
 events = logger(__name__)
 
 HORIZON_MS: Final = 3_600_000
-"""A copy that another broker began so long ago, and did not finish, will not be finished."""
+"""An unfinished copy that another broker started this long ago is considered abandoned."""
 
 INLINE_SEGMENTS: Final = 500
 
 PATIENCE: Final = 3
-"""After so many deletions in a row to which the store gave no answer the round ends."""
+"""The round ends after this many consecutive deletions that the store did not answer."""
 
 
 async def plan_expiry_of(tools: TierTools, held: Held) -> ExpiryPlan:
-    """What leaves the tier now; also brings the sizes of `held.remote` up to date."""
+    """The segments to delete now; also updates the sizes of `held.remote`."""
     partition, remote = held.partition, held.remote
     log, config = partition.log, partition.log.config
     highest = remote.highest_offset_in_remote_storage
@@ -78,7 +78,7 @@ async def plan_expiry_of(tools: TierTools, held: Held) -> ExpiryPlan:
         copying=held.copying | held.unfinished,
         is_abandoned=is_abandoned,
     )
-    # Tens of milliseconds for ten thousand segments: no client waits for that.
+    # This takes tens of milliseconds for ten thousand segments: too long for the event loop.
     plan = decide() if len(known) < INLINE_SEGMENTS else await tools.env.run_blocking(decide)
     remote.remote_size_bytes, remote.remote_segments = plan.size_bytes, plan.segments
     remote.delete_lag_bytes, remote.delete_lag_segments = plan.lag
@@ -90,15 +90,15 @@ async def plan_expiry_of(tools: TierTools, held: Held) -> ExpiryPlan:
 
 
 def _percent(size: int, limit: int) -> int:
-    """As Kafka rounds it, and 0 also for a limit of nothing."""
+    """Rounded down as in Kafka; 0 for a limit of 0 or less."""
     return size * 100 // limit if limit > 0 else 0
 
 
 async def expire(tools: TierTools, held: Held) -> None:
-    """One round for a partition that this broker leads.
+    """Run one round for a partition that this broker leads.
 
-    Errors  KafkaError (log_start_offset could not be written down: nothing is deleted), RemoteStorageError (the last
-            one; everything else that could be deleted is)
+    Errors  KafkaError (log_start_offset could not be made durable: nothing is deleted), RemoteStorageError (the last
+            one; all other segments were deleted)
     """
     plan = await plan_expiry_of(tools, held)
     if not plan.doomed:
@@ -106,12 +106,12 @@ async def expire(tools: TierTools, held: Held) -> None:
     if plan.log_start_offset is not None:
         await raise_log_start(tools, held, plan.log_start_offset)
     elif any(one.reason in (ExpiryReason.LOG_START, ExpiryReason.EPOCHS) for one in plan.doomed):
-        # It was raised by somebody else, and a crash must not bring it back.
+        # Something else raised it; make it durable, so that a crash does not reset it.
         await tools.partitions.write_log_starts()
     expired = [one for one in plan.doomed if one.metadata.state is FINISHED]
     if expired:
         events.info(
-            "segments leave the tier",
+            "segments will be deleted from the tier",
             topic=held.partition.topic,
             partition=held.partition.index,
             segments=len(expired),
@@ -129,13 +129,13 @@ async def expire(tools: TierTools, held: Held) -> None:
 
 
 def _may_go(one: DoomedSegment, held: Held) -> bool:
-    """Whether no reader is led to it: the log's start does not move beyond what is committed, though it should."""
+    """Whether no reader can reach the segment: the log start offset may not pass the high watermark."""
     log_start_offset = held.partition.log.log_start_offset
     return one.metadata.state is not FINISHED or one.metadata.end_offset < log_start_offset
 
 
 async def raise_log_start(tools: TierTools, held: Held, offset: int) -> None:
-    """Let the log begin at `offset`, or where it does if that is higher: for certain, and durably.
+    """Raise the log start offset to at least `offset`, durably, and mark it as known.
 
     Errors  KAFKA_STORAGE_ERROR
     """
@@ -149,12 +149,12 @@ async def raise_log_start(tools: TierTools, held: Held, offset: int) -> None:
 
 
 async def find_log_start(tools: TierTools, held: Held, *, is_new: bool) -> None:
-    """Know where the log begins, and have it written down.
+    """Determine the log start offset and make it durable.
 
-    Where that was not written before, because the checkpoint of the starts was lost, it begins where the tier's part of
-    it does. One that `is_new` in the tier begins in its local part: loaded as a tiered log, after its topic was, it
-    cannot tell that nothing of it is in the tier yet. What was written of any other stays true whatever the tier's
-    metadata say: expiry moves the start before anything goes, so what they lack was not expiry.
+    If it was not stored, because its checkpoint was lost, the log starts where its data in the tier start. A log that
+    `is_new` in the tier starts at its local log: it was loaded as a tiered log after its topic became tiered, and
+    cannot know that nothing of it is in the tier yet. For any other log the stored offset stays valid, whatever the
+    tier's metadata say: expiry raises the log start offset before it deletes, so a gap is a loss and not expiry.
     Errors  KAFKA_STORAGE_ERROR
     """
     log = held.partition.log
@@ -167,14 +167,14 @@ async def find_log_start(tools: TierTools, held: Held, *, is_new: bool) -> None:
         lowest = lowest_remote_offset(known, lineage)
         highest = held.remote.highest_offset_in_remote_storage
         if lowest is None and (is_new or (highest != NOTHING and not log.is_log_start_known)):
-            # Nothing was there yet, or what was is known to have been deleted: with its topic's leaving the tier, say.
+            # The tier had nothing yet, or its data were deleted, for example when the topic left the tier.
             start = log.local_log_start_offset
         elif lowest is not None and not log.is_log_start_known:
             start = max(start, min(lowest, log.local_log_start_offset))
         elif lowest is None or lowest > start:
-            # Whoever reads what is missing is told of an error.
+            # Readers of the missing part get an error.
             events.error(
-                "the tier knows nothing of what it should have of a partition",
+                "the tier's metadata lack segments that the partition should have",
                 topic=held.partition.topic,
                 partition=held.partition.index,
                 log_start_offset=start,
@@ -185,12 +185,12 @@ async def find_log_start(tools: TierTools, held: Held, *, is_new: bool) -> None:
 
 
 def _tell_of_loss(tools: TierTools, held: Held) -> None:
-    """Say so where the log ends before the tier does: segments are durable here before they are copied."""
+    """Log an error if the log ends before the tier does: segments are made durable locally before they are copied."""
     known = tools.metadata.list_remote_log_segments(held.remote.topic_id_partition)
     last = max((one.end_offset for one in known if one.state is FINISHED), default=NOTHING)
     if last >= held.partition.log.log_end_offset:
         events.error(
-            "a log has lost records that the tier has: their offsets are given anew",
+            "a log has lost records that the tier has; their offsets will be reused",
             topic=held.partition.topic,
             partition=held.partition.index,
             log_end_offset=held.partition.log.log_end_offset,
@@ -199,8 +199,8 @@ def _tell_of_loss(tools: TierTools, held: Held) -> None:
 
 
 async def _restore_epochs(tools: TierTools, held: Held) -> None:
-    """Learn the epochs of what the tier alone holds from its segments, where the log's own file of them was lost:
-    without them all of it would count as another history.
+    """Restore missing leader epochs from the metadata of remote segments if the log's own file of them was lost.
+    Without them the remote segments would not be in the lineage.
     """
     log = held.partition.log
     first = log.leader_epochs.entries[:1]
@@ -214,11 +214,11 @@ async def _restore_epochs(tools: TierTools, held: Held) -> None:
     async with tools.partitions.locked(log):
         if not log.is_closed:
             log.leader_epochs.complete_start(sorted(older.items()))
-            # What the tier has of the log was made out without them.
+            # The highest remote offset was computed without them.
             held.remote.highest_offset_in_remote_storage = None
             held.make_out(tools.metadata)
             events.warning(
-                "leader epochs are restored from the tier", topic=held.partition.topic, partition=held.partition.index
+                "leader epochs were restored from the tier", topic=held.partition.topic, partition=held.partition.index
             )
 
 
@@ -230,9 +230,9 @@ async def delete_segments(
     stuck: set[RemoteLogSegmentId],
     on_deleted: Callable[[RemoteLogSegmentMetadata], None] = lambda _: None,
 ) -> None:
-    """Delete segments one after the other, those that are `stuck`, because they failed last time, at the end.
+    """Delete segments one by one; those that are `stuck`, because the last attempt failed, come last.
 
-    Errors  RemoteStorageError, the last one; everything else that could be deleted is
+    Errors  RemoteStorageError, the last one; all other segments were deleted
     """
     failure: RemoteStorageError | None = None
     unanswered = 0
@@ -254,7 +254,7 @@ async def delete_segments(
 
 
 async def delete_segment(tools: TierTools, counters: TierCounters, metadata: RemoteLogSegmentMetadata) -> None:
-    """Delete what is there of one segment. Errors: RemoteStorageError; it is to be tried again then."""
+    """Delete one segment. Errors: RemoteStorageError; the caller has to retry."""
     if metadata.state is not DELETE_STARTED:
         await _update(tools, metadata, DELETE_STARTED)
     counters.delete_requests += 1
@@ -282,5 +282,5 @@ async def _update(tools: TierTools, metadata: RemoteLogSegmentMetadata, state: R
         custom_metadata=metadata.custom_metadata,
     )
     with plugin_errors("update_remote_log_segment_metadata"), suppress(RemoteResourceNotFound):
-        # Whoever is not known any more was deleted by somebody else meanwhile.
+        # An unknown segment was deleted by another task or broker.
         await tools.metadata.update_remote_log_segment_metadata(update)

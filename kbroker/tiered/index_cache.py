@@ -1,14 +1,14 @@
-"""Indexes of segments in the tier, kept near: on the local disk, bounded in bytes, and the hot ones in memory.
+"""A cache for the indexes of remote segments: on the local disk, with a size limit, and the hot ones in memory.
 
-Who asks gets the bytes, not the files (`RemoteIndexes`), so an eviction takes nothing from a reader, and nobody has to
-say when it has done reading. The names of files change under one lock together with the table of what is there, after
-files of other names have been written: an eviction never meets the files of the load that follows it.
+Readers get the bytes and not the files (`RemoteIndexes`), so an eviction never affects a reader, and no release is
+needed. New files are written under temporary names. They are renamed under one lock, together with the update of the
+table. So an eviction never meets the files of the load that follows it.
 
-Whatever is read from the disk is compared with its checksums; what is damaged is dropped and fetched again. An index
-that is damaged in the tier, or missing there, is made anew from the segment's bytes. One segment is fetched once
-however many ask for it, and they get the same answer. The directory is made when the first index is asked for.
+Everything that is read from disk is verified by checksums; damaged files are dropped and fetched again. An index that
+is damaged or missing in the tier is rebuilt from the segment. Concurrent requests for a segment share one fetch. The
+directory is created for the first index.
 
-Source  RemoteIndexCache of Apache Kafka 4.3.1; KAFKA-15481, KAFKA-17184 and KAFKA-15511 for what must not happen
+Source  RemoteIndexCache of Apache Kafka 4.3.1; KAFKA-15481, KAFKA-17184 and KAFKA-15511 for known bugs
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ RESIDENT_BYTES: Final = 32 << 20
 
 @dataclass(slots=True)
 class IndexCacheCounters:
-    """What the cache did since it was made."""
+    """Counts since the cache was created."""
 
     resident_hits: int = 0
     disk_hits: int = 0
@@ -58,7 +58,7 @@ class IndexCacheCounters:
 
 @dataclass(slots=True)
 class _Entry:
-    """Files that are there. Units: used_ms is monotonic."""
+    """The cached files of one segment. Units: used_ms is monotonic."""
 
     stem: str
     size_bytes: int
@@ -66,7 +66,7 @@ class _Entry:
 
 
 class _Load:
-    """A load that runs; nobody wants its files any more once the segment was removed."""
+    """A running load. is_wanted becomes False when the segment is removed; then its files are not kept."""
 
     __slots__ = ("is_wanted", "result")
 
@@ -76,10 +76,10 @@ class _Load:
 
 
 class RemoteIndexCache:
-    """See the module's text. All methods but `resident` may block; all may be called by several threads at once.
+    """See the module's docstring. All methods but `resident` may block; all are thread-safe.
 
-    Units  max_bytes bounds the files, resident_bytes what is in memory; ttl_ms is the time without use after which
-           an entry goes, -1 for never
+    Units  max_bytes limits the files, resident_bytes the memory; an entry that is unused for ttl_ms is removed, never
+           if -1
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class RemoteIndexCache:
         self._files = IndexFiles(disk, self.directory, report)
         self._names = threading.Lock()  # held while names in the directory change; taken before the other
         self._tables = threading.Lock()  # held for moments, never over I/O
-        self._entries: OrderedDict[UUID, _Entry] = OrderedDict()  # what was used last is last
+        self._entries: OrderedDict[UUID, _Entry] = OrderedDict()  # least recently used first
         self._resident: OrderedDict[UUID, RemoteIndexes] = OrderedDict()
         self._loads: dict[UUID, _Load] = {}
         self._unwritten = UnwrittenIndexes()
@@ -124,10 +124,10 @@ class RemoteIndexCache:
     def resident_bytes(self) -> int:
         return self._resident_bytes
 
-    # --- asking -------------------------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------------------
 
     def resident(self, segment_id: UUID) -> RemoteIndexes | None:
-        """The indexes if they are in memory. Does no I/O, so it may be called where nothing may wait."""
+        """The indexes if they are in memory. Does no I/O, so the event loop may call it."""
         with self._tables:
             found = self._resident.get(segment_id)
             if found is not None:
@@ -139,12 +139,12 @@ class RemoteIndexCache:
     def indexes(
         self, metadata: RemoteLogSegmentMetadata, on_found: Callable[[RemoteIndexes], object] | None = None
     ) -> RemoteIndexes:
-        """The indexes of a finished segment, from memory, the disk or the tier. What comes from the tier is told to
-        on_found at once, and left to `write_down` while that is little: to write it takes twice as long as to fetch it
-        from a directory, in the way of whoever reads meanwhile. Without on_found it is on the disk by then.
+        """The indexes of a finished segment, from memory, the disk or the tier. Indexes from the tier are passed to
+        on_found at once, and `write_down` writes them later unless too much is unwritten: writing takes twice as long
+        as fetching from a directory, and would delay readers. Without on_found they are on disk at the return.
 
-        Errors  RemoteStorageError: the tier has neither good indexes nor a good segment (RemoteResourceNotFound: it has
-                none); RetriableRemoteStorageError when it cannot be asked now
+        Errors  RemoteStorageError: neither indexes nor segment are usable (RemoteResourceNotFound: the tier does not
+                have them); RetriableRemoteStorageError if the tier cannot be read now
         """
         segment_id = metadata.remote_log_segment_id.id
         found = self.resident(segment_id)
@@ -159,9 +159,9 @@ class RemoteIndexCache:
         return self._run(mine, metadata, partial(self._found, on_found=on_found))
 
     def rebuild(self, metadata: RemoteLogSegmentMetadata) -> RemoteIndexes:
-        """Drop the indexes, which were found not to fit their segment, and make them anew from its bytes.
+        """Drop indexes that do not fit their segment, and rebuild them from the segment's bytes.
 
-        Errors  as those of `indexes`
+        Errors  as for `indexes`
         """
         segment_id = metadata.remote_log_segment_id.id
         mine = _Load()
@@ -209,11 +209,11 @@ class RemoteIndexCache:
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether anything is left to `write_down`."""
+        """Whether `write_down` has work."""
         return bool(self._unwritten)
 
     def write_down(self) -> None:
-        """Write to the disk what was left."""
+        """Write the unwritten indexes to disk."""
         while True:
             with self._tables:
                 one = self._unwritten.first()
@@ -221,7 +221,7 @@ class RemoteIndexCache:
                 return
             self._keep(one.load, one.metadata, one.indexes)
             with self._tables:
-                if one.load.is_wanted:  # what was there before went, in memory as well
+                if one.load.is_wanted:  # _keep dropped the older ones, from memory as well
                     self._hold(one.metadata.remote_log_segment_id.id, one.indexes)
                 self._unwritten.written(one)
 
@@ -241,7 +241,7 @@ class RemoteIndexCache:
         except RetriableRemoteStorageError:
             raise
         except (CorruptIndex, RemoteStorageError) as error:
-            self._report(f"an index of segment {metadata.remote_log_segment_id.id} is made anew from it: {error}")
+            self._report(f"an index of segment {metadata.remote_log_segment_id.id} is rebuilt from it: {error}")
             offsets, times = self._from_segment(metadata)
         return RemoteIndexes(metadata.start_offset, offsets, times, self._transactions(metadata))
 
@@ -258,7 +258,7 @@ class RemoteIndexCache:
             return rebuilt(stream, metadata, interval_bytes=self._interval_bytes)
 
     def _transactions(self, metadata: RemoteLogSegmentMetadata) -> bytes:
-        """Without this index nobody knows what was aborted: one that is damaged is an error."""
+        """The transaction index. It cannot be rebuilt, so a damaged one is an error."""
         if metadata.txn_index_empty:
             return b""
         try:
@@ -271,8 +271,8 @@ class RemoteIndexCache:
     # --- the disk -----------------------------------------------------------------------------------------------------
 
     def _start(self, *, makes_directory: bool = False, waits: bool = True) -> None:
-        """Find what an earlier broker left, which of thousands of files takes a while; a disk that does not let us is
-        tried again. Until then reads find their files by name, and nothing new is kept.
+        """Find the files of an earlier broker process; with thousands of files this takes a while. After a disk error
+        it is retried. Until it succeeds, reads find their files by name, and no new files are kept.
         """
         if self._is_started or not self._names.acquire(blocking=waits):
             return
@@ -310,7 +310,7 @@ class RemoteIndexCache:
         return None
 
     def _keep(self, mine: Load, metadata: RemoteLogSegmentMetadata, indexes: RemoteIndexes) -> None:
-        """Write the files. That this fails (a full disk) takes nothing from who asked."""
+        """Write the files. A failure, such as a full disk, does not affect the request."""
         segment_id = metadata.remote_log_segment_id.id
         files = [indexes.offsets, indexes.times, indexes.transactions]
         entry = _Entry(stem_of(metadata.start_offset, segment_id), size_of(files), self._now_ms())
@@ -323,7 +323,7 @@ class RemoteIndexCache:
         try:
             temporary = self._files.write(entry.stem, files, unique=unique)
             with self._names:
-                # Whoever removes the segment says so first, and waits for this lock then.
+                # `remove` clears is_wanted first and then waits for this lock.
                 if mine.is_wanted:
                     self._remove_files([segment_id])
                     self._make_room(entry.size_bytes)
@@ -335,16 +335,16 @@ class RemoteIndexCache:
             self.counters.write_errors += 1
             self._report(f"{self.directory}/{entry.stem} cannot be kept: {error}")
 
-    # --- letting go ---------------------------------------------------------------------------------------------------
+    # --- removal ------------------------------------------------------------------------------------------------------
 
     def remove(self, segment_id: UUID) -> None:
-        """Forget a segment, which is about to be deleted. What a load that runs finds is not kept."""
+        """Forget a segment that will be deleted. The result of a running load is not kept."""
         with self._tables:
             self._disown(segment_id)
         self._drop([segment_id])
 
     def expire(self) -> None:
-        """Let go of what nobody used for so long; whoever calls this now and then keeps the disk small."""
+        """Remove entries that were unused for ttl_ms. To be called periodically."""
         self._start()
         oldest_ms = self._now_ms() - self._ttl_ms
         with self._tables:
@@ -354,13 +354,13 @@ class RemoteIndexCache:
             self._drop(expired)
 
     def resize(self, max_bytes: int) -> None:
-        """Take a new bound, at once."""
+        """Set a new limit and apply it."""
         self._max_bytes = max_bytes
         with self._names:
             self._make_room(0)
 
     def close(self) -> None:
-        """Let go of what is in memory; the files stay for the next broker."""
+        """Write what is unwritten and free the memory; the files stay for the next broker process."""
         self.write_down()
         with self._tables:
             self._resident.clear()
@@ -372,7 +372,7 @@ class RemoteIndexCache:
             self._remove_files(segment_ids)
 
     def _make_room(self, size_bytes: int) -> None:
-        """Evict what was not used for longest. `_names` is held."""
+        """Evict the least recently used entries. The caller holds `_names`."""
         victims: list[UUID] = []
         with self._tables:
             kept = self._size_bytes + size_bytes
@@ -385,7 +385,7 @@ class RemoteIndexCache:
         self._remove_files(victims)
 
     def _remove_files(self, segment_ids: Iterable[UUID]) -> None:
-        """Out of the tables first, then off the disk. `_names` is held, so nobody gives the names anew meanwhile."""
+        """Remove entries from the tables and then from disk. The caller holds `_names`, so names are not reused."""
         for segment_id in segment_ids:
             with self._tables:
                 entry = self._entries.pop(segment_id, None)
@@ -400,7 +400,7 @@ class RemoteIndexCache:
             self._entries[segment_id] = entry
             self._size_bytes += entry.size_bytes
 
-    # --- the tables, whose lock is held -------------------------------------------------------------------------------
+    # --- tables; the caller holds the lock ----------------------------------------------------------------------------
 
     def _touch(self, segment_id: UUID) -> _Entry | None:
         entry = self._entries.get(segment_id)

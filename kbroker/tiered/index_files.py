@@ -1,12 +1,12 @@
-"""The directory of cached indexes: which files there are, and whether they are what was written.
+"""The directory of cached indexes: which files it has, and whether they are intact.
 
     remote-log-index-cache/42_Pu5u8wLPTpiyKGBvGcRVHA.index      Kafka's names: first offset, segment id
                            42_Pu5u8wLPTpiyKGBvGcRVHA.timeindex
-                           42_Pu5u8wLPTpiyKGBvGcRVHA.txnindex   empty where the segment has none
-                           42_Pu5u8wLPTpiyKGBvGcRVHA.checksums  ours: size and CRC-32C of the three
+                           42_Pu5u8wLPTpiyKGBvGcRVHA.txnindex   empty if the segment has none
+                           42_Pu5u8wLPTpiyKGBvGcRVHA.checksums  kbroker's own: size and CRC-32C of the three
 
-It is a cache, so nothing is synced: what a crash, or a bit, made of the files is told by the checksums. Files are
-written under names of their own, and take these names afterwards, when the caller says so.
+Nothing is synced, because this is a cache: the checksums detect damage by a crash or a flipped bit. Files are written
+under temporary names and renamed when the caller says so.
 
 Source  RemoteIndexCache of Apache Kafka 4.3.1
 """
@@ -33,7 +33,7 @@ _NAME: Final = re.compile(r"(\d{1,19}_([A-Za-z0-9_-]{22}))(\.[a-z]+)")
 
 
 class FoundIndexes(NamedTuple):
-    """The files of one segment. Shape: stem is what their names begin with."""
+    """The files of one segment. Shape: stem is the common start of their names."""
 
     segment_id: UUID
     stem: str
@@ -45,7 +45,7 @@ def stem_of(start_offset: int, segment_id: UUID) -> str:
 
 
 class IndexFiles:
-    """See the module's text. Blocking; the caller sees to it that names are changed by one thread at a time."""
+    """See the module's docstring. Blocking; the caller ensures that one thread at a time changes names."""
 
     def __init__(self, disk: Disk, directory: str, report: Callable[[str], None]) -> None:
         self.directory = directory
@@ -53,7 +53,7 @@ class IndexFiles:
         self._report = report
 
     def find(self, *, makes_directory: bool) -> list[FoundIndexes] | None:
-        """What is whole in the directory, oldest first; None if there is no directory. The rest of ours is removed."""
+        """The complete entries, oldest first; None if there is no directory. Leftovers are removed."""
         if not self._disk.exists(self.directory):
             if not makes_directory:
                 return None
@@ -78,15 +78,15 @@ class IndexFiles:
         return [one for _, one in sorted(found)]
 
     def read(self, stem: str) -> list[bytes]:
-        """The offset, time and transaction index. Errors: CorruptIndex if they are not what was written, OSError."""
-        told = read_file(self._disk, self._path(stem, CHECKSUMS_SUFFIX))
+        """The offset, time and transaction index. Errors: OSError; CorruptIndex if the checksums do not match."""
+        stored = read_file(self._disk, self._path(stem, CHECKSUMS_SUFFIX))
         files = [read_file(self._disk, self._path(stem, suffix)) for suffix in INDEX_SUFFIXES]
-        if told != _checksums(files):
+        if stored != _checksums(files):
             raise CorruptIndex("the files are not what was written")
         return files
 
     def write(self, stem: str, files: Sequence[bytes], *, unique: str) -> dict[str, str]:
-        """Write files under names that end so; gives the paths for `publish`. After an OSError none is left."""
+        """Write temporary files; returns their paths for `publish`. After an OSError none is left."""
         temporary: dict[str, str] = {}
         try:
             for suffix, data in zip(SUFFIXES, [*files, _checksums(files)], strict=True):
@@ -102,7 +102,7 @@ class IndexFiles:
         return temporary
 
     def publish(self, stem: str, temporary: Mapping[str, str]) -> None:
-        """Let written files take their names. After an OSError none is left."""
+        """Rename temporary files to their final names. After an OSError none is left."""
         try:
             for suffix, path in temporary.items():
                 self._disk.rename(path, self._path(stem, suffix))
@@ -117,25 +117,25 @@ class IndexFiles:
                 self._disk.unlink(path)
 
     def remove(self, stem: str) -> None:
-        """The checksums first: without them the others are nothing. What cannot be removed is reported."""
+        """Remove the checksums first: without them the others are invalid. Failures are reported."""
         for suffix in reversed(SUFFIXES):
             try:
                 self._disk.unlink(self._path(stem, suffix))
             except FileNotFoundError:
                 pass
             except OSError as error:
-                self._report(f"{self._path(stem, suffix)} stays: {error}")
+                self._report(f"{self._path(stem, suffix)} cannot be removed: {error}")
 
     def _path(self, stem: str, suffix: str) -> str:
         return f"{self.directory}/{stem}{suffix}"
 
 
 def size_of(files: Sequence[bytes]) -> int:
-    """What `write` writes."""
+    """The number of bytes that `write` writes."""
     return sum(map(len, files)) + len(_checksums(files))
 
 
 def _checksums(files: Sequence[bytes]) -> bytes:
-    """Version 0, then a line for each index: its suffix, size and CRC-32C."""
+    """Version 0, then one line per index: suffix, size and CRC-32C."""
     lines = [f"{suffix[1:]} {len(data)} {crc32c(data):08x}" for suffix, data in zip(INDEX_SUFFIXES, files, strict=True)]
     return ("\n".join(["0", *lines]) + "\n").encode()

@@ -1,5 +1,5 @@
-"""Indexes of remote segments for those who may not block: fetched in threads, each once for all who want it, and to the
-end even when these have gone. They are written to the disk a little later.
+"""Asynchronous loads of remote indexes: threads fetch them, concurrent requests for a segment share one load, and a
+load is completed even if all its requesters have gone. The indexes are written to disk a little later.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WRITE_DELAY_MS: Final = 1_000
 
 
 class _Load:
-    """Indexes that are being fetched; error is why they are not there, once it has ended."""
+    """A running load; error is the reason of a failure, once it has ended."""
 
     __slots__ = ("ended", "error", "found")
 
@@ -32,13 +32,13 @@ class _Load:
         self.error: RemoteStorageError | None = None
 
     def have(self, found: RemoteIndexes) -> None:
-        """They are there."""
+        """Complete the load."""
         self.found, self.error = found, None
         self.ended.set()
 
 
 class IndexLoads:
-    """See the module's text. What runs here runs as long as the cache of chunks does."""
+    """See the module's docstring. Loads run as long as the chunk cache does."""
 
     def __init__(self, env: Env, indexes: RemoteIndexCache, cache: ChunkCache, *, max_threads: int) -> None:
         self._indexes = indexes
@@ -49,11 +49,11 @@ class IndexLoads:
         self._loads: dict[tuple[UUID, bool], _Load] = {}
 
     def resize(self, max_threads: int) -> None:
-        """Fetch so many at once."""
+        """Set the number of concurrent fetches."""
         self._threads.resize(max_threads)
 
     async def get(self, segment: RemoteLogSegmentMetadata, *, rebuild: bool = False) -> RemoteIndexes:
-        """The indexes of a segment. With `rebuild` those that are there are wrong, and are made anew from the segment.
+        """The indexes of a segment. With `rebuild` the known ones are wrong and are rebuilt from the segment.
 
         Errors  RemoteStorageError
         """
@@ -72,16 +72,16 @@ class IndexLoads:
             try:
                 raise error.with_traceback(None)
             finally:
-                del load, error  # else this frame would refer to the error, which refers to it
+                del load, error  # otherwise frame and error would refer to each other
         assert load.found is not None
         return load.found
 
     async def _run(self, segment: RemoteLogSegmentMetadata, load: _Load, *, rebuild: bool) -> None:
-        load.error = RetriableRemoteStorageError("the tier is not read now")
+        load.error = RetriableRemoteStorageError("the tier's reader is not running")
         token = trio.lowlevel.current_trio_token()
 
         def on_found(found: RemoteIndexes) -> None:
-            # In a thread, which may write them down then: nobody waits for that.
+            # Runs in a thread, which may write the indexes to disk afterwards; the requesters do not wait for that.
             with suppress(trio.RunFinishedError):
                 token.run_sync_soon(load.have, found)
 
@@ -99,7 +99,7 @@ class IndexLoads:
             await self._write_down()
 
     async def _write_down(self) -> None:
-        """Write what was fetched when those who wanted it have been served: they often want several, one by one."""
+        """Write fetched indexes after their requesters were served: these often want several, one by one."""
         self._writes_soon = True
         try:
             while self._indexes.has_unwritten:

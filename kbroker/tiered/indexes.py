@@ -1,8 +1,8 @@
-"""The indexes of one segment in the tier, checked, and how they are made anew from the segment's own bytes.
+"""The verified indexes of one remote segment, and how to rebuild them from the segment's bytes.
 
-They are held as they lie in the store: an offset entry is 8 bytes (relative last offset of a batch, the position at
-which the batch begins), a time entry 12 (largest timestamp so far, relative last offset of its batch), an aborted
-transaction 34. All ascend, so a look-up is a bisection over bytes.
+They are kept in their stored format: an offset entry has 8 bytes (relative last offset of a batch, position of the
+batch), a time entry 12 (largest timestamp so far, relative last offset of its batch), an aborted transaction 34. All
+are in ascending order, so a lookup is a binary search over the bytes.
 
 Source  OffsetIndex, TimeIndex, TransactionIndex, AbortedTxn and RemoteIndexCache of Apache Kafka 4.3.1
 """
@@ -22,14 +22,14 @@ PIECE_BYTES: Final = 1 << 20
 
 
 class OffsetPosition(NamedTuple):
-    """An entry of an offset index: the batch that begins at `position` ends with `last_offset`."""
+    """An entry of an offset index: the batch that starts at `position` ends with `last_offset`."""
 
     last_offset: int
     position: int
 
 
 class TimestampOffset(NamedTuple):
-    """An entry of a time index: no record up to `offset` is later than `timestamp`, and one is as late."""
+    """An entry of a time index: `timestamp` is the largest timestamp of all records up to `offset`."""
 
     timestamp: int
     offset: int
@@ -45,10 +45,10 @@ class AbortedTransaction(NamedTuple):
 
 
 class RemoteIndexes:
-    """The offset, time and transaction index of a segment. Immutable, and independent of any file: whoever holds one
-    may use it for as long as it likes.
+    """The offset, time and transaction index of a segment. Immutable, and independent of any file, so it may be kept
+    for any time.
 
-    Shape  bytes as they are stored; `transactions` is empty for a segment without aborted transactions
+    Shape  bytes as stored; `transactions` is empty for a segment without aborted transactions
     """
 
     __slots__ = ("_offset_count", "_time_count", "offsets", "start_offset", "times", "transactions")
@@ -66,32 +66,32 @@ class RemoteIndexes:
         return len(self.offsets) + len(self.times) + len(self.transactions)
 
     def floor_offset(self, offset: int) -> OffsetPosition | None:
-        """The last indexed batch that ends at or before `offset`; None if every one ends behind it.
+        """The last indexed batch that ends at or before `offset`; None if all end after it.
 
-        Whoever reads there can tell a lying index: the batch at the position has to end with that very offset.
+        A reader can detect a wrong index: the batch at the position must end with exactly this offset.
         """
         at = _count_upto(OFFSET_ENTRY, self.offsets, self._offset_count, 0, offset - self.start_offset)
         return self._offset_entry(at - 1) if at else None
 
     def ceiling_offset(self, offset: int) -> OffsetPosition | None:
-        """The first indexed batch that ends at or behind `offset`; None if none does."""
+        """The first indexed batch that ends at or after `offset`; None if none does."""
         at = _count_upto(OFFSET_ENTRY, self.offsets, self._offset_count, 0, offset - self.start_offset - 1)
         return self._offset_entry(at) if at < self._offset_count else None
 
     def position_for(self, offset: int) -> int:
-        """Where to begin looking for the batch that holds `offset`: it lies there or not far behind."""
+        """Where to start the search for the batch that contains `offset`: it is there or shortly after."""
         found = self.floor_offset(offset)
         return 0 if found is None else found.position
 
     def end_position_for(self, offset: int) -> int | None:
-        """Where the batch that holds `offset` has ended at the latest: the next indexed batch behind it begins there;
-        None if there is none.
+        """An upper bound for the end position of the batch that contains `offset`: the start of the next indexed batch
+        after it; None if there is none.
         """
         behind = 1 + _count_upto(OFFSET_ENTRY, self.offsets, self._offset_count, 0, offset - self.start_offset - 1)
         return self._offset_entry(behind).position if behind < self._offset_count else None
 
     def floor_position(self, position: int) -> OffsetPosition | None:
-        """The last indexed batch that begins at or before `position`."""
+        """The last indexed batch that starts at or before `position`."""
         at = _count_upto(OFFSET_ENTRY, self.offsets, self._offset_count, 1, position)
         return self._offset_entry(at - 1) if at else None
 
@@ -99,8 +99,8 @@ class RemoteIndexes:
         return self._offset_entry(self._offset_count - 1) if self._offset_count else None
 
     def floor_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """The last entry that is not later than `timestamp`: the first record that is as late lies behind its offset,
-        or is its own; None if all entries are later.
+        """The last entry whose timestamp is at most `timestamp`. The first record with `timestamp` or later is at or
+        after its offset. None if all entries are later.
         """
         at = _count_upto(TIME_ENTRY, self.times, self._time_count, 0, timestamp)
         if not at:
@@ -109,7 +109,7 @@ class RemoteIndexes:
         return TimestampOffset(found, self.start_offset + relative_offset)
 
     def position_for_timestamp(self, timestamp: int, start_offset: int) -> int:
-        """Where to begin looking for the first record from `start_offset` on that is at least that late."""
+        """Where to start the search for the first record from `start_offset` on with at least this timestamp."""
         found = self.floor_timestamp(timestamp)
         return self.position_for(start_offset if found is None else max(start_offset, found.offset))
 
@@ -123,7 +123,7 @@ class RemoteIndexes:
 
 
 def _count_upto(entry: Struct, data: bytes, count: int, field: int, target: int) -> int:
-    """How many of the ascending entries have a field that is at most `target`."""
+    """The number of entries whose field is at most `target`; the entries are in ascending order."""
     low, high, unpack, size = 0, count, entry.unpack_from, entry.size
     while low < high:
         middle = (low + high) // 2
@@ -138,7 +138,7 @@ def _count_upto(entry: Struct, data: bytes, count: int, field: int, target: int)
 
 
 def checked_offsets(data: bytes, metadata: RemoteLogSegmentMetadata) -> bytes:
-    """The offset index without what Kafka allocated behind it; CorruptIndex if it cannot be this segment's."""
+    """The offset index without Kafka's zero padding at the end; CorruptIndex if it does not fit the segment."""
     data = _trimmed(data, OFFSET_ENTRY, "offset index")
     last_offset, last_position = -1, -1
     for relative_offset, position in OFFSET_ENTRY.iter_unpack(data):
@@ -146,7 +146,7 @@ def checked_offsets(data: bytes, metadata: RemoteLogSegmentMetadata) -> bytes:
             raise CorruptIndex(f"offset index: {relative_offset}, {position} after {last_offset}, {last_position}")
         last_offset, last_position = relative_offset, position
     if last_offset > metadata.end_offset - metadata.start_offset or last_position >= metadata.segment_size_in_bytes:
-        raise CorruptIndex(f"offset index: {last_offset}, {last_position} lies behind the segment")
+        raise CorruptIndex(f"offset index: {last_offset}, {last_position} is beyond the segment")
     return data
 
 
@@ -159,14 +159,14 @@ def checked_times(data: bytes, metadata: RemoteLogSegmentMetadata) -> bytes:
             raise CorruptIndex(f"time index: {timestamp}, {relative_offset} after {last_timestamp}, {last_offset}")
         last_timestamp, last_offset = timestamp, relative_offset
     if last_offset > metadata.end_offset - metadata.start_offset or last_timestamp > max(0, metadata.max_timestamp_ms):
-        raise CorruptIndex(f"time index: {last_timestamp}, {last_offset} lies behind the segment")
+        raise CorruptIndex(f"time index: {last_timestamp}, {last_offset} is beyond the segment")
     return data
 
 
 def checked_transactions(data: bytes, metadata: RemoteLogSegmentMetadata) -> bytes:
-    """The same for the transaction index, whose abort markers all lie in the segment."""
+    """The same for the transaction index; all its abort markers are in the segment."""
     if len(data) % ABORTED_ENTRY.size:
-        raise CorruptIndex(f"transaction index: {len(data)} bytes, no multiple of {ABORTED_ENTRY.size}")
+        raise CorruptIndex(f"transaction index: {len(data)} bytes, not a multiple of {ABORTED_ENTRY.size}")
     previous = metadata.start_offset - 1
     for version, _, first_offset, last_offset, _ in ABORTED_ENTRY.iter_unpack(data):
         if version != 0 or first_offset > last_offset or not previous < last_offset <= metadata.end_offset:
@@ -177,20 +177,20 @@ def checked_transactions(data: bytes, metadata: RemoteLogSegmentMetadata) -> byt
 
 def _trimmed(data: bytes, entry: Struct, name: str) -> bytes:
     if len(data) % entry.size:
-        raise CorruptIndex(f"{name}: {len(data)} bytes, no multiple of {entry.size}")
+        raise CorruptIndex(f"{name}: {len(data)} bytes, not a multiple of {entry.size}")
     end = len(data)
     while end and not any(data[end - entry.size : end]):
         end -= entry.size
     return data[:end]
 
 
-# --- making anew ------------------------------------------------------------------------------------------------------
+# --- rebuilding -------------------------------------------------------------------------------------------------------
 
 
 def rebuilt(stream: BinaryIO, metadata: RemoteLogSegmentMetadata, *, interval_bytes: int) -> tuple[bytes, bytes]:
-    """(offset index, time index) from a stream of the whole segment, as the broker that wrote it would have made them.
+    """(offset index, time index) from a stream of the whole segment, as the broker writes them.
 
-    Errors  RemoteStorageError for bytes that are not the batches of this segment
+    Errors  RemoteStorageError if the bytes are not the batches of this segment
     """
     offsets, times = bytearray(), bytearray()
     indexed_position, indexed_timestamp = 0, -1
@@ -205,7 +205,7 @@ def rebuilt(stream: BinaryIO, metadata: RemoteLogSegmentMetadata, *, interval_by
     for position, header in _headers(stream.read, metadata.segment_size_in_bytes):
         if not last_offset < header.base_offset <= header.last_offset <= metadata.end_offset:
             raise RemoteStorageError(
-                f"the segment has a batch from {header.base_offset} to {header.last_offset} at {position}, behind"
+                f"the segment has a batch from {header.base_offset} to {header.last_offset} at {position}, after"
                 f" offset {last_offset}; it should have {metadata.start_offset} to {metadata.end_offset}"
             )
         last_offset = header.last_offset
@@ -221,9 +221,9 @@ def rebuilt(stream: BinaryIO, metadata: RemoteLogSegmentMetadata, *, interval_by
 
 
 def _headers(read: Callable[[int], bytes], size: int) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of each batch in a stream of `size` bytes, of which only a piece is held at a time."""
+    """(position, header) of each batch in a stream of `size` bytes; only one piece is in memory at a time."""
     position = 0
-    piece, piece_position = b"", 0  # where in the stream the piece begins
+    piece, piece_position = b"", 0  # the position of the piece in the stream
     while position < size:
         if position + HEADER_SIZE > size:
             raise RemoteStorageError(f"there is no whole batch at {position} in a segment of {size} bytes")
@@ -241,7 +241,7 @@ def _headers(read: Callable[[int], bytes], size: int) -> Iterator[tuple[int, Bat
 def _next_piece(
     read: Callable[[int], bytes], piece: bytes, piece_position: int, *, keep_from: int
 ) -> tuple[bytes, int]:
-    """The next piece of a stream behind what is still wanted of this one, and where that begins."""
+    """The unread rest of this piece with the next piece appended, and its position in the stream."""
     end = piece_position + len(piece)
     more = read(PIECE_BYTES)
     if not more:

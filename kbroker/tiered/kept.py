@@ -1,8 +1,8 @@
-"""Why each segment of a local log is still here, in the words of retention: for /state and for `kbroker tier why`.
+"""Explains why each segment of a local log is still here, in terms of retention: for /state and `kbroker tier why`.
 
-Segments go from the front and whole, so the first one that has to stay keeps all behind it; of those that follow is
-said what would keep them if they were the first. The rules are those of `kbroker.storage.retention`, whose decisions
-they explain: what is told to be due is what retention takes at its next round, and nothing else.
+Retention deletes whole segments from the front, so the first retained segment keeps all later ones. For each later
+segment the explanation says what would keep it if it were the first. The rules are those of
+`kbroker.storage.retention`: the segments reported as due are exactly those that the next retention round deletes.
 
 Source  KIP-405, KIP-950; UnifiedLog.deleteOldSegments of Apache Kafka 4.3.1
 """
@@ -22,7 +22,7 @@ QUOTA: Final = "remote.log.manager.copy.max.bytes.per.second"
 
 
 class LocalSegment(Protocol):
-    """What is looked at of a segment."""
+    """The view of a segment that the explanation needs."""
 
     @property
     def base_offset(self) -> int: ...
@@ -32,7 +32,7 @@ class LocalSegment(Protocol):
 
 
 class Kept(StrEnum):
-    """What keeps a segment, in a word."""
+    """What keeps a segment, in a few words."""
 
     ACTIVE = "active"
     UNSTABLE = "not below the last stable offset"
@@ -49,9 +49,9 @@ class Kept(StrEnum):
 class KeptSegment:
     """A segment and what keeps it.
 
-    Units   sizes are bytes, end_offset is inclusive; due_ms is the wall time at which time alone lets it go, None where
-            it is not time that decides
-    Shape   is_copied says that the tier holds all of it
+    Units   sizes are bytes, end_offset is inclusive; due_ms is the wall time at which the time limit is reached, None
+            if another limit decides
+    Shape   is_copied says that the tier has the whole segment
     """
 
     base_offset: int
@@ -65,10 +65,10 @@ class KeptSegment:
 
 @dataclass(frozen=True, slots=True)
 class TierView:
-    """What is known of a partition beside its segments.
+    """The tier's state of a partition.
 
     Shape  is_tiered: its topic is tiered and the broker has a tier; copies: remote.log.copy.disable is off;
-           highest_offset_in_remote_storage is -1 where the tier holds nothing, None while that is not known
+           highest_offset_in_remote_storage is -1 if the tier holds nothing, None while that is unknown
     """
 
     is_tiered: bool
@@ -90,13 +90,13 @@ def why_kept(
     last_stable_offset: int,
     timestamp_ms: int,
 ) -> list[KeptSegment]:
-    """Explain segments in order, the active one last; `largest_timestamp(i)` is that of segment i, -1 without one."""
+    """Explain the segments in order, the active one last; `largest_timestamp(i)` is that of segment i, -1 if none."""
     is_copying = tier.is_tiered and tier.copies
     retention = _Retention(config, is_local=is_copying)
     excess = sum(segment.size for segment in segments) - retention.bytes if retention.bytes >= 0 else 0
     ends = [following.base_offset for _, following in pairwise(segments)] + [log_end_offset]
     highest = tier.highest_offset_in_remote_storage
-    told: list[KeptSegment] = []
+    explained: list[KeptSegment] = []
     first_kept: int | None = None
     by_size = retention.bytes >= 0
     for at, (segment, end) in enumerate(zip(segments, ends, strict=True)):
@@ -107,16 +107,16 @@ def why_kept(
         is_late = retention.ms >= 0 and timestamp_ms - newest > retention.ms
         due_ms = newest + retention.ms + 1 if retention.ms >= 0 and not (by_size or is_late) else None
         if end <= log_start_offset and not is_active:
-            why, text = Kept.DUE, "all of it lies below the log start offset: it goes at the next round of retention"
+            why, text = Kept.DUE, "it lies below the log start offset; the next retention round deletes it"
         elif is_active:
             why, text = Kept.ACTIVE, _active_text(config, is_copying, is_due=segment.size > 0 and (by_size or is_late))
         elif is_copying and end > last_stable_offset:
             why = Kept.UNSTABLE
-            text = f"it reaches beyond the last stable offset, {last_stable_offset}, up to which copies are made"
+            text = f"it reaches beyond the last stable offset, {last_stable_offset}; records beyond it are not copied"
         elif end > high_watermark:
             why, text = Kept.UNSTABLE, f"it reaches beyond the high watermark, {high_watermark}"
         elif is_copying and highest is None:
-            why, text = Kept.UNKNOWN, "nothing local goes before it is known what the tier holds"
+            why, text = Kept.UNKNOWN, "segments are kept until the tier's metadata are read"
         elif is_copying and not is_copied:
             why, text = Kept.COPY_PENDING, _pending_text(end, highest, tier)
         elif not (by_size or is_late):
@@ -127,18 +127,18 @@ def why_kept(
                 text = f"it is in the tier; {text}"
         else:
             reason = f"{retention.bytes_name}={retention.bytes}" if by_size else f"{retention.ms_name}={retention.ms}"
-            why, text = Kept.DUE, f"it is past {reason}: it goes at the next round of retention"
+            why, text = Kept.DUE, f"it is past {reason}; the next retention round deletes it"
         if why is Kept.DUE and first_kept is not None:
-            why, text = Kept.BEHIND, f"segments go from the front, and that at offset {first_kept} stays"
+            why, text = Kept.BEHIND, f"segments are deleted from the front, and the one at {first_kept} is kept"
         if why is not Kept.DUE and first_kept is None:
             first_kept = segment.base_offset
         excess -= segment.size if why is Kept.DUE else 0
-        told.append(KeptSegment(segment.base_offset, end - 1, segment.size, is_copied, why, text, due_ms))
-    return told
+        explained.append(KeptSegment(segment.base_offset, end - 1, segment.size, is_copied, why, text, due_ms))
+    return explained
 
 
 class _Retention:
-    """The limits that hold for the local log, and the names of the settings that give them."""
+    """The limits of the local log, and the names of their settings."""
 
     def __init__(self, config: LogConfig, *, is_local: bool) -> None:
         self.ms_name, self.bytes_name = "retention.ms", "retention.bytes"
@@ -151,7 +151,7 @@ class _Retention:
             self.ms = self.bytes = -1
 
     def explain(self, size: int, excess: int) -> tuple[Kept, str]:
-        """What keeps a segment that breaches neither limit."""
+        """What keeps a segment that exceeds neither limit."""
         if self.ms < 0 and self.bytes < 0:
             return Kept.FOREVER, f"neither {self.ms_name} nor {self.bytes_name} sets a limit"
         limits = []
@@ -165,16 +165,16 @@ class _Retention:
 
 def _active_text(config: LogConfig, is_copying: bool, *, is_due: bool) -> str:
     if is_due:
-        return "it is being written to, and past the limits of retention: it is closed at the next round of retention"
+        return "it is the active segment, and past the limits of retention; the next retention round closes it"
     closed = f"it is closed at segment.bytes={config.segment_bytes} or segment.ms={config.segment_ms}"
     if not is_copying:
-        return f"it is being written to; {closed}"
-    return f"it is being written to, and only closed segments are copied; {closed}, or by `kbroker tier flush`"
+        return f"it is the active segment; {closed}"
+    return f"it is the active segment, and only closed segments are copied; {closed}, or by `kbroker tier flush`"
 
 
 def _pending_text(end: int, highest: int | None, tier: TierView) -> str:
     behind = end - 1 - (highest if highest is not None else -1)
     failure = f"; the last copy failed: {tier.last_error}" if tier.last_error else ""
     if tier.waits_for_quota:
-        failure += f"; copies are held by the quota {QUOTA}"
+        failure += f"; copies are delayed by the quota {QUOTA}"
     return f"it waits to be copied: the tier ends {behind} offsets before its end{failure}"

@@ -1,16 +1,16 @@
-"""How segments are named in a store that has names, and the manifest that says what a segment is.
+"""The object names of segments in a store, and the manifest that describes a segment.
 
     orders-kS2mDpo7RkS0cUkCAYyBDA/3/00000000000000000042-Pu5u8wLPTpiyKGBvGcRVHA.log
-    topic  its id                 |  first offset        id of this copy        what it is
+    topic  its id                 |  first offset        id of this copy        kind
                                   partition
 
-What it is: `log`, or the value of an IndexType, or `manifest.json`. Names are for humans, for listing and for sorting:
-nothing is found by them that was not known before. A topic's name is quoted, so that no name leaves the store, and cut,
-so that none is too long: the id beside it tells topics apart.
+The kind is `log`, the value of an IndexType, or `manifest.json`. Names are for humans, for listing and for sorting; the
+broker never looks up unknown segments by name. The topic name is quoted, so that it cannot lead out of the store, and
+truncated to a maximum length; the topic id keeps names unique.
 
-The manifest is written after all else. It has what the metadata topic knows of the segment, so that a store can be
-adopted without that topic, and the size and CRC-32C of each object, so that damage is told from data. Nothing that can
-be read without it needs it.
+The manifest is written last. It has the segment's metadata from the metadata topic, so that a store can be adopted
+without that topic, and the size and CRC-32C of each object, to detect damage. Data that can be read without the
+manifest do not depend on it.
 
 Source  KIP-405; Apache Kafka's LocalTieredStorage for the parts of the names
 """
@@ -49,21 +49,21 @@ _INDEX_TYPES: Final = {index_type.value: index_type for index_type in IndexType}
 
 
 def kind_of(index_type: IndexType | None) -> str:
-    """How the name of this index, or of the segment itself (None), ends."""
+    """The suffix of the name of this index, or of the segment itself (None)."""
     return SEGMENT if index_type is None else index_type.value
 
 
 KINDS: Final = (SEGMENT, *_INDEX_TYPES, MANIFEST)
-"""Everything that a copy may leave, in the order in which it is stored."""
+"""All objects that a copy may create, in the order in which they are stored."""
 
 
 def topic_in_names(topic: str) -> str:
-    """A topic's name as those of its objects begin: quoted, and cut where it is too long."""
+    """The topic name as used in object names: quoted, and truncated if it is too long."""
     return quote(topic, safe="", errors="surrogatepass")[:MAX_TOPIC_BYTES]
 
 
 def partition_prefix(partition: TopicIdPartition) -> str:
-    """What the names of all objects of a partition begin with, up to and without the last slash."""
+    """The common prefix of the names of all objects of a partition, without the last slash."""
     return f"{topic_in_names(partition.topic)}-{uuid_to_text(partition.topic_id)}/{partition.partition}"
 
 
@@ -75,7 +75,7 @@ def object_name(metadata: RemoteLogSegmentMetadata, kind: str) -> str:
 
 
 class ObjectName(NamedTuple):
-    """What a name says. Shape: kind is what follows the segment's id, known or not; topic may have been cut."""
+    """A parsed name. Shape: kind is what follows the segment's id, known or not; topic may be truncated."""
 
     topic: str
     topic_id: UUID
@@ -90,7 +90,7 @@ class ObjectName(NamedTuple):
 
 
 def parse_object_name(name: str) -> ObjectName | None:
-    """What the name says; None for one that `object_name` does not give, but for what follows the segment's id."""
+    """Parse a name; None if `object_name` does not create such names. Unknown kinds are accepted."""
     found = _NAME.fullmatch(name)
     if found is None:
         return None
@@ -112,9 +112,9 @@ class StoredFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What is known of a stored segment without the metadata topic.
+    """The description of a stored segment, independent of the metadata topic.
 
-    Shape  files maps kinds (see KINDS, without the manifest) to what was stored of them
+    Shape  files maps kinds (see KINDS, without the manifest) to the size and checksum of what was stored
     """
 
     metadata: RemoteLogSegmentMetadata
@@ -146,7 +146,7 @@ class Manifest:
 
     @classmethod
     def parse(cls, data: bytes) -> Manifest:
-        """Errors: RemoteStorageError for bytes that are no manifest of a version known here."""
+        """Errors: RemoteStorageError if the bytes are not a manifest of a known version."""
         try:
             document: dict[str, Any] = json.loads(data)
             if document["version"] != MANIFEST_VERSION:
@@ -179,14 +179,14 @@ class Manifest:
 
     @classmethod
     def parse_named(cls, data: bytes, name: str) -> Manifest:
-        """The manifest of this name, for who knows a segment by nothing else.
+        """Parse the manifest with this name, for callers that know the segment only by its manifest.
 
-        Errors  RemoteStorageError as above, and for one of another segment, or of none that there can be
+        Errors  RemoteStorageError as above, and for the manifest of another segment or with impossible values
         """
         found = cls.parse(data)
         metadata = found.metadata
         if not 0 <= metadata.start_offset <= metadata.end_offset or not metadata.segment_leader_epochs:
-            raise RemoteStorageError("not a manifest: it has offsets or leader epochs that no segment has")
+            raise RemoteStorageError("not a manifest: impossible offsets or leader epochs")
         own_name = object_name(metadata, MANIFEST)
         if own_name != name:
             raise RemoteStorageError(f"the manifest of another segment, {own_name}")

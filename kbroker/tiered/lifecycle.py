@@ -1,18 +1,18 @@
-"""What is known of the remote segments of one partition, made of the events that tell of them.
+"""The metadata of one partition's remote segments, computed from the events of the metadata topic.
 
-A segment begins as COPY_SEGMENT_STARTED, can be read once it is COPY_SEGMENT_FINISHED, and goes by
-DELETE_SEGMENT_STARTED to DELETE_SEGMENT_FINISHED, after which nothing of it is left here. An event that does not fit is
-dropped and counted: it may come from another broker, from any client that can write to the topic, or twice.
+A segment starts as COPY_SEGMENT_STARTED and is readable once it is COPY_SEGMENT_FINISHED. It is removed from the cache
+after DELETE_SEGMENT_STARTED and DELETE_SEGMENT_FINISHED. An invalid event is dropped and counted: it may come from
+another broker, from any client that can write to the topic, or twice.
 
 Offsets are looked up in a leader epoch, because after an unclean election two leaders may have copied different records
-of the same offsets. In each epoch a finished segment holds a range of offsets. Of the ranges that lie within another
-one, as two leaders with different segment borders make them, only the larger is looked up; the others stay listed, so
-that retention deletes them, and take their place again should the larger go first. Hence those looked up have rising
-starts and rising ends, and if any finished segment holds an offset, then the one with the last start at or below it
-does.
+with the same offsets. In each epoch a finished segment has a range of offsets. Two leaders with different segment
+boundaries may create ranges that lie within another range. Then only the larger one is looked up. The others stay
+listed, so that retention deletes them, and are looked up again if the larger one is deleted first. Hence the ranges
+that are looked up have rising starts and rising ends. If any finished segment contains an offset, the range with the
+last start at or below the offset contains it.
 
-Differences from Apache Kafka, whose cache depends on the order of events here: there a smaller segment that is finished
-after a larger one hides it, and an update without custom metadata erases them.
+Apache Kafka's cache differs; its result depends on the order of events. A smaller segment that is finished after a
+larger one hides it there, and an update without custom metadata erases them.
 
 Source  KIP-405; RemoteLogMetadataCache and RemoteLogLeaderEpochState of Apache Kafka 4.3.1
 """
@@ -59,10 +59,10 @@ class _EpochSegments:
     """The segments with records of one leader epoch.
 
     Shape      starts, ends and ids are parallel: the ranges that are looked up, both ends inclusive
-    Shape      covered are finished segments whose range lies within another one; others are not finished, or being
-               deleted, or have no record of this epoch
+    Shape      covered are finished segments whose range lies within another one; others are segments that are not
+               finished, are being deleted, or have no record of this epoch
     Invariant  starts and ends both rise strictly
-    Note       highest_offset never falls: what was once copied need not be copied again when it is deleted
+    Note       highest_offset never falls: records that were copied once are not copied again after their deletion
     """
 
     __slots__ = ("covered", "ends", "highest_offset", "ids", "others", "ranks", "starts")
@@ -82,7 +82,7 @@ class _EpochSegments:
         yield from self.others
 
     def put(self, segment_id: UUID, start: int, end: int, rank: _Rank) -> None:
-        """Take a finished segment up; of two with the same range the one of higher rank is looked up."""
+        """Add a finished segment. Of two with the same range, the one of higher rank is looked up."""
         if self.highest_offset is None or end > self.highest_offset:
             self.highest_offset = end
         at = bisect_right(self.starts, start) - 1
@@ -115,11 +115,11 @@ class _EpochSegments:
 
 
 class RemoteLogMetadataCache:
-    """The remote segments of one partition; see the module's text.
+    """The remote segments of one partition; see the module's docstring.
 
-    Shape   segments maps the id of each segment that is not deleted to what is known of it
+    Shape   segments maps the id of each segment that is not deleted to its metadata
     Units   offsets count records
-    Note    dropped counts the events that did not fit
+    Note    dropped counts invalid events
     """
 
     __slots__ = ("_epochs", "delete_state", "dropped", "partition", "segments")
@@ -134,9 +134,9 @@ class RemoteLogMetadataCache:
     # --- events -------------------------------------------------------------------------------------------------------
 
     def check(self, event: MetadataEvent) -> None:
-        """Raise an error if the event does not fit what is known.
+        """Raise an error if the event is invalid in the current state.
 
-        Errors  RemoteResourceNotFound for an update of a segment that is unknown; ValueError for everything else
+        Errors  RemoteResourceNotFound for an update of an unknown segment; ValueError for everything else
         """
         if isinstance(event, RemotePartitionDeleteMetadata):
             known = self.delete_state
@@ -157,7 +157,7 @@ class RemoteLogMetadataCache:
             raise ValueError(f"remote segment {segment_id}: {_state(state)} -> {event.state.name}")
 
     def replay(self, event: MetadataEvent) -> str | None:
-        """Take an event in; None, or why it was dropped."""
+        """Apply an event; returns None, or why it was dropped."""
         try:
             self.check(event)
         except (RemoteResourceNotFound, ValueError) as error:
@@ -194,7 +194,7 @@ class RemoteLogMetadataCache:
         for leader_epoch, start, _ in ranges(metadata):
             self._epochs[leader_epoch].remove(metadata.remote_log_segment_id.id, start)
 
-    # --- questions ----------------------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------------------
 
     @property
     def is_empty(self) -> bool:
@@ -202,7 +202,7 @@ class RemoteLogMetadataCache:
         return not self.segments
 
     def remote_log_segment_metadata(self, leader_epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
-        """The finished segment that holds `offset` as it was written in `leader_epoch`."""
+        """The finished segment that contains `offset` as written in `leader_epoch`."""
         epoch = self._epochs.get(leader_epoch)
         if epoch is None:
             return None
@@ -210,8 +210,8 @@ class RemoteLogMetadataCache:
         return self.segments[epoch.ids[at]] if at >= 0 and epoch.ends[at] >= offset else None
 
     def next_segment_with_txn_index(self, leader_epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
-        """The first finished segment from the one that holds `offset` on, in this epoch, that may have a transaction
-        index. Source: KIP-1058
+        """The first finished segment of this epoch that ends at or after `offset` and may have a transaction index.
+        Source: KIP-1058
         """
         epoch = self._epochs.get(leader_epoch)
         if epoch is None:
@@ -222,12 +222,12 @@ class RemoteLogMetadataCache:
         return None
 
     def highest_offset_for_epoch(self, leader_epoch: int) -> int | None:
-        """The last offset of this epoch that was ever in a finished segment, even if that is deleted by now."""
+        """The last offset of this epoch that was ever in a finished segment, even if the segment is deleted by now."""
         epoch = self._epochs.get(leader_epoch)
         return None if epoch is None else epoch.highest_offset
 
     def list_remote_log_segments(self, leader_epoch: int | None = None) -> list[RemoteLogSegmentMetadata]:
-        """Segments in every state that are not deleted: those of one epoch by start_offset, or all in no order."""
+        """The segments that are not deleted, in every state; those of one epoch are sorted by start_offset."""
         if leader_epoch is None:
             return list(self.segments.values())
         epoch = self._epochs.get(leader_epoch)
@@ -243,7 +243,7 @@ class RemoteLogMetadataCache:
 
     @property
     def highest_offsets(self) -> dict[int, int]:
-        """highest_offset_for_epoch of each epoch that has one: it outlives the segments."""
+        """highest_offset_for_epoch of each epoch that has one. It is kept after the segments are deleted."""
         found = ((number, epoch.highest_offset) for number, epoch in self._epochs.items())
         return {number: highest for number, highest in found if highest is not None}
 
@@ -256,7 +256,7 @@ class RemoteLogMetadataCache:
         highest_offsets: Mapping[int, int],
         delete_state: RemotePartitionDeleteState | None,
     ) -> RemoteLogMetadataCache:
-        """What `segments`, `highest_offsets` and `delete_state` of another cache were taken from."""
+        """A cache with the given state of another cache."""
         cache = cls(partition)
         cache.delete_state = delete_state
         for metadata in segments:
@@ -276,7 +276,7 @@ def ranges(metadata: RemoteLogSegmentMetadata) -> Iterator[tuple[int, int, int]]
 
 
 def to_snapshot_record(metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadataSnapshotRecord:
-    """A segment as a local snapshot keeps it: without its partition."""
+    """A segment in the format of a local snapshot, without its partition."""
     return RemoteLogSegmentMetadataSnapshotRecord(
         segment_id=metadata.remote_log_segment_id.id,
         start_offset=metadata.start_offset,
@@ -298,7 +298,7 @@ def to_snapshot_record(metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMe
 def from_snapshot_record(
     partition: TopicIdPartition, record: RemoteLogSegmentMetadataSnapshotRecord
 ) -> RemoteLogSegmentMetadata:
-    """The reverse. Errors: ValueError for a state that there is not."""
+    """The reverse. Errors: ValueError for an unknown state."""
     return RemoteLogSegmentMetadata(
         remote_log_segment_id=RemoteLogSegmentId(partition, record.segment_id),
         start_offset=record.start_offset,

@@ -1,18 +1,18 @@
-"""A directory as the tier: the plug-in that needs nothing but a file system.
+"""A directory as the tier: the storage plug-in that needs only a file system.
 
     <dir>/orders-kS2mDpo7RkS0cUkCAYyBDA/3/00000000000000000042-Pu5u8wLPTpiyKGBvGcRVHA.log
                                           00000000000000000042-Pu5u8wLPTpiyKGBvGcRVHA.index
                                           ... .timeindex .snapshot .leader-epoch-checkpoint [.txnindex]
                                           00000000000000000042-Pu5u8wLPTpiyKGBvGcRVHA.manifest.json
 
-A copy writes `<name>.tmp` files, syncs each, reads each back and compares size and CRC-32C with what was sent. Then
-they take their names, the directory is synced, and the manifest follows in the same way: where there is a manifest
-there was a whole segment. A copy that fails takes away what it wrote; files that have their names by then may stay,
-when the disk fails or the process dies that gave them, until `copying` deletes what the attempt has left. A deletion
-begins with files that have no name of their own yet, then comes the manifest; directories that are empty are forgotten.
+A copy writes `<name>.tmp` files, syncs each, reads each back and compares size and CRC-32C with what was sent. Then it
+renames the files, syncs the directory, and writes the manifest in the same way. A manifest therefore proves that the
+segment was complete. A failed copy removes its files. Renamed files may stay if the disk fails or the process dies;
+then `copying` deletes them. A deletion removes temporary files first, then the manifest, then the rest, and removes
+empty directories.
 
-What is moved is moved in pieces and synced in steps, so that a gigabyte on its way to the tier is never a gigabyte of
-dirty pages in front of somebody's append.
+Files are moved in pieces and synced in steps, so a large segment never causes a flood of dirty pages that delays
+appends.
 
 Source  `kbroker.tiered.layout` for names and manifest
 """
@@ -59,9 +59,9 @@ from kbroker.tiered.streams import FileStream
 
 KNOWN_KEYS: Final = frozenset({"dir", "log.dir", "broker.id", "cluster.id"})
 DEFAULT_SUFFIX: Final = "-tier"
-"""Without `dir` the tier is the sibling of the data directory whose name ends so."""
+"""Without `dir` the tier is a sibling of the data directory: its name with this suffix."""
 INSIDE: Final = "tier"
-"""The one name that it may have in the data directory, where that is a volume; Apache Kafka would not start there."""
+"""The only allowed name inside the data directory, for data volumes; Apache Kafka would refuse to start there."""
 
 _PASSING: Final = frozenset(
     {
@@ -73,30 +73,30 @@ _PASSING: Final = frozenset(
         errno.EAGAIN,
         errno.EBUSY,
         errno.ETIMEDOUT,
-        errno.ESTALE,  # the last four: a file server that does not answer, or has been started again
+        errno.ESTALE,  # the last four: a file server does not answer, or was restarted
     }
 )
 
 
 class LocalRemoteStorage:
-    """A RemoteStorageManager, also a listing and a limited one, over a directory; see the module's text.
+    """A RemoteStorageManager over a directory, also a listing and a limited one; see the module's docstring.
 
     Shape  `disk` is for tests; `run` moves files, perhaps in another process; settings: `dir`, by default
            `<log.dir>-tier`
-    Units  copies leave `floor_bytes` free where the tier and the data directory share a file system
+    Units  copies leave `floor_bytes` free if the tier and the data directory share a file system
     """
 
     def __init__(self, disk: Disk | None = None, *, run: Runner = run_here, floor_bytes: int = 0) -> None:
         self._disk: Disk = RealDisk() if disk is None else disk
         self._floor_bytes = floor_bytes
         self._data = ""
-        self._under_way_bytes = 0  # of copies; partly written already, so that the free space is underestimated
+        self._under_way_bytes = 0  # of running copies; partly written, so the free space is underestimated
         self._run = run
         self._root = ""
         self._cluster_id = ""
         self._names = threading.Lock()  # held while directories are made or removed
         self._durable: set[str] = set()  # directories whose own names have been synced
-        self._was_there = False  # the root: one that nobody has seen yet may be made, and has nothing to delete
+        self._was_there = False  # whether the root was seen; before that it may be created, and has nothing to delete
         self._guard = threading.Lock()
         self._in_use: dict[UUID, tuple[threading.Lock, int]] = {}
 
@@ -107,7 +107,7 @@ class LocalRemoteStorage:
         """Errors: ValueError."""
         unknown = sorted(set(configs) - KNOWN_KEYS)
         if unknown:
-            raise ValueError(f"rsm.config.{unknown[0]} is no setting of the directory plug-in; it has rsm.config.dir")
+            raise ValueError(f"rsm.config.{unknown[0]} is not a setting of the directory plug-in (rsm.config.dir is)")
         data = posixpath.normpath(configs["log.dir"]) if configs.get("log.dir") else ""
         root = configs.get("dir") or (data + DEFAULT_SUFFIX if data else "")
         if not root:
@@ -116,12 +116,12 @@ class LocalRemoteStorage:
         self._data = data
         if data and self._root != f"{data}/{INSIDE}" and (self._root + "/").startswith(data + "/"):
             raise ValueError(
-                f"rsm.config.dir={root} lies in the data directory {data}, where only logs may be, and {data}/{INSIDE}"
+                f"rsm.config.dir={root} is in the data directory {data}, which may hold only logs and {data}/{INSIDE}"
             )
         self._cluster_id = configs.get("cluster.id", "")
 
     def check_store(self) -> None:
-        """See CheckedRemoteStorageManager. A directory that is not there yet is made by the first copy."""
+        """See CheckedRemoteStorageManager. The first copy creates a missing directory."""
         try:
             place = self._root if self._disk.exists(self._root) else posixpath.dirname(self._root) or "."
             self._disk.list(place)
@@ -131,12 +131,12 @@ class LocalRemoteStorage:
             raise RetriableRemoteStorageError(f"rsm.config.dir: cannot use {place}: {error.strerror}") from error
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Nothing to close."""
 
     # --- copying ------------------------------------------------------------------------------------------------------
 
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes | None:
-        """See RemoteStorageManager. No custom metadata: names and manifest say all there is to know."""
+        """See RemoteStorageManager. There are no custom metadata: names and manifest are sufficient."""
         sources: dict[str, str | bytes] = {
             SEGMENT: data.log_segment,
             IndexType.OFFSET.value: data.offset_index,
@@ -159,7 +159,7 @@ class LocalRemoteStorage:
             with self._names:
                 self._make_directories(metadata)
                 self._expect_room(metadata.segment_size_in_bytes)
-                # From now on the directory is not empty, so a deletion does not remove it.
+                # The file makes the directory non-empty, so a concurrent deletion does not remove it.
                 self._disk.open(temporary[SEGMENT], create=True).close()
                 self._under_way_bytes += metadata.segment_size_in_bytes
             try:
@@ -176,21 +176,21 @@ class LocalRemoteStorage:
             raise
 
     def _expect_root(self, what: str) -> None:
-        """What is not mounted now comes back with all that was in it. Errors: StoreMisconfigured, OSError."""
+        """Check that the root exists: it may be temporarily unmounted. Errors: StoreMisconfigured, OSError."""
         if not self._disk.exists(self._root):
-            raise StoreMisconfigured(f"{what}: there is no {self._root} (rsm.config.dir); is it mounted?")
+            raise StoreMisconfigured(f"{what}: {self._root} (rsm.config.dir) does not exist; is it mounted?")
 
     def expect_room(self, size_in_bytes: int) -> None:
         """See LimitedRemoteStorageManager."""
         self._expect_room(size_in_bytes)
 
     def _expect_room(self, size_in_bytes: int) -> None:
-        """Copies do not fill a disk to its last byte: others write there too."""
+        """Check that a copy leaves the floor free: other programs write to this disk too."""
         disk, place = self._disk, self._root
         try:
             while not disk.exists(place):
                 place = posixpath.dirname(place) or "."
-            # A file system that does not know its size says that it has none.
+            # Some file systems do not report their size.
             if not disk.total_bytes(place):
                 return
             is_shared = bool(self._data) and disk.exists(self._data) and disk.device(place) == disk.device(self._data)
@@ -200,15 +200,15 @@ class LocalRemoteStorage:
             raise _classified(error, f"looking at {self._root}") from error
         if free - size_in_bytes >= kept:
             return
-        told = f"{self._root} has no room for a segment of {size_in_bytes} bytes"
+        message = f"{self._root} has no room for a segment of {size_in_bytes} bytes"
         if kept:
-            told += f": it shares a file system with {self._data}, where kbroker.min.free.bytes={kept} stay free"
-        raise RetriableRemoteStorageError(told)
+            message += f": it shares a file system with {self._data}, where kbroker.min.free.bytes={kept} stay free"
+        raise RetriableRemoteStorageError(message)
 
     def _store(
         self, metadata: RemoteLogSegmentMetadata, sources: Mapping[str, str | bytes], paths: Mapping[str, str]
     ) -> None:
-        """Write the files and the manifest, make them durable, compare them with what was sent, and publish them."""
+        """Write the files and the manifest, make them durable, compare them with the sent data, and publish them."""
         for path in paths.values():
             self._disk.open(path, create=True).close()
         moved = self._run(move_files, self._disk, {paths[kind]: source for kind, source in sources.items()})
@@ -226,12 +226,12 @@ class LocalRemoteStorage:
             names=tuple((paths[kind], self._path(metadata, kind)) for kind in [*sources, MANIFEST]),
             replaced=tuple(self._path(metadata, kind) for kind in replaced),
         )
-        # Who dies after a sync has failed takes that with him: another sync would succeed, and nothing be durable.
+        # Not repeatable: after a failed sync another sync would succeed without making anything durable.
         self._run(publish_files, self._disk, publication, may_repeat=False)
 
     def _make_directories(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Make what is missing from the root down, and its name durable; even what is there may not be, so it is done
-        once for each directory.
+        """Create missing directories from the root down, and make their names durable. The name of an existing
+        directory may not be durable either, so each directory is synced once.
         """
         directory = self._directory(metadata)
         if self._was_there:
@@ -250,7 +250,7 @@ class LocalRemoteStorage:
     def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None = None
     ) -> BinaryIO:
-        """See RemoteStorageManager. A deletion does not disturb who reads already."""
+        """See RemoteStorageManager. A deletion does not affect open streams."""
         size = metadata.segment_size_in_bytes
         end = size if end_position is None else min(end_position + 1, size)
         if not 0 <= start_position < end:
@@ -264,7 +264,7 @@ class LocalRemoteStorage:
         return cast(BinaryIO, FileStream(file, start_position, end, lambda error: _classified(error, what)))
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
-        """See RemoteStorageManager. RemoteStorageError also for an index that is not what the manifest says."""
+        """See RemoteStorageManager. Also RemoteStorageError if an index does not match the manifest."""
         kind = kind_of(index_type)
         what = f"reading the {kind} of {_describe(metadata)}"
         try:
@@ -272,8 +272,8 @@ class LocalRemoteStorage:
         except OSError as error:
             raise self._not_read(error, what) from error
         self._was_there = True
-        told = self._told(metadata, kind)
-        if told is not None and told != StoredFile(len(data), crc32c(data)):
+        expected = self._manifest_entry(metadata, kind)
+        if expected is not None and expected != StoredFile(len(data), crc32c(data)):
             raise RemoteStorageError(f"{what}: it is damaged")
         return data
 
@@ -284,8 +284,8 @@ class LocalRemoteStorage:
             self._expect_root(what)
         return RemoteResourceNotFound(f"{what}: {error.strerror}")
 
-    def _told(self, metadata: RemoteLogSegmentMetadata, kind: str) -> StoredFile | None:
-        """What the manifest says of a file; None where it is missing, damaged or not its own: data outweighs it."""
+    def _manifest_entry(self, metadata: RemoteLogSegmentMetadata, kind: str) -> StoredFile | None:
+        """The manifest's entry of a file; None if the manifest is missing, damaged or wrong: data come first."""
         with suppress(OSError, RemoteStorageError):
             data = read_file(self._disk, self._path(metadata, MANIFEST))
             manifest = Manifest.parse_named(data, object_name(metadata, MANIFEST))
@@ -301,9 +301,9 @@ class LocalRemoteStorage:
                 if self._was_there:
                     self._expect_root(f"deleting {_describe(metadata)}")
                 paths = [self._path(metadata, kind) for kind in reversed(KINDS)]
-                # What is gone under its first name gets no other one, though somebody should be about to give it.
+                # Temporary files go first: a copy that is about to rename one then fails.
                 unlink_files(self._disk, [path + suffix for suffix in (TEMPORARY_SUFFIX, "") for path in paths])
-                # Also when nothing was there: somebody may have died before this line.
+                # Also if nothing was there: an earlier deletion may have ended before this line.
                 with suppress(FileNotFoundError):
                     self._disk.sync_directory(self._directory(metadata))
                 self._remove_empty_directories(metadata)
@@ -353,7 +353,7 @@ class LocalRemoteStorage:
             raise self._not_read(error, f"reading {name}") from error
 
     def _walk(self, prefix: str) -> Iterator[str]:
-        """The names of all files below the root, each directory sorted."""
+        """The names of all files below the root; each directory is sorted."""
         try:
             names = self._disk.list(f"{self._root}/{prefix}")
         except NotADirectoryError:
@@ -364,7 +364,7 @@ class LocalRemoteStorage:
         for name in names:
             yield from self._walk(f"{prefix}{name}/")
 
-    # --- what all share -----------------------------------------------------------------------------------------------
+    # --- helpers ------------------------------------------------------------------------------------------------------
 
     def _directory(self, metadata: RemoteLogSegmentMetadata) -> str:
         return f"{self._root}/{partition_prefix(metadata.remote_log_segment_id.topic_id_partition)}"
@@ -374,7 +374,7 @@ class LocalRemoteStorage:
 
     @contextmanager
     def _alone_with(self, metadata: RemoteLogSegmentMetadata) -> Iterator[None]:
-        """Nobody else writes this segment meanwhile."""
+        """Hold the lock of a segment, for writers."""
         segment_id = metadata.remote_log_segment_id.id
         with self._guard:
             lock, users = self._in_use.get(segment_id, (threading.Lock(), 0))
@@ -400,6 +400,6 @@ def _describe(metadata: RemoteLogSegmentMetadata) -> str:
 
 
 def _classified(error: OSError, doing: str) -> RemoteStorageError:
-    """What an error of the file system means to the tier."""
+    """Convert a file system error to a tier error."""
     kind = RetriableRemoteStorageError if error.errno in _PASSING else RemoteStorageError
     return kind(f"{doing}: {error.strerror or error}")

@@ -1,20 +1,20 @@
-"""The remote log manager: which partitions are tiered here, and what is done for each of them.
+"""The remote log manager: which partitions are tiered on this broker, and which tasks run for them.
 
-Theory of operation: `on_change` says what should be, and `run` brings it about: for each tiered partition there is one
-task that copies and one that expires (see tasks.py), and for each partition that should have nothing in the tier any
-more, a task that deletes it all, which goes on after a restart until it is done (see registry.py). Nothing runs while
-nothing is tiered.
+Theory of operation: `on_change` sets the desired state, and `run` establishes it. Each tiered partition has one task
+that copies and one that expires (see tasks.py). Each partition that must have nothing in the tier any more has a task
+that deletes its data; the deletion resumes after a restart until it is done (see registry.py). Without tiered topics no
+task runs.
 
-Objects of a topic that the cluster's metadata do not list are deleted only if the topic is known to have been removed:
-by a change that this process saw, by a mark in the registry, or by the metadata log, which is searched once. Without
-that proof the metadata may be an old backup, and the objects the only copy of newer data: they stay, and are counted.
+The manager deletes the objects of a topic that is missing in the cluster's metadata only if the topic is known to have
+been removed: by a change that this process saw, by a mark in the registry, or by the metadata log, which is searched
+once. Without that proof the metadata may be an old backup, and the objects the only copy of newer data. Such objects
+are kept and counted.
 
-Only one copy of a partition is made at once, and of all partitions together as many as there are copier threads;
-deletions have threads of their own, and reads as well (see remote_read.py), so that none of the three waits for
-another.
+At most one copy of a partition runs at a time; all partitions together have as many copies as there are copier threads.
+Deletions and reads (see remote_read.py) have threads of their own, so the three never wait for each other.
 
-Stopping. No new copy begins, those under way are finished if that takes no longer than the grace given. What is cut off
-is found and tidied up by the next start.
+Stopping. No new copy starts. Running copies are finished if that takes no longer than the given grace period. The next
+start finds and cleans up interrupted copies.
 
 Source  KIP-405, KIP-950; RemoteLogManager of Apache Kafka 4.3.1
 """
@@ -59,15 +59,15 @@ STOP_GRACE_MS: Final = 10_000
 RETRY_MS: Final = 1_000
 MAX_TOLD: Final = 5
 ROUNDS_AT_ONCE: Final = 32
-"""So many begin before clients have their turn again: those of thousands of partitions are due at the same moment."""
+"""How many rounds start before clients get the event loop again: thousands of partitions are due at the same moment."""
 
 
 class RemoteLogManager:
-    """See the module's text.
+    """See the module's docstring.
 
-    Shape  copy_quota and fetch_quota are budgets of bytes a second, of all partitions together; retired counts for
-           the partitions that are tiered here no more; has_wrong_store: after the start the store had none of the
-           segments that were asked for
+    Shape  copy_quota and fetch_quota are budgets in bytes per second of all partitions together; retired has the counts
+           of partitions that are no longer tiered here; has_wrong_store: after the start the store had none of the
+           requested segments
     """
 
     def __init__(
@@ -85,9 +85,9 @@ class RemoteLogManager:
         find_removed: Callable[[], Container[UUID]] = frozenset,
         asks_store: bool = True,
     ) -> None:
-        """`directory` is the data directory: what may be in the tier is written down there. `find_removed` gives the
-        topics that the cluster's metadata log says were removed; it blocks. With `asks_store` a start looks whether the
-        store has what the metadata list.
+        """`directory` is the data directory, where the registry file is. `find_removed` returns the topics that were
+        removed according to the cluster's metadata log; it blocks. With `asks_store` the manager checks after the start
+        whether the store has the segments that the metadata list.
         """
         self.env = env
         self.copy_quota = _quota(_copy_limit(settings), env.now_ms())
@@ -132,31 +132,31 @@ class RemoteLogManager:
         self.retired = TierCounters()
         self.has_wrong_store = False
 
-    # What others tell it
+    # Input
 
     async def on_change(
         self, tiered: Collection[TopicPartition], *, topic_ids: Collection[UUID], removed: Iterable[UUID] = ()
     ) -> None:
-        """Take over which partitions of this broker are tiered (all of them, led or not), which topics there are, and
-        which were removed since the last call.
+        """Set which partitions of this broker are tiered (all of them, led or not), which topics exist, and which were
+        removed since the last call.
 
-        What of a partition has to happen follows from the settings of its log. One that is tiered no more loses what
-        is in the tier if its topic is gone, or has remote.log.delete.on.disable. Returns at once; from then on each of
-        these partitions has its `remote`.
+        The settings of a partition's log decide what happens. When a partition is no longer tiered, the manager deletes
+        its data in the tier if its topic was removed, or has remote.log.delete.on.disable. Returns immediately; from
+        then on each of these partitions has its `remote`.
         """
         self._wanted, self._topic_ids = frozenset(tiered), topic_ids
         self._note_removed(removed)
         for key in self._wanted:
             running, partition = self._held.get(key), self.tools.partitions.find_partition(key)
             if partition is not None and partition.remote is None:
-                partition.remote = new_remote(partition)  # at once: nobody may take what is not here for missing
+                partition.remote = new_remote(partition)  # now, or readers would report missing local data as lost
             if running is not None and running.held.partition.log.config is not running.config:
                 running.wake()
         self._changed.set()
         await trio.lowlevel.checkpoint()
 
     def reconfigure(self, settings: TierSettings) -> None:
-        """Take over changed settings: quotas, threads, intervals."""
+        """Apply changed settings: quotas, threads, intervals."""
         now_ms, tools = self.env.now_ms(), self.tools
         tools.settings = settings
         rate, window_ms = _copy_limit(settings)
@@ -170,15 +170,15 @@ class RemoteLogManager:
         tools.delete_threads.resize(expirers)
 
     def request_copy(self, key: TopicPartition) -> None:
-        """Have a look now at what of a partition can be copied or has expired: after a roll, say."""
+        """Start a round of a partition now, to copy and expire: after a roll, for example."""
         running = self._held.get(key)
         if running is not None:
             running.wake()
 
-    # What it does for ever
+    # Running
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Look after the tiered partitions until cancelled. `stop` before that lets copies end in order."""
+        """Maintain the tiered partitions until cancelled. Call `stop` first to let copies finish."""
         await self._load_registry()
         async with trio.open_nursery() as nursery:
             task_status.started()
@@ -194,9 +194,9 @@ class RemoteLogManager:
                 self._end_unfinished(STOP_GRACE_MS)
 
     async def stop(self, *, grace_ms: int = STOP_GRACE_MS) -> None:
-        """Begin nothing more and wait for what is under way, but no longer than `grace_ms`.
+        """Start nothing more and wait at most `grace_ms` for running operations.
 
-        To be called before `run` is cancelled, and while the metadata manager still works.
+        Call this before `run` is cancelled, while the metadata manager still works.
         """
         self._is_stopping = True
         self._end_unfinished(grace_ms)
@@ -207,7 +207,7 @@ class RemoteLogManager:
 
     @contextmanager
     def _finishing(self) -> Iterator[None]:
-        """Shield what must not be cut off halfway, as long as nobody stops the manager."""
+        """Shield an operation from cancellation until the manager is stopped."""
         with trio.CancelScope(shield=True) as scope:
             self._unfinished.add(scope)
             if self._is_stopping:
@@ -226,7 +226,7 @@ class RemoteLogManager:
         await self._settled.wait()
         self.has_wrong_store = await has_none_of_its_segments(self.tools, sorted(self._followed))
 
-    # Bringing about what should be
+    # Establishing the desired state
 
     async def _load_registry(self) -> None:
         while True:
@@ -234,18 +234,18 @@ class RemoteLogManager:
                 return await self.env.run_blocking(self._registry.load)
             except ValueError as error:
                 self._is_registry_lost = True
-                log.error("what topics left in the tier before cannot be told", file=self._registry.path, error=error)
+                log.error("the registry of the tier cannot be parsed", file=self._registry.path, error=error)
                 return None
             except OSError as error:
                 if is_fatal(error):
                     raise
-                # Too many open files, say. What has not been read must not be replaced.
-                log.warning("what is in the tier cannot be read yet", file=self._registry.path, error=error)
+                # Too many open files, for example. An unread file must not be replaced.
+                log.warning("the registry of the tier cannot be read yet", file=self._registry.path, error=error)
                 await self.env.sleep_ms(RETRY_MS)
 
     @property
     def _is_settled(self) -> bool:
-        """Whether everything runs that should; what does not is tried again."""
+        """Whether all wanted tasks run; otherwise `run` retries."""
         return self._is_stopping or (
             not (self._kept and self._find_removed)
             and self._wanted <= self._held.keys()
@@ -277,14 +277,14 @@ class RemoteLogManager:
         self._settled.set()
 
     def _startable(self, key: TopicPartition) -> PartitionReader | None:
-        """The partition, if its tasks can begin: not while those of an earlier one, or its deletion, are not over."""
+        """The partition, if its tasks can start: the tasks of an earlier one and its deletion must have ended."""
         partition = self.tools.partitions.find_partition(key)
         if partition is None or key in self._held or id_of(partition) in self._deleting:
             return None
         return partition
 
     def _has_to_go(self, gone: TopicIdPartition) -> bool:
-        """Whether nothing of a partition may stay in the tier."""
+        """Whether the partition's data in the tier must be deleted."""
         assert self._topic_ids is not None
         key = gone.topic, gone.partition
         running = self._held.get(key)
@@ -303,11 +303,11 @@ class RemoteLogManager:
 
     @property
     def unknown_partitions(self) -> int:
-        """How many partitions of topics that the metadata do not list have objects that are kept."""
+        """The number of partitions whose objects are kept because the metadata do not list their topics."""
         return len(self._kept)
 
     async def _learn_removed(self) -> None:
-        """Find out which of the topics that do not exist were removed; the partitions of the others are kept."""
+        """Find out which of the unknown topics were removed; keep the partitions of the others."""
         kept = self._unknown()
         if kept and self._find_removed is not None:
             try:
@@ -331,8 +331,8 @@ class RemoteLogManager:
             try:
                 await self._store_registry(gone=frozenset())
             except OSError as error:
-                # Whatever is written next has the marks too, and the next start searches the metadata log again.
-                log.warning("cannot write down what is in the tier", file=self._registry.path, error=error)
+                # The next write of the file has the marks too, and the next start searches the metadata log again.
+                log.warning("the registry of the tier cannot be written", file=self._registry.path, error=error)
         held = {id_of(one.held.partition) for one in self._held.values()}
         self._removed &= {one.topic_id for one in self._registry.entries | self._registering | held}
 
@@ -347,7 +347,7 @@ class RemoteLogManager:
         return {one for one in entries if one.topic_id not in known and not self._is_removed(one.topic_id)}
 
     async def _follow(self, new: list[PartitionReader]) -> bool:
-        """Follow the metadata of these partitions; False if that is to be tried again."""
+        """Follow the metadata of these partitions; False if it failed and has to be retried."""
         if not new:
             return True
         leaders = [id_of(partition) for partition in new if partition.is_leader]
@@ -356,13 +356,13 @@ class RemoteLogManager:
             with plugin_errors("on_partition_leadership_changes"):
                 await self.tools.metadata.on_partition_leadership_changes(leaders, followers)
         except RemoteStorageError as error:
-            log.warning("cannot begin to tier partitions, which is tried again", partitions=len(new), error=error)
+            log.warning("cannot start to tier partitions; will retry", partitions=len(new), error=error)
             return False
         self._followed.update(leaders, followers)
         return True
 
     async def _let_go(self) -> None:
-        """Follow no more the metadata of partitions that are not tiered here any more."""
+        """Stop following the metadata of partitions that are no longer tiered here."""
         running = {id_of(one.held.partition) for one in self._held.values()}
         stale = self._followed - running - self._deleting
         if stale:
@@ -370,17 +370,17 @@ class RemoteLogManager:
                 with plugin_errors("on_stop_partitions"):
                     await self.tools.metadata.on_stop_partitions(sorted(stale))
             except RemoteStorageError as error:
-                log.warning("cannot let go of partitions", partitions=len(stale), error=error)
+                log.warning("cannot stop following the metadata of partitions", partitions=len(stale), error=error)
             self._followed -= stale
 
-    # What may be in the tier
+    # Registry
 
     def may_have_remote_part(self, partition: TopicIdPartition) -> bool:
-        """Whether anything of it may have been copied: it was registered, or nobody can say."""
+        """Whether the partition may have data in the tier: it is registered, or the registry is unreadable."""
         return partition in self._registry.entries or self._is_registry_lost
 
     async def register(self, partition: TopicIdPartition) -> None:
-        """Write down, durably, that there may be something of it in the tier. Errors: RetriableRemoteStorageError."""
+        """Record durably that the tier may have data of a partition. Errors: RetriableRemoteStorageError."""
         if partition in self._registry.entries:
             return
         self._registering.add(partition)
@@ -391,7 +391,7 @@ class RemoteLogManager:
 
     async def _store_registry(self, *, gone: frozenset[TopicIdPartition]) -> None:
         async with self._registry_turn:
-            # Who stands in line finds that somebody else has written its entry too.
+            # Another task that had the lock may have written this entry too.
             entries = (self._registry.entries | self._registering) - gone
             removed = (self._registry.removed | self._removed) & {one.topic_id for one in entries}
             if (entries, removed) != (self._registry.entries, self._registry.removed):
@@ -417,7 +417,7 @@ class RemoteLogManager:
             await tasks.delete_partition(self, gone)
             await self._store_registry(gone=frozenset({gone}))
         except OSError as error:
-            log.warning("cannot write down what is in the tier", file=self._registry.path, error=error)
+            log.warning("the registry of the tier cannot be written", file=self._registry.path, error=error)
             await self.env.sleep_ms(self.tools.settings.remote_log_manager_task_interval_ms)
         finally:
             self._deleting.discard(gone)
@@ -425,14 +425,14 @@ class RemoteLogManager:
 
 
 def _copy_limit(settings: TierSettings) -> tuple[int, int]:
-    """(bytes a second, milliseconds over which they are counted) of all copies together."""
+    """The limit of all copies together: bytes per second, and the milliseconds over which they are counted."""
     windows = settings.remote_log_manager_copy_quota_window_num
     seconds = settings.remote_log_manager_copy_quota_window_size_seconds
     return settings.remote_log_manager_copy_max_bytes_per_second, windows * seconds * 1000
 
 
 def _fetch_limit(settings: TierSettings) -> tuple[int, int]:
-    """The same of all reads."""
+    """The same for all reads."""
     windows = settings.remote_log_manager_fetch_quota_window_num
     seconds = settings.remote_log_manager_fetch_quota_window_size_seconds
     return settings.remote_log_manager_fetch_max_bytes_per_second, windows * seconds * 1000

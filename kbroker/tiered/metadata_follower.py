@@ -1,14 +1,13 @@
-"""One partition of `__remote_log_metadata` as this broker follows it: what its log says, in memory.
+"""The in-memory state of one partition of `__remote_log_metadata`, as this broker follows it.
 
-One task reads and is the only one that changes anything; who asks reads between its steps, and who waits parks until
-its next one. It waits for nobody but the log, so whoever waits for it cannot hold it up (in Kafka the two could wait
-for each other: KAFKA-17766).
+A single task reads the log and changes the state. Queries run between its steps; waiters park until its next step. The
+task waits for nothing but the log, so its waiters cannot block it (in Kafka the two could deadlock: KAFKA-17766).
 
-Everything that the log tells is kept, also of partitions that this broker does not hold (yet): to take one on then
-costs no reading. That is bounded by the segments that the tier has, a few hundred bytes each.
+The task keeps all events of the log, even of user partitions that this broker does not hold. So a newly held partition
+needs no reading. The memory is limited by the number of segments in the tier, a few hundred bytes each.
 
-A partition is ready when everything is read that was in the log when it was taken on. A log that is replaced, or cut
-behind what was read, is read anew from its start, and nothing is ready until then.
+A partition is ready when everything is read that was in the log when the broker started to hold it. A log that was
+replaced, or truncated below the read position, is read again from its start; until then nothing is ready.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from kbroker.tiered.ports import MetadataTopic
 from wire.errors import KafkaError
 
 SLICE_BYTES: Final = 64 << 10
-"""The events of one slice are taken in without a break: about 500 of them, a few milliseconds."""
+"""The events of one slice are applied in one step: about 500 events, a few milliseconds."""
 
 MIN_EVENTS_BETWEEN_SNAPSHOTS: Final = 500
-"""So much a restart after a crash has to read of each partition, or as many events as it has segments if that is more:
-writing a snapshot then costs less than reading the events did."""
+"""The minimum number of events between two snapshots. With more segments than this, the number of segments counts
+instead. Writing a snapshot then costs less than reading the events did."""
 
 NO_BATCH: Final = (-1, 0)
 
@@ -47,7 +46,7 @@ log = logger(__name__)
 
 @dataclass(slots=True)
 class MetadataCounters:
-    """What was met in the topic since the broker started, in all its partitions together."""
+    """Counts over all partitions of the topic since the broker started."""
 
     events_read: int = 0
     skipped_records: int = 0
@@ -55,12 +54,12 @@ class MetadataCounters:
 
 
 class FollowedPartition:
-    """See the module's text.
+    """See the module's docstring.
 
     Shape   index is the partition's number; caches are by topic id and number
-    Units   position is the offset from which on nothing is taken in yet
-    Note    of counters, events_read came from the log and not from a snapshot, skipped_records could not be read, and
-            dropped_events did not fit; last_skipped and last_dropped say why
+    Units   position is the offset of the next event to apply
+    Note    of counters, events_read are events from the log and not from a snapshot, skipped_records are unreadable,
+            and dropped_events are invalid; last_skipped and last_dropped give the last reason
     """
 
     def __init__(
@@ -91,14 +90,14 @@ class FollowedPartition:
         self._last_batch = NO_BATCH
         self._events_since_snapshot = 0
         self._snapshot_position = 0
-        self._writing = trio.Lock()  # of the follower and of who closes it: never both at one file
+        self._writing = trio.Lock()  # serializes the snapshots of the follower and of close
         self._targets: dict[UserPartition, int] = {}
         self._late: set[UserPartition] = set()
 
-    # --- what is held -------------------------------------------------------------------------------------------------
+    # --- held partitions ----------------------------------------------------------------------------------------------
 
     def hold(self, partition: TopicIdPartition) -> None:
-        """Be ready for a partition once all is read that the log holds now."""
+        """Hold a user partition; it is ready once everything in the log at this time is read."""
         key = partition.topic_id, partition.partition
         if key not in self._targets:
             self._targets[key] = 0 if self._log is None else self._log.log_end_offset
@@ -107,7 +106,7 @@ class FollowedPartition:
                 self._late.discard(key)
 
     def let_go(self, partition: TopicIdPartition) -> None:
-        """Forget a partition: of one without segments nothing stays."""
+        """Stop holding a user partition; its cache is dropped if it has no segments."""
         key = partition.topic_id, partition.partition
         self._targets.pop(key, None)
         self._late.discard(key)
@@ -123,21 +122,21 @@ class FollowedPartition:
         return key in self._targets and key not in self._late
 
     def cache(self, partition: TopicIdPartition) -> RemoteLogMetadataCache:
-        """What is known of a partition; nothing yet is an empty one."""
+        """The cache of a user partition; an empty one if it is unknown."""
         key = partition.topic_id, partition.partition
         found = self.caches.get(key)
         return RemoteLogMetadataCache(partition) if found is None else found
 
     def _note_ready(self) -> None:
         if self._log is not None:
-            # Of what lay behind the target a part may have been cut since.
+            # The log may have been truncated below the target.
             position, end_offset = self.position, self._log.log_end_offset
             self._late = {key for key in self._late if position < min(self._targets[key], end_offset)}
 
     # --- following ----------------------------------------------------------------------------------------------------
 
     async def follow(self) -> None:
-        """Read what is there and what comes, until cancelled."""
+        """Read the log and new records until cancelled."""
         while True:
             try:
                 found = await self._find_log()
@@ -155,9 +154,9 @@ class FollowedPartition:
         return found
 
     async def _begin(self, found: Log) -> None:
-        """Start with a log: from the snapshot that fits it, or from its start."""
+        """Start to read a log: from a matching snapshot, or from its start."""
         if self._log is not None:
-            log.warning("the log of the tier's metadata was replaced or cut", partition=self.index)
+            log.warning("the log of the tier's metadata was replaced or truncated", partition=self.index)
         self._log = None
         self._late = set(self._targets)
         self.caches, self.position, self._last_batch = {}, 0, NO_BATCH
@@ -175,17 +174,17 @@ class FollowedPartition:
         except FileNotFoundError:
             return None
         except (metadata_snapshot.Unusable, OSError) as error:
-            log.warning("a snapshot of the tier's metadata is of no use", partition=self.index, why=error)
+            log.warning("a snapshot of the tier's metadata cannot be used", partition=self.index, why=error)
             return None
 
     async def _read_on(self, found: Log) -> None:
-        """Take in the next slice, or wait for it."""
+        """Apply the next slice, or wait for new records."""
         topic, position = self._topic, self.position
         end_offset = topic.high_watermark(self.index)
         if end_offset <= position:
             await topic.wait_beyond(self.index, position)
             if topic.high_watermark(self.index) <= position:
-                await self._env.sleep_ms(self._retry_ms)  # it is no longer here
+                await self._env.sleep_ms(self._retry_ms)  # the partition is no longer on this broker
             return
         events = read_new(found, position, end_offset=end_offset, partition_count=self.partition_count)
         if events is None:
@@ -258,14 +257,14 @@ class FollowedPartition:
         return sum(len(cache.segments) for cache in self.caches.values())
 
     async def write_snapshot(self) -> None:
-        """Write down what is known, unless the file says so already. A failure is reported: it costs time alone."""
+        """Write a snapshot unless the file is current. A failure is only logged: it costs just a longer restart."""
         async with self._writing:
             if self._log is not None and self.position != self._snapshot_position:
                 await self._write_snapshot(self._log)
 
     async def _write_snapshot(self, found: Log) -> None:
         position, last_batch = self.position, self._last_batch
-        # Of a partition that has no segments, and is not held, only a deleted topic can have been the reason.
+        # A partition that has no segments and is not held belongs to a deleted topic, so it is left out.
         kept = [cache for key, cache in self.caches.items() if key in self._targets or not cache.is_empty]
         self._events_since_snapshot = 0
         try:
@@ -283,7 +282,7 @@ class FollowedPartition:
 
 
 class Broadcast:
-    """Wakes all who wait, once; what they wait for they look at themselves."""
+    """Wakes all waiters; each one checks its own condition."""
 
     def __init__(self) -> None:
         self._waiting = trio.lowlevel.ParkingLot()

@@ -1,18 +1,18 @@
-"""The RemoteLogMetadataManager on the topic `__remote_log_metadata`, as Apache Kafka's own.
+"""The RemoteLogMetadataManager that stores its data in the topic `__remote_log_metadata`, as Apache Kafka's does.
 
-Who holds a tiered partition follows the one partition of the topic that tells of it. The topic is made, and followed,
-from the first such partition on; before that nothing runs but a task that waits. What is asked is answered from memory,
-once what was there is read; whoever asks earlier waits by `wait_until_ready`, instead of asking again and again.
+A broker that holds a tiered partition follows the one partition of the topic that has its metadata. The topic is
+created and followed from the first such partition on; before that there is only one waiting task. Queries are answered
+from memory once the existing records are read. Before that, callers wait with `wait_until_ready` instead of polling.
 
-    metadata_topic.py      which partition, and what the records say
-    metadata_follower.py   reading one of its partitions
-    metadata_publisher.py  writing into it
-    metadata_snapshot.py   what spares a restart the reading
-    lifecycle.py           what is known of one user partition
+    metadata_topic.py      assignment to partitions, and the record format
+    metadata_follower.py   reads one partition of the topic
+    metadata_publisher.py  writes to it
+    metadata_snapshot.py   saves reading at a restart
+    lifecycle.py           the state of one user partition
 
-Nothing gives up: a topic that cannot be made yet is tried again without limit (KAFKA-19426), a record that cannot be
-read is skipped. Only a topic with another number of partitions than the settings say is an error for everybody who
-asks, until that changes, because nobody knows then where the records of a partition are.
+Errors are retried without limit: a topic that cannot be created yet is retried (KAFKA-19426), an unreadable record is
+skipped. There is one exception. If the topic's number of partitions differs from the settings, all queries fail until
+that changes, because the assignment of user partitions to its partitions is then unknown.
 
 Source  KIP-405; TopicBasedRemoteLogMetadataManager of Apache Kafka 4.3.1
 """
@@ -50,7 +50,7 @@ log = logger(__name__)
 
 
 class _Followed:
-    """One partition of the topic: its reading half, its writing half, and how to end them."""
+    """One partition of the topic: its reader, its writer, and the scope that ends them."""
 
     __slots__ = ("partition", "publisher", "scope")
 
@@ -61,10 +61,10 @@ class _Followed:
 
 
 class TopicRemoteLogMetadataManager:
-    """See the module's text, and `kbroker.tiered.api.RemoteLogMetadataManager` for what it does.
+    """See the module's docstring, and `kbroker.tiered.api.RemoteLogMetadataManager` for the methods.
 
-    Shape   failure says why the topic cannot be used now, "" while it can or nobody needs it; counters are of all that
-            was read
+    Shape   failure says why the topic cannot be used now, "" if it can or is not needed; counters are over all
+            partitions
     """
 
     def __init__(self, env: Env, topic: MetadataTopic, settings: TierSettings) -> None:
@@ -83,10 +83,10 @@ class TopicRemoteLogMetadataManager:
         self._wanted = Broadcast()
         self._progress = Broadcast()
 
-    # --- what is followed ---------------------------------------------------------------------------------------------
+    # --- following ----------------------------------------------------------------------------------------------------
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Have the topic, follow what has to be followed, and write changes, until cancelled."""
+        """Create the topic if needed, follow its partitions, and write changes, until cancelled."""
         try:
             async with trio.open_nursery() as nursery:
                 task_status.started()
@@ -99,7 +99,7 @@ class TopicRemoteLogMetadataManager:
         finally:
             self._is_closed = True
             for followed in self._followed.values():
-                followed.publisher.end("the manager of the tier's metadata has ended")
+                followed.publisher.end("the metadata manager of the tier has ended")
             self._progress.notify()
 
     def _index(self, partition: TopicIdPartition) -> int:
@@ -109,7 +109,7 @@ class TopicRemoteLogMetadataManager:
         return {self._index(partition) for partition in self._held.values()} - self._followed.keys()
 
     async def _have_topic(self) -> bool:
-        """Make sure of the topic, and try again without limit; False if meanwhile nobody needs it any more."""
+        """Ensure the topic exists; retry without limit. False if no partition needs it any more."""
         delay_ms = self._retry_ms
         while self._held and not self._has_topic:
             count: int | None = None
@@ -120,9 +120,9 @@ class TopicRemoteLogMetadataManager:
                     f"remote.log.metadata.topic.num.partitions is {self.partition_count}"
                 )  # fmt: skip
             except KafkaError as error:
-                failure = f"{REMOTE_LOG_METADATA_TOPIC} cannot be had yet: {error.message or error.code.name}"
+                failure = f"{REMOTE_LOG_METADATA_TOPIC} cannot be created yet: {error.message or error.code.name}"
             if failure and failure != self.failure:
-                log.warning("the tier has no metadata", why=failure)
+                log.warning("the tier's metadata are unavailable", why=failure)
             self.failure, self._is_unusable, self._has_topic = failure, bool(failure and count), not failure
             self._progress.notify()
             if failure:
@@ -160,21 +160,21 @@ class TopicRemoteLogMetadataManager:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(followed.partition.follow)
                 nursery.start_soon(followed.publisher.run)
-        # Only a partition of which nothing is held any more ends so; a cancelled `run` does not come here.
+        # Reached only if no partition is held any more; a cancelled `run` does not get here.
         followed.publisher.end("the partition is not held any more")
         await followed.partition.write_snapshot()
         del self._followed[followed.partition.index]
         self._wanted.notify()
 
     def _on_lost(self) -> None:
-        """A partition of the topic is not there: perhaps none is, and the topic has to be made again."""
+        """Check the topic again: one of its partitions is missing, and the topic may have to be created again."""
         self._has_topic = False
         self._wanted.notify()
 
     async def on_partition_leadership_changes(
         self, leaders: Iterable[TopicIdPartition], followers: Iterable[TopicIdPartition]
     ) -> None:
-        """Follow these partitions from now on; leaders and followers need the same."""
+        """Follow these partitions; leaders and followers are treated the same."""
         for partition in (*leaders, *followers):
             self._held[partition.topic_id, partition.partition] = partition
             followed = self._followed.get(self._index(partition))
@@ -196,8 +196,8 @@ class TopicRemoteLogMetadataManager:
         self._progress.notify()
 
     async def close(self) -> None:
-        """Write down what spares the next start its reading. After or before `run` has ended, but with no change under
-        way.
+        """Write snapshots, so that the next start has less to read. Call it before or after the end of `run`, while no
+        change is in progress.
         """
         self._is_closed = True
         self._progress.notify()
@@ -207,14 +207,14 @@ class TopicRemoteLogMetadataManager:
     # --- readiness ----------------------------------------------------------------------------------------------------
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
-        """Whether what was in the topic when the partition was taken on has been read."""
+        """Whether everything is read that was in the topic when the broker started to hold the partition."""
         followed = self._followed.get(self._index(partition))
         return followed is not None and followed.partition.is_ready(partition)
 
     async def wait_until_ready(self, partition: TopicIdPartition) -> None:
-        """Return once is_ready, however long that takes.
+        """Return once is_ready, without a time limit.
 
-        Errors  RemoteStorageError for a partition that is not held (any more), and for a topic that is of no use
+        Errors  RemoteStorageError for a partition that is not held (any more), and if the topic cannot be used
         """
         await trio.lowlevel.checkpoint()
         while not self.is_ready(partition):
@@ -223,12 +223,12 @@ class TopicRemoteLogMetadataManager:
             if self._is_unusable:
                 raise RemoteStorageError(self.failure)
             if self._is_closed:
-                raise RetriableRemoteStorageError("the manager of the tier's metadata has ended")
+                raise RetriableRemoteStorageError("the metadata manager of the tier has ended")
             await self._progress.wait()
 
     @property
     def waits_for(self) -> str:
-        """What keeps partitions from being ready: for the health of the broker. "" when all are."""
+        """Why partitions are not ready yet, for the broker's health; "" if all are ready."""
         if self.failure:
             return self.failure
         late = sum(not self.is_ready(partition) for partition in self._held.values())
@@ -236,28 +236,28 @@ class TopicRemoteLogMetadataManager:
 
     @property
     def followed(self) -> list[FollowedPartition]:
-        """The partitions of the topic that are followed, to see how far they are and what they skipped."""
+        """The followed partitions of the topic, for positions and skipped records."""
         return [each.partition for each in self._followed.values()]
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
     async def add_remote_log_segment_metadata(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Note that a copy begins; returns once that is durable and the questions know it.
+        """Record that a copy starts; returns once that is durable and visible to queries.
 
-        Errors  ValueError where the state is not COPY_SEGMENT_STARTED; RetriableRemoteStorageError
+        Errors  ValueError if the state is not COPY_SEGMENT_STARTED; RetriableRemoteStorageError
         """
         if metadata.state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED:
             raise ValueError(f"a copy begins as COPY_SEGMENT_STARTED, not as {metadata.state.name}")
         await self._publish(metadata)
 
     async def update_remote_log_segment_metadata(self, update: RemoteLogSegmentMetadataUpdate) -> None:
-        """Note a later state, likewise. Errors: RemoteResourceNotFound (no such segment), ValueError (no such
+        """Record a later state in the same way. Errors: RemoteResourceNotFound (no such segment), ValueError (no such
         transition), RetriableRemoteStorageError.
         """
         await self._publish(update)
 
     async def put_remote_partition_delete_metadata(self, metadata: RemotePartitionDeleteMetadata) -> None:
-        """Note a step in the deletion of a partition, likewise. Errors: ValueError, RetriableRemoteStorageError."""
+        """Record a step in the deletion of a partition. Errors: ValueError, RetriableRemoteStorageError."""
         await self._publish(metadata)
 
     async def _publish(self, event: MetadataEvent) -> None:
@@ -265,23 +265,23 @@ class TopicRemoteLogMetadataManager:
         await self.wait_until_ready(partition)
         await self._followed[self._index(partition)].publisher.publish(event)
 
-    # --- questions ----------------------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------------------
 
     def _cache(self, partition: TopicIdPartition) -> RemoteLogMetadataCache:
         if not self.is_ready(partition):
-            raise RetriableRemoteStorageError(self.failure or f"the tier's metadata of {_name(partition)} is not read")
+            raise RetriableRemoteStorageError(self.failure or f"the tier's metadata of {_name(partition)} are not read")
         return self._followed[self._index(partition)].partition.cache(partition)
 
     def remote_log_segment_metadata(
         self, partition: TopicIdPartition, leader_epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
-        """The finished segment that holds `offset` as it was written in `leader_epoch`."""
+        """The finished segment that contains `offset` as written in `leader_epoch`."""
         return self._cache(partition).remote_log_segment_metadata(leader_epoch, offset)
 
     def next_segment_with_txn_index(
         self, partition: TopicIdPartition, leader_epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
-        """The first finished segment from `offset` on in this epoch that may have a transaction index."""
+        """The first finished segment at or after `offset` in this epoch that may have a transaction index."""
         return self._cache(partition).next_segment_with_txn_index(leader_epoch, offset)
 
     def highest_offset_for_epoch(self, partition: TopicIdPartition, leader_epoch: int) -> int | None:
@@ -291,11 +291,11 @@ class TopicRemoteLogMetadataManager:
     def list_remote_log_segments(
         self, partition: TopicIdPartition, leader_epoch: int | None = None
     ) -> list[RemoteLogSegmentMetadata]:
-        """Those that are not deleted; of one epoch by start_offset, of all in no order."""
+        """The segments that are not deleted. Those of one epoch are sorted by start_offset."""
         return self._cache(partition).list_remote_log_segments(leader_epoch)
 
     def remote_log_size(self, partition: TopicIdPartition, leader_epoch: int) -> int:
-        """Bytes of the segments that list_remote_log_segments gives for the epoch."""
+        """The total bytes of the segments that list_remote_log_segments returns for the epoch."""
         return self._cache(partition).remote_log_size(leader_epoch)
 
 

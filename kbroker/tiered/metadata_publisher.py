@@ -1,8 +1,8 @@
-"""Changes of the tier's metadata on their way into one partition of `__remote_log_metadata`.
+"""Writes changes of the tier's metadata to one partition of `__remote_log_metadata`.
 
-One task takes what has queued up, drops what does not fit what is known, appends the rest as one batch, and lets its
-senders go on once they would find their changes: when the follower has read them back. The queue is what makes changes
-of one partition follow one another; no lock is held while anything waits.
+One task takes the queued changes, rejects invalid ones, and appends the rest as one batch. A sender returns when the
+follower has read its change back, so that queries see it. The queue orders the changes of a partition; no lock is held
+while anything waits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logger(__name__)
 
 
 class Change:
-    """One event, until it is stored and read back or an error is known."""
+    """One event until it is stored and read back, or has failed."""
 
     __slots__ = ("done", "error", "event", "is_abandoned", "value")
 
@@ -44,9 +44,9 @@ class Change:
 
 
 class MetadataPublisher:
-    """See the module's text.
+    """See the module's docstring.
 
-    Units  wait_ms bounds how long a change waits to be stored, and again to be read back
+    Units  wait_ms limits the time to store a change, and again the time to read it back
     """
 
     def __init__(
@@ -71,10 +71,10 @@ class MetadataPublisher:
         self._ended = ""
 
     async def publish(self, event: MetadataEvent) -> None:
-        """Return once the event is stored and has been read back.
+        """Return once the event is stored and was read back.
 
-        A caller that is cancelled does not know whether it will be.
-        Errors  RemoteResourceNotFound, ValueError for what does not fit; RetriableRemoteStorageError
+        If the caller is cancelled, the outcome is unknown.
+        Errors  RemoteResourceNotFound and ValueError for an invalid event; RetriableRemoteStorageError
         """
         if self._ended:
             raise RetriableRemoteStorageError(self._ended)
@@ -89,7 +89,7 @@ class MetadataPublisher:
             raise change.error
 
     def end(self, why: str) -> None:
-        """Tell everybody who waits, and who comes, that nothing will come of it."""
+        """Fail all current and future changes."""
         self._ended = why
         for change in (*self._in_flight, *self._queue):
             change.finish(RetriableRemoteStorageError(why))
@@ -97,7 +97,7 @@ class MetadataPublisher:
         self._in_flight = []
 
     async def run(self) -> None:
-        """Store what is queued, until cancelled."""
+        """Store queued changes until cancelled."""
         while True:
             while not self._queue:
                 await self._wanted.wait()
@@ -109,7 +109,7 @@ class MetadataPublisher:
                 self._in_flight = []
 
     def _take(self) -> list[Change]:
-        """The changes of the next batch: those that fit, and of each segment or partition one."""
+        """The changes of the next batch: only valid ones, and at most one per segment or partition."""
         taken: list[Change] = []
         subjects: set[object] = set()
         size = 0
@@ -118,7 +118,7 @@ class MetadataPublisher:
             event = change.event
             subject = getattr(event, "remote_log_segment_id", partition_of(event))
             if subject in subjects:
-                break  # whether it fits is known when the one before it is read back
+                break  # its validity is known once the previous change is read back
             self._queue.popleft()
             if change.is_abandoned:
                 continue

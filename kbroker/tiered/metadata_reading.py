@@ -1,7 +1,7 @@
-"""Reading the log of a partition of `__remote_log_metadata`, also where it is damaged.
+"""Reads the log of a partition of `__remote_log_metadata`, and skips damage.
 
-Behind damage the next batch is found by its checksum: whatever bytes lie before it, and whatever they pretend to be,
-are skipped, and how many offsets went with them is told.
+After damage the next batch is found by its checksum. All bytes before it are skipped, and the number of skipped offsets
+is reported.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _FEW_BYTES: Final = 8 << 10
 
 
 def read_new(log: Log, offset: int, *, end_offset: int, partition_count: int) -> Events | None:
-    """The events from `offset` up to `end_offset`, for the event loop, which waits neither for a disk nor for many of
-    them: None unless they are few, of those that were appended last, and whole.
+    """The events from `offset` up to `end_offset`, for the event loop, which must not block. None unless they are few,
+    intact, and in the memory of the last appends.
     """
     if offset < log.tail.start_offset or end_offset - offset > _FEW_RECORDS:
         return None
@@ -28,25 +28,25 @@ def read_new(log: Log, offset: int, *, end_offset: int, partition_count: int) ->
         with log.disk_errors():
             data = log.read(offset, max_bytes=_FEW_BYTES, end_offset=end_offset, at_least_one_batch=False).read()
     except KafkaError:
-        return None  # it is told in the other way
+        return None  # read_on will report it
     events = read_events(data, offset, end_offset=end_offset, partition=log.partition, partition_count=partition_count)
     return events if events.next_offset > offset and not events.skipped else None
 
 
 def read_on(log: Log, offset: int, *, end_offset: int, max_bytes: int, partition_count: int) -> Events:
-    """The events from `offset` on, of at most `max_bytes` (or one batch), none at or behind `end_offset`. Blocking.
+    """The events from `offset` on, at most `max_bytes` (or one batch) and below `end_offset`. Blocking.
 
-    Where the answer has the same next_offset, a batch is there of which only a part lies before `end_offset`.
-    Errors  KAFKA_STORAGE_ERROR; OFFSET_OUT_OF_RANGE where the log was cut meanwhile
+    If the result has the same next_offset, the next batch reaches beyond `end_offset`.
+    Errors  KAFKA_STORAGE_ERROR; OFFSET_OUT_OF_RANGE if the log was truncated in between
     """
     start = max(offset, log.local_log_start_offset)
     found = Events(offset)
-    found.skip_to(start, "the log begins later")
+    found.skip_to(start, "the log starts later")
     if start >= end_offset:
         return found
     data = read_undamaged(log, start, max_bytes=max_bytes, end_offset=end_offset) or b""
     first = next(batches(data), None)
-    # Where a header is damaged, the log itself goes on with the next segment.
+    # After a damaged header the log continues with the next segment.
     if first is not None and first.base_offset <= start:
         events = read_events(
             data, start, end_offset=end_offset, partition=log.partition, partition_count=partition_count

@@ -1,12 +1,13 @@
-"""What a restart need not read again: the state of one partition of `__remote_log_metadata`, in a file beside its log.
+"""A snapshot of the state of one partition of `__remote_log_metadata`, which shortens the reading at a restart.
 
-Shape   a checksum (CRC-32C of everything behind it), a header, and for each user partition one more header and its
-        segments, each as Kafka's record 3 in its frame, behind its length
-Bound   the file belongs to one topic id, partition and partition count, and to a position in the log, which is known
-        again by the batch before it. A log that lost that batch, or whose end is before that position, was cut: the
-        file is then of no use, and the log is read from its start.
+Shape   a checksum (CRC-32C of the rest), a header, and for each user partition a header and its segments, each as
+        Kafka's framed record 3, preceded by its length
+Bound   the file is valid for one topic id, partition and partition count, and for a position in the log, identified by
+        the batch before it. If the log lost that batch, or ends below that position, it was truncated. The file is then
+        unusable, and the log is read from its start.
 
-It lies in the partition's directory, so that it goes with it. A file that is missing or damaged costs time alone.
+The file is in the partition's directory and is deleted with it. If it is missing or damaged, the restart only takes
+longer.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Unusable(Exception):
 
 @dataclass(slots=True)
 class Snapshot:
-    """The caches as they are before `position` of the log, whose last batch is (base_offset, crc)."""
+    """The caches before `position` of the log; the last batch before it is (base_offset, crc)."""
 
     position: int
     last_batch: tuple[int, int]
@@ -57,7 +58,7 @@ class Snapshot:
 
 @dataclass(slots=True)
 class CacheContents:
-    """One cache at one moment: the segments are never changed, so that a thread may write them down."""
+    """A consistent view of one cache. The segments are immutable, so a thread may write them."""
 
     partition: TopicIdPartition
     delete_state: RemotePartitionDeleteState | None
@@ -66,7 +67,7 @@ class CacheContents:
 
 
 def contents(caches: Iterable[RemoteLogMetadataCache]) -> list[CacheContents]:
-    """What is in these caches now."""
+    """The current content of these caches."""
     return [
         CacheContents(cache.partition, cache.delete_state, cache.highest_offsets, cache.list_remote_log_segments())
         for cache in caches
@@ -76,7 +77,7 @@ def contents(caches: Iterable[RemoteLogMetadataCache]) -> list[CacheContents]:
 def write(
     disk: Disk, log: Log, *, partition_count: int, position: int, last_batch: tuple[int, int], of: list[CacheContents]
 ) -> None:
-    """Replace the snapshot of the partition whose log this is. Blocking. Errors: OSError."""
+    """Replace the snapshot in the directory of this log. Blocking. Errors: OSError."""
     data = encode(
         _topic_id(log), log.partition, partition_count=partition_count, position=position, last_batch=last_batch, of=of
     )
@@ -84,7 +85,7 @@ def write(
 
 
 def read(disk: Disk, log: Log, *, partition_count: int) -> Snapshot:
-    """The snapshot that fits this log. Blocking. Errors: Unusable, OSError (FileNotFoundError where there is none)."""
+    """The snapshot, if it fits this log. Blocking. Errors: Unusable, OSError (FileNotFoundError if there is none)."""
     data = read_file(disk, f"{log.directory}/{FILE_NAME}")
     try:
         snapshot = decode(data, _topic_id(log), log.partition, partition_count=partition_count)
@@ -147,7 +148,7 @@ def encode(
 
 
 def decode(data: bytes, topic_id: UUID, partition: int, *, partition_count: int) -> Snapshot:
-    """The reverse. Errors: Unusable; what the parts of a damaged file raise (Malformed, ValueError, struct.error)."""
+    """The reverse. Errors: Unusable; Malformed, ValueError or struct.error for a damaged file."""
     body = memoryview(data)[_CRC.size :]
     if len(data) < _CRC.size + _HEADER.size or crc32c(body) != _CRC.unpack_from(data)[0]:
         raise Malformed("the checksum is wrong")

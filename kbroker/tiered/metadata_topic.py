@@ -1,7 +1,7 @@
-"""`__remote_log_metadata`: which of its partitions tells of a partition, and its records, byte for byte Kafka's.
+"""The topic `__remote_log_metadata`: the assignment of user partitions, and its records, byte for byte Kafka's.
 
-Any client may write to the topic, and disks rot. So a record that cannot be read is skipped, with its offset and the
-reason, and the next one is read; in Apache Kafka one such record ends tiering until the topic is mended by hand.
+Any client may write to the topic, and disks may corrupt data. So an unreadable record is skipped and reported with its
+offset and the reason. In Apache Kafka one such record ends tiering until the topic is repaired by hand.
 
 Source  RemoteLogMetadataTopicPartitioner, RemoteLogMetadataSerde, ConsumerTask of Apache Kafka 4.3.1
 """
@@ -37,7 +37,7 @@ _INT64: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 @lru_cache(1 << 14)
 def metadata_partition(partition: TopicIdPartition, partition_count: int) -> int:
-    """The partition of the topic that tells of a partition; the topic's name has no part in it."""
+    """The partition of the topic that has the metadata of a user partition; the topic name does not matter."""
     lsb, msb = partition.topic_id.int & _INT64, partition.topic_id.int >> 64
     value = 1
     for part in (_java_hash(lsb), _java_hash(msb), partition.partition):
@@ -66,7 +66,7 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(event: MetadataEvent) -> TopicIdPartition:
-    """The partition that an event is about."""
+    """The user partition of an event."""
     if isinstance(event, RemotePartitionDeleteMetadata):
         return event.topic_id_partition
     return event.remote_log_segment_id.topic_id_partition
@@ -76,7 +76,7 @@ def partition_of(event: MetadataEvent) -> TopicIdPartition:
 
 
 def encode_event(event: MetadataEvent) -> bytes:
-    """The value of the record that tells of an event; its key is null."""
+    """The record value of an event; the record's key is null."""
     return encode_record(_to_record(event), RECORD_VERSION)
 
 
@@ -122,7 +122,7 @@ def _to_entry(partition: TopicIdPartition) -> tiered.TopicIdPartitionEntry:
 
 
 def decode_event(value: bytes | memoryview) -> MetadataEvent:
-    """What a record's value tells. Errors: Malformed, whatever the bytes are."""
+    """The event of a record value. Errors: Malformed for any invalid bytes."""
     record, _ = decode_record(value, _TYPES)
     try:
         return _from_record(record)
@@ -140,7 +140,7 @@ def _from_record(record: Any) -> MetadataEvent:
             custom_metadata=record.custom_metadata,
         )
     if isinstance(record, tiered.RemoteLogSegmentMetadataRecord):
-        # Kafka reads them into a sorted map: any order, and the last of two entries.
+        # Kafka reads the entries into a sorted map: their order does not matter, and later duplicates win.
         epochs = {entry.leader_epoch: entry.offset for entry in record.segment_leader_epochs}
         return RemoteLogSegmentMetadata(
             remote_log_segment_id=_from_segment_entry(record.remote_log_segment_id),
@@ -179,11 +179,11 @@ def _from_segment_entry(entry: tiered.RemoteLogSegmentIdEntry) -> RemoteLogSegme
 
 @dataclass(slots=True)
 class Events:
-    """What a piece of the topic's log tells.
+    """The events of a part of the topic's log.
 
-    Shape  events are (offset, event) in the order of the log; skipped are (first offset, how many, why)
-    Shape  next_offset is where to read on
-    Shape  last_batch is (base_offset, crc) of the last batch that was read, by which a place in a log is known again
+    Shape  events are (offset, event) in log order; skipped are (first offset, count, reason)
+    Shape  next_offset is where to continue reading
+    Shape  last_batch is (base_offset, crc) of the last batch that was read; it identifies a position in the log
     """
 
     next_offset: int
@@ -192,7 +192,7 @@ class Events:
     last_batch: tuple[int, int] | None = None
 
     def skip_to(self, offset: int, why: str) -> None:
-        """Note that nothing before `offset` can be read."""
+        """Record that nothing before `offset` can be read."""
         if offset > self.next_offset:
             self.skipped.append((self.next_offset, offset - self.next_offset, why))
             self.next_offset = offset
@@ -201,7 +201,7 @@ class Events:
 def read_events(
     data: bytes | memoryview, offset: int, *, end_offset: int, partition: int, partition_count: int
 ) -> Events:
-    """The events in [offset, end_offset) of batches that follow one another, up to the first one that is damaged."""
+    """The events in [offset, end_offset) of consecutive batches, up to the first damaged one."""
     found = Events(offset)
     for batch in batches(data):
         # The checksum does not cover the base offset.
@@ -217,7 +217,7 @@ def _read_batch(found: Events, batch: RecordBatch, partition: int, partition_cou
     start = found.next_offset
     found.last_batch = batch.base_offset, batch.crc
     if batch.is_control:
-        found.next_offset = batch.next_offset  # the end of a transaction, which changes nothing for a reader of all
+        found.next_offset = batch.next_offset  # a transaction marker; the metadata are read uncommitted
         return
     try:
         for record in batch.records():

@@ -2,20 +2,19 @@
 
     <prefix>/<names of kbroker.tiered.layout>
 
-A copy stores the indexes and the segment, several at once, then the manifest: a store with a manifest has all that it
-names. Each object carries its CRC-32C, which the store checks when it takes it, and counts only once a HEAD has told
-its size and that checksum: a reply that was lost, and a success that was none, end in a repetition and not in a hole.
-Larger segments go in parts; nothing is ever held whole in memory.
+A copy stores the indexes and the segment in parallel, then the manifest. So if the manifest exists, all objects that it
+names exist. Each object is sent with its CRC-32C, which the store verifies. An object counts as stored only after a
+HEAD request has confirmed its size and checksum: a lost reply or a false success leads to a retry and not to data loss.
+Large segments are sent in parts; nothing is held in memory as a whole.
 
-A read asks for one range and checks that it is this range that comes, all of it. Where the stream breaks, it goes on
-from there with another request.
+A read requests one range and checks that the answer is exactly this range. If the stream breaks, another request
+continues from there.
 
-What talks to the store is imported with the first call, which is `check_store` at the start of a broker: a broker
-without this plug-in pays nothing, and one with it starts while the store is down.
+The S3 client is imported with the first call, which is `check_store` at the start of a broker. So a broker without this
+plug-in has no cost, and a broker with it starts while the store is down.
 
-What was tried and is not relied on: MinIO ignores rules that abort old uploads, and lists uploads by their exact name
-only; so a deletion asks for them by name. A list is never an authority. In a bucket that keeps versions, a deletion
-frees no space.
+Known limits: MinIO ignores lifecycle rules that abort old uploads, and lists uploads only by their exact name, so a
+deletion lists them by name. Object listings are not authoritative. In a versioned bucket a deletion frees no space.
 
 Source  KIP-405; the S3 API
 """
@@ -127,7 +126,7 @@ class MinioRemoteStorage:
             body = objects.put(object_name(metadata, kind), source, deadline)
             stored[kind] = StoredFile(len(body), body.crc32c)
 
-        # Of an earlier copy with this id nothing may be left that this one does not replace.
+        # Remove objects of an earlier copy with this id that this copy does not replace.
         outdated = [object_name(metadata, kind) for kind in KINDS if kind not in sources and kind != SEGMENT]
         steps.append(partial(objects.delete, outdated, deadline))
         self._all([*steps, *(partial(put, kind, source) for kind, source in sources.items())])
@@ -138,7 +137,7 @@ class MinioRemoteStorage:
         objects.put(object_name(metadata, MANIFEST), manifest.to_bytes(), deadline)
 
     def _all(self, steps: Sequence[Callable[[], object]]) -> None:
-        """Carry out all of them, several at once. The first error ends what has not begun, and waits for what has."""
+        """Run all steps in parallel. After the first error, pending steps are cancelled and running ones awaited."""
         with self._lock:
             if self._closed:
                 raise RemoteStorageError("closed")
@@ -175,7 +174,7 @@ class MinioRemoteStorage:
             return None
 
         return self._store().read_whole(
-            object_name(metadata, index_type.value), stored, told_by=object_name(metadata, MANIFEST)
+            object_name(metadata, index_type.value), stored, described_by=object_name(metadata, MANIFEST)
         )
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
@@ -186,16 +185,16 @@ class MinioRemoteStorage:
 
     def list_objects(self) -> Iterator[StoredObject]:
         for found in self._store().listed():
-            said = parse_object_name(found.name)
-            known = said is not None and said.kind in KINDS
+            parsed = parse_object_name(found.name)
+            known = parsed is not None and parsed.kind in KINDS
             yield StoredObject(
                 found.name,
                 found.size,
                 found.modified_ms,
-                said.topic_id if said is not None else None,
-                said.segment_id if said is not None and known else None,
-                said.index_type if said is not None else None,
-                is_auxiliary=said is not None and said.kind == MANIFEST,
+                parsed.topic_id if parsed is not None else None,
+                parsed.segment_id if parsed is not None and known else None,
+                parsed.index_type if parsed is not None else None,
+                is_auxiliary=parsed is not None and parsed.kind == MANIFEST,
             )
 
     def read_manifest(self, name: str) -> bytes:
@@ -215,14 +214,14 @@ class MinioRemoteStorage:
         return self._settings
 
     def _store(self) -> Objects:
-        """The way to the store, made by the first who needs it."""
+        """The S3 client, created on first use."""
         settings = self._configured()
         assert self._keys is not None
         with self._lock:
             if self._closed:
                 raise RemoteStorageError("closed")
             if self._made is None:
-                from kbroker.tiered.minio_objects import Objects  # noqa: PLC0415  (half a second, for who has a bucket)
+                from kbroker.tiered.minio_objects import Objects  # noqa: PLC0415  (the import takes half a second)
 
                 self._made = Objects(settings, self._keys, clock=self._clock)
             return self._made

@@ -1,19 +1,19 @@
-"""Requests to an S3 store that end in time: connections, deadlines, retries, and what errors mean.
+"""Requests to an S3 store with time limits: connections, deadlines, retries, and the classification of errors.
 
-The `minio` package makes, signs and reads requests. What it leaves to its defaults is decided here: a pool of its own
-with a bound, no retry of urllib3's below ours, a deadline for the whole of a call, bodies that are read from their file
-while they are sent. Three threads, five tries and 300 s, which are the package's ways, are nothing for a broker.
+The `minio` package builds, signs and parses requests. This module replaces its defaults (three threads, five tries, 300
+seconds), which do not suit a broker: its own bounded connection pool, no retries in urllib3, one deadline per call, and
+bodies that are read from their file while they are sent.
 
-What an answer means, whatever the request:
+Answers are classified in the same way for all requests:
 
-    429, 500 and above (507: full), 408, a silent or broken connection, a checksum that does not fit
-                      passes by itself: tried again while there is time, then RetriableRemoteStorageError
-    401, 403          keys were rotated, or a clock is wrong: the file of keys is read again, and tried once more if it
-                      has others; then StoreMisconfigured, because the operator's mending needs no restart
+    429, 500 and above (507: full), 408, a silent or broken connection, a wrong checksum
+                      temporary: retried until the deadline, then RetriableRemoteStorageError
+    401, 403          keys were rotated, or a clock is wrong: the credentials file is read again, and if its keys have
+                      changed the request is retried; then StoreMisconfigured, because a correction needs no restart
     404 of the bucket StoreMisconfigured, and never a lost segment
     404 of an object  RemoteResourceNotFound
-    416               RemoteObjectDamaged: it is shorter than its segment
-    all other         RemoteStorageError
+    416               RemoteObjectDamaged: the object is shorter than its segment
+    all others        RemoteStorageError
 
 Source  the S3 API; minio-py 7.2
 """
@@ -55,7 +55,7 @@ BLOCK_BYTES = 1 << 20
 _LARGEST_ANSWER = 64 << 20
 _LONGEST_MESSAGE = 300
 _TRANSPORT = (urllib3.exceptions.HTTPError, OSError)
-_UNREADABLE = (ElementTree.ParseError, ValueError)  # the package raises them for XML that is none, or another
+_UNREADABLE = (ElementTree.ParseError, ValueError)  # the package raises them for malformed or unexpected XML
 _DAMAGED_ON_THE_WAY = frozenset(
     {"BadDigest", "IncompleteBody", "InvalidDigest", "MalformedXML", "OperationAborted", "RequestTimeout"}
     | {"XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"}
@@ -72,15 +72,15 @@ class Deadline:
         self._clock, self._end_ns, self.what = clock, clock() + int(milliseconds * 1e6), what
 
     def seconds_left(self) -> float:
-        """More than 0. Errors: RetriableRemoteStorageError when the time is up."""
+        """Always positive. Errors: RetriableRemoteStorageError after the deadline."""
         left = (self._end_ns - self._clock()) / 1e9
         if left <= 0:
-            raise RetriableRemoteStorageError(f"{self.what}: took longer than it may")
+            raise RetriableRemoteStorageError(f"{self.what}: took longer than allowed")
         return left
 
 
 class Body:
-    """What is sent, and sent again if need be: read block by block each time, never held whole.
+    """A request body that can be sent repeatedly: it is read block by block each time and never held as a whole.
 
     Errors  RemoteStorageError for a file that cannot be read, or has become shorter
     """
@@ -118,32 +118,32 @@ class Body:
 
 
 def _sha256() -> Any:
-    import hashlib  # noqa: PLC0415  (the package brings it in any case)
+    import hashlib  # noqa: PLC0415  (the minio package imports it anyway)
 
     return hashlib.sha256()
 
 
 def checksum_text(value: int) -> str:
-    """A CRC-32C as S3 writes it: base64 of its four bytes, the highest first."""
+    """A CRC-32C in S3's format: base64 of its four bytes, big-endian."""
     return base64.b64encode(value.to_bytes(4, "big")).decode()
 
 
 class StoredState(NamedTuple):
-    """What the store says of one object. Shape: checksum is its CRC-32C as S3 writes it, None if it tells none."""
+    """The store's description of an object. Shape: checksum is a CRC-32C in S3's format, None if there is none."""
 
     size: int
     checksum: str | None
 
 
 class _Current(threading.local):
-    """What the calling thread is about."""
+    """The state of the calling thread's request."""
 
     deadline: Deadline | None = None
     status: int = 0
 
 
 class _Connections(urllib3.PoolManager):
-    """The pool. Whoever uses it says with `until` how long it may take; nothing here is tried twice."""
+    """The connection pool. A caller sets its deadline with `until`; the pool does not retry."""
 
     def __init__(self, settings: MinioSettings) -> None:
         verify: dict[str, Any] = {}
@@ -164,7 +164,7 @@ class _Connections(urllib3.PoolManager):
     def urlopen(  # type: ignore[override]  # as urllib3's own pool manager overrides it
         self, method: str, url: str, redirect: bool = False, **options: Any
     ) -> BaseHTTPResponse:
-        del redirect  # what is signed for one host is nothing for another
+        del redirect  # a request that is signed for one host is invalid for another
         deadline = self.current.deadline
         assert deadline is not None, "requests are made within `until`"
         left = deadline.seconds_left()
@@ -194,13 +194,13 @@ def _paced(body: Body, deadline: Deadline) -> Iterator[bytes]:
 
 
 def discard(response: BaseHTTPResponse) -> None:
-    """Give up what has not been read: the connection is closed, and its place in the pool is free."""
+    """Discard the unread rest: closes the connection and frees its place in the pool."""
     response.close()
     response.release_conn()
 
 
 def _read_whole(response: BaseHTTPResponse, method: str, deadline: Deadline) -> BaseHTTPResponse:
-    """The answer with its body in memory. Who sends a byte now and then gains nothing: each piece asks the deadline."""
+    """The answer with its body in memory. The deadline is checked after each piece, so a slow sender cannot stall."""
     try:
         data = bytearray()
         while piece := response.read1(BLOCK_BYTES):
@@ -215,7 +215,7 @@ def _read_whole(response: BaseHTTPResponse, method: str, deadline: Deadline) -> 
     return urllib3.HTTPResponse(
         body=bytes(data),
         headers=response.headers,
-        # S3 begins some answers as a success before it knows, and tells the error in the body.
+        # S3 starts some answers with a success status and reports the error in the body.
         status=500 if response.status < 300 and _ERROR.match(data) else response.status,
         reason=response.reason,
         request_method=method,
@@ -233,7 +233,7 @@ class _Provider(Provider):
 
 
 class _Minio(Minio):
-    """The package's client, able to send a `Body`."""
+    """The package's client, extended to send a `Body`."""
 
     def _build_headers(
         self, host: str, headers: Any = None, body: Any = None, creds: Credentials | None = None
@@ -242,19 +242,19 @@ class _Minio(Minio):
             return super()._build_headers(host, headers, body, creds)
         built, date = super()._build_headers(host, headers, None, creds)
         built["Content-Length"] = str(len(body))
-        # The store checks the CRC-32C, which is signed like every header; so the body need not be.
+        # The store verifies the CRC-32C, whose header is signed, so the body needs no signature of its own.
         built["x-amz-content-sha256"] = body.sha256 or "UNSIGNED-PAYLOAD"
         return built, date
 
 
 class Unsure(Exception):
-    """An answer was a success, and what is there is not what was to be there."""
+    """The answer was a success, but the result is not the expected one."""
 
 
 class Client:
-    """One bucket.
+    """Access to one bucket.
 
-    Errors  RemoteStorageError, as the head of this module tells, from everything but `close`
+    Errors  RemoteStorageError, as described in the module's docstring, from everything but `close`
     """
 
     def __init__(self, settings: MinioSettings, keys: KeySource, *, clock: Callable[[], int]) -> None:
@@ -270,12 +270,12 @@ class Client:
         )
 
     def deadline(self, what: str, *, size: int = 0) -> Deadline:
-        """The end of a call that begins now and moves `size` bytes."""
+        """The deadline of a call that starts now and moves `size` bytes."""
         moving_ms = size * 1000 / self._settings.call_min_bytes_per_second
         return Deadline(self._clock, self._settings.call_timeout_ms + moving_ms, what)
 
     def attempt(self, deadline: Deadline, operation: Callable[[], Result]) -> Result:
-        """Carry out a request, or several, again and again until it works, may not be repeated, or the time is up."""
+        """Run one or several requests, with retries until success, a permanent error, or the deadline."""
         backoff_ms = self._settings.retry_backoff_ms
         for left in range(self._settings.retries, -1, -1):
             if self._closed.is_set():
@@ -287,12 +287,12 @@ class Client:
             except (MinioException, *_UNREADABLE) as error:
                 failure, again = self._judge(deadline, error)
                 if not (again and left):
-                    raise failure from None  # the package's errors carry answers, and those what was asked
+                    raise failure from None  # the package's errors contain answers, which may repeat the request
             except _TRANSPORT as error:
                 deadline.seconds_left()
                 if not left:
-                    told = self._tell(deadline, str(error) or type(error).__name__)
-                    raise RetriableRemoteStorageError(told) from None
+                    message = self._message(deadline, str(error) or type(error).__name__)
+                    raise RetriableRemoteStorageError(message) from None
             except Unsure as error:
                 if not left:
                     raise RetriableRemoteStorageError(str(error)) from None
@@ -301,50 +301,52 @@ class Client:
         raise AssertionError("the last attempt returns or raises")
 
     def unsure(self, deadline: Deadline, why: str) -> Unsure:
-        """What an operation raises for an answer that cannot be: it is tried again like a broken connection."""
-        return Unsure(self._tell(deadline, why))
+        """The exception for an answer that is impossible: it is retried like a broken connection."""
+        return Unsure(self._message(deadline, why))
 
     def _judge(self, deadline: Deadline, error: Exception) -> tuple[RemoteStorageError, bool]:
-        """What the store's answer means, and whether the same may be asked again."""
+        """The error for an answer of the store, and whether to retry."""
         status = error.response.status if isinstance(error, S3Error) else self._connections.current.status
         if not status:
-            raise error  # nothing was answered: it is ours, and not the store's
+            raise error  # the store did not answer: it is a bug in this code
         code = (error.code or "") if isinstance(error, S3Error) else ""
-        said = f"{code}: {error.message}" if isinstance(error, S3Error) else type(error).__name__
-        told = self._tell(deadline, f"answered {status} {said}")
+        reason = f"{code}: {error.message}" if isinstance(error, S3Error) else type(error).__name__
+        message = self._message(deadline, f"answered {status} {reason}")
         if code == "NoSuchBucket":
             return self._judge_missing_bucket(deadline)
         if status in {401, 403}:
-            return StoreMisconfigured(f"{told} (keys from {self._keys.origin})"), self._keys.read_again()
+            return StoreMisconfigured(f"{message} (keys from {self._keys.origin})"), self._keys.read_again()
         if status == 404:
-            return RemoteResourceNotFound(told), False
-        if status == 416:  # nobody asks for bytes behind a segment's end, so the object is shorter than its segment
-            return RemoteObjectDamaged(told), False
+            return RemoteResourceNotFound(message), False
+        if status == 416:  # no caller requests bytes beyond the segment, so the object is shorter than its segment
+            return RemoteObjectDamaged(message), False
         if status in {408, 429} or status >= 500 or status < 300 or code in _DAMAGED_ON_THE_WAY:
-            return RetriableRemoteStorageError(told), True
-        return RemoteStorageError(told), False
+            return RetriableRemoteStorageError(message), True
+        return RemoteStorageError(message), False
 
     def _judge_missing_bucket(self, deadline: Deadline) -> tuple[RemoteStorageError, bool]:
         bucket = self._settings.bucket
-        told = self._tell(deadline, f"there is no bucket {bucket!r}: make it, or set rsm.config.bucket.create=true")
+        message = self._message(
+            deadline, f"there is no bucket {bucket!r}: create it, or set rsm.config.bucket.create=true"
+        )
         if not self._settings.bucket_create:
-            return StoreMisconfigured(told), False
+            return StoreMisconfigured(message), False
         try:
             with self._connections.until(deadline):
                 self.store.make_bucket(bucket)
         except (MinioException, *_UNREADABLE, *_TRANSPORT) as error:
             code = getattr(error, "code", None)
             if code not in {"BucketAlreadyOwnedByYou", "BucketAlreadyExists"}:
-                return StoreMisconfigured(f"{told} (making it failed: {code or type(error).__name__})"), True
-        return RetriableRemoteStorageError(told), True
+                return StoreMisconfigured(f"{message} (creating it failed: {code or type(error).__name__})"), True
+        return RetriableRemoteStorageError(message), True
 
-    def _tell(self, deadline: Deadline, what: str) -> str:
-        """A message of bounded length, of printable characters, without keys."""
+    def _message(self, deadline: Deadline, what: str) -> str:
+        """A message of limited length, with printable characters only and without keys."""
         text = self._keys.hide_in(f"{deadline.what}: {self._settings.endpoint}: {what}")
         return "".join(character if character.isprintable() else "?" for character in text[:_LONGEST_MESSAGE])
 
     def state(self, name: str) -> StoredState | None:
-        """One HEAD, within `attempt`; None where there is no such object. Errors: the package's."""
+        """One HEAD request, within `attempt`; None if there is no such object. Errors: the package's."""
         try:
             found = self.store.stat_object(
                 self._settings.bucket, name, extra_headers={"x-amz-checksum-mode": "ENABLED"}
@@ -357,14 +359,14 @@ class Client:
         return StoredState(found.size or 0, headers.get("x-amz-checksum-crc32c"))
 
     def expect(self, name: str, sent: StoredState, deadline: Deadline) -> None:
-        """Ask whether an object is there as it was sent. Errors: Unsure, if not; the package's."""
+        """Check that an object is stored as it was sent. Errors: Unsure, if not; the package's."""
         found = self.state(name)
         if found is None or (found != sent and found.checksum is not None) or found.size != sent.size:
-            raise self.unsure(deadline, f"sent {sent}, and there is {found}")
+            raise self.unsure(deadline, f"sent {sent}, but the store has {found}")
         if found.checksum is None:
-            raise RemoteStorageError(self._tell(deadline, "keeps no CRC-32C of what it stores"))
+            raise RemoteStorageError(self._message(deadline, "keeps no CRC-32C of what it stores"))
 
     def close(self) -> None:
-        """Harmless when repeated; what runs ends with its next step."""
+        """May be called repeatedly; running calls end with their next step."""
         self._closed.set()
         self._connections.clear()

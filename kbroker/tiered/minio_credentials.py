@@ -1,4 +1,4 @@
-"""Where the keys of the store come from, read again when their file changes, so that rotated keys need no restart."""
+"""The keys of the store. A credentials file is read again when it changes, so rotated keys need no restart."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMES = (
 
 
 class Keys:
-    """An access key and what goes with it; shows nothing of itself."""
+    """An access key with its secret key and token; its representation shows nothing."""
 
     __slots__ = ("access_key", "secret_key", "session_token")
 
@@ -37,7 +37,7 @@ class Keys:
         return "Keys(hidden)"
 
     def hide_in(self, text: str) -> str:
-        """`text` without them: a store, or what stands before it, may repeat what it was sent."""
+        """`text` without the keys: a store or a proxy may repeat what it was sent."""
         for secret in (self.secret_key, self.session_token, self.access_key):
             if secret:
                 text = text.replace(secret, "(hidden)")
@@ -50,11 +50,10 @@ class _Seen(NamedTuple):
 
 
 class KeySource:
-    """The keys to sign with, as of now.
+    """The current keys for signing.
 
     Shape   origin names the settings that the keys come from
-    Errors  MinioConfigError at the start where there are none; StoreMisconfigured later, for a file that cannot be read
-            now
+    Errors  MinioConfigError at the start if there are no keys; StoreMisconfigured later, while the file cannot be read
     """
 
     def __init__(self, settings: MinioSettings, *, environment: Mapping[str, str], disk: Disk) -> None:
@@ -70,7 +69,7 @@ class KeySource:
             self._keys = _from_environment(environment)
 
     def keys(self) -> Keys:
-        """The keys; those of a file are read again if it changed."""
+        """The keys; a credentials file is read again if it changed."""
         if self._file:
             self._read_if_changed()
         assert self._keys is not None
@@ -81,7 +80,7 @@ class KeySource:
         return text if self._keys is None else self._keys.hide_in(text)
 
     def read_again(self) -> bool:
-        """Read the file whether it looks changed or not; True if it has other keys than before."""
+        """Read the file even if it seems unchanged; True if its keys have changed."""
         before, self._seen = self._keys, None
         return self.keys() != before
 
@@ -98,7 +97,7 @@ class KeySource:
         except (OSError, UnicodeDecodeError) as error:
             if self._keys is None:
                 raise StoreMisconfigured(f"{self.origin}={self._file}: {type(error).__name__}") from None
-            return  # it is being replaced: what was read before is good until the store says otherwise
+            return  # the file is being replaced: the old keys stay in use until the store refuses them
         found = _parse(text, self._profile)
         if found is not None:
             self._keys, self._seen = found, seen
@@ -118,7 +117,7 @@ def _from_environment(environment: Mapping[str, str]) -> Keys:
 
 
 def _parse(text: str, profile: str) -> Keys | None:
-    """The keys in a file of `[section]` and `name = value` lines; lines before any section count as [default]."""
+    """The keys of a file with `[section]` and `name = value` lines; lines before any section belong to [default]."""
     parser = configparser.RawConfigParser(default_section="", strict=False)
     try:
         try:
@@ -126,7 +125,7 @@ def _parse(text: str, profile: str) -> Keys | None:
         except configparser.MissingSectionHeaderError:
             parser.read_string(f"[default]\n{text}")
     except configparser.Error:
-        return None  # its text would quote the line
+        return None  # the error's text would quote the line
     if not parser.has_section(profile):
         return None
     section = parser[profile]

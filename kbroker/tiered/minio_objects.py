@@ -1,4 +1,4 @@
-"""Objects of one bucket: stored so that what counts is there, read so that what comes is what was asked for."""
+"""The objects of one bucket: verified writes and verified reads."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ListedObject(NamedTuple):
 
 
 class Objects:
-    """Names are those below the prefix. Errors: those of `kbroker.tiered.minio_client`, from everything but close."""
+    """Names are relative to the prefix. Errors: those of `kbroker.tiered.minio_client`, from everything but close."""
 
     def __init__(self, settings: MinioSettings, keys: KeySource, *, clock: Callable[[], int]) -> None:
         self._settings, self._bucket = settings, settings.bucket
@@ -58,7 +58,7 @@ class Objects:
         self.deadline = self.client.deadline
 
     def put(self, name: str, source: File | bytes, deadline: Deadline) -> Body:
-        """Store one object, with one request and one HEAD. What it had."""
+        """Store one object with one PUT and one HEAD request. Returns its body."""
         body = Body(source, sign=self._settings.sign_payload)
         full_name, checksum = self._prefix + name, checksum_text(body.crc32c)
 
@@ -71,19 +71,19 @@ class Objects:
         return body
 
     def upload(self, name: str, source: File, deadline: Deadline) -> Upload:
-        """Begin to store an object in parts."""
+        """Start to store an object in parts."""
         return Upload(self.client, self._settings, self._prefix + name, source, deadline)
 
     def read(self, name: str, start: int, end: int, size: int) -> io.RawIOBase:
         """A stream of the bytes from `start` to `end`, inclusive, of an object of `size` bytes."""
         return RangeStream(self.client, self._bucket, self._prefix + name, (start, end), size)
 
-    def read_whole(self, name: str, stored: Callable[[bytes], StoredFile | None], told_by: str) -> bytes:
-        """All of a small object, held to the checksum that the store tells of it.
+    def read_whole(self, name: str, stored: Callable[[bytes], StoredFile | None], described_by: str) -> bytes:
+        """A whole small object, verified against the checksum that the store keeps.
 
-        The store has none of what another tool put there, as into a bucket that was copied: then the object `told_by`
-        counts, of which `stored` finds out what this one has to be.
-        Errors  RemoteStorageError, which does not pass, for one of which neither says that it is right
+        The store has no checksum of objects that another tool wrote, for example into a copied bucket. Then `stored`
+        extracts the expected size and checksum from the object `described_by`.
+        Errors  RemoteStorageError, not retriable, if neither checksum confirms the object
         """
         deadline = self.client.deadline(f"reading {name}")
         is_another = False
@@ -91,15 +91,15 @@ class Objects:
         def read() -> bytes:
             nonlocal is_another
             is_another = False
-            data, told = self._whole(name, deadline)
-            if told is None:
-                known = self._known(told_by, stored, deadline)
+            data, checksum = self._whole(name, deadline)
+            if checksum is None:
+                known = self._known(described_by, stored, deadline)
                 if known == StoredFile(len(data), crc32c(data)):
                     return data
                 is_another = True
                 raise self.client.unsure(deadline, f"{len(data)} bytes without a checksum, expected {known}")
-            if told != checksum_text(crc32c(data)):
-                raise self.client.unsure(deadline, f"{len(data)} bytes that do not fit their checksum {told}")
+            if checksum != checksum_text(crc32c(data)):
+                raise self.client.unsure(deadline, f"{len(data)} bytes that do not fit their checksum {checksum}")
             return data
 
         try:
@@ -110,19 +110,19 @@ class Objects:
             raise
 
     def read_alone(self, name: str) -> bytes:
-        """All of a small object of which no other one tells, held to the store's checksum where it has one."""
+        """A whole small object that no other object describes, verified against the store's checksum if it has one."""
         deadline = self.client.deadline(f"reading {name}")
 
         def read() -> bytes:
-            data, told = self._whole(name, deadline)
-            if told is not None and told != checksum_text(crc32c(data)):
-                raise self.client.unsure(deadline, f"{len(data)} bytes that do not fit their checksum {told}")
+            data, checksum = self._whole(name, deadline)
+            if checksum is not None and checksum != checksum_text(crc32c(data)):
+                raise self.client.unsure(deadline, f"{len(data)} bytes that do not fit their checksum {checksum}")
             return data
 
         return self.client.attempt(deadline, read)
 
     def _known(self, name: str, stored: Callable[[bytes], StoredFile | None], deadline: Deadline) -> StoredFile | None:
-        """What an object says of another one, within `attempt`; None where it does not."""
+        """The size and checksum that another object gives, within `attempt`; None if it gives none."""
         try:
             return stored(self._whole(name, deadline)[0])
         except S3Error as error:
@@ -131,14 +131,14 @@ class Objects:
             raise
 
     def _whole(self, name: str, deadline: Deadline) -> tuple[bytes, str | None]:
-        """All of an object, and its checksum as far as the store knows it; within `attempt`. Errors: the package's."""
+        """A whole object, and its checksum if the store has one; within `attempt`. Errors: the package's."""
         response = self.client.store.get_object(
             self._bucket, self._prefix + name, request_headers={"x-amz-checksum-mode": "ENABLED"}
         )
         return _rest(response, deadline), response.headers.get("x-amz-checksum-crc32c")
 
     def abort_uploads(self, name: str, deadline: Deadline) -> None:
-        """Remove the parts of what was begun under this name and not completed."""
+        """Abort the incomplete uploads of this name."""
         full_name = self._prefix + name
 
         def abort() -> None:
@@ -147,11 +147,11 @@ class Objects:
                 if upload.object_name == full_name and upload.upload_id:
                     self.client.store._abort_multipart_upload(self._bucket, full_name, upload.upload_id)
 
-        with suppress(RemoteResourceNotFound):  # somebody else aborted it after it was listed
+        with suppress(RemoteResourceNotFound):  # another process aborted it after it was listed
             self.client.attempt(deadline, abort)
 
     def delete(self, names: Sequence[str], deadline: Deadline) -> None:
-        """Remove objects. What is not there is deleted already."""
+        """Remove objects; missing ones are no error."""
         asked = [DeleteObject(self._prefix + name) for name in names]
 
         def delete() -> None:
@@ -167,7 +167,7 @@ class Objects:
         return Body(source).crc32c
 
     def listed(self) -> Iterator[ListedObject]:
-        """Everything below the prefix, by name; a page a request."""
+        """All objects below the prefix, by name; one request per page."""
         after = ""
         while True:
             deadline = self.client.deadline("listing")
@@ -178,7 +178,7 @@ class Objects:
             after = self._prefix + page[-1].name
 
     def check(self) -> None:
-        """Ask for one name, which tells whether endpoint, keys and bucket are right."""
+        """List at most one name, to check endpoint, keys and bucket."""
         self.client.attempt(self.client.deadline("checking the store"), lambda: self._page("", 1))
 
     def _page(self, after: str, size: int = 1000) -> list[ListedObject]:
@@ -191,14 +191,14 @@ class Objects:
         return page
 
     def close(self) -> None:
-        """Harmless when repeated."""
+        """May be called repeatedly."""
         self.client.close()
 
 
 class Upload:
-    """An object that is stored in parts, which may be sent in any order and at once; then `complete`.
+    """An object that is stored in parts. The parts may be sent in any order and in parallel; then call `complete`.
 
-    Invariant  the CRC-32C of an object in parts is that of the CRC-32Cs of its parts, and their number
+    Invariant  the checksum of an object in parts is the CRC-32C of its parts' CRC-32Cs, followed by their number
     """
 
     def __init__(self, client: Client, settings: MinioSettings, name: str, source: File, deadline: Deadline) -> None:
@@ -213,7 +213,7 @@ class Upload:
         )
 
     def send(self, part: int) -> None:
-        """Store the part of this number, of `parts`."""
+        """Store the part with this number, one of `parts`."""
         position = part * self._part_size
         size = min(self._part_size, self._size - position)
         body = Body(self._source, position, size, sign=self._settings.sign_payload)
@@ -232,8 +232,8 @@ class Upload:
         self._sent[part] = (self._client.attempt(self._deadline, store), body.crc32c)
 
     def complete(self) -> None:
-        """Make the object of its parts. A HEAD decides whether it is there: replies get lost, and some errors come as
-        a success.
+        """Assemble the object from its parts. A HEAD request decides about success: replies get lost, and some errors
+        look like a success.
         """
         checksums = [self._sent[part][1] for part in self.parts]
         whole = checksum_text(crc32c(b"".join(value.to_bytes(4, "big") for value in checksums)))
@@ -273,7 +273,7 @@ class Upload:
 
 
 def _rest(response: BaseHTTPResponse, deadline: Deadline) -> bytes:
-    """All that is left of an answer; its connection is free then."""
+    """The unread rest of an answer; afterwards its connection is free."""
     try:
         pieces = []
         while piece := response.read1(BLOCK_BYTES):
@@ -287,7 +287,7 @@ def _rest(response: BaseHTTPResponse, deadline: Deadline) -> bytes:
 
 
 class RangeStream(io.RawIOBase):
-    """A range of an object as it comes; where it breaks, the rest is asked for anew.
+    """A range of an object as a stream. If the connection breaks, the rest is requested again.
 
     Errors  RemoteStorageError from every read
     """
@@ -306,7 +306,7 @@ class RangeStream(io.RawIOBase):
         return self.fill(memoryview(buffer).cast("B"))
 
     def fill(self, view: memoryview) -> int:
-        """As many bytes as fit, or fewer at the end of the range alone; straight out of the connection."""
+        """Fill the view directly from the connection; fewer bytes only at the end of the range."""
         if self.closed:
             raise ValueError("read of a closed stream")
         start = self._position
@@ -319,7 +319,7 @@ class RangeStream(io.RawIOBase):
         return end - start
 
     def read(self, size: int | None = -1) -> bytes:
-        """`size` bytes, or fewer at the end of the range alone; all the rest for -1."""
+        """`size` bytes, fewer only at the end of the range; all the rest for -1."""
         left = self._end + 1 - self._position
         buffer = bytearray(left if size is None or size < 0 else min(size, left))
         self.fill(memoryview(buffer))
@@ -329,7 +329,7 @@ class RangeStream(io.RawIOBase):
         return self.read()
 
     def _read_on(self, end: int, view: memoryview) -> None:
-        """Read up to `end`, or as far as it goes: only a request that brought nothing counts as one that failed."""
+        """Read up to `end`, or as far as possible. Only a request that returned no bytes counts as failed."""
         response = self._response or self._ask()
         self._response = None
         begin = self._position
@@ -350,20 +350,21 @@ class RangeStream(io.RawIOBase):
         self._response = response
 
     def _ask(self) -> BaseHTTPResponse:
-        """Ask for the rest. Errors: the package's, and those of `Client.unsure`."""
+        """Request the rest of the range. Errors: the package's, and those of `Client.unsure`."""
         headers: dict[str, Any] = {"Range": f"bytes={self._position}-{self._end}"}
         response = self._client.store.get_object(self._bucket, self._name, request_headers=headers)
-        told = response.headers.get("content-range", "")
+        content_range = response.headers.get("content-range", "")
         length = response.headers.get("content-length", "")
         wanted = f"bytes {self._position}-{self._end}/{self._size}"
-        if (told, length) == (wanted, str(self._end + 1 - self._position)):
+        if (content_range, length) == (wanted, str(self._end + 1 - self._position)):
             return response
         discard(response)
-        whole = told.rpartition("/")[2]
+        whole = content_range.rpartition("/")[2]
         if whole.isdecimal() and int(whole) != self._size:
             raise RemoteObjectDamaged(f"{self._deadline.what}: the object has {whole} bytes and not {self._size}")
         raise self._client.unsure(
-            self._deadline, f"asked for {headers['Range']}, answered {response.status} {told!r}, {length!r} bytes"
+            self._deadline,
+            f"asked for {headers['Range']}, answered {response.status} {content_range!r}, {length!r} bytes",
         )
 
     def close(self) -> None:

@@ -1,15 +1,13 @@
-"""Moving the bytes of files, with size and checksum, so that whoever produces meanwhile hardly notices.
+"""Moves the bytes of files, with size and checksum, with little effect on concurrent produce requests.
 
-On a real disk all of it is done by another process (see `kbroker.runtime.worker`): what is here are its functions,
-which need nothing but paths. They do not make files, lest one who comes too late leave something behind, and of the
-names that they give they take back what they can.
+On a real disk another process does all of this (see `kbroker.runtime.worker`). Its functions are here; they need only
+paths. They do not create files, so that a late worker leaves nothing behind, and they undo renames as far as possible.
 
-Measured beside a producer of single records, in one process: each call of the system that another thread makes costs
-the event loop a chance to wait for the interpreter, so pieces are not small, and files get their names here too. New
-memory for each piece costs page faults and unmappings, which the kernel does in the way of the other threads, so on the
-real disk a buffer is used again. What is written is sent on its way to the disk piece by piece, so that no flood of
-dirty pages stands before an append, but it is synced seldom: where the file system has a journal each sync commits it,
-for which appends wait too.
+Measured with a producer of single records in the same process: each system call of another thread may make the event
+loop wait for the interpreter. So pieces are large, and files are also renamed here. New memory for each piece costs
+page faults and unmappings, which delay the other threads, so on the real disk a buffer is reused. Write-back of each
+piece starts at once, so that no flood of dirty pages delays an append. Syncs are rare: on a journaling file system each
+one commits the journal, which delays appends too.
 """
 
 from __future__ import annotations
@@ -28,13 +26,14 @@ PIECE_BYTES: Final = 4 << 20
 SYNC_BYTES: Final = 16 << 20
 
 Sum = tuple[int, int]
-"""What a file holds: its size in bytes and its CRC-32C."""
+"""The content of a file: its size in bytes and its CRC-32C."""
 
 
 def move_files(disk: Disk, sources: Mapping[str, str | bytes]) -> dict[str, Sum]:
-    """Write a file's contents, or some bytes, to each of these paths, where there are files; what was read.
+    """Write a file's content, or some bytes, to each of these paths, which must exist. Returns size and checksum of
+    each.
 
-    Nothing is durable by that. After somebody died in the middle of it, it can be done again. Errors: OSError
+    Nothing is durable afterwards. Repeatable after a worker died in between. Errors: OSError
     """
     buffer = memoryview(bytearray(PIECE_BYTES if any(isinstance(one, str) for one in sources.values()) else 0))
     sent: dict[str, Sum] = {}
@@ -56,11 +55,11 @@ def move_files(disk: Disk, sources: Mapping[str, str | bytes]) -> dict[str, Sum]
 
 
 class Publication(NamedTuple):
-    """Files that were written under one name each and are to have another one.
+    """Files with temporary names that get their final names.
 
-    Shape  `moved` says what was written to each path; `names` are path and final name of each, in order; the last one
-           vouches for the others: it gets its name when theirs are durable; `replaced` goes before any of that; all lie
-           in `directory`
+    Shape  `moved` has size and checksum of each path; `names` are pairs of path and final name, in order; the last file
+           validates the others and is renamed after their names are durable; `replaced` is removed before the renames;
+           all are in `directory`
     """
 
     directory: str
@@ -70,18 +69,18 @@ class Publication(NamedTuple):
 
 
 def publish_files(disk: Disk, publication: Publication) -> None:
-    """Make files durable, read them back, and give them their names. Not to be done twice.
+    """Make files durable, read them back, and rename them. Not repeatable.
 
-    Errors  OSError: EIO when a file does not hold what was written to it. What vouches for the others has not its
-            name then, unless it cannot be removed; others may have theirs, or be there from before
+    Errors  OSError: EIO if the content of a file is wrong. After an error the validating file is not renamed, unless
+            it cannot be removed; others may be renamed, or exist from before
     """
     for path, found in _settled(disk, publication.moved).items():
         if found != (sent := publication.moved[path]):
-            raise OSError(errno.EIO, f"{path} is not what was written: {found}, sent were {sent}")
+            raise OSError(errno.EIO, f"{path} does not hold what was written: {found}, expected {sent}")
     directory, names = publication.directory, publication.names
     published: list[str] = []
     try:
-        # Others may be there under these names, and what vouches for them must not be taken for this one's.
+        # Files of an earlier copy may have these names; its manifest must not validate the new files.
         if unlink_files(disk, publication.replaced):
             disk.sync_directory(directory)
         for pairs in (names[:-1], names[-1:]):
@@ -90,7 +89,7 @@ def publish_files(disk: Disk, publication: Publication) -> None:
                 published.append(name)
             disk.sync_directory(directory)
     except OSError:
-        # As in a deletion: the others go when what vouches for them has gone for good, or stay until there is one.
+        # As in a deletion: the others are removed only after the removal of the validating file is durable.
         with suppress(OSError):
             if len(published) == len(names):
                 disk.unlink(published.pop())
@@ -100,7 +99,7 @@ def publish_files(disk: Disk, publication: Publication) -> None:
 
 
 def unlink_files(disk: Disk, paths: Iterable[str]) -> int:
-    """Remove what is there of these; how many were. Errors: OSError."""
+    """Remove the existing ones of these files and return their number. Errors: OSError."""
     count = 0
     for path in paths:
         with suppress(FileNotFoundError):
@@ -110,12 +109,12 @@ def unlink_files(disk: Disk, paths: Iterable[str]) -> int:
 
 
 def _settled(disk: Disk, paths: Iterable[str]) -> dict[str, Sum]:
-    """Make the contents of files durable and read them back; what is in each. Errors: OSError."""
+    """Make the content of files durable and read it back; returns size and checksum of each. Errors: OSError."""
     files: dict[str, File] = {}
     try:
         for path in paths:
             files[path] = disk.open(path)
-        # All are on their way by now, so the first of these syncs does most of what the others are for.
+        # Write-back of all files has started, so the first sync does most of the work.
         for file in files.values():
             file.sync()
         buffer = memoryview(bytearray(PIECE_BYTES))
@@ -126,7 +125,7 @@ def _settled(disk: Disk, paths: Iterable[str]) -> dict[str, Sum]:
 
 
 def _write(pieces: Iterable[Buffer], target: File) -> Sum:
-    """Write pieces to a file that is empty. The end is not synced."""
+    """Write pieces to an empty file. The end is not synced."""
     position = synced = checksum = 0
     for piece in pieces:
         if position - synced >= SYNC_BYTES:
@@ -141,7 +140,7 @@ def _write(pieces: Iterable[Buffer], target: File) -> Sum:
 
 
 def _pieces(file: File, buffer: memoryview) -> Iterator[Buffer]:
-    """All of a file in pieces, each of which is done with before the next is asked for."""
+    """The content of a file in pieces; each piece is valid until the next one is requested."""
     position = 0
     if not isinstance(file, RealFile):
         while piece := file.pread(PIECE_BYTES, position):

@@ -1,7 +1,7 @@
-"""Whether the store answers: said once when it stops to, and once when everything goes again.
+"""Whether the store answers: logged once when an outage starts, and once when it ends.
 
-Whoever needs the store notes how its last attempt went. The first that fails begins an outage, and the last one that
-succeeds again ends it, however many partitions there are.
+Every user of the store reports the result of its last attempt. The first failure starts an outage. The outage ends when
+the last failed user succeeds, whatever the number of partitions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ events = logger(__name__)
 
 
 class Outage:
-    """See the module's text. Both ends are warnings, so that who reads nothing else reads both."""
+    """See the module's docstring. Start and end are both warnings, so a log filtered to warnings shows both."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -26,11 +26,11 @@ class Outage:
         return bool(self._waiting)
 
     def failed(self, who: Hashable, *, topic: str, partition: int, error: object) -> None:
-        """The store could not do now what `who` wanted, which is tried again."""
+        """An operation of `who` failed; `who` will retry it."""
         if not self._waiting:
             self._began_ms = self._now_ms()
             events.warning(
-                "the tier does not answer, or refuses: copies and deletions wait, and are tried again",
+                "the tier does not answer or refuses requests; copies and deletions wait and will be retried",
                 topic=topic,
                 partition=partition,
                 error=error,
@@ -45,5 +45,5 @@ class Outage:
                 events.warning("the tier answers again", after_ms=self._now_ms() - self._began_ms)
 
     def forget(self, who: Hashable) -> None:
-        """`who` wants nothing any more, which says nothing about the store."""
+        """Drop `who`, which needs the store no more; this says nothing about the store."""
         self._waiting.discard(who)

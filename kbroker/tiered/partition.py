@@ -1,11 +1,11 @@
-"""The tier's view of one partition, kept with it while its topic is tiered: no I/O, no waiting.
+"""The tier's state of one partition, held by the partition while its topic is tiered: no I/O, no waiting.
 
-The three offsets of a tiered partition are three fields, and none is derived from another: log_start_offset and
-local_log_start_offset belong to the log, highest_offset_in_remote_storage is here.
+A tiered partition has three offsets in three independent fields: log_start_offset and local_log_start_offset belong to
+the log, highest_offset_in_remote_storage is here.
 
     Lx  local_log_start_offset      Ry  highest_offset_in_remote_storage
-    Ly  last_stable_offset          Rx  log_start_offset, while it lies below the local log
-    Lz  log_end_offset              Lz >= Ly >= Lx, Ly >= Ry >= Rx, and Lx <= Ry + 1: no hole between the tiers
+    Ly  last_stable_offset          Rx  log_start_offset, while it is below the local log
+    Lz  log_end_offset              Lz >= Ly >= Lx, Ly >= Ry >= Rx, and Lx <= Ry + 1: no gap between the tiers
 
 Source  KIP-405
 """
@@ -21,7 +21,7 @@ NOTHING = -1
 
 @dataclass(slots=True)
 class TierCounters:
-    """What the tier did for one partition since the broker started; names and meaning as Kafka's BrokerTopicMetrics."""
+    """What the tier did for one partition since the broker started. Names and meaning follow BrokerTopicMetrics."""
 
     copy_bytes: int = 0
     copy_requests: int = 0
@@ -34,23 +34,23 @@ class TierCounters:
     expired_lookups: int = 0
 
     def add(self, other: TierCounters) -> None:
-        """Count what `other` counted as well."""
+        """Add the counts of `other`."""
         for one in fields(self):
             setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
 
 @dataclass(slots=True)
 class RemotePartition:
-    """What the broker knows of a tiered partition beside its log.
+    """The tier's state of a tiered partition.
 
-    Units  offsets count records; NOTHING (-1) for a highest offset where the tier holds nothing
-    Note   highest_offset_in_remote_storage is None until the metadata has been read: nothing local may go before that
-    Note   copies says whether segments are copied (remote.log.copy.disable is off)
-    Note   waits_for_quota: what is next to be copied is held by remote.log.manager.copy.max.bytes.per.second
-    Note   lags and sizes are those of the last look, which is taken also when copies fail; size_computation_ms is how
-           long that took
-    Note   retention_percent is how much of retention.bytes the whole log takes, local_retention_percent how much of
-           local.retention.bytes what is here does; 0 without a limit, None before the first look
+    Units  offsets count records; highest offset NOTHING (-1) means that the tier holds nothing
+    Note   highest_offset_in_remote_storage is None until the metadata were read; until then nothing is deleted locally
+    Note   copies: whether segments are copied (remote.log.copy.disable is off)
+    Note   waits_for_quota: remote.log.manager.copy.max.bytes.per.second delays the next copy
+    Note   lags and sizes are from the last check, which also runs when copies fail; size_computation_ms is how long the
+           check took
+    Note   retention_percent is the whole log's share of retention.bytes, local_retention_percent the local log's share
+           of local.retention.bytes; 0 without a limit, None before the first check
     """
 
     topic_id_partition: TopicIdPartition

@@ -1,12 +1,14 @@
-"""What of a partition goes to the tier and what leaves it: decisions alone, from what the log and the metadata say.
+"""Decides which segments of a partition are copied to the tier and which are deleted from it. Pure: the input is the
+state of the log and the metadata.
 
-Lineage. After an unclean election the tier may hold segments of a history that did not happen, and two leaders may have
-copied overlapping ranges. The log's leader epochs are the history that did: a segment counts when its epochs, from the
-log's first one on, are epochs of the log with the same borders. Others are never counted against retention, never
-served and never in anybody's way; they go when the log's start has passed them.
+Lineage. After an unclean leader election the tier may hold segments of a diverged history, and two leaders may have
+copied overlapping ranges. The leader epochs of the log define the valid history. A segment is in the lineage if its
+epochs, from the log's first one on, are epochs of the log with the same boundaries. Other segments are never served and
+never count against retention. They are deleted once the log start offset has passed them.
 
-Order. The scan goes through the epochs from the oldest on, and in each by offset. It ends at the first segment that is
-in the lineage and has to stay: what is behind it is newer. Only what lies below the log's start goes all the same.
+Order. The scan goes through the epochs from the oldest on, and within an epoch by offset. It stops at the first segment
+in the lineage that is retained, because all later segments are newer. Only segments below the log start offset are
+deleted regardless.
 
 Source  RemoteLogManager of Apache Kafka 4.3.1 (candidateLogSegments, isRemoteSegmentWithinLeaderEpochs,
         findHighestRemoteOffset, findLogStartOffset, cleanupExpiredRemoteLogSegments)
@@ -36,7 +38,7 @@ DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 
 
 class LocalSegment(Protocol):
-    """What the decisions see of a segment of the local log."""
+    """The view of a local segment that the decisions need."""
 
     @property
     def base_offset(self) -> int: ...
@@ -52,12 +54,12 @@ Local = TypeVar("Local", bound=LocalSegment)
 
 
 def without_empty_epochs(entries: Epochs) -> list[tuple[int, int]]:
-    """The epochs that have records: not those at whose start the next one begins."""
+    """The epochs that have records: an epoch is dropped if the next one starts at the same offset."""
     return [entry for at, entry in enumerate(entries) if at + 1 == len(entries) or entries[at + 1][1] != entry[1]]
 
 
 class Lineage:
-    """The history of a log, as its leader epochs tell it."""
+    """The history of a log, defined by its leader epochs."""
 
     __slots__ = ("_places", "entries", "log_end_offset")
 
@@ -69,8 +71,8 @@ class Lineage:
     def __contains__(self, segment: RemoteLogSegmentMetadata) -> bool:
         """Whether a remote segment is part of this history.
 
-        Its epochs below the log's first one do not matter: of overlapping segments the head of one may have been
-        deleted with the other.
+        Epochs of the segment that are older than the log's first one are ignored: retention may have deleted that part
+        of the history together with an overlapping segment.
         """
         entries, places = self.entries, self._places
         if not entries or segment.end_offset >= self.log_end_offset:
@@ -83,15 +85,15 @@ class Lineage:
         if first_epoch != oldest and first_start < entries[places[first_epoch]][1]:
             return False
         for (epoch, _), following in pairwise(known):
-            # An epoch that is followed in the segment is followed in the log, or the next one would not be known.
+            # The epoch has a successor in the segment, so it has one in the log, or the successor would be unknown.
             if entries[places[epoch] + 1] != following:
                 return False
         behind = places[known[-1][0]] + 1
         return behind == len(entries) or segment.end_offset < entries[behind][1]
 
     def shared_starts(self, segment: RemoteLogSegmentMetadata) -> Iterator[int]:
-        """Where those pieces of a segment begin that are part of this history: what an epoch wrote at an offset, it
-        wrote once.
+        """The start offsets of the parts of a segment that belong to this history. An epoch writes an offset only
+        once, so an equal epoch and offset mean equal records.
         """
         for epoch, start, end in ranges(segment):
             place = self._places.get(epoch)
@@ -103,14 +105,14 @@ class Lineage:
                     yield first
 
     def place_of(self, segment: RemoteLogSegmentMetadata) -> int | None:
-        """Where the scan meets a segment first: the number of the oldest of its epochs that the log knows."""
+        """Where the scan first meets a segment: the position of its oldest epoch that the log knows."""
         return min(
             (self._places[epoch] for epoch, _ in segment.segment_leader_epochs if epoch in self._places), default=None
         )
 
 
 def clipped_epochs(leader_epochs: Epochs, start_offset: int, end_offset: int) -> tuple[tuple[int, int], ...]:
-    """The epochs that have records in [start_offset, end_offset), the first of them from start_offset on."""
+    """The epochs that have records in [start_offset, end_offset); the first one starts at start_offset."""
     found: list[tuple[int, int]] = []
     for epoch, start in leader_epochs:
         if start >= end_offset:
@@ -125,8 +127,8 @@ def clipped_epochs(leader_epochs: Epochs, start_offset: int, end_offset: int) ->
 def highest_remote_offset(
     highest_for_epoch: Callable[[int], int | None], leader_epochs: Epochs, *, log_end_offset: int
 ) -> int:
-    """The last offset of this history that the tier holds, NOTHING if none: epochs are asked from the newest on, and
-    what a segment has beyond the end of an epoch was never part of the log.
+    """The last offset of this history that the tier holds, NOTHING if none. Epochs are checked from the newest on.
+    Records of a segment beyond the end of an epoch were never part of the log and do not count.
     """
     end_offset = log_end_offset
     for epoch, start_offset in reversed(leader_epochs):
@@ -138,8 +140,8 @@ def highest_remote_offset(
 
 
 def lowest_remote_offset(segments: Iterable[RemoteLogSegmentMetadata], lineage: Lineage) -> int | None:
-    """The first offset of this history that can be read from the tier, be it from a segment that goes on with another
-    one, or begins with it; None where there is none.
+    """The first offset of this history that can be read from the tier; None if there is none. A segment counts even if
+    only a part of it belongs to this history.
     """
     found: list[int] = []
     for one in segments:
@@ -149,8 +151,8 @@ def lowest_remote_offset(segments: Iterable[RemoteLogSegmentMetadata], lineage: 
 
 
 def covered_end(segments: Iterable[RemoteLogSegmentMetadata], lineage: Lineage, *, start: int) -> int:
-    """The last offset such that the tier has this history from `start` to it without a hole; start - 1 if not even
-    `start`.
+    """The last offset up to which the tier has this history from `start` on without a gap; start - 1 if it does not
+    have `start`.
     """
     reached = start
     for one in sorted((one for one in segments if one.state is FINISHED), key=lambda one: one.start_offset):
@@ -165,17 +167,17 @@ def covered_end(segments: Iterable[RemoteLogSegmentMetadata], lineage: Lineage, 
 
 
 class CopyCandidate(NamedTuple, Generic[Local]):
-    """A closed segment that is to be copied, and where the next one begins."""
+    """A closed segment to copy, and the base offset of the next one."""
 
     segment: Local
     next_offset: int
 
 
 def plan_copies(segments: Sequence[Local], *, from_offset: int, last_stable_offset: int) -> list[CopyCandidate[Local]]:
-    """The closed segments, in order, that hold anything from `from_offset` on and nothing undecided; the active one is
-    last in `segments`.
+    """The closed segments, in order, that have records from `from_offset` on and lie below the last stable offset. The
+    active segment is last in `segments`.
 
-    Unlike a search by base offset this never leaves out the segment that was rolled last.
+    Unlike a search by base offset, this never omits the segment that was rolled last.
     """
     return [
         CopyCandidate(segment, following.base_offset)
@@ -185,22 +187,22 @@ def plan_copies(segments: Sequence[Local], *, from_offset: int, last_stable_offs
 
 
 class Lag(NamedTuple):
-    """What is closed and not in the tier yet."""
+    """Closed segments that are not in the tier yet."""
 
     bytes: int
     segments: int
 
 
 def copy_lag(segments: Sequence[LocalSegment], *, from_offset: int) -> Lag:
-    """What copying is behind, from what is there now: the closed segments that hold anything from `from_offset` on,
-    decided or not; the active segment, last in `segments`, does not count.
+    """The copy lag: the closed segments that have records from `from_offset` on, whether below the last stable offset
+    or not. The active segment, last in `segments`, does not count.
     """
     waiting = [segment for segment, following in pairwise(segments) if following.base_offset > from_offset]
     return Lag(sum(segment.size for segment in waiting), len(waiting))
 
 
 def local_only_bytes(segments: Sequence[LocalSegment], *, highest_remote: int) -> int:
-    """Bytes of the local segments of which nothing is in the tier; they count against the whole log's retention."""
+    """Bytes of the local segments that are not in the tier at all. They count against the whole log's retention."""
     return sum(segment.size for segment in segments if segment.base_offset > highest_remote)
 
 
@@ -208,7 +210,7 @@ def local_only_bytes(segments: Sequence[LocalSegment], *, highest_remote: int) -
 
 
 class ExpiryReason(StrEnum):
-    """Why a remote segment goes, as operators are told."""
+    """Why a remote segment is deleted, as shown to operators."""
 
     LOG_START = "log start offset"
     SIZE = "retention.bytes"
@@ -219,7 +221,7 @@ class ExpiryReason(StrEnum):
 
 
 class DoomedSegment(NamedTuple):
-    """A remote segment that goes."""
+    """A remote segment to delete."""
 
     metadata: RemoteLogSegmentMetadata
     reason: ExpiryReason
@@ -227,11 +229,11 @@ class DoomedSegment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ExpiryPlan:
-    """What leaves the tier now, in this order, once log_start_offset is at least what is given here.
+    """The segments to delete now, in this order, once log_start_offset is at least the one given here.
 
-    Units   size_bytes is what the tier holds of the partition: copies that are finished and what is being deleted,
-            each once; retained_bytes are those that count against retention; offsets count records
-    Shape   log_start_offset is None where it stays
+    Units   size_bytes is what the tier holds of the partition: finished copies and segments being deleted, each once;
+            retained_bytes are those that count against retention; offsets count records
+    Shape   log_start_offset is None if it does not change
     """
 
     log_start_offset: int | None = None
@@ -242,7 +244,7 @@ class ExpiryPlan:
 
     @property
     def lag(self) -> Lag:
-        """What is to be deleted and still there."""
+        """Segments to delete that still exist."""
         return Lag(sum(one.metadata.segment_size_in_bytes for one in self.doomed), len(self.doomed))
 
 
@@ -258,10 +260,10 @@ def plan_expiry(
     copying: Container[RemoteLogSegmentId],
     is_abandoned: Callable[[RemoteLogSegmentMetadata], bool],
 ) -> ExpiryPlan:
-    """Decide which remote segments of a partition go.
+    """Decide which remote segments of a partition are deleted.
 
-    `local_bytes` are in the local log alone; `copying` are under way now; `is_abandoned` says of a copy that is not
-    and was never finished that nobody will finish it. -1 in a retention is no limit.
+    `local_bytes` are only in the local log; `copying` are under way now; `is_abandoned` says for an unfinished copy
+    that is not under way that it will never be finished. A retention of -1 is no limit.
     """
     known = {one.remote_log_segment_id: one for one in segments}.values()
     held = [one for one in known if one.state in (FINISHED, DELETE_STARTED)]
@@ -276,11 +278,11 @@ def plan_expiry(
         if one.state is STARTED and one.remote_log_segment_id not in copying and is_abandoned(one)
     ]
     new_start = log_start_offset
-    # What is being deleted already is as good as gone: it neither counts nor makes up for what is too much.
+    # Segments that are being deleted already neither count as retained nor reduce the excess.
     counted = sum(one.segment_size_in_bytes for one in known if one.state is FINISHED and one in lineage)
     retained = local_bytes + counted
     excess = retained - retention_bytes if retention_bytes >= 0 else 0
-    is_over = False  # but what lies below the log's start goes whatever it overlaps with
+    is_over = False  # segments below the log start offset are deleted regardless
     for one in _in_scan_order(known, lineage):
         if one.state is not FINISHED:
             is_over = is_over or one.remote_log_segment_id in copying
@@ -328,10 +330,11 @@ def _before_all_epochs(
     *,
     log_start_offset: int,
 ) -> list[DoomedSegment]:
-    """Segments below the log's start, all of whose epochs are older than the log's first one.
+    """Segments below the log start offset whose epochs are all older than the log's first one.
 
-    No read leads to those above it either. But they may be all that is left of a log whose files were lost, and which
-    began anew at 0: they stay until its start has passed them, where Kafka deletes them at once.
+    Such segments above the log start offset cannot be read either. But they may be the rest of a log whose files were
+    lost and which started over at offset 0. So they stay until the log start offset has passed them; Kafka deletes
+    them immediately.
     """
     if not lineage.entries:
         return []

@@ -1,13 +1,13 @@
-"""Finding the managers that settings name: built in, installed by others, or simply importable.
+"""Finds the managers that settings name: built-in names, entry points of installed packages, and importable classes.
 
-    remote.log.storage.manager.class.name=minio                  one of ours
-    remote.log.storage.manager.class.name=acme                   an entry point called so, of any installed package
+    remote.log.storage.manager.class.name=minio                  a built-in name
+    remote.log.storage.manager.class.name=acme                   an entry point of this name, of any installed package
     remote.log.storage.manager.class.name=acme.tier:Storage      a class (`acme.tier.Storage` means the same)
 
-Entry points are in the groups `kbroker.remote_storage_managers` and `kbroker.remote_log_metadata_managers`. The
-built-in names come first and need no installed metadata, so that a checkout runs as it is and nobody can take their
-place. The names of Apache Kafka's own classes cannot be meant, but often tell what is: the metadata manager on a topic
-is ours too, and for the storage managers the error names the one to take.
+Entry points are in the groups `kbroker.remote_storage_managers` and `kbroker.remote_log_metadata_managers`. Built-in
+names have precedence and need no installed metadata, so a checkout runs without installation and no package can replace
+them. Names of Apache Kafka's Java classes are refused, with two exceptions: Kafka's topic-based metadata manager means
+the built-in one, and for known storage managers the error names the built-in equivalent.
 
 Source  KIP-405 for the settings; the packaging specification of entry points
 """
@@ -46,31 +46,31 @@ _OURS_FOR: Final[Mapping[str, str]] = {
 
 
 class PluginError(ValueError):
-    """No manager can be had by this name; the message says why, and what there is."""
+    """No manager can be loaded for this name; the message gives the reason and the available names."""
 
 
 def storage_manager(name: str | None) -> RemoteStorageManager:
-    """A new storage manager, not configured yet; None or "" is the directory. Errors: PluginError."""
+    """A new storage manager, not configured yet; None or "" means the directory. Errors: PluginError."""
     found = _find(name or DEFAULT_STORAGE, STORAGE_GROUP, "remote.log.storage.manager.class.name")
     return cast(RemoteStorageManager, _made(found, name or DEFAULT_STORAGE))
 
 
 def metadata_manager_class(name: str | None) -> type[RemoteLogMetadataManager]:
-    """The class of the metadata manager; None, "" and Kafka's default are the one on the topic. Errors: PluginError.
+    """The class of the metadata manager; None, "" and Kafka's default mean the built-in one. Errors: PluginError.
 
-    One of others is made as ours is: see `TopicRemoteLogMetadataManager`.
+    Other classes are constructed with the same arguments: see `TopicRemoteLogMetadataManager`.
     """
     if not name or name == _KAFKA_TOPIC_MANAGER:
         name = DEFAULT_METADATA
     found = _find(name, METADATA_GROUP, "remote.log.metadata.manager.class.name")
     if not isinstance(found, type):
-        raise PluginError(f"{name} is no class")
+        raise PluginError(f"{name} is not a class")
     _check_methods(found, RemoteLogMetadataManager, name)
     return cast("type[RemoteLogMetadataManager]", found)
 
 
 def names(group: str) -> list[str]:
-    """The names that can be given in this group, but for classes."""
+    """The names that can be given in this group, except for classes."""
     return sorted({*BUILT_IN[group], *(point.name for point in entry_points(group=group))})
 
 
@@ -99,7 +99,7 @@ def _find(name: str, group: str, setting: str) -> Any:
 
 
 def _is_java(name: str) -> bool:
-    """Whether this can be no Python class that is there: a Java package, which Python would not find."""
+    """Whether the name is a Java class: it has the prefix of a Java package, and Python finds no such package."""
     if not name.startswith(_JAVA_PREFIXES) or ":" in name:
         return False
     try:
@@ -109,7 +109,7 @@ def _is_java(name: str) -> bool:
 
 
 def _load(point: EntryPoint) -> Any:
-    """What an entry point names. A module that fails to import is said to be just that, not missing."""
+    """The object that an entry point names. If its module fails to import, the error says so."""
     try:
         return point.load()
     except (ImportError, SyntaxError, AttributeError) as error:
@@ -120,7 +120,7 @@ def _made(factory: Any, name: str) -> Any:
     try:
         made = factory()
     except TypeError as error:
-        raise PluginError(f"{name} cannot be made without arguments: {error}") from error
+        raise PluginError(f"{name} cannot be created without arguments: {error}") from error
     _check_methods(made, RemoteStorageManager, name)
     return made
 
@@ -129,4 +129,4 @@ def _check_methods(manager: object, contract: type, name: str) -> None:
     wanted = [method for method in vars(contract) if not method.startswith("_")]
     missing = [method for method in wanted if not callable(getattr(manager, method, None))]
     if missing:
-        raise PluginError(f"{name} is no {contract.__name__}: it has no {', '.join(missing)}")
+        raise PluginError(f"{name} is not a {contract.__name__}: it has no {', '.join(missing)}")

@@ -1,7 +1,7 @@
-"""What the tier needs of those above it: partitions, their locks, and the internal topic.
+"""The interfaces that the tier needs from the broker: partitions, their locks, and the internal metadata topic.
 
-Declared here and satisfied by `kbroker.replication.partition.Partition` and `kbroker.broker.Broker`, so that the tier
-can be run in tests with nothing but logs.
+`kbroker.replication.partition.Partition` and `kbroker.broker.Broker` satisfy them. Tests can therefore run the tier
+with nothing but logs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PartitionReader(Protocol):
 
     @property
     def last_stable_offset(self) -> int | None:
-        """None where this broker does not lead."""
+        """None if this broker is not the leader."""
         ...
 
     @property
@@ -41,24 +41,24 @@ class PartitionReader(Protocol):
 
 
 class PartitionWriter(Protocol):
-    """What the tier does to partitions."""
+    """What the tier does with partitions."""
 
     def find_partition(self, key: TopicPartition) -> PartitionReader | None:
-        """The partition that this broker holds under this name and number."""
+        """The partition that this broker holds under this topic name and index."""
         ...
 
     def held_partitions(self) -> Iterable[PartitionReader]: ...
 
     def locked(self, log: Log) -> AbstractAsyncContextManager[object]:
-        """Hold off appends, truncations and the like that take more than one step, and the removal of the log."""
+        """Block appends, multi-step truncations and the like, and the removal of the log."""
         ...
 
     def kept(self, log: Log) -> AbstractAsyncContextManager[object]:
-        """Hold off the removal of the log alone: appends go on."""
+        """Block only the removal of the log; appends continue."""
         ...
 
     def wake(self, key: TopicPartition) -> None:
-        """Offsets of the partition moved: who waits on it looks again."""
+        """Wake the waiters of the partition: its offsets changed."""
         ...
 
     async def write_log_starts(self) -> None:
@@ -70,22 +70,22 @@ class MetadataTopic(Protocol):
     """`__remote_log_metadata` as its manager sees it."""
 
     async def ensure(self) -> int:
-        """Have the topic, made if need be; how many partitions it has. Errors: KafkaError; the caller tries again."""
+        """Create the topic if needed, and return its number of partitions. Errors: KafkaError; the caller retries."""
         ...
 
     async def append(self, partition: int, values: list[bytes]) -> int:
-        """Append records with null keys, as one batch, and wait until they are committed; the first one's offset.
+        """Append records with null keys as one batch, wait until they are committed, and return the first offset.
 
         Errors  KafkaError
         """
         ...
 
     def log(self, partition: int) -> Log | None:
-        """The local log of one of its partitions, for reading; None while there is none."""
+        """The local log of one of its partitions, for reading; None if there is none."""
         ...
 
     def high_watermark(self, partition: int) -> int: ...
 
     async def wait_beyond(self, partition: int, offset: int) -> None:
-        """Return once the high watermark lies beyond `offset`, or the partition is no longer here."""
+        """Return once the high watermark is greater than `offset`, or the partition is no longer on this broker."""
         ...

@@ -1,8 +1,8 @@
-"""How many bytes may go to the tier, or come from it, in a second.
+"""A byte rate limit for copies to the tier, or for reads from it.
 
-A piece may begin while the budget is not overdrawn, and is then paid as a whole: a segment that is larger than the
-budget of many seconds passes too, and those behind it wait until that is made up for. What was not used is kept for as
-long as the windows of the setting last.
+A piece may start while the budget is not overdrawn, and is then charged in full. So a segment larger than the budget of
+many seconds can pass, and later segments wait until the deficit is refilled. Unused budget is kept for the duration of
+the configured windows.
 
 Source  KIP-956; RLMQuotaManager of Apache Kafka 4.3.1
 """
@@ -14,11 +14,11 @@ from kbroker.runtime.metrics import Histogram
 
 
 class ByteQuota:
-    """A budget of bytes, by monotonic time.
+    """A budget of bytes over monotonic time.
 
-    Units      rate in bytes per second, MAX_INT64 for no limit; window_ms is for how long unused budget is kept
-    Note       throttled_us is for how long each of those was kept waiting that could not begin at once
-    Invariant  within any t seconds at most rate * (t + window) bytes begin, and one piece more
+    Units      rate in bytes per second, MAX_INT64 for no limit; window_ms is how long unused budget is kept
+    Note       throttled_us records the wait of each piece that could not start immediately
+    Invariant  within any t seconds at most rate * (t + window) bytes start, plus one piece
     """
 
     __slots__ = ("_level", "_rate", "_updated_ms", "_window_ms", "throttled_us")
@@ -35,7 +35,7 @@ class ByteQuota:
         return self._rate >= MAX_INT64
 
     def change(self, rate: int, *, window_ms: int, now_ms: int) -> None:
-        """Go on with another rate; what was overdrawn stays to be made up for."""
+        """Change the rate; a deficit is kept."""
         self._refill(now_ms)
         was_unlimited = self.is_unlimited
         self._rate, self._window_ms = rate, window_ms
@@ -43,14 +43,14 @@ class ByteQuota:
         self._level = capacity if was_unlimited else min(self._level, capacity)
 
     def wait_ms(self, now_ms: int) -> int:
-        """For how long nothing may begin; 0 for not at all."""
+        """How long nothing may start; 0 if a piece may start now."""
         self._refill(now_ms)
         if self.is_unlimited or self._level >= 0:
             return 0
         return int(-self._level * 1000 // self._rate) + 1
 
     def take(self, amount: int, *, now_ms: int, since_ms: int) -> None:
-        """Pay for what begins now, and was to begin at `since_ms`."""
+        """Charge a piece that starts now and was due at `since_ms`."""
         if now_ms > since_ms:
             self.throttled_us.record((now_ms - since_ms) * 1000)
         self._refill(now_ms)

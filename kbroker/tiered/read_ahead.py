@@ -1,7 +1,7 @@
-"""Which chunks are read before they are asked for: those behind what a consumer reads on, across segments' ends.
+"""Decides which chunks are read ahead for a consumer that reads sequentially, across segment boundaries.
 
-Each request costs the broker and the store the same whatever its size, so neighbours are asked for together: not one as
-soon as one was used, but several when half of those ahead are missing, and memory has room for as many.
+A request costs the broker and the store the same whatever its size, so adjacent chunks are fetched together. Reading
+ahead starts when half of the chunks ahead are missing and memory has room for that many, not after each used chunk.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def read_ahead(
     count: int,
     following: Callable[[RemoteLogSegmentMetadata], RemoteLogSegmentMetadata | None],
 ) -> None:
-    """Have the `count` chunks behind that one read, as far as there are any and memory allows; `following` gives the
-    segment behind one.
+    """Request up to `count` chunks after the given one, as far as they exist and memory allows. `following` returns the
+    next segment.
     """
     missing: list[tuple[RemoteLogSegmentMetadata, range]] = []
     count = min(count, cache.most_ahead)
@@ -31,7 +31,7 @@ def read_ahead(
         if number * cache.chunk_bytes >= segment.segment_size_in_bytes:
             behind = following(segment)
             if behind is None:
-                enough = 0  # there will be no more to wait for
+                enough = 0  # there are no more chunks to batch with
                 break
             segment, number = behind, 0
         if cache.knows(segment, number):

@@ -1,13 +1,14 @@
-"""Which partitions have, or may have, something in the tier: a small file in the data directory.
+"""A small file in the data directory that lists the partitions that have, or may have, data in the tier.
 
-A deletion has to find what a deleted topic left in the tier, also when the broker died between the two, and when its
-topic, its log and its settings are long gone. So a partition is written down, durably, before anything of it is copied,
-and taken out when nothing of it is left. That asks nothing of the metadata manager, which may be anybody's.
+A deletion has to find the data of a deleted topic even if the broker crashed in between, when the topic, its log and
+its settings no longer exist. So the broker writes a partition to this file, durably, before it copies anything of it,
+and removes the entry when nothing is left in the tier. This does not depend on the metadata manager, which may be a
+plug-in.
 
-A topic that was removed is marked so. The mark is the proof that its objects may be deleted, and outlives the records
-of the cluster's metadata log. It takes the place of KIP-405's DELETE_PARTITION_MARKED.
+A removed topic is marked. The mark is the proof that its objects may be deleted, and outlives the records of the
+cluster's metadata log. It replaces KIP-405's DELETE_PARTITION_MARKED.
 
-Blocking, through the injected disk. One writer at a time.
+All I/O is blocking, through the injected disk. One writer at a time.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ _MARK: Final = "removed"
 
 
 def format_partitions(partitions: Iterable[TopicIdPartition], removed: Container[UUID] = ()) -> str:
-    """The text of the file: version 0, the count, then `topic_id partition topic` lines, which end in ` removed` for
-    the topics of which that is known.
+    """The text of the file: version 0, the count, then lines of `topic_id partition topic`. The lines of removed topics
+    end in ` removed`.
     """
     lines = [
         f"{uuid_to_text(one.topic_id)} {one.partition} {one.topic}{f' {_MARK}' if one.topic_id in removed else ''}"
@@ -55,10 +56,10 @@ def parse_partitions(text: str) -> tuple[frozenset[TopicIdPartition], frozenset[
 
 
 class RemotePartitions:
-    """The file and what it says.
+    """The file and its content.
 
     Shape   removed are the topics of `entries` that are known to have been removed
-    Errors  OSError from everything that touches the disk; ValueError from `load` where the file is none of ours
+    Errors  OSError from everything that uses the disk; ValueError from `load` if the file is malformed
     """
 
     def __init__(self, disk: Disk, directory: str) -> None:
@@ -68,7 +69,7 @@ class RemotePartitions:
         self.removed: frozenset[UUID] = frozenset()
 
     def load(self) -> None:
-        """Read the file; a missing one is empty."""
+        """Read the file; a missing file is empty."""
         try:
             data = read_file(self._disk, self.path)
         except FileNotFoundError:

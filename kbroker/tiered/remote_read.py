@@ -1,19 +1,19 @@
-"""Records out of the tier, as a consumer gets them: whole batches from an offset on, checked.
+"""Reads records from the tier for consumers: whole, checked batches from an offset on.
 
-Where an offset lies is found in three steps: the log's leader epochs say in which epoch it was written, the metadata
-which segment holds it of that epoch, and the segment's offset index near which position. So of overlapping segments,
-or those of a history that did not happen, the right one is read. A consumer that reads on where its last answer ended
-skips the third step, and has the next chunks read ahead for it, across the borders of segments.
+An offset is located in three steps. The log's leader epochs give the epoch in which it was written, the metadata give
+the segment that holds it in that epoch, and the segment's offset index gives a position. So the right segment is read
+even if segments overlap or belong to a diverged history. A consumer that continues where its last answer ended skips
+the third step, and the next chunks are read ahead for it, across segment boundaries.
 
-An answer waits for its first batch alone. What lies behind that is taken as far as it is at hand, so that nobody who
-could be given something waits for more.
+An answer waits only for its first batch. Further batches are added only if their bytes are in memory, so a client never
+waits for more than the first batch.
 
-Nothing is ever skipped: a segment that is missing, or damaged, or bytes that are not what was stored, are an error that
-clients repeat (KAFKA_STORAGE_ERROR) until an operator has helped. Only what retention or DeleteRecords has taken, while
-it was read or before, is OFFSET_OUT_OF_RANGE: the log's start moves before any object goes.
+Nothing is ever skipped. A missing or damaged segment is an error that clients retry (KAFKA_STORAGE_ERROR) until an
+operator has repaired it. Only records that retention or DeleteRecords have removed, before or during the read, give
+OFFSET_OUT_OF_RANGE: the log start offset rises before any object is deleted.
 
-Source  KIP-405; RemoteLogManager.read of Apache Kafka 4.3.1; KAFKA-15388 (an offset that is missing at a segment's
-        end), rows M3 to M5 of the catalogue of faults
+Source  KIP-405; RemoteLogManager.read of Apache Kafka 4.3.1; KAFKA-15388 (a missing offset at a segment's end), rows M3
+        to M5 of the catalogue of faults
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ _REMEMBERED_PLACES: Final = 4096
 
 
 class RemoteRead(NamedTuple):
-    """What a read of the tier found.
+    """The result of a read from the tier.
 
-    Shape  records are whole batches; aborted is what was aborted of them, sorted by offset, from where they are from
-    Note   next_offset is that behind the last batch. Without records it is where to read on in the local log, if the
+    Shape  records are whole batches; aborted are their aborted transactions, sorted by offset, from first_offset on
+    Note   next_offset follows the last batch. Without records it is either where to continue in the local log, if the
            tier has nothing from the offset on, or the offset itself, if the next batch does not fit
     """
 
@@ -84,12 +84,12 @@ class _Place(NamedTuple):
 
 
 FindStart: TypeAlias = Callable[[RemoteIndexes], Start]
-"""Where to begin, by the indexes of a segment."""
+"""Computes the start of a read from the indexes of a segment."""
 
 
 class ReaderCounters:
-    """What the reader met since the broker started, of all partitions; how long each read took, also one that failed
-    or that nobody waits for any more.
+    """Counts since the broker started, over all partitions. The read times include failed reads and reads whose client
+    has gone.
     """
 
     __slots__ = ("damaged_batches", "missing_segments", "read_times_us", "reread_chunks")
@@ -100,9 +100,9 @@ class ReaderCounters:
 
 
 class RemoteReader:
-    """Reads the tier for consumers; see the module's text. `run` must run meanwhile.
+    """Reads the tier for consumers; see the module's docstring. It works only while `run` runs.
 
-    Errors  KafkaError: OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER (given up while it was read)
+    Errors  KafkaError: OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER (leadership lost while reading)
     """
 
     def __init__(
@@ -121,21 +121,21 @@ class RemoteReader:
         self._env = env
         self._metadata = metadata
         self._indexes = IndexLoads(env, indexes, self.cache, max_threads=settings.remote_log_reader_threads)
-        self._places: OrderedDict[tuple[TopicIdPartition, int], _Place] = OrderedDict()  # those used last at the end
+        self._places: OrderedDict[tuple[TopicIdPartition, int], _Place] = OrderedDict()  # least recently used first
         self._log_limit = RateLimitedLog(interval_ms=_LOG_INTERVAL_MS)
 
     def reconfigure(self, settings: TierSettings) -> None:
-        """Take over changed settings; the quota is the remote log manager's."""
+        """Apply changed settings; the quota belongs to the remote log manager."""
         self.settings = settings
         self._indexes.resize(settings.remote_log_reader_threads)
         self.cache.reconfigure(settings)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Read what is asked for, for ever. While this does not run, nothing is read."""
+        """Fetch requested chunks until cancelled. Nothing is read while this does not run."""
         await self.cache.run(task_status=task_status)
 
     def is_ready(self, partition: PartitionReader) -> bool:
-        """Whether it is known what the tier holds of a partition."""
+        """Whether the tier's metadata of a partition are known."""
         remote = partition.remote
         return remote is not None and self._metadata.is_ready(remote.topic_id_partition)
 
@@ -148,10 +148,10 @@ class RemoteReader:
         at_least_one_batch: bool,
         read_committed: bool = False,
     ) -> RemoteRead:
-        """Whole batches from the one that holds `offset`, up to where the local log begins, at most max_bytes of them.
+        """At most max_bytes of whole batches, from the one that contains `offset` up to the start of the local log.
 
-        With at_least_one_batch the first one comes even when it alone is larger; with read_committed what was aborted
-        of them is told. Whoever is cancelled meanwhile leaves what is being read to be found in the cache.
+        With at_least_one_batch the first batch is returned even if it is larger; with read_committed the aborted
+        transactions are included. After a cancellation the pending reads continue into the cache.
         """
         remote = partition.remote
         if remote is None:
@@ -174,18 +174,18 @@ class RemoteReader:
         return found
 
     async def wait_until_ready(self, partition: TopicIdPartition) -> None:
-        """Return once it is known what the tier holds (KAFKA-15181, KAFKA-19599: not before, and without an error that
-        clients would answer with a storm of requests).
+        """Return once the tier's metadata of a partition are known. There is no error before that, because clients
+        would retry it in a tight loop (KAFKA-15181, KAFKA-19599).
         """
         if not self._metadata.is_ready(partition):
             await self._metadata.wait_until_ready(partition)
 
     def failed(self, partition: PartitionReader, offset: int, error: RemoteStorageError) -> KafkaError:
-        """What a client is told, and the log once in a while."""
+        """Convert an error to the one that the client gets, and log it at a limited rate."""
         if not partition.is_leader:
             return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.key} was given up")
         if offset < partition.log.log_start_offset:
-            return KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset=} of {partition.key} is gone by now")
+            return KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset=} of {partition.key} has been deleted")
         text = f"offset {offset} of {partition.key[0]}-{partition.key[1]} cannot be read from the tier: {error}"
         if partition.remote is not None:
             partition.remote.counters.fetch_errors += 1
@@ -206,16 +206,16 @@ class RemoteReader:
             )
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, text)
 
-    # Where
+    # Locating
 
     def locate(self, partition: PartitionReader, offset: int) -> tuple[RemoteLogSegmentMetadata, int, int]:
-        """The segment that holds an offset, in which epoch, and the offset up to which it is the one to read: where the
-        epoch ends.
+        """The segment that contains an offset, the leader epoch of the offset, and the offset up to which the segment
+        is valid: the end of the epoch or of the segment.
 
         Errors  RemoteStorageError: there is none
         """
         remote = partition.remote
-        if remote is None:  # it leaves the tier while it is read
+        if remote is None:  # the topic left the tier during the read
             raise RemoteStorageError("the topic is not tiered any more")
         held = partition.log
         epoch = held.leader_epochs.epoch_for_offset(offset)
@@ -241,14 +241,14 @@ class RemoteReader:
                 segment, epoch, end_offset = self.locate(partition, at)
             except RemoteStorageError:
                 if size:
-                    break  # whoever asks for what comes next is told so
+                    break  # the client's next request gets the error
                 raise
             end_offset = min(end_offset, local_start)
             try:
                 wanted = Wanted(at, end_offset, epoch, room - size, at_least_one_batch and not size)
                 taken = await self._read_segment(key, segment, wanted, may_wait=not size)
             except RemoteResourceNotFound:
-                # It may have been replaced by another one, or have gone, since it was looked up.
+                # The segment may have been replaced or deleted since it was looked up.
                 if partition.log.log_start_offset > at or self.locate(partition, at)[0] == segment:
                     raise
                 continue
@@ -262,18 +262,18 @@ class RemoteReader:
                 if taken.is_full or size >= room:
                     break
                 if at < end_offset and not taken.ends and taken.position < segment.segment_size_in_bytes:
-                    break  # what comes next is still on its way
+                    break  # the next bytes are still being fetched
             if taken.is_full:
                 break
-            # KAFKA-15388: records may be missing at the end of a segment or epoch; what follows is in the next one.
+            # KAFKA-15388: records may be missing at the end of a segment or epoch; the next segment continues.
             at = max(at, end_offset)
         return RemoteRead(Pieces(pieces, size), size, at)
 
     async def _read_segment(
         self, key: TopicIdPartition, segment: RemoteLogSegmentMetadata, wanted: Wanted, *, may_wait: bool
     ) -> Taken | None:
-        """The batches of one segment. Without `may_wait` what is at hand, or None: what comes behind an answer must
-        neither hold it up nor spoil it.
+        """The batches of one segment. Without `may_wait` only what is in memory, or None: batches after the first must
+        neither delay the answer nor make it fail.
         """
         place = self._places.get((key, wanted.offset))
         find_start: FindStart | None = None
@@ -284,8 +284,7 @@ class RemoteReader:
         elif wanted.offset <= segment.start_offset:
             start = Start(0, segment.start_offset)
         elif may_wait:
-            # Who seeks waits for one batch, and nobody knows yet that it will read on: chunks that lie behind it would
-            # only keep it waiting.
+            # A seek waits for one batch, and may not read on. Further chunks would only delay it.
             indexes = await self.indexes_of(segment)
             find_start = partial(_by_index, offset=wanted.offset)
             start = find_start(indexes)
@@ -308,7 +307,7 @@ class RemoteReader:
                 try:
                     taken = take_batches(_at_hand(chunks, start, wanted.max_bytes), start, wanted)
                 except (BytesMissing, DamagedBatch):
-                    return None  # it is waited for, or read anew, for who asks for it first of all
+                    return None  # the request that asks for this first will wait, or read it again
             taken = taken._replace(pieces=chunks.lend(taken.pieces))
             reached = taken.position // chunks.chunk_bytes
         for number in range(first, reached):
@@ -327,11 +326,12 @@ class RemoteReader:
         ahead_bytes: int = 0,
         find_start: FindStart | None = None,
     ) -> Result:
-        """What `look` makes of the bytes from a position on. It is called again when bytes are missing that it needs;
-        of ahead_bytes it is given what is at hand.
+        """The result of `look` for the bytes from a position on. `look` is called again after missing bytes were
+        fetched. Of ahead_bytes it gets only what is in memory.
 
-        What is damaged is read anew, once; then the index is doubted if `find_start` says how it was used.
-        Errors  RemoteStorageError: it is damaged in the tier
+        Damaged chunks are fetched again, once. If they are still damaged and `find_start` is given, the index is
+        rebuilt and the start computed again.
+        Errors  RemoteStorageError: the segment is damaged in the tier
         """
         segment = chunks.segment
         was_reread = False
@@ -351,7 +351,7 @@ class RemoteReader:
                     start = find_start(await self.indexes_of(segment, rebuild=True))
                     find_start = None
                 else:
-                    # The id as `kbroker tier` and the names of objects have it.
+                    # The id in the format of `kbroker tier` and of object names.
                     text = f"segment {uuid_to_text(segment.remote_log_segment_id.id)} is damaged {damage}"
                     raise RemoteStorageError(text) from damage
 
@@ -359,7 +359,7 @@ class RemoteReader:
         """See IndexLoads.get."""
         return await self._indexes.get(segment, rebuild=rebuild)
 
-    # What comes next
+    # Reading ahead
 
     def _note(self, key: TopicIdPartition, offset: int, segment: RemoteLogSegmentMetadata, position: int) -> None:
         places = self._places
@@ -369,7 +369,7 @@ class RemoteReader:
             places.popitem(last=False)
 
     def _following(self, key: TopicIdPartition, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
-        """The segment behind one, of the same epoch: a guess, since it is only read ahead."""
+        """The next segment of the same epoch. It may be wrong: it is only used for reading ahead."""
         epoch = segment.segment_leader_epochs[-1][0]
         return self._metadata.remote_log_segment_metadata(key, epoch, segment.end_offset + 1)
 
@@ -377,7 +377,7 @@ class RemoteReader:
 async def _look_at(
     chunks: ChunkReader, start: Start, look: Callable[[Window, Start], Result], ahead_bytes: int
 ) -> Result:
-    """Look at what is at hand; more is waited for only if that is not enough."""
+    """Call `look` with the bytes in memory; fetch more only if it needs them."""
     window = _at_hand(chunks, start, ahead_bytes)
     while True:
         try:
@@ -389,7 +389,7 @@ async def _look_at(
 
 
 def _at_hand(chunks: ChunkReader, start: Start, ahead_bytes: int) -> Window:
-    """What is there of a segment from where to begin on, as far as so many bytes reach."""
+    """The bytes of a segment that are in memory, from the start on, at most ahead_bytes."""
     segment = chunks.segment
     window = Window(
         start.position // chunks.chunk_bytes,

@@ -1,10 +1,10 @@
-"""Offsets by time, in the tier: for the part of a log that lies between its start and the local log.
+"""Looks up offsets by timestamp in the tier: in the part of a log between its start and the local log.
 
-Segments whose newest record is too old are passed over by their metadata. In the first one that may hold the record its
-time index says where to begin; from there headers are looked at, and one batch is decoded.
+Segments whose newest record is too old are skipped by their metadata. In the first segment that may hold the record,
+the time index gives the start position. From there batch headers are checked, and one batch is decoded.
 
-Source  KIP-405, KIP-734; KAFKA-16548 (every batch was decompressed), KAFKA-17552 (the largest timestamp was looked for
-        in the local log alone)
+Source  KIP-405, KIP-734; KAFKA-16548 (every batch was decompressed), KAFKA-17552 (the largest timestamp was searched
+        only in the local log)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SEGMENTS_BETWEEN_YIELDS: Final = 500
 
 
 class _Part(NamedTuple):
-    """The offsets from start_offset up to end_offset, which are read in one segment."""
+    """The offsets from start_offset up to end_offset, exclusive, which are read from one segment."""
 
     segment: RemoteLogSegmentMetadata
     start_offset: int
@@ -37,7 +37,7 @@ class _Part(NamedTuple):
 
 
 class RemoteSearch:
-    """Searches by timestamp over what a partition has in the tier alone.
+    """Searches by timestamp in the part of a partition that is only in the tier.
 
     Errors  RemoteStorageError
     """
@@ -48,7 +48,7 @@ class RemoteSearch:
         self._partition = partition
 
     async def first_at_or_after(self, timestamp: int) -> Found | None:
-        """The first record that is at least that late."""
+        """The first record whose timestamp is at least `timestamp`."""
         for number, part in enumerate(self._parts(), 1):
             if part.segment.max_timestamp_ms >= timestamp:
                 found = await self._search(part, timestamp)
@@ -59,7 +59,7 @@ class RemoteSearch:
         return None
 
     async def latest(self) -> Found | None:
-        """The first of the records with the largest timestamp; None if no record has one."""
+        """The first record with the largest timestamp; None if no record has a timestamp."""
         best: Found | None = None
         parts = sorted(self._parts(), key=lambda part: (-part.segment.max_timestamp_ms, part.start_offset))
         for part in parts:
@@ -68,7 +68,7 @@ class RemoteSearch:
                 break
             found = await self._search(part, newest)
             if found is None:
-                # The log begins, or the local log does, within the segment, and its newest record is not in this part.
+                # The log or the local log starts within the segment, and its newest record is not in this part.
                 largest = await self._largest(part)
                 found = await self._search(part, largest) if largest >= 0 else None
             if found is not None and (best is None or (-found[1], found[0]) < (-best[1], best[0])):
@@ -76,7 +76,7 @@ class RemoteSearch:
         return best
 
     def _parts(self) -> Iterator[_Part]:
-        """What is in the tier alone, in the order of offsets."""
+        """The parts that are only in the tier, by offset."""
         log = self._partition.log
         at, end = log.log_start_offset, log.local_log_start_offset
         while at < end:
@@ -107,7 +107,7 @@ class RemoteSearch:
         return None
 
     async def _largest(self, part: _Part) -> int:
-        """The largest timestamp of a part, by all its headers."""
+        """The largest timestamp of a part, from its batch headers."""
         segment, start_offset, end_offset = part
         look = partial(largest_timestamp, from_offset=start_offset, end_offset=end_offset)
         indexes = await self._reader.indexes_of(segment)
@@ -123,7 +123,7 @@ class RemoteSearch:
 
 
 def _first_in(batch: RecordBatch, timestamp: int, from_offset: int) -> Found | None:
-    """Decodes a batch. Errors: RemoteStorageError."""
+    """The first matching record of a batch, which is decoded for it. Errors: RemoteStorageError."""
     try:
         for record in batch.records():
             if record.timestamp >= timestamp and record.offset >= from_offset:

@@ -1,7 +1,7 @@
-"""Whether the store is the one that the metadata tell of: a few segments are asked for once after a start.
+"""Checks once after a start whether the store is the one that the metadata describe, by reading from a few segments.
 
-A broker whose settings of the store were lost finds an empty store, often the default directory. Each read would say
-that its segment is missing, as if the tier had been lost, and no line would say that only a setting is wrong.
+A broker whose store settings were lost finds an empty store, often the default directory. Without this check every read
+would report a missing segment, as if the tier were lost, and no log line would point to the settings.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ log = logger(__name__)
 
 
 async def has_none_of_its_segments(tools: TierTools, partitions: Iterable[TopicIdPartition]) -> bool:
-    """Ask for the newest segment of some partitions, and log an error if the store has none of them.
+    """Request the newest segment of some partitions, and log an error if the store has none of them.
 
-    False also where the metadata list no segments, or the store does not answer.
+    Also False if the metadata list no segments, or the store does not answer.
     """
     threads = tools.env.threads(1)
     missing = 0
@@ -42,10 +42,10 @@ async def has_none_of_its_segments(tools: TierTools, partitions: Iterable[TopicI
                 continue
             await threads.run_blocking(_ask_for, tools, newest)
         except (RemoteResourceNotFound, StoreMisconfigured):
-            if _newest(tools, partition) == newest:  # else it was deleted meanwhile
+            if _newest(tools, partition) == newest:  # otherwise it was deleted in between
                 missing += 1
         except RemoteStorageError:
-            continue  # it is not ready, does not answer, or is damaged: others say so
+            continue  # not ready, no answer, or damaged: other code reports these
         else:
             return False
         if missing == MAX_ASKED:

@@ -1,10 +1,10 @@
-"""What of a store is not as the metadata say: objects that are missing, of another size, or that nothing refers to.
+"""Compares a store with the tier's metadata: objects that are missing, have a wrong size, or are orphaned.
 
-The metadata are read, then the store is listed, then the metadata are read again, and once more when something was
-found: what only looks wrong because something moved meanwhile is not told. A list may be stale, so that what it lacks
-is asked for by name before it is called missing, and what it has too much before it is called an orphan.
+The metadata are read, then the store is listed, then the metadata are read again, and once more if there are findings:
+differences that a concurrent change explains are not reported. A listing may be stale. So objects that are not listed
+are requested by name before they count as missing, and surplus objects before they count as orphans.
 
-Findings are what is wrong; notes are what the broker is about to settle by itself: copies and deletions under way.
+Findings are defects; notes are operations in progress that the broker will complete: copies and deletions.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ ALWAYS_THERE: Final = (
     SEGMENT,
     *(kind_of(each) for each in IndexType if each is not IndexType.TRANSACTION),
 )
-"""What every copy has; a transaction index only where there were transactions."""
+"""The objects of every copy; only segments with aborted transactions have a transaction index."""
 
 
 class Finding(NamedTuple):
-    """Something that is wrong, or (a note) under way.
+    """A defect, or (a note) an operation in progress.
 
-    Shape  problem is its sort in a word; name is an object's, or empty; segment None where none is concerned
+    Shape  problem is its category; name is the object's name or empty; segment is None if no segment is concerned
     """
 
     problem: str
@@ -51,23 +51,23 @@ class Finding(NamedTuple):
     is_note: bool = False
 
     def line(self) -> str:
-        """For people."""
+        """The text output."""
         subject = self.name if self.segment is None else name_of(self.segment)
         return f"{subject}: {'note: ' if self.is_note else ''}{self.text}"
 
     def as_json(self) -> dict[str, Any]:
-        """For machines."""
+        """The JSON output."""
         kind = "note" if self.is_note else "finding"
-        told = {"kind": kind, "problem": self.problem, "text": self.text, "object": self.name or None}
+        document = {"kind": kind, "problem": self.problem, "text": self.text, "object": self.name or None}
         if self.segment is not None:
             topic, partition = partition_of(self.segment)
-            told |= {"topic": topic, "partition": str(partition), "segment_id": id_text(self.segment)}
-        return told
+            document |= {"topic": topic, "partition": str(partition), "segment_id": id_text(self.segment)}
+        return document
 
 
 @dataclass(slots=True)
 class Listed:
-    """What the store holds: by segment and kind, and what has a name that says nothing."""
+    """The objects of the store by segment and kind, and the objects whose names are not recognized."""
 
     objects: dict[UUID, dict[str, StoredObject]] = field(default_factory=lambda: defaultdict(dict))
     unnamed: list[StoredObject] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Listed:
             if each.segment_id is None:
                 listed.unnamed.append(each)
                 continue
-            # What is no file of the segment may be called as it likes, and there may be several.
+            # Auxiliary objects may have any name, and there may be several.
             kind = each.name.rpartition("/")[2] if each.is_auxiliary else kind_of(each.index_type)
             listed.objects[each.segment_id][kind] = each
         return listed
@@ -92,7 +92,7 @@ class Listed:
 def finished_in_both(
     before: Catalogue, after: Catalogue, wanted: Sequence[Partition] | None
 ) -> list[RemoteLogSegmentMetadata]:
-    """What was there to be listed the whole time."""
+    """The segments that were finished during the whole listing."""
     return [
         each
         for each in after.of(wanted)
@@ -103,8 +103,8 @@ def finished_in_both(
 
 
 def is_deleted_meanwhile(finding: Finding, now: Catalogue) -> bool:
-    """Whether it is of a segment that was finished when it was looked at, and that by now is being deleted, or has gone
-    from the metadata: these are told before the first object goes, so that nobody knows whether it was wrong before.
+    """Whether the segment of a finding was deleted or is being deleted by now. The metadata record a deletion before
+    the first object is removed, so such a finding is not conclusive.
     """
     segment = finding.segment
     if finding.is_note or segment is None or segment.state is not FINISHED:
@@ -116,8 +116,8 @@ def is_deleted_meanwhile(finding: Finding, now: Catalogue) -> bool:
 class Scrub:
     """One comparison of a store with the metadata.
 
-    Shape   segments and bytes are what `compare` looked at, orphans what `find_orphans` found that may be deleted
-    Errors  RetriableRemoteStorageError from a store that neither lists nor gives anything
+    Shape   segments and bytes are the totals that `compare` checked, orphans the deletable ones of `find_orphans`
+    Errors  RetriableRemoteStorageError if the store neither lists nor returns anything
     """
 
     def __init__(self, storage: RemoteStorageManager, listed: Listed) -> None:
@@ -128,7 +128,7 @@ class Scrub:
         self.segments = self.bytes = 0
 
     def compare(self, before: Catalogue, after: Catalogue, wanted: Sequence[Partition] | None) -> Iterator[Finding]:
-        """Look for missing objects and wrong sizes."""
+        """Find missing objects and wrong sizes."""
         for segment in finished_in_both(before, after, wanted):
             self.segments += 1
             self.bytes += segment.segment_size_in_bytes
@@ -138,7 +138,7 @@ class Scrub:
                     continue
                 wrong = self._ask_for(segment, kind)
                 if wrong is None:
-                    yield Finding("stale-list", f"the {kind} is there, though it is not listed", segment, is_note=True)
+                    yield Finding("stale-list", f"the {kind} exists, but is not listed", segment, is_note=True)
                 else:
                     self._damaged.add(segment.remote_log_segment_id.id)
                     yield wrong
@@ -152,10 +152,10 @@ class Scrub:
                 yield Finding("unfinished", f"is in the state {segment.state.name}", segment, is_note=True)
 
     def _ask_for(self, segment: RemoteLogSegmentMetadata, kind: str) -> Finding | None:
-        """Ask for what the list does not have, since a list may be old; what is wrong with it."""
+        """Request an object that is not listed, because a listing may be stale; returns what is wrong with it."""
         try:
             if kind == SEGMENT:
-                # The last byte, which a log that was cut does not have.
+                # The last byte, which a truncated log does not have.
                 last = segment.segment_size_in_bytes - 1
                 with self._storage.fetch_log_segment(segment, last, last) as stream:
                     if not stream.read(1):
@@ -169,8 +169,8 @@ class Scrub:
         except (RemoteStorageError, OSError) as error:
             is_passing = isinstance(error, RetriableRemoteStorageError)
             if is_passing and not self._listed.count:
-                raise  # nothing is listed, nothing given: it is the store that is not there
-            # As `read_inside` tells it: a store that says no to an index for good knows that it is another one.
+                raise  # nothing listed and nothing returned: the store is unavailable
+            # As in `read_inside`: a store that permanently refuses an index knows that it is a wrong one.
             problem = "unreadable" if is_passing or kind == SEGMENT else "damage"
             return Finding(problem, f"the {kind} cannot be read: {error}", segment)
         return None
@@ -178,8 +178,8 @@ class Scrub:
     def find_orphans(
         self, before: Catalogue, after: Catalogue, wanted: Sequence[Partition] | None, *, older_than_ms: int
     ) -> Iterator[Finding]:
-        """Look for objects of segments that were deleted, or unknown, already when the store was listed. Nothing is
-        known of whose topic the unknown are, so that they are told only where all topics are meant.
+        """Find objects of segments that were already deleted or unknown when the store was listed. The topic of unknown
+        segments cannot be determined, so they are reported only if all topics are checked.
         """
         for segment_id, objects in sorted(self._listed.objects.items()):
             segment, earlier = after.segments.get(segment_id), before.segments.get(segment_id)
@@ -187,34 +187,34 @@ class Scrub:
                 if wanted is None and earlier is None:
                     yield from _unknown(segment_id, objects, older_than_ms)
             elif earlier is None or earlier.state is not DELETED:
-                continue  # its objects are those of a segment, or they went while they were listed
+                continue  # the segment exists, or was deleted during the listing
             elif wanted is None or partition_of(segment) in wanted:
                 yield from self._left_of(segment, objects.values(), older_than_ms)
         if wanted is None:
             for each in self._listed.unnamed:
-                yield Finding("foreign", "has a name that no segment's object has", name=each.name)
+                yield Finding("foreign", "its name is not the name of a segment's object", name=each.name)
 
     def _left_of(
         self, segment: RemoteLogSegmentMetadata, objects: Iterable[StoredObject], older_than_ms: int
     ) -> Iterator[Finding]:
-        """Of a segment that was deleted."""
+        """The leftovers of a deleted segment."""
         there = []
         for each in objects:
             if self._is_there(segment, each):
                 there.append(each)
             else:
-                text = "is listed, though it is not there any more"
+                text = "is listed, but does not exist any more"
                 yield Finding("stale-list", text, segment, each.name, is_note=True)
         if any(each.modified_ms > older_than_ms for each in there):
-            yield Finding("young", "is deleted, but its objects are young", segment, is_note=True)
+            yield Finding("young", "is deleted, but its objects are recent", segment, is_note=True)
         elif there:
             self.orphans.append(segment)
             for each in there:
-                text = f"is left of a segment that was deleted ({each.size} bytes)"
+                text = f"is an orphan of a deleted segment ({each.size} bytes)"
                 yield Finding("orphan", text, segment, each.name)
 
     def _is_there(self, segment: RemoteLogSegmentMetadata, listed: StoredObject) -> bool:
-        """Ask by name, as far as there is a way to; whatever else is wrong with it, it is there."""
+        """Request the object by name, if possible; any error but RemoteResourceNotFound means that it exists."""
         try:
             if not listed.is_auxiliary and listed.index_type is not None:
                 self._storage.fetch_index(segment, listed.index_type)
@@ -230,22 +230,22 @@ class Scrub:
         return True
 
     def whole(self, segments: Iterable[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
-        """Those in which `compare` found nothing wrong, so that they can be read."""
+        """The segments in which `compare` found no defect, so that they can be read."""
         return [each for each in segments if each.remote_log_segment_id.id not in self._damaged]
 
 
 def _unknown(segment_id: UUID, objects: dict[str, StoredObject], older_than_ms: int) -> Iterator[Finding]:
     for each in objects.values():
         if each.modified_ms <= older_than_ms:
-            text = f"is of the segment {uuid_to_text(segment_id)}, of which the metadata know nothing"
+            text = f"belongs to segment {uuid_to_text(segment_id)}, which the metadata do not have"
             yield Finding("unknown", f"{text} ({each.size} bytes)", name=each.name)
         else:
-            yield Finding("young", "is of no segment that is known, but young", name=each.name, is_note=True)
+            yield Finding("young", "belongs to no known segment, but is recent", name=each.name, is_note=True)
 
 
 def read_inside(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> Iterator[Finding]:
-    """Read a segment and its indexes, and its manifest where the store has one: without it the segment can be read all
-    the same, but not be adopted.
+    """Read a segment with its indexes, and its manifest if the store has one: a segment without a manifest is readable,
+    but cannot be adopted.
     """
     for check in (check_segment, _check_manifest):
         try:
@@ -265,11 +265,11 @@ def _check_manifest(storage: RemoteStorageManager, segment: RemoteLogSegmentMeta
     except RemoteResourceNotFound:
         return
     try:
-        told = Manifest.parse_named(data, name).metadata
+        described = Manifest.parse_named(data, name).metadata
     except RemoteStorageError as error:
         yield name, f"the {MANIFEST} is damaged: {error}"
         return
     for what in ("end_offset", "segment_size_in_bytes", "segment_leader_epochs"):
-        if getattr(told, what) != getattr(segment, what):
-            text = f"has {what} {getattr(told, what)}, the metadata say {getattr(segment, what)}"
+        if getattr(described, what) != getattr(segment, what):
+            text = f"has {what} {getattr(described, what)}, the metadata say {getattr(segment, what)}"
             yield name, f"the {MANIFEST} {text}"

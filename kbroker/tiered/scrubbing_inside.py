@@ -1,4 +1,4 @@
-"""What is inside of a segment in the tier: the checks of a local segment, and whether it is what was copied."""
+"""Checks the content of a remote segment: the checks of a local segment, and whether it matches the metadata."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Finding = tuple[str, str]
 
 
 class _Collected:
-    """Findings that somebody else tells."""
+    """Collects findings for the caller."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -31,9 +31,9 @@ class _Collected:
 
 
 def check_segment(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> Iterator[Finding]:
-    """Read a segment and its indexes; each finding as the file's name and a sentence.
+    """Read a segment and its indexes; each finding is (object name, text).
 
-    Errors  RemoteStorageError, OSError where the store does not give what it lists
+    Errors  RemoteStorageError, OSError if the store does not return what it lists
     """
     files = SegmentFiles(storage, segment)
     collected = _Collected()
@@ -53,14 +53,14 @@ def check_segment(storage: RemoteStorageManager, segment: RemoteLogSegmentMetada
     if reach.is_known and reach.next_offset != segment.end_offset + 1:
         collected.add(files.log_path, f"ends with offset {reach.next_offset - 1} instead of {segment.end_offset}")
     _check_snapshot(files, segment, collected)
-    # What the store itself calls damaged is not there for the checks, which therefore miss it.
-    told = {files.path_of(index_type): text for index_type, text in files.damaged.items()}
-    yield from (one for one in collected.found if one[0] not in told or told[one[0]] in one[1])
+    # The checks miss indexes that the store reports as damaged; do not report those as missing, too.
+    reported = {files.path_of(index_type): text for index_type, text in files.damaged.items()}
+    yield from (one for one in collected.found if one[0] not in reported or reported[one[0]] in one[1])
 
 
 def _epochs(files: SegmentFiles, segment: RemoteLogSegmentMetadata, findings: Findings) -> LeaderEpochs:
-    """The leader epochs by the stored checkpoint, which has to agree with the metadata; by these where it cannot be
-    read.
+    """The leader epochs of the stored checkpoint, which must agree with the metadata; those of the metadata if the
+    checkpoint cannot be read.
     """
     path = files.path_of(IndexType.LEADER_EPOCH)
     known = list(segment.segment_leader_epochs)
@@ -90,7 +90,7 @@ def _check_snapshot(files: SegmentFiles, segment: RemoteLogSegmentMetadata, find
     for entry in entries:
         latest = max((batch.last_offset for batch in entry.batches), default=-1)
         if latest > segment.end_offset:
-            findings.add(path, f"producer {entry.producer_id} has a batch at {latest}, behind the segment")
+            findings.add(path, f"producer {entry.producer_id} has a batch at {latest}, beyond the segment")
 
 
 def _contents(files: SegmentFiles, path: str) -> bytes:

@@ -1,7 +1,7 @@
-"""A segment in the tier as files of a directory that cannot be written, so that what reads segments reads this one.
+"""A remote segment as a read-only directory of files, for code that reads local segments.
 
-The names are those that the files had where they came from. The log is fetched by ranges, as it is read; of the
-indexes each is fetched once.
+The files have the names that they had in the local log. The log is fetched by ranges on demand; each index is fetched
+once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ INDEXES: Final = {
 
 
 class _Stored:
-    """What a file that cannot be written has in common with one that can."""
+    """The write operations of a read-only file, which fail."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -58,14 +58,14 @@ class _Stored:
         raise OSError(f"{self.path} is in the tier and has no descriptor")
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
     def _refuse(self, *arguments: object) -> NoReturn:
         raise AssertionError(f"{self.path} would be changed: {arguments}")
 
 
 class RemoteFile(_Stored):
-    """The log of a segment. Errors: RemoteStorageError; OSError where a stream ends too early."""
+    """The log of a segment. Errors: RemoteStorageError; OSError if a stream ends too early."""
 
     def __init__(self, storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, path: str) -> None:
         super().__init__(path)
@@ -76,7 +76,7 @@ class RemoteFile(_Stored):
         return self._segment.segment_size_in_bytes
 
     def pread(self, size: int, position: int) -> bytes:
-        """See File; what the store holds less than it was told to is an error, never a shorter file."""
+        """See File. If the store has fewer bytes than the metadata say, this is an error and not a shorter file."""
         wanted = min(size, self.size() - position)
         if wanted <= 0:
             return b""
@@ -102,9 +102,8 @@ class _BytesFile(_Stored):
 class SegmentFiles:
     """A Disk with one directory: that of a segment, named like its partition.
 
-    Shape   missing are the indexes that the store has not, damaged those of which it says itself that they are not what
-            was stored
-    Errors  RetriableRemoteStorageError when made
+    Shape   missing are the indexes that the store does not have, damaged those that the store reports as damaged
+    Errors  RetriableRemoteStorageError from the constructor
     """
 
     def __init__(self, storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> None:
@@ -127,10 +126,10 @@ class SegmentFiles:
                 self.damaged[index_type] = str(error)
 
     def path_of(self, index_type: IndexType) -> str:
-        """Where an index stands."""
+        """The path of an index."""
         if index_type is IndexType.LEADER_EPOCH:
             return f"{self.directory}/{EPOCH_CHECKPOINT}"
-        is_behind = index_type is IndexType.PRODUCER_SNAPSHOT  # it is of the offset at which the next segment begins
+        is_behind = index_type is IndexType.PRODUCER_SNAPSHOT  # named by the base offset of the next segment
         base = self._segment.end_offset + 1 if is_behind else self._segment.start_offset
         return f"{self.directory}/{file_name(base, INDEXES[index_type])}"
 
@@ -164,7 +163,7 @@ class SegmentFiles:
 
 
 def read_exactly(stream: BinaryIO, size: int) -> bytes:
-    """So many bytes of a stream, or fewer where it ends."""
+    """Up to `size` bytes of a stream; fewer only at its end."""
     pieces = BytesIO()
     while (missing := size - pieces.tell()) and (piece := stream.read(missing)):
         pieces.write(piece)

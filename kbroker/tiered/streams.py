@@ -1,4 +1,4 @@
-"""A piece of a file as a stream of bytes, for managers that have files."""
+"""A byte range of a file as a stream, for storage managers that use files."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from kbroker.tiered.api import RemoteObjectDamaged, RemoteStorageError
 
 @runtime_checkable
 class FillsMemory(Protocol):
-    """What a stream may be that need not make bytes of what it reads: a chunk has its memory already."""
+    """Optional interface of a stream: read directly into given memory, without an intermediate bytes object."""
 
     def fill(self, view: memoryview) -> int:
-        """Put the next bytes into `view`, at least one unless the stream has ended; how many. Errors: as `read`."""
+        """Read the next bytes into `view` and return their number, 0 only at the end. Errors: as `read`."""
         ...
 
 
 class FileStream(io.RawIOBase):
-    """The bytes from `start` up to `end`, exclusive; the file is its own.
+    """The bytes from `start` up to `end`, exclusive. The stream owns the file.
 
-    Promise  a read gives as many bytes as were asked for while there are any
-    Errors   RemoteObjectDamaged when the file ends before `end`; a disk's errors as `classified` makes them
+    Promise  a read returns as many bytes as requested until the end
+    Errors   RemoteObjectDamaged if the file ends before `end`; disk errors as converted by `classified`
     """
 
     def __init__(self, file: File, start: int, end: int, classified: Callable[[OSError], RemoteStorageError]) -> None:
@@ -38,7 +38,7 @@ class FileStream(io.RawIOBase):
         return True
 
     def read(self, size: int | None = -1) -> bytes:
-        """Straight from the file: what io would do costs another copy."""
+        """Read directly from the file: io's implementation would make another copy."""
         if self.closed:
             raise ValueError("this stream is closed")
         left = self._end - self._position
@@ -61,7 +61,7 @@ class FileStream(io.RawIOBase):
         return self.fill(memoryview(buffer).cast("B"))
 
     def fill(self, view: memoryview) -> int:
-        """Straight from the file, where it has a descriptor."""
+        """Read directly into the view, if the file has a descriptor."""
         try:
             descriptor = self._file.fileno()
         except OSError:

@@ -1,8 +1,8 @@
-"""What the tier does for ever for each partition: copy what is closed, delete what has expired.
+"""The tasks of each tiered partition: one copies closed segments, one deletes expired segments.
 
-The two have nothing to wait for in each other. A round that fails is repeated after a back-off that doubles up to the
-ordinary interval: quietly where the store only cannot do it now, which is said once until it can again. What is behind
-(see RemotePartition) is looked at in every round, also in one that fails.
+The two tasks never wait for each other. A failed round is repeated after a back-off that doubles up to the normal
+interval. Temporary failures of the store are logged once per outage. Every round updates the lag (see RemotePartition),
+even a failed one.
 
 Source  RLMCopyTask, RLMExpirationTask, RLMFollowerTask of Apache Kafka 4.3.1
 """
@@ -42,17 +42,17 @@ BACKOFF_MS: Final = 500
 
 
 class BackOff:
-    """How long to wait after the next failure: twice as long as after the one before, up to a limit."""
+    """An exponential back-off with an upper limit."""
 
     def __init__(self) -> None:
         self._delay_ms = BACKOFF_MS
 
     def reset(self) -> None:
-        """It went well."""
+        """Start over after a success."""
         self._delay_ms = BACKOFF_MS
 
     def next_ms(self, limit_ms: int) -> int:
-        """How long to wait now."""
+        """The delay after a failure."""
         delay_ms, self._delay_ms = self._delay_ms, min(2 * self._delay_ms, max(limit_ms, BACKOFF_MS))
         return min(delay_ms, limit_ms)
 
@@ -60,7 +60,7 @@ class BackOff:
 class PartitionTasks:
     """The two tasks of one tiered partition.
 
-    Shape  config is the log's as they last saw it; ended is set when both are over
+    Shape  config is the log's config that they last used; ended is set when both tasks have ended
     """
 
     def __init__(self, manager: RemoteLogManager, partition: PartitionReader) -> None:
@@ -77,7 +77,7 @@ class PartitionTasks:
         self._is_given_up = False
 
     def wake(self) -> None:
-        """Have both begin a round now."""
+        """Make both tasks start a round now."""
         for event in self._wanted:
             event.set()
 
@@ -99,15 +99,15 @@ class PartitionTasks:
             try:
                 await do_round()
             except CustomMetadataTooLarge as error:
-                # Every other segment would end the same way: nothing is copied until the next start or leadership.
+                # Every other segment would fail the same way: stop copying until the next start or leadership.
                 self._is_given_up = True
                 remote.counters.copy_errors += 1
-                self._tell(number, error)
+                self._report_error(number, error)
             except (RemoteStorageError, KafkaError) as error:
                 delay_ms = back_off.next_ms(interval_ms)
                 if number == 0 and not isinstance(error, RetriableRemoteStorageError):
                     remote.counters.copy_errors += 1
-                self._tell(number, error)
+                self._report_error(number, error)
             else:
                 back_off.reset()
                 self.manager.outage.ended((self.held.partition.key, number))
@@ -118,26 +118,26 @@ class PartitionTasks:
             with trio.move_on_after(delay_ms / 1000):
                 await wanted.wait()
 
-    def _tell(self, number: int, error: RemoteStorageError | KafkaError) -> None:
-        """Note what went wrong, and log it unless that was the last thing that was said of the partition."""
-        told, partition, outage = str(error), self.held.partition, self.manager.outage
+    def _report_error(self, number: int, error: RemoteStorageError | KafkaError) -> None:
+        """Record an error, and log it unless it equals the previous one."""
+        message, partition, outage = str(error), self.held.partition, self.manager.outage
         who = partition.key, number
         if isinstance(error, RetriableRemoteStorageError):
-            outage.failed(who, topic=partition.topic, partition=partition.index, error=told)
+            outage.failed(who, topic=partition.topic, partition=partition.index, error=message)
         elif isinstance(error, RemoteStorageError):
             outage.ended(who)
-        if told == self._errors[number]:
+        if message == self._errors[number]:
             return
-        self._note_error(number, told)
-        tell = events.info if isinstance(error, RetriableRemoteStorageError) else events.warning
-        tell("the tier does not do what it should", topic=partition.topic, partition=partition.index, error=told)
+        self._note_error(number, message)
+        write = events.info if isinstance(error, RetriableRemoteStorageError) else events.warning
+        write("tier operation failed; will retry", topic=partition.topic, partition=partition.index, error=message)
 
-    def _note_error(self, number: int, told: str) -> None:
-        self._errors[number] = told
+    def _note_error(self, number: int, message: str) -> None:
+        self._errors[number] = message
         self.held.remote.last_error = self._errors[0] or self._errors[1]
 
     async def _begin_round(self) -> bool:
-        """Whether this broker leads the partition; when it is known what the tier has of it."""
+        """Wait until the tier's metadata of the partition are known; whether this broker leads the partition."""
         tools, held = self.manager.tools, self.held
         partition = held.partition
         self.config = partition.log.config
@@ -147,7 +147,7 @@ class PartitionTasks:
             with plugin_errors("wait_until_ready"):
                 await tools.metadata.wait_until_ready(held.remote.topic_id_partition)
         if patience.cancelled_caught:
-            raise RetriableRemoteStorageError("it is not known yet what the tier has")
+            raise RetriableRemoteStorageError("the tier's metadata of the partition are not read yet")
         if partition.log.is_closed:
             return False
         if held.make_out(tools.metadata):
@@ -160,7 +160,7 @@ class PartitionTasks:
                 find_unfinished(tools, held)
                 named = held.remote.topic_id_partition
                 is_new = not self.manager.may_have_remote_part(named)
-                # The names of its segments may have said where it begins, and say it no more.
+                # The names of its segments may have given the log start offset, and do not any more.
                 await expiring.find_log_start(tools, held, is_new=is_new)
                 await self.manager.register(named)
                 self._is_start_known = True
@@ -196,7 +196,7 @@ class PartitionTasks:
         return found[0] if found else None
 
     async def _roll_if_asked(self) -> None:
-        """Close the active segment if it may hold what was appended before the time that somebody asked for."""
+        """Roll the active segment if it may hold records that are older than the requested flush time."""
         log, tools = self.held.partition.log, self.manager.tools
         asked_ms = log.config.kbroker_remote_flush_timestamp_ms
         if asked_ms <= self._rolled_for or asked_ms > tools.env.timestamp_ms():
@@ -208,14 +208,14 @@ class PartitionTasks:
         self._rolled_for = asked_ms
 
     async def _wait_for_quota(self, size: int) -> None:
-        """Stand in line until the budget of all copies allows another one, and pay for it."""
+        """Wait for a turn until the copy quota allows another copy, and charge it."""
         env, quota, remote = self.manager.env, self.manager.copy_quota, self.held.remote
         remote.waits_for_quota = not quota.is_unlimited
         try:
             async with self.manager.copy_turn:
                 now_ms = began_ms = env.now_ms()
                 while wait_ms := quota.wait_ms(now_ms):
-                    await env.sleep_ms(min(wait_ms, 1000))  # the budget may be raised meanwhile
+                    await env.sleep_ms(min(wait_ms, 1000))  # the quota may be raised while this waits
                     now_ms = env.now_ms()
                 quota.take(size, now_ms=now_ms, since_ms=began_ms)
         finally:
@@ -231,11 +231,12 @@ class PartitionTasks:
 
 
 async def delete_partition(manager: RemoteLogManager, gone: TopicIdPartition) -> None:
-    """Delete all that is in the tier of a partition whose topic is gone, or is tiered no more; returns when it is done.
+    """Delete all data of a partition in the tier, because its topic was removed or is no longer tiered. Returns when
+    everything is deleted.
 
-    Of a log that stays, log_start_offset rises to what is left of it before anything goes.
+    If the log stays, its log_start_offset rises to the local log's start before anything is deleted.
     """
-    back_off, told = BackOff(), ""
+    back_off, last_error = BackOff(), ""
     stuck: set[RemoteLogSegmentId] = set()
     while True:
         tools = manager.tools
@@ -251,10 +252,10 @@ async def delete_partition(manager: RemoteLogManager, gone: TopicIdPartition) ->
                 manager.outage.failed(gone, topic=gone.topic, partition=gone.partition, error=error)
             elif isinstance(error, RemoteStorageError):
                 manager.outage.ended(gone)
-            if str(error) != told:
-                told = str(error)
+            if str(error) != last_error:
+                last_error = str(error)
                 events.info(
-                    "what is in the tier of a partition cannot be deleted yet",
+                    "a partition cannot be deleted from the tier yet",
                     topic=gone.topic,
                     partition=gone.partition,
                     error=error,
@@ -262,7 +263,7 @@ async def delete_partition(manager: RemoteLogManager, gone: TopicIdPartition) ->
             await tools.env.sleep_ms(back_off.next_ms(tools.settings.remote_log_manager_task_interval_ms))
         else:
             manager.outage.ended(gone)
-            events.info("nothing of a partition is left in the tier", topic=gone.topic, partition=gone.partition)
+            events.info("a partition was deleted from the tier", topic=gone.topic, partition=gone.partition)
             return
 
 
@@ -276,7 +277,7 @@ async def _give_up_remote_part(tools: TierTools, partition: PartitionReader) -> 
 
 
 async def _delete_all(manager: RemoteLogManager, gone: TopicIdPartition, stuck: set[RemoteLogSegmentId]) -> None:
-    """Delete the segments of a partition, as many at once as may be of all, and what expires of others in between."""
+    """Delete the segments of a partition, with as many threads as allowed, in turns with the expiry of others."""
     tools = manager.tools
     with plugin_errors("following the metadata"):
         await tools.metadata.on_partition_leadership_changes([gone], [])

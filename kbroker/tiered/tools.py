@@ -1,4 +1,4 @@
-"""What every step of the tier works with: the two managers, the partitions, threads and the clock."""
+"""The shared tools of all tier operations: the two managers, the partitions, threads and the clock."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from kbroker.tiered.ports import PartitionReader, PartitionWriter
 
 
 class Indexes(Protocol):
-    """What is kept here of the indexes of remote segments."""
+    """The local copies of the indexes of remote segments."""
 
     def remove(self, segment_id: UUID) -> None:
-        """Forget those of a segment that is being deleted. Blocking."""
+        """Remove the indexes of a segment that is being deleted. Blocking."""
         ...
 
 
 class Finishing(Protocol):
-    """Gives what must not be cut off halfway the time it needs, until the tier is stopped."""
+    """Shields an operation from cancellation until the tier is stopped."""
 
     def __call__(self) -> AbstractContextManager[object]: ...
 
 
 @dataclass(slots=True)
 class TierTools:
-    """See the module's text.
+    """See the module's docstring.
 
-    Shape  copy_threads and delete_threads are threads for calls of the storage manager: neither waits for the other,
-           nor appends for either
-    Shape  run does in those threads what takes the processor, perhaps in another process
-    Shape  clock is the wall clock for what destroys
+    Shape  copy_threads and delete_threads are separate threads for calls of the storage manager: neither waits for the
+           other, and appends wait for neither
+    Shape  run executes CPU-bound work of those threads, perhaps in another process
+    Shape  clock is the wall clock for deletions
     """
 
     env: Env
@@ -63,15 +63,15 @@ class TierTools:
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """A tiered partition that this broker holds, with what the tier's tasks know of it.
+    """A tiered partition on this broker, with the state of the tier's tasks.
 
-    Shape  copying are the segments that are being copied now (at most one); leader_epoch is the one in which `remote`
-           was made out
-    Shape  unfinished are copies of this broker that ended halfway: what is there of them has to go before another one
-           begins; is_unfinished_known says whether those of earlier processes are among them
-    Shape  attempt is the unfinished copy that is repeated under its own id, so that a store that is full for long costs
-           no records
-    Note   stuck are remote segments whose deletion failed last time: others have their turn first
+    Shape  copying are the segments being copied now (at most one); leader_epoch is the epoch in which `remote` was
+           computed
+    Shape  unfinished are failed copies of this broker: their data must be deleted before another copy starts;
+           is_unfinished_known says whether those of earlier processes are included
+    Shape  attempt is the unfinished copy that is retried under its own id, so that a store that is full for a long time
+           costs no further records
+    Note   stuck are remote segments whose last deletion failed: other segments are deleted first
     """
 
     partition: PartitionReader
@@ -84,13 +84,13 @@ class Held:
     stuck: set[RemoteLogSegmentId] = field(default_factory=set)
 
     def note_copied(self, end_offset: int) -> None:
-        """The tier has everything up to this offset."""
+        """Record that the tier has everything up to this offset."""
         remote = self.remote
         remote.highest_offset_in_remote_storage = max(end_offset, remote.highest_offset_in_remote_storage or NOTHING)
         self.note_lag()
 
     def note_lag(self) -> None:
-        """Find out what copying is behind, from what is there now; nothing where nothing is to be copied."""
+        """Compute the copy lag from the current segments; 0 if copying is disabled."""
         if not self.remote.copies:
             self.remote.copy_lag_bytes = self.remote.copy_lag_segments = 0
             return
@@ -100,8 +100,9 @@ class Held:
         self.remote.copy_lag_bytes, self.remote.copy_lag_segments = lag
 
     def make_out(self, metadata: RemoteLogMetadataManager) -> bool:
-        """Learn from the metadata, which has been read, what the tier has of the log: a leader once in each epoch,
-        since it knows what it copies, any other each time. Whether the leader epoch is another one than last time.
+        """Compute from the metadata, which must have been read, what the tier has of the log. A leader does it once per
+        epoch, because it makes the copies itself; a follower does it each time. Returns whether the leader epoch has
+        changed.
         """
         partition, remote = self.partition, self.remote
         is_new = remote.highest_offset_in_remote_storage is None or self.leader_epoch != partition.leader_epoch
@@ -117,8 +118,8 @@ class Held:
             log_end_offset=log.log_end_offset,
         )
         if highest >= log.local_log_start_offset:
-            # What was once copied may have been deleted there, though it is still here: after the topic left the tier
-            # and came back. Local segments may go only where the tier really has them.
+            # A copied segment may have been deleted in the tier while it is still local: after the topic left the tier
+            # and was tiered again. Local segments may be deleted only if the tier really has them.
             lineage = Lineage(entries, log_end_offset=log.log_end_offset)
             known = metadata.list_remote_log_segments(remote.topic_id_partition)
             highest = min(highest, covered_end(known, lineage, start=log.local_log_start_offset))
@@ -129,10 +130,10 @@ class Held:
 
 
 def id_of(partition: PartitionReader) -> TopicIdPartition:
-    """The partition as the tier names it."""
+    """The tier's identity of a partition."""
     return TopicIdPartition(partition.topic_id, partition.topic, partition.index)
 
 
 def new_remote(partition: PartitionReader) -> RemotePartition:
-    """What is known of a partition before its metadata has been read."""
+    """The state of a partition before its metadata were read."""
     return RemotePartition(id_of(partition), copies=partition.log.config.is_copied_to_tier)

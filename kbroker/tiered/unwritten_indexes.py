@@ -1,4 +1,4 @@
-"""Indexes that were fetched from the tier and are not on the disk yet; see `RemoteIndexCache.write_down`."""
+"""Indexes that were fetched from the tier and are not yet written to disk; see `RemoteIndexCache.write_down`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ MOST_BYTES: Final = 8 << 20
 
 
 class Load(Protocol):
-    """Who fetched them. Note: is_wanted is False once the segment was removed."""
+    """The load that fetched indexes. Note: is_wanted is False once the segment was removed."""
 
     is_wanted: bool
 
 
 class Unwritten(NamedTuple):
-    """One segment's."""
+    """The unwritten indexes of one segment."""
 
     load: Load
     metadata: RemoteLogSegmentMetadata
@@ -26,7 +26,7 @@ class Unwritten(NamedTuple):
 
 
 class UnwrittenIndexes:
-    """In the order in which they came; whoever calls holds the lock of the tables.
+    """The unwritten indexes in order of arrival. The caller holds the lock of the tables.
 
     Bound  MOST_BYTES
     """
@@ -41,7 +41,7 @@ class UnwrittenIndexes:
         return bool(self._left)
 
     def leave(self, one: Unwritten) -> bool:
-        """Keep one here; False where there is no room, or nobody wants it."""
+        """Add indexes; False if there is no room, or they are not wanted any more."""
         if not one.load.is_wanted or self._size_bytes + one.indexes.size_bytes > MOST_BYTES:
             return False
         segment_id = one.metadata.remote_log_segment_id.id
@@ -51,17 +51,17 @@ class UnwrittenIndexes:
         return True
 
     def first(self) -> Unwritten | None:
-        """The one that came first, which stays."""
+        """The oldest one; it is not removed."""
         return next(iter(self._left.values()), None)
 
     def written(self, one: Unwritten) -> None:
-        """One need not stay; another one of its segment does."""
+        """Remove indexes that were written; newer ones of the same segment stay."""
         segment_id = one.metadata.remote_log_segment_id.id
         if self._left.get(segment_id) is one:
             self._take(segment_id)
 
     def forget(self, segment_id: UUID) -> None:
-        """Nobody wants what is here of a segment."""
+        """Drop the indexes of a segment; they are not wanted any more."""
         one = self._take(segment_id)
         if one is not None:
             one.load.is_wanted = False

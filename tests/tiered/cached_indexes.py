@@ -1,4 +1,4 @@
-"""A disk with segments in a directory tier and a cache of their indexes before it."""
+"""A simulated disk with segments in a directory tier, and a cache of their indexes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGE = 1 << 30
 
 
 class Store(LocalRemoteStorage):
-    """The directory plug-in, which counts what is asked of it and lets nobody through a closed gate."""
+    """The directory plug-in, with a count of its calls and a gate that can block them."""
 
     def __init__(self, disk: SimulatedDisk | None = None) -> None:
         super().__init__(disk)
@@ -41,7 +41,7 @@ class Store(LocalRemoteStorage):
 
 
 class World:
-    """A disk with segments in a tier, a cache before it, and a clock that stands still."""
+    """A disk with segments in a tier, an index cache, and a clock that does not advance."""
 
     def __init__(self, disk: SimulatedDisk | None = None, *, segments: int = 1, batches: int = 40) -> None:
         self.disk = SimulatedDisk() if disk is None else disk
@@ -78,7 +78,7 @@ class World:
         return self.disk.list(directory) if self.disk.exists(directory) else []
 
     def names(self, *numbers: int) -> list[str]:
-        """What the files of these segments are called."""
+        """The file names of these segments."""
         return sorted(name_of(self.segments[number]) + suffix for number in numbers for suffix in SUFFIXES)
 
     def path(self, suffix: str, number: int = 0) -> str:

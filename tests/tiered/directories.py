@@ -30,7 +30,7 @@ def on(disk: SimulatedDisk) -> LocalRemoteStorage:
 
 
 def new_disk(disk: SimulatedDisk | None = None) -> SimulatedDisk:
-    """One with a place for logs, and one for the tier, that outlive a loss of power."""
+    """A disk with durable directories for logs and for the tier."""
     disk = SimulatedDisk() if disk is None else disk
     for path in ("/log", "/somewhere"):
         disk.make_directory(path)
@@ -39,7 +39,7 @@ def new_disk(disk: SimulatedDisk | None = None) -> SimulatedDisk:
 
 
 def written(disk: SimulatedDisk, *, start_offset: int = 42, batches: int = 30) -> WrittenSegment:
-    """A segment whose files are durable."""
+    """A segment with durable files."""
     segment = write_segment(
         "/log",
         disk=disk,
@@ -72,7 +72,7 @@ def is_gone(manager: LocalRemoteStorage, metadata: RemoteLogSegmentMetadata) -> 
 
 
 def files(disk: SimulatedDisk) -> list[str]:
-    """Everything below the place of the tier, but for directories above partitions that may be empty."""
+    """All files of the tier; empty topic directories are ignored."""
     return [path for path, data in disk.image("/somewhere").items() if data is not None]
 
 

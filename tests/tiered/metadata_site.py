@@ -1,4 +1,4 @@
-"""What tests of the metadata manager share: one at work over a topic of logs, on a simulated disk."""
+"""Shared by tests of the metadata manager: a running manager over a topic of logs, on a simulated disk."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def topic_on(
 async def at_work(
     env: MemoryEnv, topic: MetadataTopic, *, settings: TierSettings | None = None, closes: bool = True
 ) -> AsyncIterator[TopicRemoteLogMetadataManager]:
-    """A manager that runs; without `closes` it dies at the end, and leaves no snapshot."""
+    """A running manager; without `closes` it is killed at the end, and leaves no snapshot."""
     manager = TopicRemoteLogMetadataManager(env, topic, settings or tier_settings())
     async with trio.open_nursery() as nursery:
         await nursery.start(manager.run)
@@ -54,7 +54,7 @@ async def at_work(
 
 
 def home_of(partition: TopicIdPartition) -> int:
-    """The partition of the topic that tells of this one."""
+    """The partition of the topic that has the metadata of this one."""
     return metadata_partition(partition, PARTITIONS)
 
 
@@ -69,8 +69,8 @@ def log_path(partition: TopicIdPartition) -> str:
 def history(
     partition: TopicIdPartition, count: int, *, deleted: int = 0, first: int = 0
 ) -> tuple[list[bytes], list[RemoteLogSegmentMetadata]]:
-    """The values that tell of `count` copies, one after the other, of which the first are deleted again; the segments
-    that are left.
+    """The record values of `count` copies in succession, of which the first are deleted again; and the remaining
+    segments.
     """
     begun = [segment_metadata(partition, 10 * at, 10 * at + 9) for at in range(first, first + count)]
     told = [encode_event(event) for each in begun for event in (each, update_to(each, FINISHED, custom=b"custom"))]

@@ -1,5 +1,5 @@
-"""A site (see tier_site.py) that is read: with a reader, a tier that is slow or wrong when told, and the whole log of
-what was written beside what is read.
+"""A site (see tier_site.py) for reading: with a reader, a tier that can be slow or wrong, and the whole log of what was
+written for comparison.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ Change = Callable[[bytes], bytes]
 
 
 def reader_settings(**given: Any) -> TierSettings:
-    """Small chunks, so that batches lie across their borders."""
+    """Small chunks, so that batches span their boundaries."""
     chosen: dict[str, Any] = {"kbroker_remote_chunk_bytes": CHUNK, "kbroker_remote_chunk_cache_bytes": 1 << 20}
     return settings(**{**chosen, **given})
 
 
 class WatchedStorage(FaultyStorage):
-    """A tier that notes what is read of it, and lets a test change that.
+    """A tier that records its reads and lets a test change their results.
 
     Shape  reads are (start offset of the segment, position, bytes); index_reads the start offsets and kinds; each of
-           `changes` is applied to the result of one read, in their order, None leaves it; errors are raised first;
+           `changes` is applied to the result of one read, in order, None leaves it; errors are raised first;
            transactions are the transaction indexes of segments by their start offset
     """
 
@@ -96,7 +96,7 @@ class _Stream(io.BytesIO):
 
 
 class SlowThreads(MemoryThreads):
-    """Threads in which everything takes as long as the environment says at its beginning."""
+    """Threads in which each call takes the environment's latency at its start."""
 
     def __init__(self, env: SlowEnv, max_threads: int) -> None:
         super().__init__(env, max_threads)
@@ -115,7 +115,7 @@ class SlowThreads(MemoryThreads):
 
 
 class SlowEnv(MemoryEnv):
-    """Virtual time, in which what is read of the tier takes latency_ms."""
+    """Virtual time; reads from the tier take latency_ms."""
 
     latency_ms = 0
     running = 0
@@ -126,7 +126,7 @@ class SlowEnv(MemoryEnv):
 
 
 class ReadingSite(Site):
-    """See the module's text. What a partition has is in the tier as soon as `fill` returns."""
+    """See the module's docstring. `fill` copies the closed segments of a partition before it returns."""
 
     def __init__(self, disk: Disk | None = None, *, tier: TierSettings | None = None, **given: Any) -> None:
         super().__init__(disk, tier=tier or reader_settings(), **given)
@@ -147,14 +147,14 @@ class ReadingSite(Site):
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[None]:
-        """Manager, metadata and reader run."""
+        """Run manager, metadata and reader."""
         async with self.at_work(), trio.open_nursery() as nursery:
             await nursery.start(self.reader.run)
             yield
             nursery.cancel_scope.cancel()
 
     async def tiered(self, *, count: int = 40, sizes: tuple[int, ...] = (100,), **config: Any) -> Partition:
-        """A partition with so many batches, whose closed segments are in the tier alone."""
+        """A partition with this number of batches; its closed segments are only in the tier."""
         partition = self.add(**config)
         await self.changed()
         for number in range(count):
@@ -165,7 +165,7 @@ class ReadingSite(Site):
         return partition
 
     def expected(self, partition: Partition, offset: int) -> bytes:
-        """All that was written from the batch on that holds an offset, up to the local log."""
+        """All written data from the batch that contains an offset up to the local log."""
         end = partition.log.local_log_start_offset
         return b"".join(
             data
@@ -177,7 +177,7 @@ class ReadingSite(Site):
         return await self.reader.read(partition, offset, max_bytes=max_bytes, **{"at_least_one_batch": True, **given})
 
     async def read_all(self, partition: Partition, offset: int, max_bytes: int = 1 << 20) -> bytes:
-        """As a consumer does, up to the local log."""
+        """Read like a consumer, up to the local log."""
         found = b""
         while offset < partition.log.local_log_start_offset:
             got = await self.read(partition, offset, max_bytes)
@@ -187,7 +187,7 @@ class ReadingSite(Site):
         return found
 
     async def read_all_up_to(self, partition: Partition, offset: int, end_offset: int) -> bytes:
-        """As a consumer does, as far as the batches end at or before an offset."""
+        """Read like a consumer, while batches end at or before an offset."""
         found = b""
         while offset < end_offset:
             got = await self.read(partition, offset)
@@ -197,7 +197,7 @@ class ReadingSite(Site):
         return found
 
     def move_objects(self, old: RemoteLogSegmentMetadata, new: RemoteLogSegmentMetadata) -> None:
-        """Store what was stored of one segment under the id of another."""
+        """Store the objects of one segment under the id of another."""
         old_id, new_id = (uuid_to_text(one.remote_log_segment_id.id) for one in (old, new))
         assert isinstance(self.disk, SimulatedDisk)
         for path in self.disk.image("/tier"):
@@ -205,6 +205,6 @@ class ReadingSite(Site):
                 self.disk.rename(path, path.replace(old_id, new_id))
 
     def forget_chunks(self) -> None:
-        """Empty the cache of chunks."""
+        """Empty the chunk cache."""
         self.reader.cache.reconfigure(replace(self.tier, kbroker_remote_chunk_cache_bytes=0))
         self.reader.cache.reconfigure(self.tier)

@@ -1,4 +1,4 @@
-"""A cache of chunks over a tier of its own, for tests of `kbroker.tiered.chunk_cache`."""
+"""A chunk cache over a tier of its own, for tests of `kbroker.tiered.chunk_cache`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Shelf:
         self.segments: list[WrittenSegment] = []
 
     def segment(self, number: int = 0) -> RemoteLogSegmentMetadata:
-        """One of the segments, made when it is asked for first."""
+        """One of the segments, created on first use."""
         while number >= len(self.segments):
             made = write_segment("/local", batches=25, disk=self.disk)
             self.storage.copy_log_segment_data(made.metadata, made.data)

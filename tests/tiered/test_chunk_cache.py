@@ -1,4 +1,4 @@
-"""Pieces of remote segments in memory: `kbroker.tiered.chunk_cache`."""
+"""The memory cache of chunks of remote segments: `kbroker.tiered.chunk_cache`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.tiered.reading_site import reader_settings
 from tests.tiered.shelf import CHUNK, Shelf
 
 
-async def test_every_chunk_is_what_the_segment_has_there_and_the_last_one_is_shorter(autojump_clock: MockClock) -> None:
+async def test_chunks_have_the_segments_bytes_and_the_last_is_shorter(autojump_clock: MockClock) -> None:
     shelf = Shelf()
     size = shelf.segment().segment_size_in_bytes
     assert size % CHUNK
@@ -25,7 +25,7 @@ async def test_every_chunk_is_what_the_segment_has_there_and_the_last_one_is_sho
             assert shelf.cache.used_bytes <= 4 * CHUNK
 
 
-async def test_a_chunk_that_many_want_is_read_once(autojump_clock: MockClock) -> None:
+async def test_concurrent_requests_for_a_chunk_share_one_read(autojump_clock: MockClock) -> None:
     shelf = Shelf()
     shelf.env.latency_ms = 100
     got: list[bytes] = []
@@ -42,8 +42,8 @@ async def test_a_chunk_that_many_want_is_read_once(autojump_clock: MockClock) ->
         assert (shelf.cache.misses, shelf.cache.hits) == (1, 9)
 
 
-async def test_chunks_are_read_side_by_side_by_so_many_threads(autojump_clock: MockClock) -> None:
-    """One after the other is what cold reads die of."""
+async def test_chunks_are_read_in_parallel(autojump_clock: MockClock) -> None:
+    """Sequential reads would make cold reads slow."""
     shelf = Shelf(chunks=10, remote_log_reader_threads=3)
     shelf.env.latency_ms = 100
     async with shelf.open():
@@ -56,8 +56,8 @@ async def test_chunks_are_read_side_by_side_by_so_many_threads(autojump_clock: M
         assert shelf.env.most_running == 3
 
 
-async def test_m4_a_chunk_is_read_to_its_end_when_nobody_waits_for_it_any_more(autojump_clock: MockClock) -> None:
-    """KAFKA-15931: who is cancelled leaves the reading alone, which an interruption would have broken for others."""
+async def test_m4_a_read_is_completed_after_its_reader_has_gone(autojump_clock: MockClock) -> None:
+    """KAFKA-15931: a cancelled reader does not interrupt the read, which would fail other readers."""
     shelf = Shelf()
     shelf.env.latency_ms = 1_000
     async with shelf.open():
@@ -73,7 +73,7 @@ async def test_m4_a_chunk_is_read_to_its_end_when_nobody_waits_for_it_any_more(a
 
 
 @pytest.mark.parametrize("error", [RetriableRemoteStorageError("503"), RemoteStorageError("403"), ValueError("bug")])
-async def test_an_error_reaches_all_who_wait_and_is_forgotten(error: Exception, autojump_clock: MockClock) -> None:
+async def test_an_error_reaches_all_waiters_and_is_not_cached(error: Exception, autojump_clock: MockClock) -> None:
     shelf = Shelf()
     shelf.env.latency_ms = 100
     shelf.storage.errors = [error]
@@ -95,8 +95,8 @@ async def test_an_error_reaches_all_who_wait_and_is_forgotten(error: Exception, 
         assert await shelf.get(0) == shelf.bytes_of(0)
 
 
-async def test_what_did_not_come_whole_is_no_hit(autojump_clock: MockClock) -> None:
-    """As in another's 017a8ae8: a file in the cache that was still being written was served."""
+async def test_an_incomplete_chunk_is_not_cached(autojump_clock: MockClock) -> None:
+    """Like Aiven's 017a8ae8: the cache served a file that was still being written."""
     shelf = Shelf()
     async with shelf.open():
         await shelf.get(1)
@@ -108,7 +108,7 @@ async def test_what_did_not_come_whole_is_no_hit(autojump_clock: MockClock) -> N
         assert shelf.storage.open_streams == 0
 
 
-async def test_what_was_used_longest_ago_goes_first(autojump_clock: MockClock) -> None:
+async def test_the_least_recently_used_chunk_is_evicted_first(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=3)
     async with shelf.open():
         for number in (0, 1, 2, 0, 3):
@@ -119,8 +119,8 @@ async def test_what_was_used_longest_ago_goes_first(autojump_clock: MockClock) -
         assert [number for number in range(5) if shelf.cache.has(shelf.segment(), number)] == [0, 2, 4]
 
 
-async def test_a_chunk_in_use_stays_and_others_wait_for_its_memory(autojump_clock: MockClock) -> None:
-    """As in redpanda#7193: readers that evict each other's chunks never get on."""
+async def test_a_chunk_in_use_is_not_evicted(autojump_clock: MockClock) -> None:
+    """Like redpanda#7193: readers that evict each other's chunks never make progress."""
     shelf = Shelf(chunks=2)
     async with shelf.open():
         with shelf.cache.reader(shelf.segment()) as holder:
@@ -131,11 +131,11 @@ async def test_a_chunk_in_use_stays_and_others_wait_for_its_memory(autojump_cloc
             assert scope.cancelled_caught
             assert shelf.cache.used_bytes == 2 * CHUNK
         await wait_all_tasks_blocked()
-        assert shelf.cache.has(shelf.segment(), 2), "whoever wanted it finds it when there was room again"
+        assert shelf.cache.has(shelf.segment(), 2), "the chunk was read once memory was free"
         assert shelf.cache.used_bytes <= 2 * CHUNK
 
 
-async def test_who_needs_one_more_for_what_it_has_begun_gets_it(autojump_clock: MockClock) -> None:
+async def test_a_reader_gets_one_more_chunk_for_a_started_batch(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=2)
     async with shelf.open():
         with shelf.cache.reader(shelf.segment()) as one, shelf.cache.reader(shelf.segment(1)) as other:
@@ -147,7 +147,7 @@ async def test_who_needs_one_more_for_what_it_has_begun_gets_it(autojump_clock: 
         assert shelf.cache.used_bytes <= 2 * CHUNK
 
 
-async def test_one_that_waits_for_memory_can_be_needed_later(autojump_clock: MockClock) -> None:
+async def test_a_chunk_that_waits_for_memory_can_be_hurried(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=1)
     async with shelf.open():
         with shelf.cache.reader(shelf.segment()) as chunks:
@@ -157,7 +157,7 @@ async def test_one_that_waits_for_memory_can_be_needed_later(autojump_clock: Moc
             assert bytes(await chunks.get(1, is_needed=True)) == shelf.bytes_of(1)
 
 
-async def test_only_so_many_may_wait_for_memory(autojump_clock: MockClock) -> None:
+async def test_the_number_of_chunks_waiting_for_memory_is_limited(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=1, remote_log_reader_max_pending_tasks=2)
     async with shelf.open():
         with shelf.cache.reader(shelf.segment()) as chunks:
@@ -168,7 +168,7 @@ async def test_only_so_many_may_wait_for_memory(autojump_clock: MockClock) -> No
                 chunks.want(3)
 
 
-async def test_without_any_memory_everything_can_still_be_read(autojump_clock: MockClock) -> None:
+async def test_everything_is_readable_without_cache_memory(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=0)
     async with shelf.open():
         for number in range(5):
@@ -176,9 +176,7 @@ async def test_without_any_memory_everything_can_still_be_read(autojump_clock: M
             assert shelf.cache.used_bytes == 0
 
 
-async def test_where_the_system_has_no_memory_everybody_is_told_so_and_nobody_waits_for_ever(
-    autojump_clock: MockClock,
-) -> None:
+async def test_readers_get_an_error_when_the_system_has_no_memory(autojump_clock: MockClock) -> None:
     shelf, size = Shelf(), 1 << 60
     segment = replace(shelf.segment(), segment_size_in_bytes=2 * size)
     usual, huge = shelf.settings, replace(shelf.settings, kbroker_remote_chunk_bytes=size)
@@ -215,7 +213,7 @@ async def test_where_the_system_has_no_memory_everybody_is_told_so_and_nobody_wa
         assert shelf.cache.used_bytes == 2 * CHUNK
 
 
-async def test_reading_ahead_takes_half_of_the_memory_at_most_until_it_is_used(autojump_clock: MockClock) -> None:
+async def test_unused_read_ahead_takes_at_most_half_of_the_memory(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=4)
     async with shelf.open():
         assert [shelf.cache.want_ahead(shelf.segment(), range(number, number + 1)) for number in range(4)] == [
@@ -232,7 +230,7 @@ async def test_reading_ahead_takes_half_of_the_memory_at_most_until_it_is_used(a
         assert await shelf.get(2) == shelf.bytes_of(2)
 
 
-async def test_reading_ahead_takes_no_memory_from_those_who_wait(autojump_clock: MockClock) -> None:
+async def test_reading_ahead_takes_no_memory_from_waiting_readers(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=2)
     async with shelf.open():
         with shelf.cache.reader(shelf.segment()) as chunks:
@@ -242,7 +240,7 @@ async def test_reading_ahead_takes_no_memory_from_those_who_wait(autojump_clock:
             assert not shelf.cache.want_ahead(shelf.segment(), range(3, 4))
 
 
-async def test_what_is_dropped_is_read_anew_and_not_taken_from_who_has_it(autojump_clock: MockClock) -> None:
+async def test_a_dropped_chunk_is_read_again_but_stays_valid(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=2)
     async with shelf.open():
         with shelf.cache.reader(shelf.segment()) as one, shelf.cache.reader(shelf.segment()) as other:
@@ -257,7 +255,7 @@ async def test_what_is_dropped_is_read_anew_and_not_taken_from_who_has_it(autoju
 
 
 async def test_a_quota_spreads_reads_over_time(autojump_clock: MockClock) -> None:
-    """A piece begins while the budget is not overdrawn; changing the rate is the manager's."""
+    """A piece may start while the budget is not overdrawn; the manager changes the rate."""
     shelf = Shelf(chunks=10, rate=CHUNK)
     async with shelf.open():
         began = trio.current_time()
@@ -266,7 +264,7 @@ async def test_a_quota_spreads_reads_over_time(autojump_clock: MockClock) -> Non
         assert 4.9 <= trio.current_time() - began <= 6.1
 
 
-async def test_another_size_of_chunks_and_less_memory_hold_from_the_next_read_on(autojump_clock: MockClock) -> None:
+async def test_changed_chunk_and_cache_sizes_apply_to_new_reads(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=8)
     async with shelf.open():
         for number in range(6):
@@ -280,7 +278,7 @@ async def test_another_size_of_chunks_and_less_memory_hold_from_the_next_read_on
         assert shelf.cache.used_bytes == 2 * CHUNK
 
 
-async def test_who_waits_when_reading_ends_is_told_so(autojump_clock: MockClock) -> None:
+async def test_waiters_get_an_error_when_the_cache_ends(autojump_clock: MockClock) -> None:
     shelf = Shelf(rate=1)
     scope = trio.CancelScope()
 
@@ -301,10 +299,10 @@ async def test_who_waits_when_reading_ends_is_told_so(autojump_clock: MockClock)
     assert shelf.cache.used_bytes == CHUNK
     with pytest.raises(RetriableRemoteStorageError):
         await shelf.get(1)
-    assert await shelf.get(0) == shelf.bytes_of(0), "what is there is there"
+    assert await shelf.get(0) == shelf.bytes_of(0), "a cached chunk stays available"
 
 
-async def test_readers_that_wait_for_memory_hold_none_that_others_wait_for(autojump_clock: MockClock) -> None:
+async def test_readers_waiting_for_memory_do_not_block_each_other(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=2)
     segments = [shelf.segment(0), shelf.segment(1)]
     given = [trio.Event(), trio.Event()]
@@ -328,7 +326,7 @@ async def test_readers_that_wait_for_memory_hold_none_that_others_wait_for(autoj
                 await one_read.wait()
 
 
-async def test_however_many_wait_for_memory_all_hear_of_the_end(autojump_clock: MockClock) -> None:
+async def test_all_chunks_waiting_for_memory_fail_at_the_end(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=1, remote_log_reader_max_pending_tasks=1_000)
     shelf.env.latency_ms = 1_000
     segments = [shelf.segment(number) for number in range(60)]
@@ -348,7 +346,7 @@ async def test_however_many_wait_for_memory_all_hear_of_the_end(autojump_clock: 
             for number in range(9):
                 readers.start_soon(read, segment, number)
         await wait_all_tasks_blocked()
-    assert (given, refused) == (1, 539), "what is in a thread comes to its end"
+    assert (given, refused) == (1, 539), "running reads are completed"
     assert shelf.cache.waiting == 0
 
 
@@ -356,8 +354,6 @@ async def test_however_many_wait_for_memory_all_hear_of_the_end(autojump_clock: 
     ("store", "chosen", "expected"),
     [(None, -1, 1 << 20), ("directory", -1, 1 << 20), ("minio", -1, 4 << 20), ("minio", 1 << 16, 1 << 16)],
 )
-def test_chunks_are_as_large_as_it_suits_the_store_unless_somebody_says_otherwise(
-    store: str | None, chosen: int, expected: int
-) -> None:
+def test_the_default_chunk_size_depends_on_the_store(store: str | None, chosen: int, expected: int) -> None:
     settings = reader_settings(remote_log_storage_manager_class_name=store, kbroker_remote_chunk_bytes=chosen)
     assert chunk_bytes_of(settings) == expected

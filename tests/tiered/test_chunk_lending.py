@@ -1,4 +1,4 @@
-"""Answers that are sent out of chunks: `kbroker.tiered.chunks` and what `kbroker.tiered.chunk_cache` makes of it."""
+"""Answers that are sent directly from chunks: `kbroker.tiered.chunks` with `kbroker.tiered.chunk_cache`."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tests.tiered.shelf import CHUNK, Shelf
 
 
 async def lend(shelf: Shelf, number: int, segment: int = 0, *, start: int = 0, end: int = CHUNK) -> Buffer:
-    """A piece of a chunk, as an answer has it: nobody uses the chunk any more."""
+    """A part of a chunk, lent to an answer; the chunk has no users any more."""
     with shelf.cache.reader(shelf.segment(segment)) as chunks:
         (given,) = chunks.lend([(await chunks.get(number))[start:end]])
     return given
 
 
 def is_lent(cache: ChunkCache, piece: Buffer) -> bool:
-    """Whether writing to it would be seen in the cache: told by its kind, since copies are of another."""
+    """Whether the buffer is a view of the cache; copies are of another type."""
     return isinstance(piece, memoryview) and cache.lent_bytes > 0
 
 
-async def test_an_answer_keeps_its_bytes_while_everything_else_is_read_over_and_over(autojump_clock: MockClock) -> None:
-    """The memory of a chunk of which a piece is still being sent is never that of another one."""
+async def test_an_answer_keeps_its_bytes_while_other_chunks_are_read(autojump_clock: MockClock) -> None:
+    """While a part of a chunk is being sent, its memory is not reused."""
     shelf = Shelf(chunks=4)
     async with shelf.open():
         kept = await lend(shelf, 0, start=100, end=600)
@@ -38,11 +38,11 @@ async def test_an_answer_keeps_its_bytes_while_everything_else_is_read_over_and_
             assert await shelf.get(number) == shelf.bytes_of(number)
             assert shelf.cache.used_bytes <= 4 * CHUNK
         assert kept == shelf.bytes_of(0)[100:600]
-        assert shelf.cache.has(shelf.segment(), 0), "it was used longest ago, and could not go"
+        assert shelf.cache.has(shelf.segment(), 0), "it is the least recently used, but lent"
         assert len(shelf.storage.reads) == 1 + 3 * 8
 
 
-async def test_the_memory_of_an_answer_that_has_left_is_used_again(autojump_clock: MockClock) -> None:
+async def test_the_memory_of_a_sent_answer_is_reused(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=2)
     async with shelf.open():
         kept = await lend(shelf, 0)
@@ -55,7 +55,7 @@ async def test_the_memory_of_an_answer_that_has_left_is_used_again(autojump_cloc
         assert shelf.cache.used_bytes == 2 * CHUNK
 
 
-async def test_slow_clients_have_half_of_the_memory_at_most_and_copies_beyond(autojump_clock: MockClock) -> None:
+async def test_slow_clients_hold_at_most_half_of_the_memory(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=4)
     async with shelf.open():
         answers = [(number, await lend(shelf, number)) for number in range(9)]
@@ -63,11 +63,11 @@ async def test_slow_clients_have_half_of_the_memory_at_most_and_copies_beyond(au
         assert shelf.cache.lent_bytes == 2 * CHUNK
         assert shelf.cache.used_bytes <= 4 * CHUNK
         assert all(bytes(answer) == shelf.bytes_of(number) for number, answer in answers)
-        # One more answer of a chunk that is lent already takes nothing.
+        # Another answer from a chunk that is already lent takes no more memory.
         assert isinstance(await lend(shelf, 0), memoryview)
 
 
-async def test_what_is_small_is_copied_and_does_not_hold_its_chunk(autojump_clock: MockClock) -> None:
+async def test_small_parts_are_copied_and_do_not_hold_their_chunk(autojump_clock: MockClock) -> None:
     shelf = Shelf()
     async with shelf.open():
         with shelf.cache.reader(shelf.segment()) as chunks:
@@ -91,10 +91,10 @@ def in_another_thread(function: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("call", [lambda function: function(), in_another_thread], ids=["here", "in a thread"])
-async def test_who_waits_for_memory_gets_it_when_an_answer_has_left(
+async def test_a_waiting_reader_gets_the_memory_of_a_sent_answer(
     call: Callable[[Callable[[], object]], None], autojump_clock: MockClock
 ) -> None:
-    """Wherever that is: the collector of garbage, who may find one, runs in any thread."""
+    """In any thread: the garbage collector, which may end a loan, runs in any thread."""
     shelf = Shelf(chunks=2)
     async with shelf.open(), trio.open_nursery() as nursery:
         answers = [await lend(shelf, 0)]
@@ -110,9 +110,7 @@ async def test_who_waits_for_memory_gets_it_when_an_answer_has_left(
         assert shelf.cache.lent_bytes == 0
 
 
-async def test_a_damaged_chunk_counts_until_the_answer_with_a_piece_of_it_is_gone(
-    autojump_clock: MockClock,
-) -> None:
+async def test_a_dropped_chunk_counts_until_its_loans_end(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=2)
     async with shelf.open():
         kept = await lend(shelf, 0)
@@ -123,11 +121,11 @@ async def test_a_damaged_chunk_counts_until_the_answer_with_a_piece_of_it_is_gon
             assert shelf.cache.used_bytes == 2 * CHUNK
         del kept
         assert await shelf.get(1) == shelf.bytes_of(1)
-        assert shelf.cache.has(shelf.segment(), 0), "there was room for both again"
+        assert shelf.cache.has(shelf.segment(), 0), "memory was free for both"
         assert shelf.cache.used_bytes == 2 * CHUNK
 
 
-async def test_an_answer_outlives_the_memory_that_a_setting_takes_away(autojump_clock: MockClock) -> None:
+async def test_an_answer_stays_valid_when_the_cache_shrinks(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=4)
     async with shelf.open():
         kept = await lend(shelf, 0)
@@ -141,10 +139,8 @@ async def test_an_answer_outlives_the_memory_that_a_setting_takes_away(autojump_
 
 
 @pytest.mark.parametrize("chunks", [2, 3, 8])
-async def test_answers_that_never_leave_hold_no_more_than_half_and_keep_nobody_from_reading(
-    chunks: int, autojump_clock: MockClock
-) -> None:
-    """Through the reader, over chunks' and segments' borders, with every answer held to the end."""
+async def test_stuck_answers_hold_at_most_half_and_block_no_reader(chunks: int, autojump_clock: MockClock) -> None:
+    """Through the reader, across boundaries of chunks and segments, with every answer held to the end."""
     size = 1_024
     site = ReadingSite(
         tier=reader_settings(kbroker_remote_chunk_bytes=size, kbroker_remote_chunk_cache_bytes=chunks * size)

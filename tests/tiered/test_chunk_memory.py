@@ -1,4 +1,4 @@
-"""Memory that is used again: `kbroker.tiered.chunk_memory`."""
+"""Reusable memory for chunks: `kbroker.tiered.chunk_memory`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kbroker.tiered.chunk_memory import ChunkMemory, room_for
 SIZE = 4_096
 
 
-def test_memory_that_nobody_looks_at_is_taken_again() -> None:
+def test_memory_without_views_is_reused() -> None:
     memory = ChunkMemory(SIZE)
     view = memory.take(SIZE)
     view[:] = b"a" * SIZE
@@ -23,7 +23,7 @@ def test_memory_that_nobody_looks_at_is_taken_again() -> None:
     assert bytes(memory.take(SIZE)) == b"a" * SIZE, "it is not even cleared"
 
 
-def test_a_part_of_a_part_keeps_the_whole_from_being_taken_again() -> None:
+def test_a_nested_view_keeps_its_buffer_from_being_reused() -> None:
     memory = ChunkMemory(SIZE)
     view = memory.take(SIZE)
     view[:] = b"a" * SIZE
@@ -38,7 +38,7 @@ def test_a_part_of_a_part_keeps_the_whole_from_being_taken_again() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_whoever_looks_sees_what_was_there_whatever_others_take_and_leave(seed: int) -> None:
+def test_a_view_never_changes_while_other_buffers_are_reused(seed: int) -> None:
     draws, memory = Random(seed), ChunkMemory(SIZE)
     held: list[tuple[int, memoryview]] = []
     for number in range(1_000):
@@ -53,10 +53,10 @@ def test_whoever_looks_sees_what_was_there_whatever_others_take_and_leave(seed: 
         for kept, part in held:
             assert part == bytes([kept]) * len(part)
     held.clear()
-    assert 0 < memory.free_bytes <= 10 * SIZE, "there were never more at once"
+    assert 0 < memory.free_bytes <= 10 * SIZE, "the maximum in use at a time"
 
 
-def test_what_is_too_much_goes_back_to_the_system() -> None:
+def test_excess_free_memory_is_returned_to_the_system() -> None:
     memory = ChunkMemory(SIZE)
     taken = [memory.take(SIZE) for _ in range(5)]
     del taken
@@ -66,7 +66,7 @@ def test_what_is_too_much_goes_back_to_the_system() -> None:
     assert memory.free_bytes == 0
 
 
-def test_memory_of_chunks_of_another_setting_is_not_kept() -> None:
+def test_buffers_of_another_chunk_size_are_not_kept() -> None:
     memory = ChunkMemory(SIZE)
     former = memory.take(SIZE)
     memory.resize(2 * SIZE)
@@ -93,7 +93,7 @@ CHUNK = 1 << 20
         (CHUNK + 1, CHUNK + 1),
     ],
 )
-def test_the_last_chunk_of_a_segment_takes_less_than_twice_its_size_and_is_used_again(size: int, room: int) -> None:
+def test_a_short_chunk_takes_less_than_twice_its_size(size: int, room: int) -> None:
     assert room_for(size, CHUNK) == room
     memory = ChunkMemory(CHUNK)
     view = memory.take(size)
@@ -102,10 +102,10 @@ def test_the_last_chunk_of_a_segment_takes_less_than_twice_its_size_and_is_used_
     del view
     is_kept = 64 << 10 <= room <= CHUNK
     assert memory.free_bytes == (room if is_kept else 0)
-    assert memory.take(size)[-1] == (7 if is_kept else 0), "fresh memory would have nothing in it"
+    assert memory.take(size)[-1] == (7 if is_kept else 0), "fresh memory would be zeroed"
 
 
-def test_chunks_of_all_sizes_end_up_in_the_same_memory() -> None:
+def test_chunks_of_all_sizes_reuse_the_same_memory() -> None:
     memory, seen = ChunkMemory(CHUNK), set()
     for size in [CHUNK, CHUNK, CHUNK, CHUNK - 5] * 20:
         views = [memory.take(size)]
@@ -115,7 +115,7 @@ def test_chunks_of_all_sizes_end_up_in_the_same_memory() -> None:
     assert len(seen) == 1
 
 
-def test_memory_of_each_size_goes_back_to_the_system() -> None:
+def test_memory_of_each_size_is_returned_to_the_system() -> None:
     memory = ChunkMemory(CHUNK)
     taken = [memory.take(size) for size in (CHUNK, CHUNK // 2, CHUNK // 4, CHUNK // 4)]
     taken.clear()
@@ -126,7 +126,7 @@ def test_memory_of_each_size_goes_back_to_the_system() -> None:
     assert memory.free_bytes == 0
 
 
-def test_memory_may_be_let_go_of_in_any_thread() -> None:
+def test_memory_may_be_released_in_any_thread() -> None:
     memory = ChunkMemory(SIZE)
     held = [memory.take(SIZE)]
     thread = threading.Thread(target=held.clear)

@@ -1,4 +1,4 @@
-"""The directory plug-in with its files moved by another process."""
+"""The directory plug-in when another process moves its files."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_worker_does_the_work(tmp_path: Path) -> None:
     mine.close()
 
 
-def test_m8_a_worker_that_dies_while_it_writes_leaves_the_copy_right(tmp_path: Path) -> None:
+def test_m8_a_copy_is_right_after_its_worker_died_writing(tmp_path: Path) -> None:
     told: list[str] = []
     mine = Workers(report=told.append)
     manager, segment = manager_in(tmp_path / "tier", mine, DeadlyDisk("write")), segment_in(tmp_path)
@@ -65,7 +65,7 @@ def test_m8_a_worker_that_dies_while_it_writes_leaves_the_copy_right(tmp_path: P
     mine.close()
 
 
-def test_m8_a_worker_that_dies_while_it_syncs_has_the_copy_tried_again(tmp_path: Path) -> None:
+def test_m8_a_copy_is_retried_after_its_worker_died_syncing(tmp_path: Path) -> None:
     mine = Workers(report=print)
     manager, segment = manager_in(tmp_path / "tier", mine, DeadlyDisk("sync")), segment_in(tmp_path)
     with pytest.raises(RetriableRemoteStorageError, match="ended with -9"):
@@ -78,13 +78,13 @@ def test_m8_a_worker_that_dies_while_it_syncs_has_the_copy_tried_again(tmp_path:
 
 
 @pytest.mark.parametrize("named", [".log", ".leader-epoch-checkpoint", ".manifest.json"])
-def test_m8_a_worker_that_dies_while_it_gives_names_has_the_copy_tried_again(tmp_path: Path, named: str) -> None:
+def test_m8_a_copy_is_retried_after_its_worker_died_renaming(tmp_path: Path, named: str) -> None:
     mine = Workers(report=print)
     manager, segment = manager_in(tmp_path / "tier", mine, DeadlyDisk(named)), segment_in(tmp_path)
     for _ in range(2):
         with pytest.raises(RetriableRemoteStorageError, match="ended with -9"):
             manager.copy_log_segment_data(segment.metadata, segment.data)
-    assert left(tmp_path / "tier"), "nobody knows which of them have their names, and so which of them are others'"
+    assert left(tmp_path / "tier"), "it is unknown which files were renamed"
     manager.delete_log_segment_data(segment.metadata)
     assert left(tmp_path / "tier") == []
     again = manager_in(tmp_path / "tier", mine)
@@ -93,7 +93,7 @@ def test_m8_a_worker_that_dies_while_it_gives_names_has_the_copy_tried_again(tmp
     mine.close()
 
 
-def test_what_is_wrong_with_files_is_told_as_before(tmp_path: Path) -> None:
+def test_file_errors_of_the_worker_are_reported_as_without_it(tmp_path: Path) -> None:
     told: list[str] = []
     mine = Workers(report=told.append)
     manager, segment = manager_in(tmp_path / "tier", mine), segment_in(tmp_path)

@@ -1,4 +1,4 @@
-"""Copying segments: in order, whole, once, and never what is damaged."""
+"""Copying segments: in order, whole, once, and without damage."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ async def test_closed_segments_are_copied_in_order_with_all_their_files(autojump
         assert (site.remote(orders).copy_lag_bytes, site.remote(orders).copy_lag_segments) == (0, 0)
 
 
-async def test_nothing_undecided_is_copied(autojump_clock: MockClock) -> None:
-    """last_stable_offset is the bound: a segment with an open transaction stays here."""
+async def test_segments_with_undecided_transactions_are_not_copied(autojump_clock: MockClock) -> None:
+    """last_stable_offset is the limit: a segment with an open transaction is not copied."""
     site = Site()
     orders = site.add()
     site.append(orders, 5)
@@ -73,7 +73,7 @@ async def test_nothing_undecided_is_copied(autojump_clock: MockClock) -> None:
         assert site.remote(orders).copy_lag_segments > 0
 
 
-async def test_a_copy_goes_on_where_the_last_one_ended_after_a_restart(autojump_clock: MockClock) -> None:
+async def test_copying_continues_after_a_restart(autojump_clock: MockClock) -> None:
     site = Site()
     site.append(site.add(), 9)
     async with site.at_work():
@@ -89,8 +89,8 @@ async def test_a_copy_goes_on_where_the_last_one_ended_after_a_restart(autojump_
         assert not again.complaints(orders)
 
 
-async def test_what_is_copied_is_durable_here_first(autojump_clock: MockClock) -> None:
-    """Otherwise a loss of power would leave a log that ends before the tier, and goes on with other records."""
+async def test_a_segment_is_durable_locally_before_its_copy(autojump_clock: MockClock) -> None:
+    """Otherwise a power loss could make the log end before the tier, and continue with other records."""
     site = Site()
     orders = site.add()
     site.append(orders, 9)
@@ -131,12 +131,12 @@ async def test_kafka_15401_a_damaged_local_index_is_rebuilt_and_never_copied(
         kind = IndexType.OFFSET if suffix == ".index" else IndexType.TIMESTAMP
         assert site.storage.fetch_index(first, kind) == sound
         assert read_file(site.disk, path) == sound
-        assert any("built anew" in one for one in site.reports)
+        assert any("rebuilt" in one for one in site.reports)
         assert not site.complaints(orders)
 
 
-async def test_d10_no_damaged_byte_reaches_the_tier(autojump_clock: MockClock) -> None:
-    """One bit of a closed segment has flipped: nothing of it is sent, and nothing that lies behind it either."""
+async def test_d10_a_damaged_segment_is_not_copied(autojump_clock: MockClock) -> None:
+    """One bit of a closed segment is flipped: neither the segment nor any later one is copied."""
     site = Site()
     orders = site.add()
     site.append(orders, 20)
@@ -150,12 +150,12 @@ async def test_d10_no_damaged_byte_reaches_the_tier(autojump_clock: MockClock) -
         assert site.finished(orders) == [0]
         assert "damaged" in site.remote(orders).last_error
         assert site.remote(orders).counters.copy_errors == 1
-        assert [one.state for one in site.segments(orders)] == [State.COPY_SEGMENT_FINISHED], "not even begun"
+        assert [one.state for one in site.segments(orders)] == [State.COPY_SEGMENT_FINISHED], "not started"
         lag = site.remote(orders).copy_lag_segments
         assert lag == len(bases(site)) - 2
         await site.retain(orders)
-        assert bases(site)[0] == second.base_offset, "what the tier does not have stays"
-        file.pwrite(sound, position)  # somebody has put it right
+        assert bases(site)[0] == second.base_offset, "uncopied segments are kept"
+        file.pwrite(sound, position)  # an operator repairs the file
         await site.rounds()
         assert site.finished(orders)[-1] + 1 > second.base_offset
         assert site.remote(orders).last_error == ""
@@ -188,7 +188,7 @@ async def test_a_missing_producer_snapshot_is_made_from_the_log(how: str, autoju
 
 
 @pytest.mark.parametrize("after", [False, True])
-async def test_m8_a_copy_that_failed_is_deleted_at_once_and_begun_anew(after: bool, autojump_clock: MockClock) -> None:
+async def test_m8_a_failed_copy_is_deleted_and_started_over(after: bool, autojump_clock: MockClock) -> None:
     site = Site()
     site.storage.copies, site.storage.after = [RemoteStorageError("403 Forbidden")], after
     orders = site.add()
@@ -205,8 +205,8 @@ async def test_m8_a_copy_that_failed_is_deleted_at_once_and_begun_anew(after: bo
         assert not site.complaints(orders)
 
 
-async def test_kafka_17428_what_a_failed_copy_left_is_deleted_again_and_again(autojump_clock: MockClock) -> None:
-    """The clean-up fails too: DELETE_SEGMENT_STARTED is durable, and outlives a restart."""
+async def test_kafka_17428_the_deletion_of_leftovers_is_retried(autojump_clock: MockClock) -> None:
+    """The clean-up fails too: DELETE_SEGMENT_STARTED is durable, and is kept over a restart."""
     site = Site()
     site.storage.copies, site.storage.after = [RemoteStorageError("507")], True
     site.storage.undeletable = {0}
@@ -216,7 +216,7 @@ async def test_kafka_17428_what_a_failed_copy_left_is_deleted_again_and_again(au
         await site.rounds(2)
         stuck = [one for one in site.segments(orders) if one.state is State.DELETE_SEGMENT_STARTED]
         assert [one.start_offset for one in stuck] == [0]
-        assert site.finished(orders) == bases(site)[:-1], "it holds up no further copy"
+        assert site.finished(orders) == bases(site)[:-1], "it does not block further copies"
         assert site.remote(orders).counters.delete_errors >= 3
     site.close()
     again = site.again()
@@ -227,10 +227,10 @@ async def test_kafka_17428_what_a_failed_copy_left_is_deleted_again_and_again(au
         assert not again.complaints(orders)
 
 
-async def test_kafka_19981_m1_while_the_store_is_down_attempts_are_quiet_and_do_not_pile_up(
+async def test_kafka_19981_m1_attempts_during_an_outage_do_not_pile_up(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Retriable: no error is counted, nothing is thrown away, one attempt at most lies about, the log says it once."""
+    """Retriable: no error is counted, nothing is deleted, at most one attempt is kept, and the log has one line."""
     site = Site()
     site.storage.down = RetriableRemoteStorageError("connection refused")
     orders = site.add()
@@ -247,18 +247,18 @@ async def test_kafka_19981_m1_while_the_store_is_down_attempts_are_quiet_and_do_
             assert remote.copy_lag_segments == len(bases(site)) - 1
             await site.retain(orders)
             assert bases(site)[0] == 0
-            site.append(orders, 12)  # whoever produces notices nothing
+            site.append(orders, 12)  # producers are not affected
             assert orders.log.read(0, max_bytes=10_000).size
             site.storage.down = None
             await site.rounds()
             assert site.finished(orders) == bases(site)[:-1]
             assert remote.copy_lag_segments == 0
             assert not site.complaints(orders)
-    said = [record for record in caplog.records if "does not do" in record.getMessage()]
+    said = [record for record in caplog.records if "tier operation failed" in record.getMessage()]
     assert len(said) == 1
 
 
-async def test_m1_a_store_that_is_full_for_a_day_costs_one_record(autojump_clock: MockClock) -> None:
+async def test_m1_a_store_full_for_a_day_costs_one_record(autojump_clock: MockClock) -> None:
     site = Site()
     site.storage.copies = [RetriableRemoteStorageError("507 full")] * 5_000
     orders = site.add()
@@ -275,7 +275,7 @@ async def test_m1_a_store_that_is_full_for_a_day_costs_one_record(autojump_clock
         assert not site.complaints(orders)
 
 
-async def test_m1_an_outage_of_the_store_is_a_warning_once_however_many_partitions_wait_and_so_is_its_end(
+async def test_m1_an_outage_is_logged_once_at_start_and_end(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     site = Site()
@@ -307,7 +307,7 @@ async def test_m1_an_outage_of_the_store_is_a_warning_once_however_many_partitio
 
 
 @pytest.mark.parametrize("end", ["stop", "deletion"])
-async def test_an_outage_ends_by_an_answer_of_the_store_alone(
+async def test_only_an_answer_of_the_store_ends_an_outage(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, end: str
 ) -> None:
     site = Site()
@@ -323,12 +323,12 @@ async def test_an_outage_ends_by_an_answer_of_the_store_alone(
     assert "the tier answers again" not in caplog.text
 
 
-async def test_a_plug_in_that_raises_anything_fails_and_harms_nobody_else(autojump_clock: MockClock) -> None:
+async def test_an_unexpected_plug_in_exception_affects_only_its_partition(autojump_clock: MockClock) -> None:
     site = Site()
     orders, others = site.add(), site.add("others")
     site.append(orders, 9)
     site.append(others, 9)
-    site.storage.copies = [ZeroDivisionError("of somebody's plug-in")]
+    site.storage.copies = [ZeroDivisionError("a bug of a plug-in")]
     async with site.at_work():
         await site.rounds()
         assert site.finished(orders)
@@ -336,7 +336,7 @@ async def test_a_plug_in_that_raises_anything_fails_and_harms_nobody_else(autoju
         assert site.remote(orders).counters.copy_errors + site.remote(others).counters.copy_errors == 1
 
 
-async def test_custom_metadata_beyond_the_limit_ends_the_copying_of_that_partition(autojump_clock: MockClock) -> None:
+async def test_too_large_custom_metadata_stop_the_copying_of_the_partition(autojump_clock: MockClock) -> None:
     site = Site(tier=settings(remote_log_metadata_custom_metadata_max_bytes=8))
     orders = site.add()
     site.append(orders, 9)
@@ -347,16 +347,16 @@ async def test_custom_metadata_beyond_the_limit_ends_the_copying_of_that_partiti
         site.storage.custom_metadata = b"123456789"
         site.append(orders, 9)
         await site.rounds()
-        assert len(site.segments(orders)) == count, "what was copied too much is deleted"
+        assert len(site.segments(orders)) == count, "surplus copies are deleted"
         assert "9 bytes of custom metadata" in site.remote(orders).last_error
         tried = site.remote(orders).counters.copy_requests
         site.storage.custom_metadata = None
         await site.rounds(5)
-        assert site.remote(orders).counters.copy_requests == tried, "it is copied no further until the next start"
+        assert site.remote(orders).counters.copy_requests == tried, "its copying stops until the next start"
         assert not site.complaints(orders)
 
 
-async def test_custom_metadata_comes_back_with_the_segment(autojump_clock: MockClock) -> None:
+async def test_custom_metadata_are_passed_to_later_calls(autojump_clock: MockClock) -> None:
     site = Site()
     orders = site.add()
     site.append(orders, 9)
@@ -365,7 +365,7 @@ async def test_custom_metadata_comes_back_with_the_segment(autojump_clock: MockC
         assert {one.custom_metadata for one in site.segments(orders)} == {b"etag"}
 
 
-async def test_records_without_timestamps_count_from_when_their_file_was_written(autojump_clock: MockClock) -> None:
+async def test_records_without_timestamps_age_from_their_files_modification(autojump_clock: MockClock) -> None:
     site = Site()
     orders = site.add()
     for _ in range(9):
@@ -376,7 +376,7 @@ async def test_records_without_timestamps_count_from_when_their_file_was_written
         assert site.segments(orders)[0].max_timestamp_ms == expected
 
 
-async def test_deleting_records_while_they_are_copied_is_no_error(autojump_clock: MockClock) -> None:
+async def test_deleting_records_during_their_copy_is_no_error(autojump_clock: MockClock) -> None:
     """The segment's files are renamed between the plan and the copy."""
 
     class Deleting(FaultyStorage):
@@ -402,10 +402,8 @@ async def test_deleting_records_while_they_are_copied_is_no_error(autojump_clock
         assert not site.complaints(orders)
 
 
-async def test_one_copy_of_a_partition_is_made_at_once_and_of_several_as_many_as_there_are_threads(
-    autojump_clock: MockClock,
-) -> None:
-    """Copies that take a minute each: two threads, four partitions of two segments."""
+async def test_each_partition_has_one_copy_at_a_time(autojump_clock: MockClock) -> None:
+    """Each copy takes a minute: two threads, four partitions with two segments each."""
     running: set[str] = set()
     most = 0
 

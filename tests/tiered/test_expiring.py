@@ -1,4 +1,4 @@
-"""Taking segments out of the tier: after the log's start has moved, durably, and each for itself."""
+"""Deleting segments from the tier: after the log start offset was made durable, and independently of each other."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ State = RemoteLogSegmentState
 
 
 def started(site: Site, storage: FaultyStorage) -> None:
-    """Take another store instead of the one that the site was made with."""
+    """Replace the store of the site."""
     storage.configure({"dir": "/tier", "log.dir": "/data"})
     site.storage = site.manager.tools.storage = storage
 
 
 async def test_kafka_15272_an_idle_topic_empties(autojump_clock: MockClock) -> None:
-    """Nothing is appended any more: the active segment rolls when it is due, is copied, and expires like all others."""
+    """Without new records the active segment still rolls when it is due, is copied, and expires."""
     site = Site(config=tiered_config(local_retention_bytes=-2, local_retention_ms=HOUR_MS, retention_ms=2 * HOUR_MS))
     orders = site.add()
     site.append(orders, 10)
@@ -34,7 +34,7 @@ async def test_kafka_15272_an_idle_topic_empties(autojump_clock: MockClock) -> N
             await site.rounds()
             await site.retain(orders)
         assert [segment.base_offset for segment in orders.log.segments] == [10]
-        assert site.finished(orders) == [0, 4, 8], "an hour later all of it is in the tier alone"
+        assert site.finished(orders) == [0, 4, 8], "an hour later all of it is only in the tier"
         assert orders.log.log_start_offset == 0
         assert not site.complaints(orders)
         for _ in range(120):
@@ -45,9 +45,7 @@ async def test_kafka_15272_an_idle_topic_empties(autojump_clock: MockClock) -> N
         assert site.objects() == set()
 
 
-async def test_kafka_15047_an_active_segment_past_its_retention_rolls_is_tiered_and_only_then_expires(
-    autojump_clock: MockClock,
-) -> None:
+async def test_kafka_15047_an_expired_active_segment_rolls_and_is_copied_first(autojump_clock: MockClock) -> None:
     site = Site(config=tiered_config(local_retention_bytes=-2, local_retention_ms=1_000, retention_ms=HOUR_MS))
     orders = site.add()
     site.append(orders, 2)
@@ -64,7 +62,7 @@ async def test_kafka_15047_an_active_segment_past_its_retention_rolls_is_tiered_
         assert not site.complaints(orders)
 
 
-async def test_kafka_15352_the_log_start_moves_durably_before_any_object_goes(autojump_clock: MockClock) -> None:
+async def test_kafka_15352_the_log_start_is_durable_before_objects_are_deleted(autojump_clock: MockClock) -> None:
     seen: list[tuple[int, int, int, int]] = []
 
     class Watching(FaultyStorage):
@@ -83,11 +81,11 @@ async def test_kafka_15352_the_log_start_moves_durably_before_any_object_goes(au
         for end, start, stored, woken in seen:
             assert start > end
             assert stored == start
-            assert woken > 1, "who waits on the partition looks again, not only when the tier is known"
+            assert woken > 1, "waiters of the partition are woken"
         assert not site.complaints(orders)
 
 
-async def test_if_the_log_start_cannot_be_made_durable_nothing_is_deleted(autojump_clock: MockClock) -> None:
+async def test_nothing_is_deleted_before_the_log_start_is_durable(autojump_clock: MockClock) -> None:
     site = Site(config=tiered_config(retention_ms=HOUR_MS))
     orders = site.add()
     site.append(orders, 20)
@@ -113,7 +111,7 @@ async def test_if_the_log_start_cannot_be_made_durable_nothing_is_deleted(autoju
         assert not site.complaints(orders)
 
 
-async def test_retention_by_size_counts_what_is_here_alone_as_well(autojump_clock: MockClock) -> None:
+async def test_retention_by_size_includes_local_only_segments(autojump_clock: MockClock) -> None:
     site = Site(config=tiered_config(retention_bytes=2_500))
     orders = site.add()
     site.append(orders, 60)
@@ -141,15 +139,13 @@ async def test_deleted_records_leave_the_tier(autojump_clock: MockClock) -> None
         orders.log.raise_log_start_offset(10)
         before = site.starts_written
         await site.rounds()
-        assert site.finished(orders)[0] == 8, "the segment with the first record that is left stays"
+        assert site.finished(orders)[0] == 8, "the segment with the first remaining record is kept"
         assert site.storage.deleted == [0, 4]
-        assert site.starts_written > before, "whoever raised it need not have written it down"
+        assert site.starts_written > before, "another task may have raised it without storing it"
         assert not site.complaints(orders)
 
 
-async def test_kafka_16511_a_segment_that_cannot_be_deleted_keeps_none_of_the_others(
-    autojump_clock: MockClock,
-) -> None:
+async def test_kafka_16511_an_undeletable_segment_does_not_block_others(autojump_clock: MockClock) -> None:
     site = Site(config=tiered_config(retention_ms=HOUR_MS))
     site.storage.undeletable = {4}
     orders = site.add()
@@ -169,7 +165,7 @@ async def test_kafka_16511_a_segment_that_cannot_be_deleted_keeps_none_of_the_ot
         assert site.remote(orders).delete_lag_segments == 0
 
 
-async def test_a_store_that_does_not_answer_is_not_asked_for_every_segment(autojump_clock: MockClock) -> None:
+async def test_deletions_stop_early_when_the_store_does_not_answer(autojump_clock: MockClock) -> None:
     calls = 0
 
     class Counting(FaultyStorage):
@@ -189,14 +185,14 @@ async def test_a_store_that_does_not_answer_is_not_asked_for_every_segment(autoj
         calls = 0
         await trio.sleep(31)
         assert 0 < calls <= 2 * 3, "of two rounds, with some twenty segments each"
-        assert site.remote(orders).counters.delete_errors == 0, "it only cannot do it now"
+        assert site.remote(orders).counters.delete_errors == 0, "it is a temporary failure"
         site.storage.down = None
         await site.rounds(2)
         assert site.segments(orders) == []
 
 
-async def test_of_deletions_without_an_answer_others_have_their_turn_first(autojump_clock: MockClock) -> None:
-    """Three segments that a store never answers for do not keep the fourth for ever."""
+async def test_stuck_deletions_are_retried_after_the_others(autojump_clock: MockClock) -> None:
+    """Three segments whose deletion the store never answers do not block the fourth."""
 
     class Moody(FaultyStorage):
         def delete_log_segment_data(self, metadata):  # type: ignore[no-untyped-def]
@@ -214,7 +210,7 @@ async def test_of_deletions_without_an_answer_others_have_their_turn_first(autoj
         assert [one.start_offset for one in site.segments(orders)] == [0, 4, 8]
 
 
-async def test_t2_m12_a_wall_clock_set_ahead_expires_nothing_in_the_tier(autojump_clock: MockClock) -> None:
+async def test_t2_m12_a_clock_jump_expires_nothing_in_the_tier(autojump_clock: MockClock) -> None:
     site = Site(config=tiered_config(retention_ms=24 * HOUR_MS))
     orders = site.add()
     site.append(orders, 20)
@@ -228,11 +224,11 @@ async def test_t2_m12_a_wall_clock_set_ahead_expires_nothing_in_the_tier(autojum
         site.env.wall_jump_ms = 0
         await trio.sleep(25 * 3_600)
         await site.settle()
-        assert site.finished(orders) == [], "time itself passes as ever"
+        assert site.finished(orders) == [], "elapsed time still counts"
 
 
-async def test_m12_failed_copies_and_a_small_retention_cost_no_good_data(autojump_clock: MockClock) -> None:
-    """The tier is full (507) for a while: what failed counts nothing, and nothing local goes."""
+async def test_m12_failed_copies_do_not_displace_good_data(autojump_clock: MockClock) -> None:
+    """The tier is full (507) for a while: failed copies do not count, and no local segment is deleted."""
     site = Site(config=tiered_config(retention_bytes=3_000))
     orders = site.add()
     site.append(orders, 12)
@@ -256,7 +252,7 @@ async def test_m12_failed_copies_and_a_small_retention_cost_no_good_data(autojum
         assert not site.complaints(orders)
 
 
-async def test_m12_a_topic_deleted_in_the_middle_of_a_copy_leaves_nothing(autojump_clock: MockClock) -> None:
+async def test_m12_a_topic_deleted_during_a_copy_leaves_nothing(autojump_clock: MockClock) -> None:
     class Deleting(FaultyStorage):
         def copy_log_segment_data(self, metadata, data):  # type: ignore[no-untyped-def]
             if metadata.start_offset == 4:
@@ -278,8 +274,8 @@ async def test_m12_a_topic_deleted_in_the_middle_of_a_copy_leaves_nothing(autoju
         assert site.manager._registry.entries == frozenset()
 
 
-async def test_a_copy_that_another_broker_left_goes_when_it_is_old(autojump_clock: MockClock) -> None:
-    """The old leader may still be at it: its copy has an hour."""
+async def test_an_old_orphan_of_another_broker_is_deleted(autojump_clock: MockClock) -> None:
+    """The old leader may still be copying: its copy gets an hour."""
     from kbroker.tiered.api import RemoteLogSegmentId, RemoteLogSegmentMetadata
     from kbroker.tiered.tools import id_of
 
@@ -307,7 +303,7 @@ async def test_a_copy_that_another_broker_left_goes_when_it_is_old(autojump_cloc
 
 
 @pytest.mark.parametrize("interval_ms", [1_000, 30_000])
-async def test_rounds_come_as_often_as_the_interval_says(interval_ms: int, autojump_clock: MockClock) -> None:
+async def test_rounds_run_at_the_configured_interval(interval_ms: int, autojump_clock: MockClock) -> None:
     site = Site(tier=settings(remote_log_manager_task_interval_ms=interval_ms))
     orders = site.add()
     async with site.at_work():
@@ -320,8 +316,8 @@ async def test_rounds_come_as_often_as_the_interval_says(interval_ms: int, autoj
         assert site.finished(orders) == [0, 4]
 
 
-async def test_what_lies_above_the_committed_end_does_not_go_whatever_its_age(autojump_clock: MockClock) -> None:
-    """After an election the high watermark may be known late: log_start_offset cannot pass it, so nothing goes."""
+async def test_segments_above_the_high_watermark_do_not_expire(autojump_clock: MockClock) -> None:
+    """After an election the high watermark may be late: log_start_offset cannot pass it, so nothing is deleted."""
     site = Site(config=tiered_config(retention_ms=HOUR_MS))
     orders = site.add()
     site.append(orders, 20)

@@ -1,4 +1,4 @@
-"""What a read of the tier that failed leaves in memory: nothing, and at once, however seldom garbage is collected."""
+"""A failed read of the tier frees its memory at once, without the garbage collector."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OF_READS = (memoryview, Chunk, RemoteIndexes)
 
 
 def fail(site: ReadingSite, how: str) -> None:
-    """Let everything that is asked of the store fail from now on."""
+    """Make every request to the store fail from now on."""
     if how == "down":
         site.watched.down = RetriableRemoteStorageError("503")
     else:
@@ -33,8 +33,8 @@ async def failed_read(site: ReadingSite, offset: int) -> None:
 
 @pytest.mark.parametrize("offset", [0, 5])
 @pytest.mark.parametrize("how", ["down", "short", "damaged"])
-async def test_a_read_that_failed_holds_no_memory(how: str, offset: int, autojump_clock: MockClock) -> None:
-    """Whether it was found by the index or not."""
+async def test_a_failed_read_holds_no_memory(how: str, offset: int, autojump_clock: MockClock) -> None:
+    """With and without a lookup in the index."""
     site = ReadingSite()
     async with site.reading():
         await site.tiered()
@@ -47,8 +47,8 @@ async def test_a_read_that_failed_holds_no_memory(how: str, offset: int, autojum
         assert [one for one in left if isinstance(one, OF_READS)] == []
 
 
-async def test_what_was_read_ahead_in_vain_holds_no_memory(autojump_clock: MockClock) -> None:
-    """Nobody ever hears of the error."""
+async def test_a_failed_read_ahead_holds_no_memory(autojump_clock: MockClock) -> None:
+    """No reader gets the error."""
     site = ReadingSite()
     async with site.reading():
         partition = await site.tiered()
@@ -62,7 +62,7 @@ async def test_what_was_read_ahead_in_vain_holds_no_memory(autojump_clock: MockC
         assert [one for one in left if isinstance(one, OF_READS)] == []
 
 
-async def test_a_search_that_failed_holds_no_memory(autojump_clock: MockClock) -> None:
+async def test_a_failed_search_holds_no_memory(autojump_clock: MockClock) -> None:
     site = ReadingSite()
     async with site.reading():
         partition = await site.tiered()

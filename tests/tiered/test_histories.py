@@ -1,4 +1,4 @@
-"""Generated histories of one tiered partition: K9 holds after every step, whatever fails and restarts in between."""
+"""Generated histories of one tiered partition: K9 holds after every step, whatever fails or restarts in between."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STEPS = [
 
 
 class History:
-    """One life of a broker after the other, on one disk."""
+    """Several broker processes in succession, on one disk."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -52,7 +52,7 @@ class History:
                 self.restart(draws)
 
     def restart(self, draws: Draws) -> None:
-        """Stop in order, die, or lose the power."""
+        """Stop cleanly, crash, or lose power."""
         site = self.site
         assert isinstance(site.disk, SimulatedDisk)
         loss = draws.choice([None, Loss.PROCESS_DEATH, draws.choice(POWER_LOSSES)])
@@ -81,12 +81,12 @@ class History:
     def judge(self, *, orphans: bool) -> None:
         if not self.site.metadata.is_ready(id_of(self.orders)):
             assert not orphans, self.told
-            return  # it is not tiered, or nobody can say yet what the tier has
+            return  # it is not tiered, or the tier's metadata are not known yet
         found = self.site.complaints(self.orders, orphans=orphans)
         assert not found, f"seed {self.seed} after {self.told}: {found}"
 
     async def come_to_rest(self) -> None:
-        """Everything is well again: the backlog drains, and nothing is left halfway or behind."""
+        """After all faults end, the backlog is copied, and no partial copy or orphan is left."""
         site = self.site
         site.storage.copies, site.storage.deletions, site.storage.down = [], [], None
         site.topic.set_reachable(True)
@@ -178,9 +178,7 @@ class History:
 
 
 @pytest.mark.parametrize("seed", range(HISTORIES))
-async def test_k9_m1_m8_m12_no_history_leaves_a_hole_between_the_log_and_the_tier(
-    seed: int, autojump_clock: MockClock
-) -> None:
+async def test_k9_m1_m8_m12_no_history_leaves_a_gap_between_the_tiers(seed: int, autojump_clock: MockClock) -> None:
     history = History(seed)
     await history.run()
     assert history.number == STEPS

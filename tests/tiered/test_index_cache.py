@@ -1,4 +1,4 @@
-"""Indexes kept near: `kbroker.tiered.index_cache`."""
+"""The cache of remote indexes: `kbroker.tiered.index_cache`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from kbroker.tiered.index_files import SUFFIXES
 from kbroker.tiered.layout import MANIFEST, object_name
 from tests.tiered.cached_indexes import LARGE, Store, World, flipped, id_of, is_right, name_of
 
-# --- what is kept ---------------------------------------------------------------------------------------------------
+# --- lookups ----------------------------------------------------------------------------------------------------------
 
 
-def test_indexes_are_fetched_once_and_lie_on_the_disk_by_kafkas_names() -> None:
+def test_indexes_are_fetched_once_and_stored_under_kafkas_names() -> None:
     world = World(segments=2)
     assert is_right(world.ask(), world.segments[0])
     assert world.files() == world.names(0)
@@ -41,14 +41,14 @@ def test_indexes_are_fetched_once_and_lie_on_the_disk_by_kafkas_names() -> None:
     assert world.store.asked == {IndexType.OFFSET: 1, IndexType.TIMESTAMP: 1}
 
 
-def test_the_directory_is_made_when_the_first_index_is_asked_for() -> None:
+def test_the_directory_is_created_for_the_first_index() -> None:
     world = World()
     world.cache.remove(id_of(world.segments[0]))
     world.cache.expire()
     assert not world.disk.exists(world.cache.directory)
 
 
-def test_a_restart_finds_what_is_there() -> None:
+def test_a_restart_finds_the_cached_indexes() -> None:
     world = World(segments=2)
     world.ask(0), world.ask(1)
     world.cache.close()
@@ -61,7 +61,7 @@ def test_a_restart_finds_what_is_there() -> None:
     assert world.cache.size_bytes == sum(world.disk.size(f"{world.cache.directory}/{name}") for name in world.files())
 
 
-def test_a_restart_clears_away_what_is_not_whole_and_leaves_alone_what_is_not_ours() -> None:
+def test_a_restart_removes_incomplete_entries_but_no_foreign_files() -> None:
     world = World(segments=3)
     world.ask(0), world.ask(1), world.ask(2)
     stem = name_of(world.segments[0])
@@ -75,7 +75,7 @@ def test_a_restart_clears_away_what_is_not_whole_and_leaves_alone_what_is_not_ou
     assert world.files() == sorted([*world.names(0, 1), "notes.txt"])
 
 
-def test_what_is_hot_is_in_memory_and_can_be_had_without_io() -> None:
+def test_hot_indexes_are_in_memory() -> None:
     world = World()
     assert world.cache.resident(id_of(world.segments[0])) is None
     found = world.ask()
@@ -84,7 +84,7 @@ def test_what_is_hot_is_in_memory_and_can_be_had_without_io() -> None:
     assert world.cache.resident_bytes == found.size_bytes
 
 
-def test_what_is_in_memory_is_bounded_apart() -> None:
+def test_memory_has_its_own_limit() -> None:
     world = World(segments=3)
     world.cache = world.start(resident_bytes=2 * world.ask(0).size_bytes - 1)
     for number in (0, 1, 2):
@@ -93,13 +93,13 @@ def test_what_is_in_memory_is_bounded_apart() -> None:
     assert held == [2]
     assert world.cache.resident_bytes == world.ask(2).size_bytes
     assert is_right(world.ask(0), world.segments[0])
-    assert world.store.asked[IndexType.OFFSET] == 3  # from the disk the last time
+    assert world.store.asked[IndexType.OFFSET] == 3  # the last time from disk
 
 
 # --- bounds ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_files_are_bounded_and_what_was_not_used_for_longest_goes_first() -> None:
+def test_the_least_recently_used_files_are_evicted_first() -> None:
     world = World(segments=4)
     world.ask(0)
     size = world.cache.size_bytes
@@ -113,7 +113,7 @@ def test_the_files_are_bounded_and_what_was_not_used_for_longest_goes_first() ->
     assert is_right(world.ask(1), world.segments[1])
 
 
-def test_a_restart_with_a_smaller_bound_keeps_within_it() -> None:
+def test_a_restart_with_a_smaller_limit_evicts_files() -> None:
     world = World(segments=3)
     world.ask(0)
     size = world.cache.size_bytes
@@ -125,14 +125,14 @@ def test_a_restart_with_a_smaller_bound_keeps_within_it() -> None:
     assert len(world.files()) == len(SUFFIXES)
 
 
-def test_an_index_larger_than_the_cache_is_answered_and_not_kept() -> None:
+def test_an_index_larger_than_the_cache_is_not_kept() -> None:
     world = World()
     world.cache = world.start(max_bytes=50)
     assert is_right(world.ask(), world.segments[0])
     assert world.files() == []
 
 
-def test_what_nobody_used_for_so_long_goes() -> None:
+def test_unused_indexes_expire() -> None:
     world = World(segments=2)
     world.ask(0), world.ask(1)
     world.now_ms += DEFAULT_TTL_MS - 1
@@ -165,8 +165,8 @@ def test_a_removed_segment_leaves_nothing() -> None:
     assert world.cache.resident(id_of(world.segments[0])) is None
 
 
-def test_who_holds_indexes_keeps_them_whatever_is_removed() -> None:
-    """KAFKA-17184: a reader held an entry that was being deleted, and failed."""
+def test_indexes_in_use_stay_valid_after_their_removal() -> None:
+    """KAFKA-17184: a reader that held an entry failed when the entry was deleted."""
     world = World()
     held = world.ask()
     world.cache.remove(id_of(world.segments[0]))
@@ -175,7 +175,7 @@ def test_who_holds_indexes_keeps_them_whatever_is_removed() -> None:
     assert held.position_for(world.segments[0].metadata.end_offset) > 0
 
 
-def test_one_fetch_serves_all_who_ask_at_once() -> None:
+def test_concurrent_requests_share_one_fetch() -> None:
     world = World()
     world.store.gate.clear()
     with ThreadPoolExecutor(8) as threads:
@@ -187,7 +187,7 @@ def test_one_fetch_serves_all_who_ask_at_once() -> None:
     assert world.store.asked[IndexType.OFFSET] == 1
 
 
-def test_a_failed_fetch_fails_for_all_who_wait_and_is_not_remembered() -> None:
+def test_a_failed_fetch_fails_all_waiters_and_is_not_cached() -> None:
     world = World()
     world.store.gate.clear()
     world.store.unwell = RetriableRemoteStorageError("503")
@@ -202,7 +202,7 @@ def test_a_failed_fetch_fails_for_all_who_wait_and_is_not_remembered() -> None:
     assert is_right(world.ask(), world.segments[0])
 
 
-def test_a_load_during_which_the_segment_was_removed_is_not_kept() -> None:
+def test_a_load_is_not_kept_if_its_segment_is_removed() -> None:
     world = World()
     world.store.gate.clear()
     with ThreadPoolExecutor(1) as threads:
@@ -215,8 +215,8 @@ def test_a_load_during_which_the_segment_was_removed_is_not_kept() -> None:
     assert world.cache.resident(id_of(world.segments[0])) is None
 
 
-def test_an_eviction_never_takes_the_files_of_the_load_that_follows(tmp_path: Path) -> None:
-    """KAFKA-15481: files of an evicted entry were deleted later, when the same segment had been fetched again."""
+def test_an_eviction_never_removes_files_of_the_next_load(tmp_path: Path) -> None:
+    """KAFKA-15481: the files of an evicted entry were deleted after the same segment had been fetched again."""
     for name in ("log", "data"):
         (tmp_path / name).mkdir()
     store = Store()
@@ -255,7 +255,7 @@ def test_an_eviction_never_takes_the_files_of_the_load_that_follows(tmp_path: Pa
 
 @settings(max_examples=60, deadline=None)
 @given(suffix=st.sampled_from(SUFFIXES), data=st.data())
-def test_a_damaged_file_of_the_cache_is_dropped_and_fetched_again(suffix: str, data: st.DataObject) -> None:
+def test_a_damaged_file_is_dropped_and_fetched_again(suffix: str, data: st.DataObject) -> None:
     """KAFKA-15511: the damaged file stayed, and so did the error."""
     world = World()
     world.ask()
@@ -288,7 +288,7 @@ def test_a_file_that_cannot_be_read_is_fetched_again() -> None:
 @pytest.mark.parametrize("name", ["create", "write", "rename"])
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("skip", [0, 1, 3])
-def test_a_disk_that_takes_no_files_keeps_nobody_from_reading(name: str, error: int, skip: int) -> None:
+def test_reads_work_while_no_files_can_be_written(name: str, error: int, skip: int) -> None:
     world = World(segments=2)
     world.disk.inject(Fault(error, name=name, path="*remote-log-index-cache*", skip=skip, times=-1))
     assert is_right(world.ask(0), world.segments[0])
@@ -300,7 +300,7 @@ def test_a_disk_that_takes_no_files_keeps_nobody_from_reading(name: str, error: 
 
 
 @pytest.mark.parametrize("name", ["make_directory", "list"])
-def test_a_disk_that_has_no_directory_keeps_nobody_from_reading(name: str) -> None:
+def test_reads_work_while_the_directory_cannot_be_created(name: str) -> None:
     world = World(segments=2)
     world.disk.inject(Fault(errno.EIO, name=name, path="*remote-log-index-cache*"))
     assert is_right(world.ask(0), world.segments[0])
@@ -311,25 +311,25 @@ def test_a_disk_that_has_no_directory_keeps_nobody_from_reading(name: str) -> No
 
 @pytest.mark.parametrize("kind", ["index", "timeindex"])
 @pytest.mark.parametrize("has_manifest", [True, False])
-def test_m13_an_index_damaged_in_the_tier_is_made_anew_from_the_segment(kind: str, has_manifest: bool) -> None:
+def test_m13_an_index_damaged_in_the_tier_is_rebuilt(kind: str, has_manifest: bool) -> None:
     world = World()
     world.change_in_tier(kind, lambda old: old[:12][::-1] + old[12:])
     if not has_manifest:
         world.disk.unlink(f"/tier/{object_name(world.segments[0].metadata, MANIFEST)}")
     assert is_right(world.ask(), world.segments[0])
     assert world.cache.counters.rebuilds == 1
-    assert "is made anew from it" in world.reports[0]
+    assert "is rebuilt from it" in world.reports[0]
     assert world.files() == world.names(0)
 
 
 @pytest.mark.parametrize("kind", ["index", "timeindex"])
-def test_m13_an_index_missing_in_the_tier_is_made_anew_from_the_segment(kind: str) -> None:
+def test_m13_an_index_missing_in_the_tier_is_rebuilt(kind: str) -> None:
     world = World()
     world.disk.unlink(f"/tier/{object_name(world.segments[0].metadata, kind)}")
     assert is_right(world.ask(), world.segments[0])
 
 
-def test_m13_an_index_and_its_segment_damaged_in_the_tier_are_an_error_that_is_not_remembered() -> None:
+def test_m13_damage_of_index_and_segment_is_an_uncached_error() -> None:
     world = World()
     good = world.segments[0].log
     world.change_in_tier("index", flipped)
@@ -341,22 +341,22 @@ def test_m13_an_index_and_its_segment_damaged_in_the_tier_are_an_error_that_is_n
     assert is_right(world.ask(), world.segments[0])
 
 
-def test_a_plug_in_that_raises_what_it_should_not_is_not_trusted_with_the_index() -> None:
+def test_an_index_is_rebuilt_after_an_unexpected_plug_in_exception() -> None:
     world = World()
     world.store.unwell = ZeroDivisionError("not ours")
     assert is_right(world.ask(), world.segments[0])
     assert world.cache.counters.rebuilds == 1
 
 
-def test_a_segment_that_is_gone_is_not_found() -> None:
+def test_a_deleted_segment_is_not_found() -> None:
     world = World()
     world.store.delete_log_segment_data(world.segments[0].finished)
     with pytest.raises(RemoteResourceNotFound):
         world.ask()
 
 
-def test_indexes_that_are_found_not_to_fit_are_made_anew_on_demand() -> None:
-    """An index that is in order but lies: only who reads the batch at its position can tell."""
+def test_wrong_indexes_are_rebuilt_on_request() -> None:
+    """A well-formed index with wrong entries: only a reader of the batch at its position can detect that."""
     world = World()
     world.disk.unlink(f"/tier/{object_name(world.segments[0].metadata, MANIFEST)}")
 
@@ -374,14 +374,14 @@ def test_indexes_that_are_found_not_to_fit_are_made_anew_on_demand() -> None:
 # --- transactions ---------------------------------------------------------------------------------------------------
 
 
-def test_no_transaction_index_is_asked_for_where_the_metadata_says_that_it_is_empty() -> None:
+def test_an_empty_transaction_index_is_not_requested() -> None:
     """KAFKA-16780, KIP-1058."""
     world = World()
     assert world.ask().transactions == b""
     assert world.store.asked[IndexType.TRANSACTION] == 0
 
 
-def test_a_transaction_index_that_is_missing_is_empty() -> None:
+def test_a_missing_transaction_index_is_empty() -> None:
     """KAFKA-14993."""
     world = World()
     metadata = replace(world.segments[0].finished, txn_index_empty=False)
@@ -390,7 +390,7 @@ def test_a_transaction_index_that_is_missing_is_empty() -> None:
     assert world.disk.size(world.path(".txnindex")) == 0
 
 
-def test_a_transaction_index_is_kept_and_one_that_is_damaged_is_an_error() -> None:
+def test_a_damaged_transaction_index_is_an_error() -> None:
     world = World()
     entry = (0).to_bytes(2, "big") + b"".join(value.to_bytes(8, "big") for value in (9, 1, 5, 0))
     segment = write_segment("/log", disk=world.disk, batches=40, transaction_index=entry)
@@ -406,8 +406,8 @@ def test_a_transaction_index_is_kept_and_one_that_is_damaged_is_an_error() -> No
 
 
 @pytest.mark.parametrize("loss", list(Loss))
-def test_after_a_crash_at_any_operation_every_answer_is_right(loss: Loss) -> None:
-    """Nothing is synced here: the checksums have to tell what the loss of power made of the files."""
+def test_answers_are_right_after_a_crash_at_any_operation(loss: Loss) -> None:
+    """The cache does not sync its files: after a power loss the checksums have to detect the damage."""
     world = World(segments=3, batches=12)
     for node in (world.disk.image(), "/", "/log", "/data", "/tier"):
         if isinstance(node, str):

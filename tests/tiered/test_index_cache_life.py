@@ -1,4 +1,4 @@
-"""Whole lives of the index cache, drawn from seeds: whatever is damaged, lost or removed, an answer is right."""
+"""Random lives of the index cache: whatever is damaged, lost or removed, every answer is right."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEGMENTS = 5
 
 
 class Life:
-    """Random steps; what may have become wrong is told by no step but `ask`."""
+    """Random steps; only the step `ask` checks the answers."""
 
     def __init__(self, seed: int) -> None:
         self.draws = Draws("index cache", seed)
@@ -62,7 +62,7 @@ class Life:
             assert is_right(ask(segment.finished), segment)
             return
         with suppress(RemoteResourceNotFound):
-            # A loss of power may bring the files back that were removed with the segment.
+            # A power loss may restore files that were removed together with the segment.
             assert is_right(ask(segment.finished), segment)
 
     def damage_cache(self) -> None:
@@ -71,7 +71,7 @@ class Life:
             self._damage(f"{self.world.cache.directory}/{self.draws.choice(names)}")
 
     def damage_tier(self) -> None:
-        """What a segment's indexes are made anew from stays."""
+        """The data from which a segment's indexes are rebuilt are not damaged."""
         number = self.number()
         if number not in self.deleted:
             kind = self.draws.choice(["index", "timeindex"])
@@ -80,7 +80,7 @@ class Life:
                 self._damage(path)
 
     def lose_manifest(self) -> None:
-        """Of a segment whose indexes are whole: nobody could tell, afterwards, an index that lies in order."""
+        """Only for a segment with intact indexes: without a manifest a well-formed wrong index is not detectable."""
         number = self.number()
         path = f"/tier/{object_name(self.world.segments[number].metadata, MANIFEST)}"
         if self.world.disk.exists(path):
@@ -121,7 +121,7 @@ class Life:
         self.restart()
 
     def fail_disk(self) -> None:
-        """For a few operations in the cache's directory, or reads there."""
+        """Fail a few operations in the cache's directory, or reads there."""
         name = self.draws.choice(["create", "write", "rename", "unlink", "read", "list", "open"])
         error = self.draws.choice([errno.EIO, errno.ENOSPC])
         fault = Fault(error, name=name, path="*remote-log-index-cache*", skip=self.draws.below(4), times=3)
@@ -132,7 +132,7 @@ class Life:
             self.restart()
             self.ask()
         self.world.disk.heal()
-        self.restart()  # a file that could not be removed is found again by the next broker
+        self.restart()  # the next broker process finds a file that could not be removed
 
     def resize(self) -> None:
         self.bound = self.draws.below(5) * self.entry_bytes + 60
@@ -151,7 +151,7 @@ class Life:
             self.deleted.add(number)
 
     def check(self) -> None:
-        """The bound holds, and nothing lies in the directory that is not in the books."""
+        """The size limit holds, and the directory has only files of the table."""
         cache = self.world.cache
         assert cache.size_bytes <= self.bound
         if len(cache):
@@ -160,7 +160,7 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_an_answer_is_right_whatever_became_of_the_files(seed: int) -> None:
+def test_answers_are_right_after_any_damage_of_the_files(seed: int) -> None:
     """M13, KAFKA-15511, KAFKA-15481."""
     life = Life(seed)
     told = [life.step() for _ in range(STEPS)]

@@ -1,4 +1,4 @@
-"""Indexes for those who may not block: `kbroker.tiered.index_loads`."""
+"""Asynchronous loads of indexes: `kbroker.tiered.index_loads`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.tiered.reading_site import SlowEnv, reader_settings
 
 
 class HaltingDisk(SimulatedDisk):
-    """Makes no file in the cache of indexes before it is let."""
+    """Blocks the creation of files in the index cache until it is released."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ def loads_of(world: World) -> tuple[IndexLoads, ChunkCache]:
     return IndexLoads(env, world.cache, cache, max_threads=2), cache
 
 
-async def test_indexes_are_given_before_they_are_written_down() -> None:
+async def test_indexes_are_returned_before_they_are_written() -> None:
     disk = HaltingDisk()
     world = World(disk)
     loads, cache = loads_of(world)
@@ -67,7 +67,7 @@ async def test_indexes_are_given_before_they_are_written_down() -> None:
     assert world.files() == world.names(0)
 
 
-async def test_who_asks_gets_indexes_that_the_disk_does_not_take_and_errors_of_the_tier() -> None:
+async def test_indexes_are_returned_even_if_they_cannot_be_written() -> None:
     world = World(segments=2)
     world.disk.inject(Fault(errno.ENOSPC, name="write", path=f"*/{DIRECTORY}/*"))
     loads, cache = loads_of(world)
@@ -83,7 +83,7 @@ async def test_who_asks_gets_indexes_that_the_disk_does_not_take_and_errors_of_t
         nursery.cancel_scope.cancel()
 
 
-async def test_indexes_are_written_down_a_little_later_and_stay_in_memory(autojump_clock: MockClock) -> None:
+async def test_indexes_are_written_later_and_stay_in_memory(autojump_clock: MockClock) -> None:
     world = World(segments=3)
     env = SlowEnv(world.disk)
     chunks = ChunkCache(env, reader_settings(), storage=world.store, quota=ByteQuota(1 << 62, window_ms=1, now_ms=0))
@@ -103,7 +103,7 @@ async def test_indexes_are_written_down_a_little_later_and_stay_in_memory(autoju
 
 
 @pytest.mark.parametrize("at", ["before", "while"])
-async def test_of_a_segment_that_is_removed_before_it_is_written_down_nothing_stays(at: str) -> None:
+async def test_indexes_of_a_removed_segment_are_not_written(at: str) -> None:
     world = World(segments=2)
     for segment in world.segments:
         world.cache.indexes(segment.finished, lambda _: None)
@@ -124,7 +124,7 @@ async def test_of_a_segment_that_is_removed_before_it_is_written_down_nothing_st
     assert not world.cache.has_unwritten
 
 
-def test_what_would_hold_much_memory_until_it_is_written_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_indexes_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(segments=2)
     monkeypatch.setattr(unwritten_indexes, "MOST_BYTES", 1)
     world.cache.indexes(world.segments[0].finished, lambda _: None)
@@ -132,7 +132,7 @@ def test_what_would_hold_much_memory_until_it_is_written_is_written_at_once(monk
     assert not world.cache.has_unwritten
 
 
-def test_what_is_left_to_be_written_is_written_when_the_cache_is_closed() -> None:
+def test_closing_the_cache_writes_unwritten_indexes() -> None:
     world = World(segments=2)
     world.cache.indexes(world.segments[0].finished, lambda _: None)
     assert world.files() == []

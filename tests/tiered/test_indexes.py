@@ -1,4 +1,4 @@
-"""Indexes of segments in the tier: `kbroker.tiered.indexes`."""
+"""The indexes of remote segments: `kbroker.tiered.indexes`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_segment_of_these_tests_has_entries_to_look_up() -> None:
 
 
 @given(st.integers(START - 5, START + 3 * 60 + 5))
-def test_a_look_up_by_offset_ends_at_a_batch_at_most_an_interval_before_the_one_that_holds_it(offset: int) -> None:
+def test_a_lookup_by_offset_starts_at_most_one_interval_early(offset: int) -> None:
     indexes = indexes_of(SEGMENT)
     position = indexes.position_for(offset)
     number = POSITIONS.index(position)
@@ -68,7 +68,7 @@ def test_a_look_up_by_offset_ends_at_a_batch_at_most_an_interval_before_the_one_
 
 
 @given(st.integers(START - 5, START + 3 * 60 + 5))
-def test_where_a_batch_has_ended_at_the_latest_is_at_most_two_entries_behind_it(offset: int) -> None:
+def test_the_end_position_is_at_most_two_entries_late(offset: int) -> None:
     end = indexes_of(SEGMENT).end_position_for(offset)
     holder = next((at for at, header in enumerate(HEADERS) if header.last_offset >= offset), len(HEADERS) - 1)
     behind = [at for _, at in OFFSET_ENTRY.iter_unpack(SEGMENT.index(IndexType.OFFSET)) if at > POSITIONS[holder]]
@@ -78,15 +78,15 @@ def test_where_a_batch_has_ended_at_the_latest_is_at_most_two_entries_behind_it(
 
 
 @given(st.integers(-5, len(SEGMENT.log) + 5))
-def test_a_look_up_by_position_gives_the_last_indexed_batch_that_begins_there_or_before(position: int) -> None:
+def test_a_lookup_by_position_finds_the_last_batch_before_it(position: int) -> None:
     entry = indexes_of(SEGMENT).floor_position(position)
     indexed = [at for _, at in OFFSET_ENTRY.iter_unpack(SEGMENT.index(IndexType.OFFSET)) if at <= position]
     assert (None if entry is None else entry.position) == (indexed[-1] if indexed else None)
 
 
 @given(st.integers(START_MS - 2_000, START_MS + 185_000), st.integers(START, START + 180))
-def test_a_look_up_by_time_skips_no_record_that_is_late_enough(timestamp: int, start_offset: int) -> None:
-    """Records are a second apart."""
+def test_a_lookup_by_time_skips_no_matching_record(timestamp: int, start_offset: int) -> None:
+    """Records are one second apart."""
     position = indexes_of(SEGMENT).position_for_timestamp(timestamp, start_offset)
     first = max(start_offset, START + -((START_MS - timestamp) // 1_000))
     wanted = [header for header in HEADERS if header.last_offset >= first]
@@ -95,7 +95,7 @@ def test_a_look_up_by_time_skips_no_record_that_is_late_enough(timestamp: int, s
         assert position <= POSITIONS[HEADERS.index(wanted[0])]
 
 
-def test_what_lies_before_all_entries_is_at_the_start() -> None:
+def test_a_lookup_before_all_entries_gives_the_start() -> None:
     indexes = indexes_of(SEGMENT)
     assert indexes.floor_offset(START) is None
     assert indexes.floor_timestamp(START_MS - 1) is None
@@ -113,26 +113,26 @@ def test_the_last_entry_is_known() -> None:
 @given(
     batches=st.integers(1, 50), value_bytes=st.integers(0, 3_000), interval_bytes=st.sampled_from([0, 500, 4096, 10**6])
 )
-def test_indexes_made_anew_are_those_that_the_broker_wrote(batches: int, value_bytes: int, interval_bytes: int) -> None:
+def test_rebuilt_indexes_equal_those_that_the_broker_wrote(batches: int, value_bytes: int, interval_bytes: int) -> None:
     segment = written(batches, value_bytes=value_bytes, interval_bytes=interval_bytes)
     offsets, times = rebuilt(io.BytesIO(segment.log), segment.finished, interval_bytes=interval_bytes)
     assert offsets == segment.index(IndexType.OFFSET)
     assert times == segment.index(IndexType.TIMESTAMP)
 
 
-def test_indexes_are_made_anew_of_batches_larger_than_a_piece() -> None:
+def test_indexes_are_rebuilt_from_batches_larger_than_a_piece() -> None:
     segment = written(4, value_bytes=1_700_000)
     made = rebuilt(io.BytesIO(segment.log), segment.finished, interval_bytes=INTERVAL_BYTES)
     assert made == (segment.index(IndexType.OFFSET), segment.index(IndexType.TIMESTAMP))
 
 
 @pytest.mark.parametrize("cut", [1, 60, 61, 900])
-def test_m13_no_index_is_made_of_a_segment_that_ends_early(cut: int) -> None:
+def test_m13_no_index_is_rebuilt_from_a_truncated_segment(cut: int) -> None:
     with pytest.raises(RemoteStorageError):
         rebuilt(io.BytesIO(SEGMENT.log[:-cut]), SEGMENT.finished, interval_bytes=INTERVAL_BYTES)
 
 
-def test_m13_no_index_is_made_of_other_bytes_than_this_segments() -> None:
+def test_m13_no_index_is_rebuilt_from_bytes_of_another_segment() -> None:
     end = POSITIONS[30]
     longer = replace(SEGMENT.finished, segment_size_in_bytes=len(SEGMENT.log) + end)
     for data, metadata in [
@@ -146,7 +146,7 @@ def test_m13_no_index_is_made_of_other_bytes_than_this_segments() -> None:
             rebuilt(io.BytesIO(data), metadata, interval_bytes=INTERVAL_BYTES)
 
 
-def test_what_kafka_allocated_behind_an_index_is_cut_off() -> None:
+def test_zero_padding_of_an_index_is_removed() -> None:
     for check, index_type, entry in [
         (checked_offsets, IndexType.OFFSET, OFFSET_ENTRY),
         (checked_times, IndexType.TIMESTAMP, TIME_ENTRY),
@@ -167,7 +167,7 @@ def test_what_kafka_allocated_behind_an_index_is_cut_off() -> None:
         lambda data: OFFSET_ENTRY.pack(-7, 5) + data,
     ],
 )
-def test_an_offset_index_that_cannot_be_this_segments_is_refused(damage) -> None:
+def test_an_offset_index_that_does_not_fit_is_refused(damage) -> None:
     with pytest.raises(CorruptIndex):
         checked_offsets(damage(SEGMENT.index(IndexType.OFFSET)), SEGMENT.finished)
 
@@ -182,7 +182,7 @@ def test_an_offset_index_that_cannot_be_this_segments_is_refused(damage) -> None
         lambda data: data[:-12] + TIME_ENTRY.pack(SEGMENT.metadata.max_timestamp_ms, 3),
     ],
 )
-def test_a_time_index_that_cannot_be_this_segments_is_refused(damage) -> None:
+def test_a_time_index_that_does_not_fit_is_refused(damage) -> None:
     with pytest.raises(CorruptIndex):
         checked_times(damage(SEGMENT.index(IndexType.TIMESTAMP)), SEGMENT.finished)
 
@@ -210,6 +210,6 @@ def test_aborted_transactions_are_read_as_they_were_written() -> None:
         aborted(FIRST._replace(last_offset=START + 180)),
     ],
 )
-def test_a_transaction_index_that_cannot_be_this_segments_is_refused(data: bytes) -> None:
+def test_a_transaction_index_that_does_not_fit_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptIndex):
         checked_transactions(data, SEGMENT.finished)

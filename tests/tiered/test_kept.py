@@ -1,4 +1,4 @@
-"""Why segments are still local: the same rules as retention's, and words that name the cause."""
+"""Why segments are still local: the rules are those of retention, and the text names the cause."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def whys(told: list[KeptSegment]) -> list[Kept]:
 TIERED = LogConfig(remote_storage_enable=True, local_retention_bytes=0, local_retention_ms=-1, retention_ms=-1)
 
 
-def test_what_is_copied_goes_once_the_local_limit_is_passed() -> None:
+def test_copied_segments_are_due_past_the_local_limit() -> None:
     told = explain(TIERED, TierView(True, True, 19))
     assert whys(told) == [Kept.DUE, Kept.DUE, Kept.COPY_PENDING, Kept.ACTIVE]
     assert [one.is_copied for one in told] == [True, True, False, False]
@@ -62,19 +62,19 @@ def test_what_is_copied_goes_once_the_local_limit_is_passed() -> None:
     assert "10 offsets before its end" in told[2].text
 
 
-def test_a_failing_copy_is_named_with_its_error() -> None:
+def test_a_failed_copy_is_reported_with_its_error() -> None:
     (_, second, *_) = explain(TIERED, TierView(True, True, 9, last_error="the bucket is gone"))
     assert second.why is Kept.COPY_PENDING
     assert second.text.endswith("the last copy failed: the bucket is gone")
 
 
-def test_a_copy_that_the_quota_holds_is_told_by_its_setting() -> None:
+def test_a_copy_delayed_by_the_quota_names_the_setting() -> None:
     (_, second, *_) = explain(TIERED, TierView(True, True, 9, waits_for_quota=True))
     assert second.why is Kept.COPY_PENDING
-    assert second.text.endswith("copies are held by the quota remote.log.manager.copy.max.bytes.per.second")
+    assert second.text.endswith("copies are delayed by the quota remote.log.manager.copy.max.bytes.per.second")
 
 
-def test_nothing_is_due_before_it_is_known_what_the_tier_holds() -> None:
+def test_nothing_is_due_before_the_metadata_are_read() -> None:
     assert whys(explain(TIERED, TierView(True, True, None)))[:3] == [Kept.UNKNOWN] * 3
 
 
@@ -84,7 +84,7 @@ def test_an_open_transaction_holds_copies_back() -> None:
     assert "15" in told[1].text
 
 
-def test_without_copies_local_retention_waits_for_none() -> None:
+def test_local_retention_does_not_wait_with_copying_disabled() -> None:
     """KAFKA-17236: with copying disabled, local deletion still waited for an upload."""
     config = LogConfig(remote_storage_enable=True, remote_log_copy_disable=True, retention_bytes=150, retention_ms=-1)
     told = explain(config, TierView(True, False, -1))
@@ -92,7 +92,7 @@ def test_without_copies_local_retention_waits_for_none() -> None:
     assert "remote.log.copy.disable" in told[2].text
 
 
-def test_a_copied_segment_stays_for_local_retention_and_says_until_when() -> None:
+def test_a_copied_segment_within_local_retention_has_a_due_time() -> None:
     config = LogConfig(remote_storage_enable=True, local_retention_ms=5_000, retention_ms=60_000)
     told = explain(config, TierView(True, True, 29), ages=[6_000, 4_000, 3_000, 0])
     assert whys(told) == [Kept.DUE, Kept.RETENTION, Kept.RETENTION, Kept.ACTIVE]
@@ -100,22 +100,22 @@ def test_a_copied_segment_stays_for_local_retention_and_says_until_when() -> Non
     assert told[1].due_ms == NOW + 1_001
 
 
-def test_segments_go_from_the_front() -> None:
+def test_segments_are_deleted_from_the_front() -> None:
     config = LogConfig(remote_storage_enable=True, local_retention_ms=5_000, retention_ms=60_000)
     told = explain(config, TierView(True, True, 29), ages=[1_000, 6_000, 6_000, 0])
     assert whys(told) == [Kept.RETENTION, Kept.BEHIND, Kept.BEHIND, Kept.ACTIVE]
-    assert "offset 0 stays" in told[1].text
+    assert "the one at 0 is kept" in told[1].text
 
 
 def test_the_active_segment_says_how_it_gets_closed() -> None:
     assert "kbroker tier flush" in explain(TIERED, TierView(True, True, 29), segments=[Local(30, 0)])[0].text
-    assert "at the next round" in explain(TIERED, TierView(True, True, 29), segments=[Local(30, 9)])[0].text
+    assert "the next retention round" in explain(TIERED, TierView(True, True, 29), segments=[Local(30, 9)])[0].text
     plain = explain(LogConfig(), TierView(False), segments=[Local(30, 9)])[0]
     assert (plain.why, "tier" in plain.text) == (Kept.ACTIVE, False)
 
 
 @pytest.mark.parametrize("log_start", [0, 10, 25])
-def test_what_lies_below_the_log_start_is_due_copied_or_not(log_start: int) -> None:
+def test_segments_below_the_log_start_are_due(log_start: int) -> None:
     told = explain(
         LogConfig(remote_storage_enable=True, retention_ms=-1), TierView(True, True, -1), log_start=log_start
     )
@@ -123,7 +123,7 @@ def test_what_lies_below_the_log_start_is_due_copied_or_not(log_start: int) -> N
 
 
 @given(data=st.data())
-def test_what_is_told_to_be_due_is_what_retention_takes(data: st.DataObject) -> None:
+def test_due_segments_are_those_that_retention_deletes(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 5))
     sizes = data.draw(st.lists(st.integers(1, 50), min_size=count, max_size=count))
     ages = data.draw(st.lists(st.integers(0, 20), min_size=count, max_size=count))

@@ -1,4 +1,4 @@
-"""Names of objects, and manifests: `kbroker.tiered.layout`."""
+"""Object names and manifests: `kbroker.tiered.layout`."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ EXAMPLE = RemoteLogSegmentMetadata(
 )
 
 
-def test_a_name_can_be_read() -> None:
-    """It must not change: what was copied by one version is read by the next."""
+def test_a_name_has_its_documented_format() -> None:
+    """The format must not change: a new version reads the copies of an old one."""
     stem = "orders-kS2mDpo7RkS0cUkCAYyBDA/3/00000000000000000042-Pu5u8wLPTpiyKGBvGcRVHA"
     assert object_name(EXAMPLE, SEGMENT) == f"{stem}.log"
     kinds = [kind_of(index_type) for index_type in IndexType]
@@ -73,7 +73,7 @@ def test_a_name_can_be_read() -> None:
 
 
 @given(SEGMENTS, st.sampled_from(KINDS))
-def test_a_name_says_whose_object_it_is(metadata: RemoteLogSegmentMetadata, kind: str) -> None:
+def test_a_name_is_parsed_to_its_parts(metadata: RemoteLogSegmentMetadata, kind: str) -> None:
     parsed = parse_object_name(object_name(metadata, kind))
     assert parsed is not None
     segment_id = metadata.remote_log_segment_id
@@ -84,7 +84,7 @@ def test_a_name_says_whose_object_it_is(metadata: RemoteLogSegmentMetadata, kind
 
 
 @given(st.text() | st.from_regex(r"[^/]{0,9}-?[A-Za-z0-9_-]{21,23}/\d{0,3}/\d{19,21}-[A-Za-z0-9_-]{21,23}\.?[a-z.]*"))
-def test_any_other_name_says_nothing_and_is_no_error(name: str) -> None:
+def test_other_names_are_not_parsed(name: str) -> None:
     parsed = parse_object_name(name)
     assert parsed is None or isinstance(parsed.segment_id, UUID)
 
@@ -120,7 +120,7 @@ def test_a_manifest_can_be_read_by_humans() -> None:
 
 
 @given(st.data())
-def test_m13_a_manifest_that_was_changed_is_an_error_or_another_manifest(data: st.DataObject) -> None:
+def test_m13_a_changed_manifest_is_an_error_or_another_manifest(data: st.DataObject) -> None:
     good = bytearray(Manifest(EXAMPLE, "c", {SEGMENT: StoredFile(12_345, 7)}).to_bytes())
     for _ in range(data.draw(st.integers(1, 4))):
         good[data.draw(st.integers(0, len(good) - 1))] = data.draw(st.integers(0, 255))
@@ -131,12 +131,12 @@ def test_m13_a_manifest_that_was_changed_is_an_error_or_another_manifest(data: s
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"null", b"{}", b'{"version": 2}', b"[" * 200_000, b"\xff\xfe", b'"x"'])
-def test_m13_bytes_that_are_no_manifest_are_refused(data: bytes) -> None:
+def test_m13_bytes_that_are_not_a_manifest_are_refused(data: bytes) -> None:
     with pytest.raises(RemoteStorageError, match="not a manifest"):
         Manifest.parse(data)
 
 
-def test_a_manifest_that_is_not_its_names_is_refused_to_who_has_nothing_else() -> None:
+def test_a_manifest_that_does_not_fit_its_name_is_refused() -> None:
     name = object_name(EXAMPLE, MANIFEST)
 
     def parsed(**changed: Any) -> RemoteLogSegmentMetadata:
@@ -152,7 +152,7 @@ def test_a_manifest_that_is_not_its_names_is_refused_to_who_has_nothing_else() -
         with pytest.raises(RemoteStorageError, match="the manifest of another segment, "):
             parsed(**changed)
     for changed in ({"end_offset": 41}, {"segment_leader_epochs": ()}):
-        with pytest.raises(RemoteStorageError, match="that no segment has"):
+        with pytest.raises(RemoteStorageError, match="impossible offsets"):
             parsed(**changed)
     with pytest.raises(RemoteStorageError, match="not a manifest: ValueError"):
         Manifest.parse_named(Manifest(EXAMPLE, "c", {}).to_bytes().replace(b'"topic": "', b'"topic": 5, "_": "'), name)

@@ -1,4 +1,4 @@
-"""Copying switched off, topics that leave the tier or are deleted: nothing is lost, and nothing is left."""
+"""Copying is disabled, or topics leave the tier or are deleted: no data are lost, and no orphans stay."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ HOUR_MS = 3_600_000
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
-async def test_kafka_17236_with_copying_switched_off_local_retention_waits_for_no_upload(
-    autojump_clock: MockClock,
-) -> None:
+async def test_kafka_17236_local_retention_works_with_copying_disabled(autojump_clock: MockClock) -> None:
     site = Site(config=tiered_config(retention_bytes=1_500))
     orders = site.add()
     site.append(orders, 6)
@@ -37,16 +35,16 @@ async def test_kafka_17236_with_copying_switched_off_local_retention_waits_for_n
         assert orders.log.size <= 1_500 + 800
         assert orders.log.log_start_offset == orders.log.local_log_start_offset > 8
         await site.rounds()
-        assert site.segments(orders) == [], "what is in the tier expires as before"
+        assert site.segments(orders) == [], "remote data expire as before"
         site.reconfigure(orders, remote_log_copy_disable=False, local_retention_bytes=0)
         await site.changed()
         await site.settle()
-        assert site.finished(orders), "and copying can be switched on again"
+        assert site.finished(orders), "copying can be enabled again"
         assert site.finished(orders)[0] >= orders.log.log_start_offset - 3
         assert not site.complaints(orders)
 
 
-async def test_copying_switched_off_leaves_what_is_in_the_tier_readable(autojump_clock: MockClock) -> None:
+async def test_data_in_the_tier_stay_readable_with_copying_disabled(autojump_clock: MockClock) -> None:
     site = Site()
     orders = site.add()
     site.append(orders, 20)
@@ -63,7 +61,7 @@ async def test_copying_switched_off_leaves_what_is_in_the_tier_readable(autojump
         assert orders.remote is not None
 
 
-async def test_kip_950_leaving_the_tier_gives_up_what_is_in_it_alone(autojump_clock: MockClock) -> None:
+async def test_kip_950_leaving_the_tier_drops_remote_only_data(autojump_clock: MockClock) -> None:
     site = Site()
     orders, others = site.add(), site.add("others")
     for one in (orders, others):
@@ -80,8 +78,8 @@ async def test_kip_950_leaving_the_tier_gives_up_what_is_in_it_alone(autojump_cl
         assert read_file(site.disk, "/data/log-start-offset-checkpoint")
         assert site.objects() == {one.remote_log_segment_id.id for one in site.segments(others)}
         assert site.manager._registry.entries == {id_of(others)}
-        assert not site.metadata.is_ready(id_of(orders)), "its metadata is followed no more"
-        # And back again: what is here is copied anew, though once it had been there.
+        assert not site.metadata.is_ready(id_of(orders)), "its metadata are not followed any more"
+        # And back again: the local segments are copied again, although they had been copied before.
         site.append(orders, 4)
         site.reconfigure(orders, remote_storage_enable=True)
         await site.changed()
@@ -90,10 +88,8 @@ async def test_kip_950_leaving_the_tier_gives_up_what_is_in_it_alone(autojump_cl
         assert not site.complaints(orders)
 
 
-async def test_after_leaving_and_coming_back_nothing_local_goes_that_the_tier_has_no_more(
-    autojump_clock: MockClock,
-) -> None:
-    """Segments that were copied once are still here, and their copies are deleted: they count as not copied."""
+async def test_segments_deleted_from_the_tier_stay_local_after_a_return(autojump_clock: MockClock) -> None:
+    """Segments that were copied once are still local, but their copies are deleted: they count as not copied."""
     site = Site(config=tiered_config(local_retention_bytes=-2))
     orders = site.add()
     site.append(orders, 20)
@@ -119,7 +115,7 @@ async def test_after_leaving_and_coming_back_nothing_local_goes_that_the_tier_ha
         assert not site.complaints(orders)
 
 
-async def test_kafka_15130_the_deletion_of_a_topic_is_a_job_that_survives_restarts(autojump_clock: MockClock) -> None:
+async def test_kafka_15130_the_deletion_of_a_topic_resumes_after_restarts(autojump_clock: MockClock) -> None:
     site = Site()
     orders, others = site.add(), site.add("others")
     site.append(orders, 20)
@@ -132,7 +128,7 @@ async def test_kafka_15130_the_deletion_of_a_topic_is_a_job_that_survives_restar
         assert len(site.objects()) == 5
     for is_up in (False, False, True):
         site.close()
-        site = site.again(removed=frozenset())  # the registry says it, when the metadata log has forgotten
+        site = site.again(removed=frozenset())  # the registry has the mark
         site.storage.down = None if is_up else RetriableRemoteStorageError("down")
         others = site.add("others")
         async with site.at_work():
@@ -142,10 +138,8 @@ async def test_kafka_15130_the_deletion_of_a_topic_is_a_job_that_survives_restar
             assert (site.objects() == ours) is is_up
 
 
-async def test_the_segments_of_a_deleted_topic_go_as_many_at_once_as_there_are_threads(
-    autojump_clock: MockClock,
-) -> None:
-    """Deletions that take a minute each: nine of them, three threads, and another partition has its turn between."""
+async def test_all_threads_delete_segments_of_a_deleted_topic(autojump_clock: MockClock) -> None:
+    """Each deletion takes a minute: nine of them, three threads, and another partition gets its turn in between."""
     running = most = 0
 
     class SlowThreads:
@@ -177,8 +171,8 @@ async def test_the_segments_of_a_deleted_topic_go_as_many_at_once_as_there_are_t
         assert most == 3
 
 
-async def test_m8_a_topic_deleted_just_before_the_broker_died_leaves_nothing(autojump_clock: MockClock) -> None:
-    """The metadata log says that the topic was removed, and the tier did not hear of it."""
+async def test_m8_a_topic_deleted_before_a_crash_leaves_nothing(autojump_clock: MockClock) -> None:
+    """The metadata log has the removal of the topic, but the tier was not notified."""
     site = Site()
     orders = site.add()
     site.append(orders, 20)
@@ -192,8 +186,8 @@ async def test_m8_a_topic_deleted_just_before_the_broker_died_leaves_nothing(aut
         assert read_file(again.disk, again.manager._registry.path) == b"0\n0\n"
 
 
-async def test_objects_of_a_topic_that_the_metadata_never_knew_stay(autojump_clock: MockClock) -> None:
-    """The metadata may be an older backup; once they know the topic again all is as it was."""
+async def test_objects_of_unknown_topics_are_kept(autojump_clock: MockClock) -> None:
+    """The metadata may be an older backup; once they have the topic again, everything is as before."""
     site = Site()
     orders = site.add()
     site.append(orders, 20)
@@ -214,7 +208,7 @@ async def test_objects_of_a_topic_that_the_metadata_never_knew_stay(autojump_clo
         assert not restored.complaints(orders)
 
 
-async def test_a_metadata_log_that_cannot_be_searched_yet_is_searched_again(autojump_clock: MockClock) -> None:
+async def test_the_search_of_the_metadata_log_is_retried(autojump_clock: MockClock) -> None:
     site = Site()
     orders = site.add()
     site.append(orders, 20)
@@ -235,10 +229,10 @@ async def test_a_metadata_log_that_cannot_be_searched_yet_is_searched_again(auto
         assert again.objects()
         await again.rounds()
         assert again.objects() == set()
-        assert not answers, "and no more than it has to be"
+        assert not answers, "only as much as necessary"
 
 
-async def test_a_topic_that_is_called_removed_is_not_taken_for_one(autojump_clock: MockClock) -> None:
+async def test_a_topic_named_removed_is_not_treated_as_removed(autojump_clock: MockClock) -> None:
     site = Site()
     site.append(site.add("removed"), 20)
     async with site.at_work():
@@ -250,9 +244,7 @@ async def test_a_topic_that_is_called_removed_is_not_taken_for_one(autojump_cloc
         assert again.objects() == before
 
 
-async def test_another_topic_of_the_same_name_has_nothing_to_do_with_the_deleted_one(
-    autojump_clock: MockClock,
-) -> None:
+async def test_a_new_topic_of_the_same_name_is_independent(autojump_clock: MockClock) -> None:
     site = Site()
     orders = site.add()
     site.append(orders, 20)
@@ -269,10 +261,8 @@ async def test_another_topic_of_the_same_name_has_nothing_to_do_with_the_deleted
         assert not site.complaints(successor)
 
 
-async def test_a_topic_that_left_once_and_is_tiered_again_just_before_a_death_begins_where_it_began(
-    autojump_clock: MockClock,
-) -> None:
-    """Its metadata know of segments, and that all of them were deleted: so nothing of it is in the tier."""
+async def test_a_topic_tiered_again_before_a_crash_keeps_its_start(autojump_clock: MockClock) -> None:
+    """Its metadata list segments that are all deleted, so the tier has nothing of it."""
     site = Site()
     orders = site.add()
     site.append(orders, 20)
@@ -290,7 +280,7 @@ async def test_a_topic_that_left_once_and_is_tiered_again_just_before_a_death_be
     plain.close()
     again = plain.again(config=tiered_config())
     orders = again.add()
-    assert orders.log.log_start_offset == 0, "the names of its segments said it, and say it no more"
+    assert orders.log.log_start_offset == 0, "its segment names no longer give the log start"
     async with again.at_work():
         assert orders.log.log_start_offset == began
         await again.rounds()

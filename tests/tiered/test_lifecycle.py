@@ -1,4 +1,4 @@
-"""What is known of the remote segments of one partition: `kbroker.tiered.lifecycle`."""
+"""The metadata cache of one partition's remote segments: `kbroker.tiered.lifecycle`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ WAYS: dict[RemoteLogSegmentState | None, list[RemoteLogSegmentState]] = {
 
 @pytest.mark.parametrize("target", list(RemoteLogSegmentState))
 @pytest.mark.parametrize("way", WAYS)
-def test_kafka_15632_only_states_that_follow_are_taken_and_the_rest_is_dropped_and_counted(
+def test_kafka_15632_invalid_transitions_are_dropped_and_counted(
     way: RemoteLogSegmentState | None, target: RemoteLogSegmentState
 ) -> None:
     metadata = segment_metadata(ORDERS, 0, 9)
@@ -82,12 +82,12 @@ def test_kafka_15632_only_states_that_follow_are_taken_and_the_rest_is_dropped_a
         assert cache.list_remote_log_segments() == before
 
 
-def test_an_update_cannot_begin_a_copy_and_metadata_cannot_end_one() -> None:
+def test_updates_cannot_start_a_copy_nor_metadata_end_one() -> None:
     begun, done = finished(0, 9)
     cache = cache_of(begun)
     assert cache.replay(update_to(begun, STARTED)) is not None
     assert cache.replay(replace(segment_metadata(ORDERS, 0, 9), state=FINISHED)) is not None
-    assert cache.replay(replace(begun, state=FINISHED)) is None, "told whole, by whoever: a state that follows"
+    assert cache.replay(replace(begun, state=FINISHED)) is None, "a full record with a valid next state"
     assert cache.dropped == 2
     assert cache.replay(done) is None
 
@@ -104,20 +104,20 @@ def test_an_update_cannot_begin_a_copy_and_metadata_cannot_end_one() -> None:
     ],
     ids=str,
 )
-def test_kafka_15632_metadata_that_contradicts_itself_is_dropped(wrong: dict[str, object]) -> None:
+def test_kafka_15632_inconsistent_metadata_are_dropped(wrong: dict[str, object]) -> None:
     cache = RemoteLogMetadataCache(ORDERS)
     assert cache.replay(replace(segment_metadata(ORDERS, 0, 9), **wrong)) is not None  # type: ignore[arg-type]
     assert (cache.dropped, cache.is_empty) == (1, True)
 
 
-def test_what_the_storage_manager_gave_stays_when_a_later_state_does_not_repeat_it() -> None:
+def test_an_update_without_custom_metadata_keeps_them() -> None:
     begun = segment_metadata(ORDERS, 0, 9)
     cache = cache_of(begun, update_to(begun, FINISHED, custom=b"gave"), update_to(begun, DELETING))
     (known,) = cache.list_remote_log_segments()
     assert (known.custom_metadata, known.state) == (b"gave", DELETING)
 
 
-def test_a_partition_is_deleted_step_by_step_and_then_nothing_is_known_of_it() -> None:
+def test_a_deleted_partition_is_forgotten() -> None:
     cache = cache_of(*finished(0, 9))
     for step in (1, 2, 0, 2, 0, 1, 0, 1, 2, 2):
         expected = cache.delete_state
@@ -132,7 +132,7 @@ def test_a_partition_is_deleted_step_by_step_and_then_nothing_is_known_of_it() -
 # --- overlaps ---------------------------------------------------------------------------------------------------------
 
 
-def test_kafka_15168_each_offset_of_overlapping_segments_is_found_whichever_was_finished_first() -> None:
+def test_kafka_15168_all_offsets_of_overlapping_segments_are_found() -> None:
     first, second = finished(0, 100), finished(50, 150)
     for one, other in ((first, second), (second, first)):
         cache = cache_of(*one, *other)
@@ -140,14 +140,14 @@ def test_kafka_15168_each_offset_of_overlapping_segments_is_found_whichever_was_
         assert [each and each.start_offset for each in found] == [0, 0, 50, 50, 50, 50, None]
 
 
-def test_a_smaller_segment_that_is_finished_later_hides_nothing_of_a_larger_one() -> None:
+def test_a_smaller_later_segment_does_not_hide_a_larger_one() -> None:
     cache = cache_of(*finished(5, 100), *finished(10, 90))
     found = cache.remote_log_segment_metadata(0, 95)
     assert found is not None
     assert found.start_offset == 5
 
 
-def test_of_two_segments_with_the_same_offsets_the_newer_one_is_read_whichever_was_told_first() -> None:
+def test_the_newer_of_two_segments_with_equal_offsets_is_found() -> None:
     newer, older = segment_metadata(ORDERS, 0, 9), segment_metadata(ORDERS, 0, 9)
     done = (update_to(newer, FINISHED, later_ms=7), update_to(older, FINISHED, later_ms=3))
     for events in (done, done[::-1]):
@@ -156,7 +156,7 @@ def test_of_two_segments_with_the_same_offsets_the_newer_one_is_read_whichever_w
         assert found.remote_log_segment_id == newer.remote_log_segment_id
 
 
-def test_a_segment_within_another_one_takes_its_place_when_that_goes_first() -> None:
+def test_a_covered_segment_is_found_after_the_larger_is_deleted() -> None:
     large, large_done = finished(0, 100)
     cache = cache_of(*finished(10, 20), *finished(30, 40), large, large_done)
     assert cache.replay(update_to(large, DELETING)) is None
@@ -165,7 +165,7 @@ def test_a_segment_within_another_one_takes_its_place_when_that_goes_first() -> 
     assert cache.highest_offset_for_epoch(0) == 100
 
 
-def test_kafka_15241_segments_of_two_lineages_are_kept_apart_by_their_epochs() -> None:
+def test_kafka_15241_epochs_separate_segments_of_two_lineages() -> None:
     cache = cache_of(*finished(0, 99, epochs={1: 0}), *finished(0, 149, epochs={0: 0, 2: 50}))
     assert cache.highest_offset_for_epoch(1) == 99
     assert cache.highest_offset_for_epoch(0) == 49
@@ -173,7 +173,7 @@ def test_kafka_15241_segments_of_two_lineages_are_kept_apart_by_their_epochs() -
     assert cache.remote_log_segment_metadata(2, 49) is None
 
 
-def test_an_epoch_without_records_in_a_segment_is_listed_and_never_found() -> None:
+def test_an_epoch_without_records_is_listed_but_not_found() -> None:
     cache = cache_of(*finished(100, 199, epochs={3: 100, 4: 100, 5: 150}))
     assert len(cache.list_remote_log_segments(3)) == 1
     assert cache.highest_offset_for_epoch(3) is None
@@ -186,7 +186,7 @@ def test_an_epoch_without_records_in_a_segment_is_listed_and_never_found() -> No
 
 @dataclass
 class Model:
-    """The same by brute force: a dictionary, and a look at everything for each question."""
+    """A brute-force model: a dictionary, and a scan of everything for each query."""
 
     segments: dict[UUID, RemoteLogSegmentMetadata] = field(default_factory=dict)
     highest: dict[int, int] = field(default_factory=dict)
@@ -217,7 +217,7 @@ class Model:
         return True
 
     def held(self, epoch: int) -> list[tuple[int, int, tuple[int, UUID], UUID]]:
-        """(first, last, rank, id) of the finished segments with records of an epoch that lie in no other one."""
+        """(first, last, rank, id) of the finished segments of an epoch whose range lies within no other range."""
         every = [
             (first, last, (each.event_timestamp_ms, segment_id), segment_id)
             for segment_id, each in self.segments.items()
@@ -291,7 +291,7 @@ def assert_same(cache: RemoteLogMetadataCache, model: Model) -> None:
 
 
 @given(events())
-def test_kafka_15632_whatever_events_come_the_answers_are_those_of_brute_force(
+def test_kafka_15632_answers_equal_those_of_the_model(
     told: list[RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate],
 ) -> None:
     cache, model = RemoteLogMetadataCache(ORDERS), Model()
@@ -305,7 +305,7 @@ def test_kafka_15632_whatever_events_come_the_answers_are_those_of_brute_force(
 
 
 @given(events())
-def test_a_cache_that_is_restored_answers_as_the_one_that_was_written(
+def test_a_restored_cache_gives_the_same_answers(
     told: list[RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate],
 ) -> None:
     cache, model = RemoteLogMetadataCache(ORDERS), Model()

@@ -50,7 +50,7 @@ def test_names_are_readable_and_complete() -> None:
     assert files(disk) == [f"{ROOT}/{stem}{kind}" for kind in kinds]
 
 
-def test_the_manifest_tells_what_is_needed_to_adopt_the_directory() -> None:
+def test_the_manifest_suffices_to_adopt_the_directory() -> None:
     disk = new_disk()
     segment = written(disk)
     on(disk).copy_log_segment_data(segment.metadata, segment.data)
@@ -64,7 +64,7 @@ def test_the_manifest_tells_what_is_needed_to_adopt_the_directory() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.text(max_size=300) | st.text("./\\%\0~ -_", max_size=300))
-def test_no_name_of_a_topic_leads_out_of_the_directory(topic: str) -> None:
+def test_no_topic_name_leads_out_of_the_directory(topic: str) -> None:
     disk = new_disk()
     segment = write_segment("/log", disk=disk, batches=1, partition=partition_named(topic))
     before = disk.image()
@@ -97,7 +97,7 @@ def test_a_hostile_name_stays_inside_on_the_real_disk(tmp_path: Path) -> None:
 # --- settings -------------------------------------------------------------------------------------------------------
 
 
-def test_without_a_setting_the_tier_is_beside_the_data_directory() -> None:
+def test_the_default_tier_is_a_sibling_of_the_data_directory() -> None:
     disk = new_disk()
     manager = LocalRemoteStorage(disk)
     manager.configure({"log.dir": "/somewhere/data/"})
@@ -111,17 +111,17 @@ def test_without_a_setting_the_tier_is_beside_the_data_directory() -> None:
     [
         ({}, "rsm.config.dir, the directory of the tier, is missing"),
         ({"dir": "", "log.dir": ""}, "is missing"),
-        ({"dir": "/data", "log.dir": "/data/"}, "lies in the data directory"),
-        ({"dir": "/data/x/../orders-0", "log.dir": "/data"}, "lies in the data directory"),
-        ({"dir": "/tier", "dri": "/tier"}, "rsm.config.dri is no setting"),
+        ({"dir": "/data", "log.dir": "/data/"}, "is in the data directory"),
+        ({"dir": "/data/x/../orders-0", "log.dir": "/data"}, "is in the data directory"),
+        ({"dir": "/tier", "dri": "/tier"}, "rsm.config.dri is not a setting"),
     ],
 )
-def test_settings_that_cannot_be_meant_are_refused(configs: dict[str, str], said: str) -> None:
+def test_invalid_settings_are_refused(configs: dict[str, str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         LocalRemoteStorage(SimulatedDisk()).configure(configs)
 
 
-def test_it_may_be_in_a_data_directory_that_is_a_volume() -> None:
+def test_the_tier_may_be_inside_a_data_volume() -> None:
     LocalRemoteStorage(SimulatedDisk()).configure({"dir": "/data/tier", "log.dir": "/data"})
 
 
@@ -135,7 +135,7 @@ def test_a_configured_manager_has_not_touched_the_disk() -> None:
 
 
 class LyingDisk(SimulatedDisk):
-    """Changes a byte of what is written to the files of this name."""
+    """Changes a byte of the data written to files with this name."""
 
     lies_in = ""
 
@@ -146,11 +146,11 @@ class LyingDisk(SimulatedDisk):
 
 
 @pytest.mark.parametrize("kind", [".log", ".index", ".timeindex", ".snapshot", ".leader-epoch", ".txnindex", ".json"])
-def test_a_copy_that_is_not_what_was_sent_does_not_count(kind: str) -> None:
+def test_a_copy_that_differs_from_its_source_fails(kind: str) -> None:
     disk = LyingDisk()
     segment = written(new_disk(disk))
     disk.lies_in = kind
-    with pytest.raises(RemoteStorageError, match="not what was written"):
+    with pytest.raises(RemoteStorageError, match="does not hold what was written"):
         on(disk).copy_log_segment_data(segment.metadata, segment.data)
     assert files(disk) == []
     disk.lies_in = ""
@@ -158,7 +158,7 @@ def test_a_copy_that_is_not_what_was_sent_does_not_count(kind: str) -> None:
     assert is_whole(on(disk), segment)
 
 
-def test_a_segment_of_another_size_than_its_metadata_says_does_not_count() -> None:
+def test_a_segment_with_a_wrong_size_is_not_copied() -> None:
     disk = new_disk()
     segment = written(disk)
     for size in (len(segment.log) - 1, len(segment.log) + 1):
@@ -167,8 +167,8 @@ def test_a_segment_of_another_size_than_its_metadata_says_does_not_count() -> No
     assert files(disk) == []
 
 
-def test_a_full_disk_is_a_reason_to_try_again_and_leaves_nothing_behind() -> None:
-    """M12: at every amount of room that is too little."""
+def test_a_full_disk_is_retriable_and_leaves_nothing() -> None:
+    """M12: with every amount of free space that is too small."""
     disk = new_disk()
     segment = written(disk)
     used = sum(len(data or b"") for data in disk.image().values())
@@ -185,7 +185,7 @@ def test_a_full_disk_is_a_reason_to_try_again_and_leaves_nothing_behind() -> Non
 
 
 class DiskOfNoSize(SimulatedDisk):
-    """As some file systems in user space are."""
+    """Some user-space file systems report no size."""
 
     def free_bytes(self, path: str) -> int:
         return 0
@@ -194,14 +194,14 @@ class DiskOfNoSize(SimulatedDisk):
         return 0
 
 
-def test_a_file_system_that_does_not_know_its_size_is_not_full() -> None:
+def test_a_file_system_without_a_size_is_not_full() -> None:
     disk = DiskOfNoSize()
     segment = written(new_disk(disk))
     on(disk).copy_log_segment_data(segment.metadata, segment.data)
     assert is_whole(on(disk), segment)
 
 
-def test_a_segment_for_which_there_is_no_room_is_not_begun() -> None:
+def test_a_copy_without_space_is_not_started() -> None:
     disk = new_disk()
     segment = written(disk)
     manager = on(disk)
@@ -214,7 +214,7 @@ def test_a_segment_for_which_there_is_no_room_is_not_begun() -> None:
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EROFS])
-def test_an_error_of_any_operation_of_a_copy_leaves_nothing_behind(error: int) -> None:
+def test_a_failed_copy_leaves_nothing(error: int) -> None:
     disk = new_disk()
     segment = written(disk)
     counted = disk.crash(Loss.PROCESS_DEATH)
@@ -242,7 +242,7 @@ def test_an_error_of_any_operation_of_a_copy_leaves_nothing_behind(error: int) -
         (errno.ENOENT, RemoteResourceNotFound),
     ],
 )
-def test_errors_of_the_disk_are_told_by_what_they_mean(error: int, kind: type[RemoteStorageError]) -> None:
+def test_disk_errors_are_classified(error: int, kind: type[RemoteStorageError]) -> None:
     disk = new_disk()
     segment = written(disk)
     manager = on(disk)
@@ -256,7 +256,7 @@ def test_errors_of_the_disk_are_told_by_what_they_mean(error: int, kind: type[Re
     assert type(refused.value) is kind
 
 
-def test_an_error_in_the_middle_of_a_stream_is_one_of_the_tier() -> None:
+def test_a_disk_error_within_a_stream_is_a_tier_error() -> None:
     disk = new_disk()
     segment = written(disk)
     manager = on(disk)
@@ -269,7 +269,7 @@ def test_an_error_in_the_middle_of_a_stream_is_one_of_the_tier() -> None:
         assert stream.read() == segment.log[100:]
 
 
-def test_m5_a_segment_that_was_cut_is_not_read_as_if_it_were_whole() -> None:
+def test_m5_reading_a_truncated_segment_fails() -> None:
     disk = new_disk()
     segment = written(disk)
     manager = on(disk)
@@ -280,7 +280,7 @@ def test_m5_a_segment_that_was_cut_is_not_read_as_if_it_were_whole() -> None:
         read_all(manager.fetch_log_segment(segment.finished, 0))
 
 
-def test_m13_a_damaged_index_is_an_error_and_a_damaged_manifest_is_none() -> None:
+def test_m13_a_damaged_index_fails_but_a_damaged_manifest_does_not() -> None:
     disk = new_disk()
     segment = written(disk)
     manager = on(disk)
@@ -296,7 +296,7 @@ def test_m13_a_damaged_index_is_an_error_and_a_damaged_manifest_is_none() -> Non
     assert is_whole(manager, segment)
 
 
-def test_a_directory_that_is_not_mounted_is_no_proof_that_a_segment_is_gone() -> None:
+def test_an_unmounted_directory_does_not_mean_missing_segments() -> None:
     disk = new_disk()
     segment = written(disk)
     with pytest.raises(RetriableRemoteStorageError, match="mounted"):
@@ -306,8 +306,8 @@ def test_a_directory_that_is_not_mounted_is_no_proof_that_a_segment_is_gone() ->
         on(disk).fetch_log_segment(segment.finished, 0)
 
 
-def test_what_is_in_a_directory_that_is_not_mounted_is_not_deleted_nor_copied_beside() -> None:
-    """A deletion that finds nothing there would leave it all behind for ever; a copy would be hidden later."""
+def test_an_unmounted_directory_accepts_no_deletion_and_no_copy() -> None:
+    """A deletion that finds nothing would leave orphans; a copy would be hidden by a later mount."""
     disk = new_disk()
     first, second = written(disk), written(disk, start_offset=900)
     on(disk).copy_log_segment_data(first.metadata, first.data)
@@ -329,7 +329,7 @@ def test_what_is_in_a_directory_that_is_not_mounted_is_not_deleted_nor_copied_be
 # --- several at once, and lists -------------------------------------------------------------------------------------
 
 
-def test_a_reader_reads_on_through_a_deletion() -> None:
+def test_an_open_stream_survives_a_deletion() -> None:
     disk = new_disk()
     segment = written(disk)
     manager = on(disk)
@@ -340,7 +340,7 @@ def test_a_reader_reads_on_through_a_deletion() -> None:
         assert first + stream.read() == segment.log
 
 
-def test_one_segment_copied_by_two_threads_at_once_is_whole(tmp_path: Path) -> None:
+def test_a_segment_copied_by_two_threads_is_complete(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     manager = LocalRemoteStorage()
     manager.configure({"dir": str(tmp_path / "tier")})
@@ -352,7 +352,7 @@ def test_one_segment_copied_by_two_threads_at_once_is_whole(tmp_path: Path) -> N
     assert len(list(manager.list_objects())) == 6
 
 
-def test_the_last_segment_takes_the_directories_with_it() -> None:
+def test_deleting_the_last_segment_removes_the_directories() -> None:
     disk = new_disk()
     manager = on(disk)
     first, second = written(disk, start_offset=0), written(disk)
@@ -367,7 +367,7 @@ def test_the_last_segment_takes_the_directories_with_it() -> None:
 
 
 class DiskWithALateOne(SimulatedDisk):
-    """Somebody whose broker has died gives files their names still, each when the name has just become free."""
+    """A worker of a dead broker still renames files, each one when its name has just become free."""
 
     is_there = False
 
@@ -380,7 +380,7 @@ class DiskWithALateOne(SimulatedDisk):
                     self.rename(path + TEMPORARY_SUFFIX, path)
 
 
-def test_m8_who_is_late_to_give_files_their_names_leaves_nothing_behind() -> None:
+def test_m8_a_late_rename_leaves_nothing_after_a_deletion() -> None:
     disk = DiskWithALateOne()
     segment = written(new_disk(disk))
     on(disk).copy_log_segment_data(segment.metadata, segment.data)
@@ -391,7 +391,7 @@ def test_m8_who_is_late_to_give_files_their_names_leaves_nothing_behind() -> Non
     assert files(disk) == []
 
 
-def test_a_list_tells_what_is_not_part_of_a_segment() -> None:
+def test_a_listing_includes_foreign_files() -> None:
     disk = new_disk()
     manager = on(disk)
     assert list(manager.list_objects()) == []
@@ -409,7 +409,7 @@ def test_a_list_tells_what_is_not_part_of_a_segment() -> None:
     assert not listed[object_name(segment.metadata, SEGMENT)].is_auxiliary
 
 
-def test_a_list_that_cannot_be_read_is_an_error_and_not_a_short_list() -> None:
+def test_an_unreadable_listing_is_an_error() -> None:
     disk = new_disk()
     manager = on(disk)
     segment = written(disk)

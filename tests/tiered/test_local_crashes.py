@@ -16,7 +16,7 @@ from tests.tiered.directories import files, is_gone, is_whole, new_disk, on, pat
 
 
 def at_each_operation(disk: SimulatedDisk, losses: list[Loss], work: Callable[[], object]) -> list[SimulatedDisk]:
-    """The disks that are found after a crash before each operation of some work, and half-way through writes."""
+    """The disks after a crash before each operation of some work, and in the middle of writes."""
     found: list[SimulatedDisk] = []
 
     def crash(operation: Operation) -> None:
@@ -31,7 +31,7 @@ def at_each_operation(disk: SimulatedDisk, losses: list[Loss], work: Callable[[]
     return found
 
 
-def test_m8_a_copy_that_has_returned_outlives_any_loss_of_power() -> None:
+def test_m8_a_finished_copy_survives_a_power_loss() -> None:
     disk = new_disk()
     manager = on(disk)
     segments = [written(disk, start_offset=start) for start in (0, 500)]
@@ -42,7 +42,7 @@ def test_m8_a_copy_that_has_returned_outlives_any_loss_of_power() -> None:
 
 
 @pytest.mark.parametrize("loss", list(Loss))
-def test_m8_after_a_crash_in_a_copy_a_manifest_means_a_whole_segment_and_a_deletion_leaves_nothing(loss: Loss) -> None:
+def test_m8_after_a_crash_in_a_copy_manifests_are_valid(loss: Loss) -> None:
     disk = new_disk()
     manager = on(disk)
     before, segment = written(disk, start_offset=0), written(disk)
@@ -66,8 +66,8 @@ def test_m8_after_a_crash_in_a_copy_a_manifest_means_a_whole_segment_and_a_delet
 
 
 @pytest.mark.parametrize("loss", list(Loss))
-def test_m8_after_a_crash_in_taking_a_copy_back_a_manifest_means_a_whole_segment(loss: Loss) -> None:
-    """The last sync fails, when all files have their names; what takes these back is cut off at each operation."""
+def test_m8_after_a_crash_in_an_undo_manifests_are_valid(loss: Loss) -> None:
+    """The last sync fails after all files were renamed; the undo of the renames is interrupted at each operation."""
     counted = new_disk()
     segment, syncs = written(counted), 0
 
@@ -97,7 +97,7 @@ def test_m8_after_a_crash_in_taking_a_copy_back_a_manifest_means_a_whole_segment
 
 
 @pytest.mark.parametrize("loss", list(Loss))
-def test_m8_after_a_crash_in_a_deletion_the_next_one_completes_it(loss: Loss) -> None:
+def test_m8_a_deletion_completes_an_interrupted_one(loss: Loss) -> None:
     disk = new_disk()
     manager = on(disk)
     kept, segment = written(disk, start_offset=0), written(disk)
@@ -115,7 +115,7 @@ def test_m8_after_a_crash_in_a_deletion_the_next_one_completes_it(loss: Loss) ->
 
 
 @pytest.mark.parametrize("loss", list(Loss))
-def test_m7_a_crash_while_a_segment_is_copied_once_more_never_leaves_a_manifest_that_lies(loss: Loss) -> None:
+def test_m7_a_crash_in_a_repeated_copy_leaves_no_wrong_manifest(loss: Loss) -> None:
     disk = new_disk()
     manager = on(disk)
     segment = written(disk)

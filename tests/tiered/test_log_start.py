@@ -1,4 +1,4 @@
-"""Where a tiered log begins is written down, and then no metadata of the tier can say otherwise."""
+"""The start of a tiered log is stored, and the tier's metadata cannot override it later."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kbroker.testing.disk_nodes import Loss
 from tests.tiered.tier_site import DATA, METADATA, Site, tiered_config
 
 CHECKPOINT = f"{DATA}/log-start-offset-checkpoint"
-TOLD = "the tier knows nothing of what it should have"
+TOLD = "the tier's metadata lack segments"
 
 
 def disk_of(site: Site) -> SimulatedDisk:
@@ -21,7 +21,7 @@ def disk_of(site: Site) -> SimulatedDisk:
 
 
 def lose_metadata(disk: SimulatedDisk) -> None:
-    """The whole of `__remote_log_metadata` is gone, its snapshots too."""
+    """Lose the whole of `__remote_log_metadata` and its snapshots."""
     for path, data in disk.image(METADATA).items():
         if data is not None:
             disk.unlink(path)
@@ -32,7 +32,7 @@ def written_start(disk: SimulatedDisk) -> int | None:
 
 
 async def copy_more(site: Site, orders: Partition) -> None:
-    """New segments get into the tier, and go here."""
+    """Copy new segments to the tier and delete them locally."""
     site.append(orders, 12)
     await site.rounds(2)
     await site.retain(orders)
@@ -40,7 +40,7 @@ async def copy_more(site: Site, orders: Partition) -> None:
 
 @pytest.mark.parametrize("dies", [False, True], ids=["stopped", "killed"])
 @pytest.mark.parametrize("start", [0, 6])
-async def test_a_log_whose_tier_lost_its_metadata_keeps_its_start_over_copies_and_restarts(
+async def test_a_log_keeps_its_start_after_a_metadata_loss(
     dies: bool, start: int, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     site = Site()
@@ -70,8 +70,8 @@ async def test_a_log_whose_tier_lost_its_metadata_keeps_its_start_over_copies_an
             site.close()
 
 
-async def test_a_start_that_was_never_written_down_is_once_the_tier_was_asked(autojump_clock: MockClock) -> None:
-    """As where the checkpoint was lost, or written by a broker that left starts of 0 out of it."""
+async def test_an_unstored_start_is_stored_after_the_metadata_are_read(autojump_clock: MockClock) -> None:
+    """The checkpoint was lost, or was written by a broker that omitted starts of 0."""
     site = Site()
     orders = site.add()
     site.append(orders, 30)
@@ -91,8 +91,8 @@ async def test_a_start_that_was_never_written_down_is_once_the_tier_was_asked(au
         site.close()
 
 
-async def test_a_start_that_is_not_known_for_certain_is_not_written_down(autojump_clock: MockClock) -> None:
-    """The next start would believe it, and keep to it whatever the tier has."""
+async def test_an_uncertain_start_is_not_stored(autojump_clock: MockClock) -> None:
+    """The next start would trust it, whatever the tier has."""
     site = Site()
     orders = site.add()
     site.append(orders, 30)
@@ -106,7 +106,7 @@ async def test_a_start_that_is_not_known_for_certain_is_not_written_down(autojum
     site = site.again()
     orders = site.add()
     assert orders.log.log_start_offset == 0
-    await site.write_log_starts()  # the loop of the storage may come first
+    await site.write_log_starts()  # the retention loop may run first
     assert written_start(disk_of(site)) is None
     site = site.again(disk_of(site).crash(Loss.PROCESS_DEATH))
     orders = site.add()
@@ -115,9 +115,9 @@ async def test_a_start_that_is_not_known_for_certain_is_not_written_down(autojum
         assert written_start(disk_of(site)) == 8
 
 
-async def test_m8_at_no_crash_is_anything_gone_here_whose_start_is_not_written_down(autojump_clock: MockClock) -> None:
-    """At each operation of the disk the process dies and takes the metadata along: the start is never higher than it
-    was, and stays, though new segments are copied and the broker starts once more.
+async def test_m8_local_deletions_follow_the_stored_start_at_every_crash(autojump_clock: MockClock) -> None:
+    """At each disk operation the process dies and the metadata are lost: the log start is never higher than before, and
+    stays, although new segments are copied and the broker restarts.
     """
     site = Site(config=tiered_config(index_interval_bytes=0))
     orders = site.add()

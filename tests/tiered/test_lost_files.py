@@ -1,4 +1,4 @@
-"""Files of the data directory that are lost, or cannot be read or written now: the tier keeps what it has."""
+"""Files of the data directory are lost, or cannot be read or written for a while: the tier keeps its data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.tiered.tier_site import DATA, INTERVAL_MS, Site
 
 
 def lose(site: Site, ending: str) -> None:
-    """Remove the files of the data directory whose path ends so."""
+    """Remove the files of the data directory whose path has this suffix."""
     assert isinstance(site.disk, SimulatedDisk)
     found = [path for path, data in site.disk.image(DATA).items() if data is not None and path.endswith(ending)]
     assert found
@@ -21,10 +21,10 @@ def lose(site: Site, ending: str) -> None:
         site.disk.unlink(path)
 
 
-async def test_a_log_that_lost_its_files_takes_nothing_along_that_the_tier_has(
+async def test_losing_local_files_deletes_nothing_in_the_tier(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Kafka takes what the tier has for another history, and deletes it within a round."""
+    """Kafka treats the tier's data as another history, and deletes them within one round."""
     site = Site()
     orders = site.add()
     site.append(orders, 40)
@@ -45,10 +45,10 @@ async def test_a_log_that_lost_its_files_takes_nothing_along_that_the_tier_has(
         assert again.finished(orders) == [0, *before]
         orders.log.raise_log_start_offset(4)
         await again.rounds(2)
-        assert again.finished(orders) == before[1:], "what lies below the log's start goes as ever"
+        assert again.finished(orders) == before[1:], "segments below the log start are deleted as usual"
 
 
-async def test_a_log_that_lost_its_epochs_knows_again_what_the_tier_has(autojump_clock: MockClock) -> None:
+async def test_lost_epochs_are_restored_from_the_tier(autojump_clock: MockClock) -> None:
     site = Site()
     orders = site.add()
     for _ in range(4):
@@ -72,7 +72,7 @@ async def test_a_log_that_lost_its_epochs_knows_again_what_the_tier_has(autojump
         assert not again.complaints(orders)
 
 
-async def test_a_list_that_cannot_be_opened_now_is_read_later(autojump_clock: MockClock) -> None:
+async def test_a_registry_that_cannot_be_opened_is_read_later(autojump_clock: MockClock) -> None:
     site = Site()
     orders = site.add()
     site.append(orders, 20)
@@ -90,7 +90,7 @@ async def test_a_list_that_cannot_be_opened_now_is_read_later(autojump_clock: Mo
         assert again.finished(orders) == [0, 4, 8, 12]
 
 
-async def test_d9_a_deletion_that_cannot_be_written_down_is_not_repeated_at_once(autojump_clock: MockClock) -> None:
+async def test_d9_a_deletion_that_cannot_be_registered_backs_off(autojump_clock: MockClock) -> None:
     site = Site()
     orders = site.add()
     site.append(orders, 20)

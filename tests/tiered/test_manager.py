@@ -1,4 +1,4 @@
-"""The manager: what is tiered, since when, and what of it is known after restarts and elections."""
+"""The manager: which partitions are tiered, and what it knows of them after restarts and elections."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOUR_MS = 3_600_000
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
-async def test_without_a_tiered_topic_nothing_runs_and_nothing_is_made(autojump_clock: MockClock) -> None:
+async def test_without_a_tiered_topic_nothing_runs_or_is_created(autojump_clock: MockClock) -> None:
     site = Site(config=tiered_config(remote_storage_enable=False))
     orders = site.add()
     site.append(orders, 20)
@@ -41,7 +41,7 @@ async def test_without_a_tiered_topic_nothing_runs_and_nothing_is_made(autojump_
         assert trio.lowlevel.current_statistics().tasks_living < 12
 
 
-async def test_kafka_15290_a_live_topic_is_tiered_from_its_log_start_on(autojump_clock: MockClock) -> None:
+async def test_kafka_15290_a_live_topic_is_tiered_from_its_start(autojump_clock: MockClock) -> None:
     site = Site(config=tiered_config(remote_storage_enable=False))
     orders = site.add()
     site.append(orders, 20)
@@ -50,13 +50,13 @@ async def test_kafka_15290_a_live_topic_is_tiered_from_its_log_start_on(autojump
         site.reconfigure(orders, remote_storage_enable=True)
         await site.changed()
         await site.settle()
-        assert site.finished(orders)[0] == 4, "the segment that holds the log's start"
+        assert site.finished(orders)[0] == 4, "the segment that contains the log start"
         assert site.remote(orders).copy_lag_segments == 0
         assert not site.complaints(orders)
 
 
-async def test_a_topic_tiered_just_before_the_broker_died_begins_where_it_began(autojump_clock: MockClock) -> None:
-    """Its settings are durable, and where a log begins that is not tiered was said by its first segment."""
+async def test_a_topic_tiered_before_a_crash_keeps_its_start(autojump_clock: MockClock) -> None:
+    """Its settings are durable, and the name of its first segment gave the log start while it was not tiered."""
     site = Site(config=tiered_config(remote_storage_enable=False, retention_bytes=1_000))
     orders = site.add()
     site.append(orders, 20)
@@ -72,10 +72,8 @@ async def test_a_topic_tiered_just_before_the_broker_died_begins_where_it_began(
         assert not again.complaints(orders)
 
 
-async def test_a_directory_that_lost_the_list_of_its_tiered_partitions_loses_nothing_of_them(
-    autojump_clock: MockClock,
-) -> None:
-    """Nor does one that Apache Kafka has filled, which keeps no such list."""
+async def test_losing_the_registry_loses_no_remote_data(autojump_clock: MockClock) -> None:
+    """The same holds for a directory that Apache Kafka has written, which keeps no such list."""
     site = Site()
     orders = site.add()
     site.append(orders, 20)
@@ -95,8 +93,8 @@ async def test_a_directory_that_lost_the_list_of_its_tiered_partitions_loses_not
         assert not again.complaints(orders)
 
 
-async def test_where_a_newly_tiered_log_begins_is_written_down_at_once(autojump_clock: MockClock) -> None:
-    """The name of its first segment says it no more, and a crash may come before anything is copied."""
+async def test_the_start_of_a_newly_tiered_log_is_stored_immediately(autojump_clock: MockClock) -> None:
+    """The name of its first segment no longer gives the log start, and a crash may come before the first copy."""
     site = Site(config=tiered_config(remote_storage_enable=False, retention_bytes=1_000))
     orders = site.add()
     site.append(orders, 20)
@@ -119,7 +117,7 @@ async def test_where_a_newly_tiered_log_begins_is_written_down_at_once(autojump_
         assert not again.complaints(orders)
 
 
-async def test_a_tier_that_lost_its_metadata_does_not_make_the_log_shorter(
+async def test_a_metadata_loss_does_not_raise_the_log_start(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     site = Site()
@@ -137,12 +135,10 @@ async def test_a_tier_that_lost_its_metadata_does_not_make_the_log_shorter(
         await again.rounds(2)
         assert orders.log.log_start_offset == 0 < orders.log.local_log_start_offset
         assert again.storage.deleted == []
-    assert "the tier knows nothing" in caplog.text
+    assert "the tier's metadata lack segments" in caplog.text
 
 
-async def test_kafka_15351_kafka_16146_log_start_and_local_start_are_two_after_a_restart(
-    autojump_clock: MockClock,
-) -> None:
+async def test_kafka_15351_kafka_16146_both_start_offsets_survive_a_restart(autojump_clock: MockClock) -> None:
     site = Site()
     orders = site.add()
     site.append(orders, 30)
@@ -165,7 +161,7 @@ async def test_kafka_15351_kafka_16146_log_start_and_local_start_are_two_after_a
         site.close()
 
 
-async def test_a_tiered_partition_is_known_as_one_before_anybody_is_served(autojump_clock: MockClock) -> None:
+async def test_a_tiered_partition_has_its_state_before_clients_are_served(autojump_clock: MockClock) -> None:
     site = Site()
     orders = site.add()
     await site.changed()
@@ -176,7 +172,7 @@ async def test_a_tiered_partition_is_known_as_one_before_anybody_is_served(autoj
         assert orders.remote is before
 
 
-async def test_the_epochs_of_what_the_tier_alone_holds_survive_a_restart(autojump_clock: MockClock) -> None:
+async def test_epochs_of_remote_only_data_survive_a_restart(autojump_clock: MockClock) -> None:
     site = Site()
     orders = site.add()
     for _ in range(4):
@@ -191,14 +187,12 @@ async def test_the_epochs_of_what_the_tier_alone_holds_survive_a_restart(autojum
     again = site.again()
     kept = again.add().log.leader_epochs.entries
     assert kept[:4] == epochs[:4]
-    assert len(kept) == 5, "and one that begins now"
+    assert len(kept) == 5, "and one that starts now"
 
 
 @pytest.mark.parametrize("damage", ["missing", "malformed"])
-async def test_lost_checkpoints_of_starts_and_epochs_are_made_good_by_the_tier(
-    damage: str, autojump_clock: MockClock
-) -> None:
-    """Without the epochs every remote segment would count as another history's, and be deleted."""
+async def test_lost_checkpoints_are_restored_from_the_tier(damage: str, autojump_clock: MockClock) -> None:
+    """Without the epochs every remote segment would belong to another history, and be deleted."""
     site = Site()
     orders = site.add()
     for _ in range(4):
@@ -244,7 +238,7 @@ async def test_kafka_16711_the_highest_remote_offset_comes_from_the_metadata(aut
     async with again.at_work():
         assert again.remote(orders).highest_offset_in_remote_storage is None
         await again.retain(orders)
-        assert orders.log.local_log_start_offset == 0, "as long as that is not known nothing local goes"
+        assert orders.log.local_log_start_offset == 0, "nothing is deleted locally until that is known"
         again.topic.set_reachable(True)
         await trio.sleep(10)
         await again.settle()
@@ -253,7 +247,7 @@ async def test_kafka_16711_the_highest_remote_offset_comes_from_the_metadata(aut
         assert orders.log.local_log_start_offset == highest + 1
 
 
-async def test_a_partition_that_is_led_elsewhere_copies_and_expires_nothing(autojump_clock: MockClock) -> None:
+async def test_a_follower_copies_and_expires_nothing(autojump_clock: MockClock) -> None:
     site = Site(config=tiered_config(retention_ms=HOUR_MS))
     orders = site.add()
     site.append(orders, 20)
@@ -283,10 +277,8 @@ async def test_a_partition_that_is_led_elsewhere_copies_and_expires_nothing(auto
         assert site.storage.copied
 
 
-async def test_kafka_15241_a_new_leadership_finds_out_anew_what_of_its_history_is_copied(
-    autojump_clock: MockClock,
-) -> None:
-    """Another leader copied records that this log never had; the overlap is normal, and nothing is lost by it."""
+async def test_kafka_15241_a_new_leader_recomputes_its_highest_remote_offset(autojump_clock: MockClock) -> None:
+    """Another leader copied records that this log never had; such an overlap is normal and loses nothing."""
     site = Site()
     orders = site.add()
     site.append(orders, 10)
@@ -321,7 +313,7 @@ async def test_kafka_15241_a_new_leadership_finds_out_anew_what_of_its_history_i
         assert not list(complaints_about(state))
 
 
-async def test_a_partition_is_written_down_before_anything_of_it_is_copied(autojump_clock: MockClock) -> None:
+async def test_a_partition_is_registered_before_its_first_copy(autojump_clock: MockClock) -> None:
     class Watching(FaultyStorage):
         def copy_log_segment_data(self, metadata, data):  # type: ignore[no-untyped-def]
             stored = RemotePartitions(site.disk, "/data")
@@ -350,15 +342,15 @@ async def test_a_partition_is_written_down_before_anything_of_it_is_copied(autoj
         "0\n1\nAAAAAAAAAAAAAAAAAAAAAQ 0 t gone\n",
     ],
 )
-def test_a_damaged_registry_is_told_apart_from_an_empty_one(text: str) -> None:
+def test_a_damaged_registry_is_not_an_empty_one(text: str) -> None:
     with pytest.raises(ValueError):
         parse_partitions(text)
     assert parse_partitions(format_partitions([])) == (frozenset(), frozenset())
 
 
 @pytest.mark.parametrize("damage", ["missing", "malformed"])
-async def test_a_lost_registry_costs_nothing_that_is_in_the_tier(damage: str, autojump_clock: MockClock) -> None:
-    """It says whose remote parts there may be; what the metadata knows is there whatever it says."""
+async def test_a_lost_registry_deletes_nothing_in_the_tier(damage: str, autojump_clock: MockClock) -> None:
+    """It lists which partitions may have remote data; data known from the metadata do not depend on it."""
     site = Site()
     orders = site.add()
     site.append(orders, 20)
@@ -381,7 +373,7 @@ async def test_a_lost_registry_costs_nothing_that_is_in_the_tier(damage: str, au
         assert not again.complaints(orders)
 
 
-async def test_many_partitions_are_written_down_together(autojump_clock: MockClock) -> None:
+async def test_many_partitions_are_registered_together(autojump_clock: MockClock) -> None:
     site = Site()
     many = [site.add("many", index) for index in range(40)]
     for one in many:
@@ -395,7 +387,7 @@ async def test_many_partitions_are_written_down_together(autojump_clock: MockClo
     assert stored.entries == {id_of(one) for one in many}
 
 
-async def test_a_registry_that_cannot_be_written_keeps_everything_here(autojump_clock: MockClock) -> None:
+async def test_nothing_is_copied_while_the_registry_is_unwritable(autojump_clock: MockClock) -> None:
     disk = SimulatedDisk()
     site = Site(disk)
     orders = site.add()

@@ -1,4 +1,4 @@
-"""The metadata manager on the topic: `kbroker.tiered.metadata_manager` and its halves, over real logs."""
+"""The metadata manager on the topic: `kbroker.tiered.metadata_manager` and its parts, over real logs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TestConformance(RemoteMetadataConformance):
         topic.close()
 
 
-async def test_without_a_tiered_partition_there_is_no_topic_and_nothing_runs(autojump_clock: MockClock) -> None:
+async def test_without_a_tiered_partition_the_topic_is_not_created(autojump_clock: MockClock) -> None:
     env, topic = topic_on(SimulatedDisk())
     async with at_work(env, topic) as manager:
         await trio.sleep(HOUR_S)
@@ -64,14 +64,14 @@ async def test_without_a_tiered_partition_there_is_no_topic_and_nothing_runs(aut
 # --- readiness --------------------------------------------------------------------------------------------------------
 
 
-async def test_kafka_19426_a_topic_that_cannot_be_made_yet_is_tried_without_limit(autojump_clock: MockClock) -> None:
+async def test_kafka_19426_the_creation_of_the_topic_is_retried_without_limit(autojump_clock: MockClock) -> None:
     env, topic = topic_on(SimulatedDisk())
     topic.set_reachable(False)
     async with at_work(env, topic) as manager, trio.open_nursery() as nursery:
         await manager.on_partition_leadership_changes([ORDERS], [])
         nursery.start_soon(manager.add_remote_log_segment_metadata, segment_metadata(ORDERS, 0, 9))
         await trio.sleep(HOUR_S)
-        assert "cannot be had yet: nobody leads" in manager.waits_for
+        assert "cannot be created yet: nobody leads" in manager.waits_for
         assert topic.ensured < HOUR_S, "the pauses grow"
         topic.set_reachable(True)
         await manager.wait_until_ready(ORDERS)
@@ -80,9 +80,7 @@ async def test_kafka_19426_a_topic_that_cannot_be_made_yet_is_tried_without_limi
     assert manager.failure == ""
 
 
-async def test_kafka_15260_and_15181_nobody_reads_or_copies_before_all_that_was_there_is_read(
-    autojump_clock: MockClock,
-) -> None:
+async def test_kafka_15260_and_15181_queries_wait_for_existing_records(autojump_clock: MockClock) -> None:
     disk = SimulatedDisk()
     env, topic = topic_on(disk)
     await topic.ensure()
@@ -98,7 +96,7 @@ async def test_kafka_15260_and_15181_nobody_reads_or_copies_before_all_that_was_
         assert manager.followed[0].position == 4
         with pytest.raises(RetriableRemoteStorageError):
             manager.remote_log_segment_metadata(ORDERS, 0, 5)
-        assert topic.logs[home_of(ORDERS)].log_end_offset == 10, "the copy has not begun"
+        assert topic.logs[home_of(ORDERS)].log_end_offset == 10, "the copy has not started"
         topic.commits = True
         topic.commit_all()
         await manager.wait_until_ready(ORDERS)
@@ -106,9 +104,7 @@ async def test_kafka_15260_and_15181_nobody_reads_or_copies_before_all_that_was_
     assert offsets_of(manager.list_remote_log_segments(ORDERS)) == [(at, FINISHED) for at in range(0, 60, 10)]
 
 
-async def test_kafka_19599_who_asks_too_early_is_held_until_it_is_ready_and_asks_once(
-    autojump_clock: MockClock,
-) -> None:
+async def test_kafka_19599_early_queries_wait_until_ready(autojump_clock: MockClock) -> None:
     env, topic = topic_on(SimulatedDisk())
     await topic.ensure()
     topic.commits = False
@@ -133,9 +129,7 @@ async def test_kafka_19599_who_asks_too_early_is_held_until_it_is_ready_and_asks
         assert manager.waits_for == ""
 
 
-async def test_a_topic_with_another_number_of_partitions_is_a_clear_error_until_that_changes(
-    autojump_clock: MockClock,
-) -> None:
+async def test_a_wrong_number_of_partitions_is_an_error(autojump_clock: MockClock) -> None:
     env, topic = topic_on(SimulatedDisk(), partition_count=5)
     async with at_work(env, topic, settings=tier_settings(partition_count=3)) as manager:
         await manager.on_partition_leadership_changes([ORDERS], [])
@@ -153,9 +147,7 @@ async def test_a_topic_with_another_number_of_partitions_is_a_clear_error_until_
 # --- records of strangers ---------------------------------------------------------------------------------------------
 
 
-async def test_a_record_that_cannot_be_read_is_skipped_counted_and_told_and_tiering_goes_on_also_after_a_restart() -> (
-    None
-):
+async def test_an_unreadable_record_is_skipped_and_tiering_continues() -> None:
     disk = SimulatedDisk()
     env, topic = topic_on(disk)
     begun = segment_metadata(ORDERS, 100, 109)
@@ -190,7 +182,7 @@ async def test_m10_changes_wait_while_the_leader_of_the_topic_is_lost(autojump_c
         async with trio.open_nursery() as nursery:
             nursery.start_soon(copy, manager, segment_metadata(ORDERS, 10, 19))
             await trio.sleep(WAIT_MS / 2_000)
-            assert manager.list_remote_log_segments(ORDERS) == [known], "what is known can be read meanwhile"
+            assert manager.list_remote_log_segments(ORDERS) == [known], "known segments can be queried during that"
             topic.set_reachable(True)
         assert offsets_of(manager.list_remote_log_segments(ORDERS)) == [(0, FINISHED), (10, FINISHED)]
         topic.set_reachable(False)
@@ -200,9 +192,7 @@ async def test_m10_changes_wait_while_the_leader_of_the_topic_is_lost(autojump_c
         assert trio.current_time() - begun == pytest.approx(WAIT_MS / 1_000, abs=0.2)
 
 
-async def test_m10_a_change_is_known_to_nobody_before_it_is_committed(
-    autojump_clock: MockClock,
-) -> None:
+async def test_m10_an_uncommitted_change_is_not_visible(autojump_clock: MockClock) -> None:
     env, topic = topic_on(SimulatedDisk())
     async with at_work(env, topic) as manager:
         await hold(manager, ORDERS)
@@ -217,7 +207,7 @@ async def test_m10_a_change_is_known_to_nobody_before_it_is_committed(
         assert offsets_of(manager.list_remote_log_segments(ORDERS)) == [(0, FINISHED)]
 
 
-async def test_m10_a_torn_log_is_read_around_and_the_cache_is_rebuilt_from_the_rest() -> None:
+async def test_m10_damage_in_the_log_is_skipped() -> None:
     disk = SimulatedDisk()
     env, topic = topic_on(disk)
     await topic.ensure()
@@ -239,7 +229,7 @@ async def test_m10_a_torn_log_is_read_around_and_the_cache_is_rebuilt_from_the_r
 
 
 @pytest.mark.parametrize("is_new", [True, False])
-async def test_m10_a_log_that_cannot_be_read_for_a_while_is_read_later(is_new: bool, autojump_clock: MockClock) -> None:
+async def test_m10_an_unreadable_log_is_read_later(is_new: bool, autojump_clock: MockClock) -> None:
     disk = SimulatedDisk()
     env, topic = topic_on(disk)
     values, segments = history(ORDERS, 20)
@@ -257,7 +247,7 @@ async def test_m10_a_log_that_cannot_be_read_for_a_while_is_read_later(is_new: b
 
 
 @pytest.mark.parametrize("how", ["cut", "replaced"])
-async def test_m10_a_log_that_is_cut_or_replaced_is_read_anew(how: str, autojump_clock: MockClock) -> None:
+async def test_m10_a_truncated_or_replaced_log_is_read_again(how: str, autojump_clock: MockClock) -> None:
     env, topic = topic_on(SimulatedDisk())
     values, segments = history(ORDERS, 3)
     async with at_work(env, topic) as manager:
@@ -280,7 +270,7 @@ async def test_m10_a_log_that_is_cut_or_replaced_is_read_anew(how: str, autojump
         assert manager.counters.dropped_events == 0
 
 
-async def test_a_topic_that_was_deleted_is_made_again_and_tells_of_what_comes_after(autojump_clock: MockClock) -> None:
+async def test_a_deleted_metadata_topic_is_created_again(autojump_clock: MockClock) -> None:
     env, topic = topic_on(SimulatedDisk())
     async with at_work(env, topic) as manager:
         await hold(manager, ORDERS)
@@ -296,7 +286,7 @@ async def test_a_topic_that_was_deleted_is_made_again_and_tells_of_what_comes_af
 # --- what is held -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_partition_of_the_topic_is_followed_while_anything_of_it_is_held(autojump_clock: MockClock) -> None:
+async def test_a_metadata_partition_is_followed_while_it_is_needed(autojump_clock: MockClock) -> None:
     env, topic = topic_on(SimulatedDisk())
     neighbour = next(
         each for each in (partition_named("n", index) for index in range(99)) if home_of(each) == home_of(ORDERS)
@@ -316,8 +306,8 @@ async def test_a_partition_of_the_topic_is_followed_while_anything_of_it_is_held
         assert manager.list_remote_log_segments(neighbour) == [known]
 
 
-async def test_kafka_15130_of_a_deleted_topic_nothing_stays_once_its_segments_are_gone() -> None:
-    """What is to be deleted of a topic is known until it is deleted, over restarts, and not longer."""
+async def test_kafka_15130_metadata_of_a_deleted_topic_are_forgotten() -> None:
+    """The metadata of segments to delete are kept over restarts until the segments are deleted, and not longer."""
     disk = SimulatedDisk()
     incarnations = (partition_named("orders", 0, incarnation=number) for number in range(2, 99))
     again = next(each for each in incarnations if home_of(each) == home_of(ORDERS))

@@ -1,4 +1,4 @@
-"""Changes of the tier's metadata that come together, are given up, or come too late: nobody waits for ever."""
+"""Changes of the tier's metadata that are concurrent, abandoned or late: no sender waits forever."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ from tests.tiered.metadata_site import (
 from wire.record_batch import batches
 
 
-async def test_kafka_17766_many_change_take_on_and_let_go_at_once_and_nobody_waits_for_ever(
-    autojump_clock: MockClock,
-) -> None:
+async def test_kafka_17766_concurrent_changes_and_assignments_do_not_deadlock(autojump_clock: MockClock) -> None:
     env, topic = topic_on(SimulatedDisk())
     partitions = [partition_named("many", index) for index in range(30)]
     async with at_work(env, topic) as manager:
@@ -61,7 +59,7 @@ async def test_kafka_17766_many_change_take_on_and_let_go_at_once_and_nobody_wai
             assert offsets_of(manager.list_remote_log_segments(each)) == [(10 * at, FINISHED) for at in left]
 
 
-async def test_changes_that_come_together_are_stored_together() -> None:
+async def test_concurrent_changes_are_stored_in_one_batch() -> None:
     env, topic = topic_on(SimulatedDisk())
     async with at_work(env, topic) as manager:
         await hold(manager, ORDERS)
@@ -71,10 +69,10 @@ async def test_changes_that_come_together_are_stored_together() -> None:
         log = topic.logs[home_of(ORDERS)]
         assert log.log_end_offset == 200
         assert len(manager.list_remote_log_segments(ORDERS)) == 200
-        assert log.size < 200 * 150, "a batch of its own for each would have as many headers"
+        assert log.size < 200 * 150, "one batch per change would have more headers"
 
 
-async def test_of_two_changes_of_one_segment_the_second_is_judged_by_what_the_first_made() -> None:
+async def test_a_change_is_validated_after_the_previous_one() -> None:
     env, topic = topic_on(SimulatedDisk())
     async with at_work(env, topic) as manager:
         await hold(manager, ORDERS)
@@ -93,10 +91,10 @@ async def test_of_two_changes_of_one_segment_the_second_is_judged_by_what_the_fi
                 nursery.start_soon(finish_deletion)
         assert len(errors) == 2
         assert manager.list_remote_log_segments(ORDERS) == []
-        assert topic.logs[home_of(ORDERS)].log_end_offset == 4, "what does not fit is not written"
+        assert topic.logs[home_of(ORDERS)].log_end_offset == 4, "an invalid change is not written"
 
 
-async def test_one_who_gives_up_waiting_holds_up_nobody_and_is_not_written_any_more() -> None:
+async def test_an_abandoned_change_is_not_written() -> None:
     env, topic = topic_on(SimulatedDisk())
     async with at_work(env, topic) as manager:
         await hold(manager, ORDERS)
@@ -115,7 +113,7 @@ async def test_one_who_gives_up_waiting_holds_up_nobody_and_is_not_written_any_m
         assert sorted(each.start_offset for each in manager.list_remote_log_segments(ORDERS)) == [0, 20]
 
 
-async def test_a_crowd_of_changes_is_stored_in_batches_that_the_topic_takes() -> None:
+async def test_many_changes_are_split_into_batches() -> None:
     env, topic = topic_on(SimulatedDisk())
     custom = bytes(100)
     async with at_work(env, topic) as manager:
@@ -129,11 +127,11 @@ async def test_a_crowd_of_changes_is_stored_in_batches_that_the_topic_takes() ->
         data = topic.logs[home_of(ORDERS)].read(0, max_bytes=8 << 20).read()
         sizes = [each.size for each in batches(data)]
         assert len(data) > 3 * MAX_BATCH_BYTES / 2
-        assert max(sizes) < 1.1 * MAX_BATCH_BYTES, "what the records' frames add is little"
+        assert max(sizes) < 1.1 * MAX_BATCH_BYTES, "the overhead of the records is small"
         assert len(sizes) <= 4
 
 
-async def test_after_its_end_the_manager_answers_what_it_knew_and_takes_no_change() -> None:
+async def test_an_ended_manager_answers_queries_but_rejects_changes() -> None:
     env, topic = topic_on(SimulatedDisk())
     async with at_work(env, topic) as manager:
         await hold(manager, ORDERS)

@@ -1,4 +1,4 @@
-"""What spares a restart the reading of the tier's metadata (`kbroker.tiered.metadata_snapshot`), and crashes."""
+"""Snapshots of the tier's metadata (`kbroker.tiered.metadata_snapshot`), and crashes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HOME = home_of(ORDERS)
 
 
 def everything(manager: TopicRemoteLogMetadataManager) -> list[object]:
-    """All that the manager answers about the partition."""
+    """All answers of the manager about the partition."""
     segments = sorted(manager.list_remote_log_segments(ORDERS), key=lambda each: each.remote_log_segment_id.id)
     highest = [manager.highest_offset_for_epoch(ORDERS, epoch) for epoch in range(3)]
     found = [manager.remote_log_segment_metadata(ORDERS, 0, offset) for offset in range(0, 200, 5)]
@@ -44,7 +44,7 @@ def everything(manager: TopicRemoteLogMetadataManager) -> list[object]:
 
 
 async def with_snapshot(disk: SimulatedDisk) -> list[object]:
-    """Let a manager read a history and write its snapshot; what it answered."""
+    """Let a manager read a history and write its snapshot; returns its answers."""
     env, topic = topic_on(disk)
     await topic.ensure()
     values, _ = history(ORDERS, 12, deleted=3)
@@ -62,7 +62,7 @@ async def with_snapshot(disk: SimulatedDisk) -> list[object]:
 
 
 async def answers_on(disk: SimulatedDisk, topic: LogMetadataTopic | None = None) -> tuple[list[object], int]:
-    """What a manager answers that starts on this disk, and how many events it had to read from the log."""
+    """The answers of a manager that starts on this disk, and the number of events it read from the log."""
     env, found = topic_on(disk, clean_shutdown=True)
     found = found if topic is None else topic
     async with at_work(env, found, closes=False) as manager:
@@ -70,13 +70,13 @@ async def answers_on(disk: SimulatedDisk, topic: LogMetadataTopic | None = None)
         return everything(manager), manager.counters.events_read
 
 
-async def test_after_a_restart_nothing_of_the_history_is_read_again() -> None:
+async def test_a_snapshot_saves_reading_after_a_restart() -> None:
     disk = SimulatedDisk()
     answers = await with_snapshot(disk)
     assert await answers_on(disk) == (answers, 0)
 
 
-async def test_what_came_after_the_snapshot_is_read_from_the_log() -> None:
+async def test_events_after_the_snapshot_are_read_from_the_log() -> None:
     disk = SimulatedDisk()
     await with_snapshot(disk)
     env, topic = topic_on(disk)
@@ -110,9 +110,7 @@ def flip(position: int) -> Callable[[SimulatedDisk], None]:
 
 
 @pytest.mark.parametrize("harm", [remove, empty, cut, *(flip(at) for at in (0, 4, 5, 22, 40, 60, 90, 333, -1))])
-async def test_m10_a_snapshot_that_is_missing_or_damaged_costs_reading_alone(
-    harm: Callable[[SimulatedDisk], None],
-) -> None:
+async def test_m10_without_a_valid_snapshot_the_log_is_read(harm: Callable[[SimulatedDisk], None]) -> None:
     disk = SimulatedDisk()
     answers = await with_snapshot(disk)
     harm(disk)
@@ -122,8 +120,8 @@ async def test_m10_a_snapshot_that_is_missing_or_damaged_costs_reading_alone(
 
 
 @pytest.mark.parametrize("refilled", [False, True], ids=["shorter", "other batches"])
-async def test_m10_a_snapshot_of_more_than_the_log_has_is_not_used(refilled: bool) -> None:
-    """After a loss of power the log may end before what the snapshot tells of, and have grown again since."""
+async def test_m10_a_snapshot_beyond_the_log_end_is_not_used(refilled: bool) -> None:
+    """After a power loss the log may end before the snapshot's position, and then grow again."""
     disk = SimulatedDisk()
     answers = await with_snapshot(disk)
     _, topic = topic_on(disk)
@@ -141,7 +139,7 @@ async def test_m10_a_snapshot_of_more_than_the_log_has_is_not_used(refilled: boo
     assert (await answers_on(disk))[0] == found
 
 
-async def test_a_snapshot_of_damaged_batches_alone_is_held_to_the_length_of_the_log() -> None:
+async def test_a_snapshot_without_batches_is_checked_by_the_log_end() -> None:
     disk = SimulatedDisk()
     _, topic = topic_on(disk)
     await topic.ensure()
@@ -155,7 +153,7 @@ async def test_a_snapshot_of_damaged_batches_alone_is_held_to_the_length_of_the_
             assert metadata_snapshot.read(disk, log, partition_count=PARTITIONS).position == 0
 
 
-async def test_a_partition_that_is_let_go_is_not_read_again_when_it_is_held_again(autojump_clock: MockClock) -> None:
+async def test_a_partition_held_again_is_not_read_again(autojump_clock: MockClock) -> None:
     disk = SimulatedDisk()
     env, topic = topic_on(disk)
     with trio.fail_after(60):
@@ -173,7 +171,7 @@ async def hold_again_and_again(env: MemoryEnv, topic: LogMetadataTopic) -> None:
         assert manager.counters.events_read == 2
 
 
-async def test_a_snapshot_of_another_topic_or_number_of_partitions_is_not_used() -> None:
+async def test_a_snapshot_of_another_topic_is_not_used() -> None:
     disk = SimulatedDisk()
     answers = await with_snapshot(disk)
     env, topic = topic_on(disk, clean_shutdown=True)
@@ -183,11 +181,11 @@ async def test_a_snapshot_of_another_topic_or_number_of_partitions_is_not_used()
     topic.logs = topic.logs[:1]
     async with at_work(env, topic, settings=tier_settings(partition_count=1), closes=False) as manager:
         await hold(manager, ORDERS)
-        # The records of the other partition that lie in this one belong here now, or it had none.
+        # The records of the other partition in this one belong here now, or it had none.
         assert manager.counters.events_read == manager.followed[0].position
 
 
-async def test_a_log_that_begins_behind_the_snapshot_goes_on_from_there() -> None:
+async def test_reading_continues_at_a_log_start_beyond_the_snapshot() -> None:
     disk = SimulatedDisk()
     answers = await with_snapshot(disk)
     _, topic = topic_on(disk, clean_shutdown=True)
@@ -196,7 +194,7 @@ async def test_a_log_that_begins_behind_the_snapshot_goes_on_from_there() -> Non
     assert await answers_on(disk, topic) == (answers, 0)
 
 
-async def test_a_snapshot_is_written_now_and_then_while_the_log_grows() -> None:
+async def test_snapshots_are_written_while_the_log_grows() -> None:
     disk = SimulatedDisk()
     env, topic = topic_on(disk)
     values, segments = history(ORDERS, MIN_EVENTS_BETWEEN_SNAPSHOTS // 2 + 500)
@@ -212,7 +210,7 @@ async def test_a_snapshot_is_written_now_and_then_while_the_log_grows() -> None:
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
-async def test_a_snapshot_that_cannot_be_written_ends_nothing(error: int) -> None:
+async def test_a_failed_snapshot_does_not_stop_the_follower(error: int) -> None:
     disk = SimulatedDisk()
     env, topic = topic_on(disk)
     async with at_work(env, topic) as manager:
@@ -230,7 +228,7 @@ async def test_a_snapshot_that_cannot_be_written_ends_nothing(error: int) -> Non
 
 
 async def workload(disk: SimulatedDisk, states: list[list[tuple[int, int]]]) -> None:
-    """Two lives of a manager, with snapshots; each change that is acknowledged adds what is known then to `states`."""
+    """Two manager processes with snapshots; each acknowledged change adds the resulting state to `states`."""
     for life in range(2):
         env, topic = topic_on(disk, clean_shutdown=True)
         async with at_work(env, topic) as manager:
@@ -250,9 +248,7 @@ async def workload(disk: SimulatedDisk, states: list[list[tuple[int, int]]]) -> 
 
 
 @pytest.mark.parametrize("loss", list(Loss))
-async def test_m10_after_a_crash_at_any_operation_what_was_acknowledged_is_known_and_the_snapshot_never_lies(
-    loss: Loss,
-) -> None:
+async def test_m10_acknowledged_changes_survive_a_crash_at_any_operation(loss: Loss) -> None:
     states: list[list[tuple[int, int]]] = [[]]
     crashes: list[tuple[str, SimulatedDisk, int]] = []
     disk = SimulatedDisk()
@@ -271,7 +267,7 @@ async def test_m10_after_a_crash_at_any_operation_what_was_acknowledged_is_known
         async with at_work(env, topic, closes=False) as manager:
             await hold(manager, ORDERS)
             known = offsets_of(manager.list_remote_log_segments(ORDERS))
-            # The change under way may have been stored or not.
+            # The change in progress may be stored or not.
             assert known in states[acknowledged - 1 : acknowledged + 1], operation
             answers = everything(manager)
             await copy(manager, segment_metadata(ORDERS, 900, 909))
@@ -287,7 +283,7 @@ async def test_m10_after_a_crash_at_any_operation_what_was_acknowledged_is_known
             ], operation
 
 
-async def test_a_manager_that_is_cancelled_leaves_what_it_wrote_before(autojump_clock: MockClock) -> None:
+async def test_a_cancelled_manager_keeps_its_earlier_snapshot(autojump_clock: MockClock) -> None:
     disk = SimulatedDisk()
     env, topic = topic_on(disk)
     with trio.move_on_after(10):

@@ -1,4 +1,4 @@
-"""The records of the tier's metadata, and where they belong: `kbroker.tiered.metadata_topic` and `metadata_reading`."""
+"""The records of the tier's metadata and their partitions: `kbroker.tiered.metadata_topic` and `metadata_reading`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ COUNT = 50
         ("fedcba98-7654-3210-0f1e-2d3c4b5a6978", [6, 36, 44, 2, 24, 13]),
     ],
 )
-def test_a_partition_belongs_where_apache_kafkas_partitioner_puts_it(topic_id: str, expected: list[int]) -> None:
+def test_partitions_are_assigned_as_by_apache_kafka(topic_id: str, expected: list[int]) -> None:
     for name in ("orders", "another name"):
         found = [metadata_partition(TopicIdPartition(UUID(topic_id), name, index), COUNT) for index in range(6)]
         assert found == expected
@@ -95,12 +95,12 @@ GOLDEN: list[tuple[MetadataEvent, str]] = [
 
 
 @pytest.mark.parametrize(("event", "expected"), GOLDEN)
-def test_the_bytes_of_a_record_are_those_of_kafkas_schema(event: MetadataEvent, expected: str) -> None:
+def test_record_bytes_follow_kafkas_schema(event: MetadataEvent, expected: str) -> None:
     assert encode_event(event) == bytes.fromhex(expected)
     assert decode_event(bytes.fromhex(expected)) == event
 
 
-def test_leader_epochs_in_any_order_are_read_as_kafkas_sorted_map() -> None:
+def test_leader_epochs_are_sorted_when_read() -> None:
     jumbled = replace(BEGUN, segment_leader_epochs=((2, 5), (1, 9), (1, 3)))
     assert decode_event(encode_event(jumbled)) == BEGUN
 
@@ -120,13 +120,13 @@ def test_leader_epochs_in_any_order_are_read_as_kafkas_sorted_map() -> None:
     ],
     ids=["empty", "cut frame", "frame 0", "type 9", "version 1", "surplus", "cut", "state 9", "snapshot"],
 )
-def test_a_value_that_no_broker_writes_is_malformed(value: bytes) -> None:
+def test_an_invalid_value_is_malformed(value: bytes) -> None:
     with pytest.raises(Malformed):
         decode_event(value)
 
 
 @given(st.binary(max_size=120), st.sampled_from([encode_event(event) for event, _ in GOLDEN]), st.integers(0, 200))
-def test_bytes_of_strangers_are_malformed_or_an_event_and_nothing_else(noise: bytes, value: bytes, at: int) -> None:
+def test_any_bytes_are_an_event_or_malformed(noise: bytes, value: bytes, at: int) -> None:
     for data in (noise, value[:at] + noise, value[:at] + noise + value[at + len(noise) :]):
         try:
             event = decode_event(data)
@@ -165,8 +165,8 @@ def starts(events: Events) -> list[tuple[int, int]]:
     return found
 
 
-def test_a_record_that_cannot_be_read_is_skipped_and_told_and_those_around_it_are_read() -> None:
-    """What ends Apache Kafka's metadata consumer, and with it tiering, for good."""
+def test_an_unreadable_record_is_skipped_and_reported() -> None:
+    """Such a record permanently ends Apache Kafka's metadata consumer, and with it tiering."""
     stranger = encode_event(segment_metadata(TopicIdPartition(UUID(int=9), "t", 0), 0, 9))
     found = read(batch(0, *values(10), b"not a record", None, stranger, *values(20)))
     assert starts(found) == [(0, 10), (4, 20)]
@@ -175,7 +175,7 @@ def test_a_record_that_cannot_be_read_is_skipped_and_told_and_those_around_it_ar
     assert found.next_offset == 5
 
 
-def test_events_begin_within_a_batch_and_end_before_one_that_is_not_committed() -> None:
+def test_reading_starts_within_a_batch_and_ends_before_uncommitted_ones() -> None:
     data = batch(0, *values(10, 20, 30)) + batch(3, *values(40, 50))
     assert starts(read(data, 1, end_offset=4)) == [(1, 20), (2, 30)]
     assert read(data, 1, end_offset=4).next_offset == 3
@@ -187,7 +187,7 @@ def test_compressed_batches_are_read(codec: Codec) -> None:
     assert starts(read(batch(0, *values(10, 20), codec=codec))) == [(0, 10), (1, 20)]
 
 
-def test_the_end_of_a_transaction_is_passed_over() -> None:
+def test_transaction_markers_are_skipped() -> None:
     marker = build_batch(
         [Record(0, 5, b"\0\0\0\1", b"\0\0\0\0\0\0")], base_offset=0, producer_id=1, producer_epoch=0,
         is_transactional=True, is_control=True,
@@ -210,7 +210,7 @@ def log_with(batches: list[list[bytes]], *, segment_bytes: int = 1 << 20) -> tup
 
 
 def read_whole(log: Log, *, end_offset: int | None = None, max_bytes: int = 300) -> Events:
-    """What one who reads on and on finds; ends when there is no progress."""
+    """Read repeatedly until there is no progress; returns everything found."""
     end = log.log_end_offset if end_offset is None else end_offset
     found = Events(0)
     while found.next_offset < end:
@@ -229,7 +229,7 @@ def read_whole(log: Log, *, end_offset: int | None = None, max_bytes: int = 300)
     segment_bytes=st.sampled_from([400, 1 << 20]),
     data=st.data(),
 )
-def test_m10_every_batch_that_is_whole_is_read_whatever_lies_around_it(
+def test_m10_every_intact_batch_is_read(
     sizes: list[int], flips: list[tuple[int, int]], segment_bytes: int, data: st.DataObject
 ) -> None:
     batches = [[encode_event(begun(10 * (sum(sizes[:at]) + each))) for each in range(n)] for at, n in enumerate(sizes)]
@@ -243,7 +243,7 @@ def test_m10_every_batch_that_is_whole_is_read_whatever_lies_around_it(
         at = where % len(places)
         path, position = places[at]
         size = len(batch(0, *batches[at]))
-        # No checksum covers the base offset: a lie in its last two bytes may be another offset of this log.
+        # No checksum covers the base offset: a wrong value in its last two bytes may be another offset of this log.
         inside = position + data.draw(st.integers(0, 5) | st.integers(8, size - 1))
         file = disk.open(path)
         file.pwrite(bytes([file.pread(1, inside)[0] ^ mask]), inside)
@@ -256,13 +256,13 @@ def test_m10_every_batch_that_is_whole_is_read_whatever_lies_around_it(
         if at not in damaged
         for offset in range(sum(sizes[:at]), sum(sizes[: at + 1]))
     ]
-    # A flipped byte of the epoch, which no checksum covers, or flipped twice to what it was, harms nothing.
+    # A flipped byte of the epoch, which no checksum covers, or one flipped back, is harmless.
     assert set(expected) <= set(starts(found))
     assert starts(found) == sorted(starts(found))
     assert sum(count for _, count, _ in found.skipped) == log.log_end_offset - len(found.events)
 
 
-def test_m10_a_damaged_length_costs_its_batch_alone_and_not_the_rest_of_the_segment() -> None:
+def test_m10_a_damaged_length_loses_only_its_batch() -> None:
     disk, log = log_with([values(0), values(10), values(20)], segment_bytes=400)
     assert len(log.segments) == 2
     disk.open(log.segments.first.log_path).pwrite(b"\x01", 8)
@@ -282,7 +282,7 @@ def read_at_once(log: Log, offset: int, end_offset: int) -> Events | None:
     return read_new(log, offset, end_offset=end_offset, partition_count=COUNT)
 
 
-def test_what_was_just_appended_is_read_at_once_as_it_is_otherwise() -> None:
+def test_read_new_gives_the_same_events_as_read_on() -> None:
     _, log = log_with([values(0), values(10, 20), values(30)])
     for offset, end in ((0, 1), (0, 4), (1, 3), (2, 3), (2, 4), (3, 4)):
         assert read_at_once(log, offset, end) == read_on(
@@ -290,7 +290,7 @@ def test_what_was_just_appended_is_read_at_once_as_it_is_otherwise() -> None:
         )
 
 
-def test_nothing_is_read_at_once_that_takes_long_or_is_not_whole() -> None:
+def test_read_new_refuses_slow_or_damaged_reads() -> None:
     disk, log = log_with([values(*range(0, 90, 10)), values(100), values(110, 120)])
     assert read_at_once(log, 0, 12) is None, "many"
     assert read_at_once(log, 9, 9) is None, "nothing"
@@ -307,14 +307,14 @@ def test_nothing_is_read_at_once_that_takes_long_or_is_not_whole() -> None:
     assert read_at_once(loaded, 9, 10) is None, "history"
 
 
-def test_a_batch_of_which_a_part_is_committed_is_waited_for_and_not_skipped() -> None:
+def test_a_partly_committed_batch_is_not_skipped() -> None:
     _, log = log_with([values(0), values(10, 20)])
     found = read_whole(log, end_offset=2)
     assert (starts(found), found.skipped, found.next_offset) == ([(0, 0)], [], 1)
     assert starts(read_whole(log)) == [(0, 0), (1, 10), (2, 20)]
 
 
-def test_damage_before_the_high_watermark_is_skipped_up_to_it_and_not_further() -> None:
+def test_damage_is_skipped_only_up_to_the_high_watermark() -> None:
     disk, log = log_with([values(0), values(10), values(20), values(30)])
     size = len(batch(0, *values(0)))
     for at in (1, 2):
@@ -324,11 +324,11 @@ def test_damage_before_the_high_watermark_is_skipped_up_to_it_and_not_further() 
     assert starts(read_whole(log)) == [(0, 0), (3, 30)]
 
 
-def test_a_log_that_begins_later_is_read_from_where_it_begins() -> None:
+def test_a_truncated_log_is_read_from_its_start() -> None:
     _, log = log_with([values(0), values(10), values(20)])
     log.raise_log_start_offset(2)
     found = read_whole(log)
-    assert (starts(found), found.skipped) == ([(2, 20)], [(0, 2, "the log begins later")])
+    assert (starts(found), found.skipped) == ([(2, 20)], [(0, 2, "the log starts later")])
 
 
 def test_events_of_all_kinds_name_their_partition() -> None:

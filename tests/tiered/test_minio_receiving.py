@@ -1,4 +1,4 @@
-"""What a store answers, as it comes over a connection: `kbroker.tiered.minio_receiving`."""
+"""Receiving answers of a store over a connection: `kbroker.tiered.minio_receiving`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from kbroker.tiered.minio_receiving import receive_into
 SIZE = 3_000_000
 BODY = Random(1).randbytes(SIZE)
 STOPS = [200_000, 1_700_000, 2_900_000]
-"""Before anybody is woken, in the middle, and where so little is left that each piece wakes."""
+"""Below the wake-up limit, in the middle, and near the end, where each piece wakes the reader."""
 
 Answer = Callable[[socket.socket], None]
 
 
 @contextmanager
 def served(*answers: Answer, read_s: float = 10.0) -> Iterator[urllib3.HTTPConnectionPool]:
-    """A pool with one connection at most to a server that answers the requests of one connection."""
+    """A pool with at most one connection, to a server that answers the requests of one connection."""
 
     def serve() -> None:
         connected, _ = listening.accept()
@@ -79,7 +79,7 @@ def cut_off(stop: int) -> Answer:
 
 
 def stuck(stop: int) -> Answer:
-    """Then nothing more, until the client has gone."""
+    """Send nothing more until the client has disconnected."""
 
     def answer(connected: socket.socket) -> None:
         connected.sendall(head() + BODY[:stop])
@@ -104,7 +104,7 @@ def get(pool: urllib3.HTTPConnectionPool) -> BaseHTTPResponse:
 
 
 def received(response: BaseHTTPResponse, size: int, *, step: int = SIZE) -> bytes:
-    """As much as comes, `size` bytes at most, each time into a place of `step` bytes."""
+    """At most `size` bytes of the body, each time received into a buffer of `step` bytes."""
     memory = memoryview(bytearray(size))
     at = 0
     while at < size and (got := receive_into(response, memory[at : at + step], deadline())):
@@ -114,7 +114,7 @@ def received(response: BaseHTTPResponse, size: int, *, step: int = SIZE) -> byte
 
 @pytest.mark.parametrize("answer", [whole, in_pieces, in_chunks])
 @pytest.mark.parametrize("step", [10_000, 8_192, 50_000, 1_000_000, 2_100_000, SIZE])
-def test_all_of_a_body_arrives_and_its_connection_serves_the_next_request(answer: Answer, step: int) -> None:
+def test_a_body_is_complete_and_its_connection_is_reused(answer: Answer, step: int) -> None:
     with served(answer, whole, answer) as pool:
         for _ in range(3):
             response = get(pool)
@@ -124,7 +124,7 @@ def test_all_of_a_body_arrives_and_its_connection_serves_the_next_request(answer
         assert pool.num_connections == 1
 
 
-def test_nothing_is_read_beyond_the_body_however_large_the_place_is() -> None:
+def test_nothing_is_read_beyond_the_body() -> None:
     with served(lambda connected: connected.sendall(head() + BODY + b"not of it")) as pool:
         response = get(pool)
         assert received(response, SIZE + 50, step=SIZE + 50) == BODY
@@ -133,7 +133,7 @@ def test_nothing_is_read_beyond_the_body_however_large_the_place_is() -> None:
 
 
 @pytest.mark.parametrize("stop", STOPS)
-def test_a_body_that_is_cut_off_ends_where_it_does(stop: int) -> None:
+def test_a_truncated_body_ends_early(stop: int) -> None:
     with served(cut_off(stop)) as pool:
         response = get(pool)
         assert received(response, SIZE) == BODY[:stop]
@@ -147,7 +147,7 @@ def fill(response: BaseHTTPResponse, memory: memoryview, until: Deadline) -> Non
 
 
 @pytest.mark.parametrize("stop", STOPS)
-def test_what_came_before_a_pause_is_given_and_a_pause_that_is_too_long_is_an_error(stop: int) -> None:
+def test_a_pause_returns_received_bytes_or_an_error(stop: int) -> None:
     with served(stuck(stop), read_s=0.2) as pool:
         response = get(pool)
         memory = memoryview(bytearray(SIZE))
@@ -159,7 +159,7 @@ def test_what_came_before_a_pause_is_given_and_a_pause_that_is_too_long_is_an_er
 
 
 @pytest.mark.parametrize("stop", STOPS)
-def test_who_pauses_does_not_outlast_the_deadline(stop: int) -> None:
+def test_a_paused_sender_does_not_exceed_the_deadline(stop: int) -> None:
     with served(stuck(stop), read_s=0.5) as pool:
         response = get(pool)
         memory = memoryview(bytearray(SIZE))
@@ -171,8 +171,8 @@ def test_who_pauses_does_not_outlast_the_deadline(stop: int) -> None:
         response.release_conn()
 
 
-def test_a_body_that_comes_slowly_comes_whole() -> None:
-    """Less than the system would wake for within the time that a read may pause."""
+def test_a_slow_body_is_complete() -> None:
+    """Fewer bytes than the wake-up limit arrive within the read timeout."""
 
     def slowly(connected: socket.socket) -> None:
         connected.sendall(head())

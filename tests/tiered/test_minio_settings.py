@@ -1,4 +1,4 @@
-"""Settings and keys of the MinIO plug-in: no store is asked anything here."""
+"""Settings and keys of the MinIO plug-in, without a store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def keys_of(settings: MinioSettings, **environment: str) -> Keys:
 
 
 def credentials(path: Path, text: str, *, modified_s: int) -> None:
-    """Write a file of keys, as old as it is said to be."""
+    """Write a credentials file with this modification time."""
     path.write_text(text)
     os.utime(path, (modified_s, modified_s))
 
@@ -52,17 +52,17 @@ def credentials(path: Path, text: str, *, modified_s: int) -> None:
         ("access_key", "access.key"),
     ],
 )
-def test_an_unknown_key_is_refused_with_the_nearest_one(key: str, nearest: str) -> None:
+def test_an_unknown_key_is_refused_with_a_suggestion(key: str, nearest: str) -> None:
     with pytest.raises(MinioConfigError, match=f"Unknown setting rsm.config.{key}; did you mean rsm.config.{nearest}?"):
         MinioSettings.parse({**LEAST, key: "1"})
 
 
-def test_a_key_like_no_other_is_refused_without_a_guess() -> None:
+def test_an_unknown_key_without_similar_ones_has_no_suggestion() -> None:
     with pytest.raises(MinioConfigError, match=re.escape("Unknown setting rsm.config.zzz") + "$"):
         MinioSettings.parse({**LEAST, "zzz": "1"})
 
 
-def test_what_the_broker_adds_is_no_error() -> None:
+def test_settings_added_by_the_broker_are_accepted() -> None:
     assert MinioSettings.parse({**LEAST, "log.dir": "/x", "broker.id": "1", "cluster.id": "c"}).bucket == "tier"
 
 
@@ -81,12 +81,12 @@ def test_endpoint_and_bucket_are_required(missing: str) -> None:
         ("https://[::1]:9000", "[::1]:9000", True),
     ],
 )
-def test_the_scheme_of_a_url_says_whether_there_is_tls(endpoint: str, address: str, secure: bool) -> None:
+def test_the_scheme_of_the_endpoint_selects_tls(endpoint: str, address: str, secure: bool) -> None:
     found = parse(endpoint=endpoint)
     assert (found.endpoint, found.secure) == (address, secure)
 
 
-def test_a_scheme_and_a_setting_that_contradict_each_other_are_refused() -> None:
+def test_contradicting_scheme_and_setting_are_refused() -> None:
     with pytest.raises(MinioConfigError, match="contradicts"):
         parse(endpoint="http://store:9000", secure="true")
     assert not parse(secure="false").secure
@@ -95,7 +95,7 @@ def test_a_scheme_and_a_setting_that_contradict_each_other_are_refused() -> None
 @pytest.mark.parametrize(
     "endpoint", ["ftp://store", "http://store/path", "http://store?x=1", f"http://u:{CANARY}@store"]
 )
-def test_a_url_that_is_no_endpoint_is_refused_and_not_repeated(endpoint: str) -> None:
+def test_an_invalid_endpoint_is_refused_and_not_shown(endpoint: str) -> None:
     with pytest.raises(MinioConfigError) as caught:
         parse(endpoint=endpoint)
     assert endpoint not in str(caught.value)
@@ -122,7 +122,7 @@ def test_a_prefix_has_no_slash_at_its_ends(given: str, prefix: str) -> None:
         ("connections.max", "0"),
     ],
 )
-def test_a_value_that_cannot_be_is_refused_by_its_name(key: str, value: str) -> None:
+def test_an_invalid_value_is_refused_with_its_key(key: str, value: str) -> None:
     with pytest.raises(MinioConfigError, match=rf"Invalid value of rsm\.config\.{re.escape(key)} "):
         MinioSettings.parse({**LEAST, key: value})
 
@@ -140,7 +140,7 @@ def test_every_setting_has_a_name_with_dots_and_a_text() -> None:
     assert all(re.fullmatch(r"[a-z]+(\.[a-z]+)*", name) and text.endswith(".") for name, text in names.items())
 
 
-def test_keys_come_from_the_settings_before_all_else() -> None:
+def test_keys_from_the_settings_come_first() -> None:
     settings = parse(access_key="a", secret_key="s", session_token="t")
     assert keys_of(settings, AWS_ACCESS_KEY_ID="x", AWS_SECRET_ACCESS_KEY="y") == Keys("a", "s", "t")
 
@@ -153,12 +153,12 @@ def test_keys_come_from_the_environment(names: tuple[str, str, str]) -> None:
     assert keys_of(parse(), **environment) == Keys("a", "s", None)
 
 
-def test_our_own_names_in_the_environment_come_before_others() -> None:
+def test_kbrokers_environment_variables_come_first() -> None:
     environment = {name: f"{name}-value" for names in KEYS_IN_ENVIRONMENT for name in names}
     assert keys_of(parse(), **environment).access_key == "KBROKER_MINIO_ACCESS_KEY-value"
 
 
-def test_half_a_pair_is_no_pair() -> None:
+def test_an_incomplete_pair_of_keys_is_ignored() -> None:
     with pytest.raises(MinioConfigError, match="No keys for the store"):
         keys_of(parse(), MINIO_ACCESS_KEY="a", AWS_SECRET_ACCESS_KEY="s")
     for given in ({"access_key": "a"}, {"secret_key": "s"}, {"session_token": "t"}):
@@ -166,7 +166,7 @@ def test_half_a_pair_is_no_pair() -> None:
             parse(**given)
 
 
-def test_no_keys_at_all_are_told_when_the_manager_is_configured() -> None:
+def test_missing_keys_are_an_error_at_configuration() -> None:
     manager = MinioRemoteStorage(environment={})
     with pytest.raises(MinioConfigError, match=r"rsm\.config\.access\.key.*KBROKER_MINIO_ACCESS_KEY"):
         manager.configure(LEAST)
@@ -194,7 +194,7 @@ def test_a_file_may_have_several_sections(tmp_path: Path) -> None:
     assert keys_of(settings) == Keys("b", "%(u)s")
 
 
-def test_m3_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
+def test_m3_a_changed_credentials_file_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     credentials(path, "access.key=a\nsecret.key=1\n", modified_s=1_000)
     source = KeySource(parse(credentials_file=str(path)), environment={}, disk=RealDisk())
@@ -203,7 +203,7 @@ def test_m3_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
     assert source.keys() == Keys("b", "2")
 
 
-def test_m3_keys_that_were_refused_are_read_again_though_the_file_looks_unchanged(tmp_path: Path) -> None:
+def test_m3_refused_keys_are_read_again_from_an_unchanged_file(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     credentials(path, "access.key=a\nsecret.key=1\n", modified_s=1_000)
     source = KeySource(parse(credentials_file=str(path)), environment={}, disk=RealDisk())
@@ -215,7 +215,7 @@ def test_m3_keys_that_were_refused_are_read_again_though_the_file_looks_unchange
     assert source.keys() == Keys("b", "2")
 
 
-def test_m3_the_last_good_keys_are_kept_while_their_file_is_replaced(tmp_path: Path) -> None:
+def test_m3_old_keys_are_used_while_their_file_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     credentials(path, "access.key=a\nsecret.key=1\n", modified_s=1_000)
     source = KeySource(parse(credentials_file=str(path)), environment={}, disk=RealDisk())
@@ -231,7 +231,7 @@ def test_m3_the_last_good_keys_are_kept_while_their_file_is_replaced(tmp_path: P
     assert source.keys() == Keys("b", "2")
 
 
-def test_a_file_that_is_not_there_yet_is_told_by_its_name_and_may_come(tmp_path: Path) -> None:
+def test_a_missing_credentials_file_may_appear_later(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     source = KeySource(parse(credentials_file=str(path)), environment={}, disk=RealDisk())
     with pytest.raises(RetriableRemoteStorageError, match=re.escape(f"{path}: FileNotFoundError")):

@@ -1,4 +1,4 @@
-"""How fast and until when is copied: flushes, quotas, stops."""
+"""When and how fast segments are copied: flushes, quotas, stops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOUR_MS = 3_600_000
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
-async def test_a_flush_rolls_and_copies_what_was_there_when_it_was_asked_for(autojump_clock: MockClock) -> None:
+async def test_a_flush_copies_records_older_than_its_request(autojump_clock: MockClock) -> None:
     site = Site()
     orders = site.add()
     site.append(orders, 2)
@@ -30,14 +30,14 @@ async def test_a_flush_rolls_and_copies_what_was_there_when_it_was_asked_for(aut
         await trio.sleep(1)
         site.append(orders, 1)
         await site.rounds(3)
-        assert site.finished(orders) == [0], "what came later stays until its segment closes by itself"
+        assert site.finished(orders) == [0], "later records stay until their segment rolls"
         site.reconfigure(orders, kbroker_remote_flush_timestamp_ms=site.env.timestamp_ms())
         await site.changed()
         await site.settle()
         assert site.finished(orders) == [0, 2]
 
 
-async def test_a_flush_that_a_restart_interrupted_is_made_up_for(autojump_clock: MockClock) -> None:
+async def test_an_interrupted_flush_continues_after_a_restart(autojump_clock: MockClock) -> None:
     disk_time = [0]
     from kbroker.testing.disk import SimulatedDisk
 
@@ -65,7 +65,7 @@ async def test_a_flush_that_a_restart_interrupted_is_made_up_for(autojump_clock:
         assert orders.log.segments.active.base_offset == 7, "all of it was appended later: it is not rolled again"
 
 
-async def test_the_copy_quota_holds_over_all_partitions_and_can_be_changed(autojump_clock: MockClock) -> None:
+async def test_the_copy_quota_covers_all_partitions(autojump_clock: MockClock) -> None:
     limits = {
         "remote_log_manager_copy_max_bytes_per_second": 100,
         "remote_log_manager_copy_quota_window_num": 1,
@@ -121,7 +121,7 @@ class MinuteThreads:
     def resize(self, limit: int) -> None: ...
 
 
-async def test_a_stop_lets_the_copy_under_way_end_and_begins_no_other(autojump_clock: MockClock) -> None:
+async def test_a_stop_finishes_the_running_copy_only(autojump_clock: MockClock) -> None:
     site = Site()
     orders = site.add()
     site.append(orders, 20)
@@ -133,9 +133,7 @@ async def test_a_stop_lets_the_copy_under_way_end_and_begins_no_other(autojump_c
         assert site.finished(orders) == [0]
 
 
-async def test_a_stop_that_takes_too_long_leaves_something_that_the_next_start_tidies_up(
-    autojump_clock: MockClock,
-) -> None:
+async def test_the_next_start_cleans_up_after_a_slow_stop(autojump_clock: MockClock) -> None:
     site = Site()
     orders = site.add()
     site.append(orders, 20)
@@ -154,11 +152,11 @@ async def test_a_stop_that_takes_too_long_leaves_something_that_the_next_start_t
         assert not again.complaints(orders)
 
 
-# --- who waits for whom -----------------------------------------------------------------------------------------------
+# --- independence of copies and deletions -----------------------------------------------------------------------------
 
 
 class StuckThreads:
-    """Threads in which what the store is asked for takes for ever."""
+    """Threads in which requests to the store never return."""
 
     async def run_blocking(self, function, *arguments):  # type: ignore[no-untyped-def]
         if function.__name__ in ("_copy_data", "_delete_data"):
@@ -169,7 +167,7 @@ class StuckThreads:
     def resize(self, limit: int) -> None: ...
 
 
-async def test_kafka_16853_copies_that_hang_hold_up_no_deletion(autojump_clock: MockClock) -> None:
+async def test_kafka_16853_stuck_copies_do_not_block_deletions(autojump_clock: MockClock) -> None:
     one_each = settings(remote_log_manager_copier_thread_pool_size=1, remote_log_manager_expiration_thread_pool_size=1)
     site = Site(tier=one_each, config=tiered_config(retention_ms=HOUR_MS))
     orders = site.add()
@@ -184,7 +182,7 @@ async def test_kafka_16853_copies_that_hang_hold_up_no_deletion(autojump_clock: 
         await site.manager.stop(grace_ms=1_000)
 
 
-async def test_kafka_16853_deletions_that_hang_hold_up_no_copy(autojump_clock: MockClock) -> None:
+async def test_kafka_16853_stuck_deletions_do_not_block_copies(autojump_clock: MockClock) -> None:
     one_each = settings(remote_log_manager_copier_thread_pool_size=1, remote_log_manager_expiration_thread_pool_size=1)
     site = Site(tier=one_each, config=tiered_config(retention_ms=HOUR_MS))
     orders = site.add()
@@ -202,8 +200,8 @@ async def test_kafka_16853_deletions_that_hang_hold_up_no_copy(autojump_clock: M
         assert site.finished(others)
 
 
-async def test_kafka_15260_nothing_is_copied_before_the_metadata_has_been_read(autojump_clock: MockClock) -> None:
-    """What the tier has already would else be copied again."""
+async def test_kafka_15260_nothing_is_copied_before_the_metadata_are_read(autojump_clock: MockClock) -> None:
+    """Otherwise it would copy again what the tier already has."""
     site = Site()
     site.append(site.add(), 20)
     async with site.at_work():
@@ -216,7 +214,7 @@ async def test_kafka_15260_nothing_is_copied_before_the_metadata_has_been_read(a
         again.append(orders, 10)
         await again.rounds(5)
         assert again.storage.copied == []
-        assert again.remote(orders).copy_lag_segments > 4, "as far as anybody knows"
+        assert again.remote(orders).copy_lag_segments > 4, "as far as it is known"
         again.topic.set_reachable(True)
         await trio.sleep(40)
         await again.settle()
@@ -225,8 +223,8 @@ async def test_kafka_15260_nothing_is_copied_before_the_metadata_has_been_read(a
         assert not again.complaints(orders)
 
 
-async def test_a_manager_that_is_cut_off_without_a_stop_ends_all_the_same(autojump_clock: MockClock) -> None:
-    """A copy under way has the time that a stop gives, and no more, though nobody asked for a stop."""
+async def test_a_cancelled_manager_ends_within_the_grace_period(autojump_clock: MockClock) -> None:
+    """A running copy gets the grace period of a stop, although no stop was requested."""
     site = Site()
     site.append(site.add(), 20)
     site.manager.tools.copy_threads = StuckThreads()
@@ -236,7 +234,7 @@ async def test_a_manager_that_is_cut_off_without_a_stop_ends_all_the_same(autoju
     assert trio.current_time() - began == STOP_GRACE_MS / 1000
 
 
-async def test_rounds_of_many_partitions_leave_clients_their_turn(autojump_clock: MockClock) -> None:
+async def test_rounds_of_many_partitions_do_not_starve_clients(autojump_clock: MockClock) -> None:
     site = Site()
     for number in range(200):
         site.add(f"topic{number}")

@@ -95,7 +95,7 @@ def starts(plan: ExpiryPlan) -> list[int]:
 # --- lineage ----------------------------------------------------------------------------------------------------------
 
 
-def test_epochs_without_records_are_left_out() -> None:
+def test_epochs_without_records_are_dropped() -> None:
     entries = [(0, 0), (1, 10), (5, 60), (6, 60), (7, 70)]
     assert without_empty_epochs(entries) == [(0, 0), (1, 10), (6, 60), (7, 70)]
     assert without_empty_epochs([]) == []
@@ -124,11 +124,11 @@ LEADER = ((1, 10), (3, 20), (4, 30), (7, 50))
         (remote(28, 40, epochs=[(3, 28), (4, 30)]), True),
     ],
 )
-def test_a_segment_belongs_to_the_log_whose_epochs_it_shares(segment: RemoteLogSegmentMetadata, belongs: bool) -> None:
+def test_a_segment_with_the_logs_epochs_is_in_the_lineage(segment: RemoteLogSegmentMetadata, belongs: bool) -> None:
     assert (segment in Lineage(LEADER, log_end_offset=100)) is belongs
 
 
-def test_nothing_belongs_to_a_log_without_epochs() -> None:
+def test_the_lineage_without_epochs_is_empty() -> None:
     assert remote(0, 9) not in Lineage((), log_end_offset=100)
 
 
@@ -140,7 +140,7 @@ def highest(segments: Sequence[RemoteLogSegmentMetadata], epochs: Sequence[tuple
     return highest_remote_offset(known.highest_offset_for_epoch, epochs, log_end_offset=end)
 
 
-def test_kafka_15241_the_highest_remote_offset_is_looked_up_from_the_newest_epoch_of_this_history() -> None:
+def test_kafka_15241_the_highest_remote_offset_belongs_to_this_history() -> None:
     copied = [remote(0, 9, epochs=[(0, 0)]), remote(10, 29, epochs=[(0, 10), (1, 15)])]
     assert highest(copied, [(0, 0), (1, 15), (2, 40)], 50) == 29
     # Epoch 1 ended at 20 here: what the other leader copied beyond was never part of this log.
@@ -149,10 +149,10 @@ def test_kafka_15241_the_highest_remote_offset_is_looked_up_from_the_newest_epoc
     assert highest(copied, [(0, 0), (2, 20)], 50) == 14
     assert highest(copied, [(3, 0)], 50) == -1
     assert highest([], [(0, 0)], 50) == -1
-    assert highest(copied, [(0, 0), (1, 15)], 18) == 17, "a log that was cut"
+    assert highest(copied, [(0, 0), (1, 15)], 18) == 17, "a truncated log"
 
 
-def test_the_cover_ends_at_the_first_hole_and_knows_only_this_history() -> None:
+def test_the_covered_end_is_before_the_first_gap() -> None:
     lineage = Lineage([(0, 0), (2, 20)], log_end_offset=100)
     segments = [remote(0, 9), remote(10, 19, epochs=[(0, 10)]), remote(30, 39, epochs=[(2, 30)])]
     assert covered_end(segments, lineage, start=5) == 19
@@ -164,7 +164,7 @@ def test_the_cover_ends_at_the_first_hole_and_knows_only_this_history() -> None:
     assert covered_end([*segments, started], lineage, start=0) == 19
 
 
-def test_the_tier_begins_with_its_lowest_finished_segment_of_this_history() -> None:
+def test_the_lowest_remote_offset_is_of_this_history() -> None:
     lineage = Lineage([(0, 0), (2, 20)], log_end_offset=100)
     segments = [
         remote(0, 4, state=State.DELETE_SEGMENT_STARTED),
@@ -188,10 +188,8 @@ def test_the_tier_begins_with_its_lowest_finished_segment_of_this_history() -> N
         (remote(100, 109, epochs=[(2, 100)]), None),
     ],
 )
-def test_kafka_15241_what_a_segment_shares_with_this_history_is_part_of_the_tier(
-    segment: RemoteLogSegmentMetadata, expected: int | None
-) -> None:
-    """Of a fenced leader's segment the head is the same; it may be all that is left of these offsets."""
+def test_kafka_15241_shared_parts_of_a_segment_count(segment: RemoteLogSegmentMetadata, expected: int | None) -> None:
+    """The head of a fenced leader's segment is shared history; it may be the only copy of these offsets."""
     lineage = Lineage([(0, 0), (2, 20)], log_end_offset=100)
     assert lowest_remote_offset([segment], lineage) == expected
 
@@ -218,24 +216,24 @@ def candidates(from_offset: int, stable: int, segments: Sequence[Local] = LOCAL)
         (30, 35, []),
     ],
 )
-def test_closed_segments_are_copied_in_order_as_far_as_they_are_decided(
+def test_decided_closed_segments_are_copied_in_order(
     from_offset: int, stable: int, expected: list[tuple[int, int]]
 ) -> None:
     assert candidates(from_offset, stable) == expected
 
 
 def test_kafka_15272_the_last_rolled_segment_of_an_idle_log_is_copied() -> None:
-    """The active segment is empty, and nothing will ever be appended: the one before goes all the same."""
+    """The active segment is empty and stays empty: the one before it is copied anyway."""
     assert candidates(30, 40, [*LOCAL, Local(40, size=0)]) == [(30, 40)]
     assert candidates(0, 0, [Local(0, size=0)]) == []
 
 
-def test_kafka_19995_the_copy_lag_is_never_negative_and_leaves_the_active_segment_out() -> None:
+def test_kafka_19995_the_copy_lag_excludes_the_active_segment() -> None:
     segments = [Local(0, 5), Local(10, 7), Local(20, 11)]
     assert copy_lag(segments, from_offset=0) == Lag(12, 2)
     assert copy_lag(segments, from_offset=10) == Lag(7, 1)
-    assert copy_lag(segments, from_offset=15) == Lag(7, 1), "copied in part is not copied"
-    assert copy_lag(segments, from_offset=26) == Lag(0, 0), "the tier may have what was the active segment"
+    assert copy_lag(segments, from_offset=15) == Lag(7, 1), "a partial copy does not count"
+    assert copy_lag(segments, from_offset=26) == Lag(0, 0), "the tier may have the former active segment"
     assert copy_lag([Local(0, 5)], from_offset=0) == Lag(0, 0)
     assert local_only_bytes(segments, highest_remote=9) == 18
     assert local_only_bytes(segments, highest_remote=-1) == 23
@@ -244,7 +242,7 @@ def test_kafka_19995_the_copy_lag_is_never_negative_and_leaves_the_active_segmen
 # --- expiry -----------------------------------------------------------------------------------------------------------
 
 
-def test_time_takes_what_is_older_up_to_the_first_that_is_not() -> None:
+def test_retention_by_time_stops_at_the_first_young_segment() -> None:
     segments = [remote(20, 29, age_ms=500), remote(0, 9, age_ms=501), remote(10, 19, age_ms=900)]
     plan = expiry(segments, retention_ms=500)
     assert starts(plan) == [0, 10]
@@ -255,7 +253,7 @@ def test_time_takes_what_is_older_up_to_the_first_that_is_not() -> None:
     assert expiry(young_first, retention_ms=500) == ExpiryPlan(size_bytes=200, segments=2, retained_bytes=200)
 
 
-def test_size_takes_a_segment_only_where_all_of_it_is_too_much() -> None:
+def test_retention_by_size_deletes_only_complete_excess() -> None:
     segments = [remote(at, at + 9) for at in range(0, 50, 10)]
     assert starts(expiry(segments, retention_bytes=250, local_bytes=0)) == [0, 10]
     assert starts(expiry(segments, retention_bytes=250, local_bytes=49)) == [0, 10]
@@ -265,11 +263,11 @@ def test_size_takes_a_segment_only_where_all_of_it_is_too_much() -> None:
     assert expiry(segments, retention_bytes=250).log_start_offset == 20
 
 
-def test_no_limit_takes_nothing() -> None:
+def test_without_limits_nothing_is_deleted() -> None:
     assert expiry([remote(0, 9, age_ms=10**9)]) == ExpiryPlan(size_bytes=100, segments=1, retained_bytes=100)
 
 
-def test_what_lies_below_the_log_start_goes_and_moves_nothing() -> None:
+def test_segments_below_the_log_start_are_deleted() -> None:
     segments = [remote(0, 9), remote(10, 19), remote(20, 29)]
     plan = expiry(segments, start=25, epochs=[(0, 25)])
     assert starts(plan) == [0, 10]
@@ -277,13 +275,13 @@ def test_what_lies_below_the_log_start_goes_and_moves_nothing() -> None:
     assert plan.log_start_offset is None
 
 
-def test_what_goes_below_the_log_start_makes_up_for_what_is_too_much() -> None:
-    """Kafka counts it as size and not as deleted, and so takes more than is too much."""
+def test_deletions_below_the_log_start_reduce_the_excess() -> None:
+    """Kafka counts it as size and not as deleted, and so deletes too much."""
     segments = [remote(at, at + 9) for at in range(0, 50, 10)]
     assert starts(expiry(segments, start=25, epochs=[(0, 25)], retention_bytes=300)) == [0, 10]
 
 
-def test_kafka_16890_the_log_start_is_the_highest_end_of_what_expires_whatever_overlaps() -> None:
+def test_kafka_16890_the_log_start_follows_the_highest_expired_end() -> None:
     epochs = [(5, 10), (7, 15), (9, 100)]
     segments = [
         remote(5, 50, epochs=[(5, 5), (7, 15)], age_ms=900, number=1),
@@ -296,7 +294,7 @@ def test_kafka_16890_the_log_start_is_the_highest_end_of_what_expires_whatever_o
     assert {one.metadata.remote_log_segment_id.id.int for one in plan.doomed} == {1, 2, 3}
 
 
-def test_kafka_16511_a_segment_of_another_history_holds_up_nothing() -> None:
+def test_kafka_16511_segments_of_other_histories_block_nothing() -> None:
     epochs = [(0, 0), (2, 20)]
     segments = [
         remote(0, 9, age_ms=900),
@@ -310,13 +308,13 @@ def test_kafka_16511_a_segment_of_another_history_holds_up_nothing() -> None:
     assert plan.log_start_offset == 30
 
 
-def test_what_lies_below_the_log_start_goes_whatever_it_overlaps_with() -> None:
+def test_overlapping_segments_below_the_log_start_are_deleted() -> None:
     segments = [remote(10, 29), remote(12, 19), remote(20, 24, age_ms=900)]
     plan = expiry(segments, start=20, epochs=[(0, 20)], retention_ms=500)
-    assert starts(plan) == [12], "one that stays is followed by newer ones alone, or by parts of it"
+    assert starts(plan) == [12], "only newer segments, or parts of it, follow a retained one"
 
 
-def test_segments_of_epochs_before_the_logs_first_one_go_at_last() -> None:
+def test_segments_of_older_epochs_are_deleted_below_the_start() -> None:
     segments = [remote(0, 9, epochs=[(0, 0)]), remote(10, 30, epochs=[(1, 10)]), remote(20, 40, epochs=[(3, 20)])]
     plan = expiry(segments, epochs=[(3, 20)], start=20)
     assert [(one.metadata.start_offset, one.reason) for one in plan.doomed] == [(0, ExpiryReason.EPOCHS)]
@@ -337,8 +335,8 @@ def test_kafka_15479_a_segment_of_several_epochs_counts_once() -> None:
     assert starts(expiry(segments, epochs=epochs, retention_bytes=100)) == [0]
 
 
-def test_kafka_17062_m12_copies_that_failed_do_not_count_as_size() -> None:
-    """Only finished copies count, and what is being deleted; good data does not go for what never arrived."""
+def test_kafka_17062_m12_failed_copies_do_not_count_as_size() -> None:
+    """Only finished copies count as size, and not segments being deleted; failed copies never displace good data."""
     good = [remote(0, 9), remote(10, 19)]
     failed = [remote(20, 29, state=State.COPY_SEGMENT_STARTED, number=100 + number) for number in range(50)]
     plan = expiry([*good, *failed], retention_bytes=250)
@@ -346,18 +344,18 @@ def test_kafka_17062_m12_copies_that_failed_do_not_count_as_size() -> None:
     assert (plan.size_bytes, plan.segments) == (200, 2)
     going = remote(20, 29, state=State.DELETE_SEGMENT_STARTED)
     plan = expiry([*good, going], retention_bytes=200)
-    assert starts(plan) == [20], "what is going anyway counts as size, and is not made up for by good data"
+    assert starts(plan) == [20], "deletions in progress do not doom good data"
     assert (plan.size_bytes, plan.segments) == (300, 3)
 
 
-def test_kafka_17428_a_deletion_that_was_not_finished_is_tried_again_whatever_else_stays() -> None:
+def test_kafka_17428_an_unfinished_deletion_is_retried() -> None:
     stuck = remote(10, 19, state=State.DELETE_SEGMENT_STARTED)
     plan = expiry([remote(0, 9), stuck, remote(20, 29)])
     assert [(one.metadata, one.reason) for one in plan.doomed] == [(stuck, ExpiryReason.AGAIN)]
     assert plan.log_start_offset is None
 
 
-def test_a_copy_that_nobody_finishes_goes_and_one_under_way_stays_and_ends_the_scan() -> None:
+def test_abandoned_copies_are_deleted_and_running_ones_end_the_scan() -> None:
     mine = remote(0, 9, state=State.COPY_SEGMENT_STARTED, broker_id=1)
     another = remote(10, 19, state=State.COPY_SEGMENT_STARTED, broker_id=2)
     old = remote(20, 29, age_ms=900)

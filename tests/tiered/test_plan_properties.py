@@ -1,4 +1,4 @@
-"""The decisions of the tier against naive ones: offset by offset, for generated histories."""
+"""The decisions of the tier against naive ones that check each offset, for generated histories."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.tiered.test_plan import NOW, State, expiry, remote
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int]:
-    """The epochs of a log, those of another history with the same beginning, and the log's end."""
+    """The epochs of a log, those of another history with the same beginning, and the log end offset."""
     count = draw(st.integers(1, 6))
     epochs = sorted(draw(st.sets(st.integers(0, 30), min_size=count, max_size=count)))
     bounds = sorted(draw(st.sets(st.integers(0, 60), min_size=count, max_size=count)))
@@ -32,7 +32,7 @@ def histories(draw: st.DrawFn) -> tuple[list[tuple[int, int]], list[tuple[int, i
 
 
 @given(histories(), st.integers(0, 70), st.integers(0, 15), st.booleans())
-def test_the_lineage_is_what_each_single_offset_says(
+def test_the_lineage_matches_a_check_of_each_offset(
     history: tuple[list[tuple[int, int]], list[tuple[int, int]], int], start: int, length: int, is_ours: bool
 ) -> None:
     ours, theirs, log_end = history
@@ -52,7 +52,7 @@ def test_the_lineage_is_what_each_single_offset_says(
 
 
 @given(histories(), st.integers(0, 70), st.integers(1, 20))
-def test_clipped_epochs_say_of_each_offset_what_the_log_says(
+def test_clipped_epochs_give_the_logs_epoch_of_each_offset(
     history: tuple[list[tuple[int, int]], list[tuple[int, int]], int], start: int, length: int
 ) -> None:
     ours, _, _ = history
@@ -64,7 +64,7 @@ def test_clipped_epochs_say_of_each_offset_what_the_log_says(
 
 @st.composite
 def partitions(draw: st.DrawFn) -> tuple[list[tuple[int, int]], list[RemoteLogSegmentMetadata], int, int]:
-    """(epochs, segments in every state that cover the log's history with overlaps, its start, its end)."""
+    """(epochs, segments in every state that overlap and cover the log's history, log start, log end)."""
     end = draw(st.integers(20, 80))
     count = draw(st.integers(1, 4))
     bounds = sorted(draw(st.sets(st.integers(1, end - 1), min_size=count - 1, max_size=count - 1)))
@@ -92,7 +92,7 @@ def partitions(draw: st.DrawFn) -> tuple[list[tuple[int, int]], list[RemoteLogSe
 
 
 @given(partitions(), st.integers(-1, 1_000), st.integers(-1, 400), st.integers(0, 60))
-def test_expiry_is_what_a_walk_over_single_offsets_finds(
+def test_expiry_matches_a_check_of_each_offset(
     partition: tuple[list[tuple[int, int]], list[RemoteLogSegmentMetadata], int, int],
     retention_ms: int,
     retention_bytes: int,
@@ -120,9 +120,9 @@ def test_expiry_is_what_a_walk_over_single_offsets_finds(
         elif one.state is State.COPY_SEGMENT_STARTED:
             assert not is_doomed
         elif one.end_offset < start:
-            assert is_doomed, "nothing below the log's start stays"
+            assert is_doomed, "nothing below the log start is kept"
         elif is_doomed:
-            assert one.end_offset < new_start, "no reader is led to what goes"
+            assert one.end_offset < new_start, "no reader is sent to a deleted segment"
             too_old = retention_ms >= 0 and NOW - one.max_timestamp_ms > retention_ms
             assert too_old or retention_bytes >= 0
     if retention_ms < 0 and retention_bytes < 0:
@@ -135,4 +135,4 @@ def test_expiry_is_what_a_walk_over_single_offsets_finds(
         if rest > retention_bytes and left:
             assert rest - left[0].segment_size_in_bytes < retention_bytes
     if retention_ms >= 0 and left:
-        assert NOW - left[0].max_timestamp_ms <= retention_ms, "the oldest that stays is young enough"
+        assert NOW - left[0].max_timestamp_ms <= retention_ms, "the oldest retained segment is young enough"

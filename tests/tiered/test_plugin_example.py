@@ -1,4 +1,4 @@
-"""The example of docs/tiered-plugins.md does what every manager must do."""
+"""The example of docs/tiered-plugins.md passes the conformance tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TestExample(RemoteStorageConformance):
         return manager
 
 
-def test_the_page_names_the_groups_and_what_is_built_in() -> None:
+def test_the_page_names_the_groups_and_built_in_managers() -> None:
     (toml,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     assert tomllib.loads(toml) == {"project": {"entry-points": {STORAGE_GROUP: {"acme": "acme_tier:AcmeStorage"}}}}
     assert METADATA_GROUP in PAGE

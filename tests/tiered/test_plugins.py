@@ -1,4 +1,4 @@
-"""Finding managers: `kbroker.tiered.plugins`."""
+"""Lookup of managers by name: `kbroker.tiered.plugins`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Metadata:
 
 @pytest.fixture
 def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An installed package of somebody else, with entry points."""
+    """An installed third-party package with entry points."""
     (tmp_path / "acme_tier.py").write_text(ACME)
     (tmp_path / "acme_broken.py").write_text("import a_module_that_nobody_has\n")
     information = tmp_path / "acme_tier-1.0.dist-info"
@@ -54,7 +54,7 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", [None, "", "directory"])
-def test_the_directory_is_what_is_meant_without_a_name(name: str | None) -> None:
+def test_the_default_storage_manager_is_the_directory(name: str | None) -> None:
     assert type(storage_manager(name)) is LocalRemoteStorage
 
 
@@ -72,12 +72,12 @@ def test_every_built_in_name_can_be_loaded(group: str) -> None:
         assert f"{made.__module__}:{made.__name__}" == plugins.BUILT_IN[group][name]
 
 
-def test_kafkas_default_metadata_manager_is_ours_on_the_topic() -> None:
+def test_kafkas_metadata_manager_means_the_built_in_one() -> None:
     kafkas = "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
     assert metadata_manager_class(kafkas) is metadata_manager_class("topic") is metadata_manager_class(None)
 
 
-def test_the_projects_metadata_declares_what_is_built_in() -> None:
+def test_the_project_declares_the_built_in_entry_points() -> None:
     import tomllib
 
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
@@ -89,7 +89,7 @@ def test_an_entry_point_of_another_package_is_found_by_its_name(acme: Path) -> N
     assert "acme" in plugins.names(STORAGE_GROUP)
 
 
-def test_nobody_takes_the_place_of_a_built_in_manager(acme: Path) -> None:
+def test_packages_cannot_replace_a_built_in_manager(acme: Path) -> None:
     assert type(storage_manager("directory")) is LocalRemoteStorage
 
 
@@ -111,7 +111,7 @@ def test_nobody_takes_the_place_of_a_built_in_manager(acme: Path) -> None:
         ("acme_tier:Demanding", "without arguments"),
     ],
 )
-def test_a_name_that_leads_nowhere_says_why(acme: Path, name: str, said: str) -> None:
+def test_an_unusable_name_gives_the_reason(acme: Path, name: str, said: str) -> None:
     with pytest.raises(PluginError) as refused:
         storage_manager(name)
     assert said in str(refused.value)
@@ -121,5 +121,5 @@ def test_a_name_that_leads_nowhere_says_why(acme: Path, name: str, said: str) ->
 def test_a_metadata_manager_without_the_methods_is_refused(acme: Path) -> None:
     with pytest.raises(PluginError, match="add_remote_log_segment_metadata"):
         metadata_manager_class("acme_tier:Metadata")
-    with pytest.raises(PluginError, match="no class"):
+    with pytest.raises(PluginError, match="not a class"):
         metadata_manager_class("acme_tier:__name__")

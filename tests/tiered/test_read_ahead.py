@@ -1,4 +1,4 @@
-"""What is read before it is asked for: `kbroker.tiered.read_ahead`."""
+"""Which chunks are read ahead: `kbroker.tiered.read_ahead`."""
 
 from __future__ import annotations
 
@@ -40,24 +40,26 @@ def asked(shelf: Shelf) -> list[tuple[int, int]]:
 
 
 async def asked_ahead(shelf: Shelf, number: int, **more: int) -> list[tuple[int, int]]:
-    """What is asked for when a chunk is used."""
+    """The requests that the use of a chunk causes."""
     ahead(shelf, number, **more)
     await wait_all_tasks_blocked()
     return sorted(asked(shelf))
 
 
-async def test_neighbours_are_asked_for_together_when_half_of_them_are_missing(autojump_clock: MockClock) -> None:
+async def test_adjacent_chunks_are_requested_together(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=20)
     async with shelf.open():
         assert await asked_ahead(shelf, 0, count=4) == [(1, 4 * CHUNK)]
-        assert await asked_ahead(shelf, 1, count=4) == [], "three are there, and one alone costs as much as two"
+        assert await asked_ahead(shelf, 1, count=4) == [], (
+            "three are cached, and a request for one costs as much as for two"
+        )
         assert await asked_ahead(shelf, 2, count=4) == [(5, 2 * CHUNK)]
         for number in range(1, 7):
             assert await shelf.get(number) == shelf.bytes_of(number)
         assert asked(shelf) == []
 
 
-async def test_reading_ahead_goes_on_in_the_next_segment_and_up_to_the_very_end(autojump_clock: MockClock) -> None:
+async def test_reading_ahead_crosses_segment_boundaries(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=60)
     last = (shelf.segment().segment_size_in_bytes - 1) // CHUNK
     async with shelf.open():
@@ -73,7 +75,7 @@ async def test_reading_ahead_goes_on_in_the_next_segment_and_up_to_the_very_end(
         assert asked(shelf) == []
 
 
-async def test_of_the_last_chunk_of_all_even_one_alone_is_read_ahead(autojump_clock: MockClock) -> None:
+async def test_the_very_last_chunk_is_read_ahead_alone(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=60)
     last = (shelf.segment().segment_size_in_bytes - 1) // CHUNK
     async with shelf.open():
@@ -82,15 +84,15 @@ async def test_of_the_last_chunk_of_all_even_one_alone_is_read_ahead(autojump_cl
         assert [first for first, _ in asked(shelf)] == [last]
 
 
-async def test_only_as_many_are_read_as_there_is_memory_for(autojump_clock: MockClock) -> None:
+async def test_read_ahead_is_limited_by_memory(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=6)
     async with shelf.open():
         assert await asked_ahead(shelf, 0, count=6) == [(1, 3 * CHUNK)]
         assert shelf.cache.unread_bytes == shelf.cache.used_bytes == 3 * CHUNK
 
 
-async def test_who_finds_room_for_less_than_half_waits_until_there_is_more(autojump_clock: MockClock) -> None:
-    """Else requests would become the smaller the more consumers read."""
+async def test_read_ahead_waits_for_memory_for_half_a_request(autojump_clock: MockClock) -> None:
+    """Otherwise requests would get smaller with every additional consumer."""
     shelf = Shelf(chunks=16)
     async with shelf.open():
         ahead(shelf, 0, count=5)
@@ -105,20 +107,20 @@ async def test_who_finds_room_for_less_than_half_waits_until_there_is_more(autoj
         assert await asked_ahead(shelf, 3, count=5) == [(6, 3 * CHUNK)]
 
 
-async def test_consumers_that_have_gone_do_not_keep_others_from_being_read_ahead_for(autojump_clock: MockClock) -> None:
+async def test_disconnected_consumers_do_not_block_read_ahead(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=8)
     async with shelf.open():
         assert await asked_ahead(shelf, 0, count=4) == [(1, 4 * CHUNK)]
         for seconds, read_ahead_now in ((0, []), (UNREAD_MS / 1000, []), (0.001, [(1, 4 * CHUNK)])):
             await trio.sleep(seconds)
             assert await asked_ahead(shelf, 0, count=4, segment=1, last_segment=1) == read_ahead_now, seconds
-        assert await shelf.get(1) == shelf.bytes_of(1), "it is there as long as nobody needs its memory"
+        assert await shelf.get(1) == shelf.bytes_of(1), "it is cached until its memory is needed"
         assert asked(shelf) == []
         assert shelf.cache.unread_bytes == 4 * CHUNK
         assert shelf.cache.used_bytes == 8 * CHUNK
 
 
-async def test_what_came_before_a_request_failed_is_there_and_the_rest_is_forgotten(autojump_clock: MockClock) -> None:
+async def test_chunks_that_arrived_before_a_failure_are_kept(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=20)
     half = 5 * CHUNK // 2
     shelf.storage.changes = [lambda data: data[:half], lambda data: data[: CHUNK // 2]]
@@ -126,14 +128,14 @@ async def test_what_came_before_a_request_failed_is_there_and_the_rest_is_forgot
         ahead(shelf, 0, count=4)
         with shelf.cache.reader(shelf.segment()) as chunks, pytest.raises(RemoteStorageError, match="ended after"):
             await chunks.get(3)
-        assert [first for first, _ in asked(shelf)] == [1, 3], "what had come was not asked for again"
+        assert [first for first, _ in asked(shelf)] == [1, 3], "received chunks were not requested again"
         assert [shelf.cache.has(shelf.segment(), number) for number in range(1, 5)] == [True, True, False, False]
         assert (shelf.cache.used_bytes, shelf.cache.reading) == (2 * CHUNK, 0)
         for number in range(1, 5):
             assert await shelf.get(number) == shelf.bytes_of(number)
 
 
-async def test_a_request_that_broke_off_goes_on_where_it_did(autojump_clock: MockClock) -> None:
+async def test_a_broken_request_continues_where_it_stopped(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=20)
     shelf.storage.changes = [lambda data: data[: 5 * CHUNK // 2]]
     async with shelf.open():
@@ -143,14 +145,14 @@ async def test_a_request_that_broke_off_goes_on_where_it_did(autojump_clock: Moc
         assert asked(shelf) == []
 
 
-async def test_the_first_of_several_is_given_before_the_last_has_come() -> None:
-    """Of a request for many chunks each is there when it has come, and not when all have."""
+async def test_a_chunk_is_available_before_the_request_ends() -> None:
+    """Each chunk of a large request is available when it has arrived, and not only when all have."""
     shelf = Shelf(chunks=20)
     segment = shelf.segment()
     has_first, threads = threading.Event(), RealThreads(max_threads=1)
 
     class Halting(io.BytesIO):
-        """Gives no second chunk before somebody has the first one."""
+        """Returns the second chunk only after a reader has received the first."""
 
         def read(self, size: int | None = -1) -> bytes:
             if self.tell():
@@ -181,8 +183,8 @@ async def test_the_first_of_several_is_given_before_the_last_has_come() -> None:
                 assert await shelf.get(number) == shelf.bytes_of(number)
 
 
-async def test_a_chunk_that_went_leaves_its_memory_though_its_neighbours_are_still_read() -> None:
-    """Else the next one is read into fresh memory, page by page."""
+async def test_an_evicted_chunk_frees_its_memory_during_the_request() -> None:
+    """Otherwise the next chunk is read into fresh memory, with a page fault for each page."""
     memory = ChunkMemory(CHUNK)
     shelf = Shelf(chunks=20)
     segment = shelf.segment()

@@ -1,4 +1,4 @@
-"""Records out of the tier: `kbroker.tiered.remote_read`, over the directory plug-in and the metadata topic."""
+"""Reading records from the tier: `kbroker.tiered.remote_read`, over the directory plug-in and the metadata topic."""
 
 from __future__ import annotations
 
@@ -36,10 +36,8 @@ def flip(at: int) -> Change:
 # What is read
 
 
-async def test_every_offset_gives_its_batch_and_those_behind_up_to_the_local_log(
-    autojump_clock: MockClock,
-) -> None:
-    """Every offset, mid-batch ones too, and across the borders of chunks and segments."""
+async def test_a_read_starts_with_the_batch_of_its_offset(autojump_clock: MockClock) -> None:
+    """Every offset, even within batches, and across boundaries of chunks and segments."""
     site = ReadingSite(config=tiered_config(segment_bytes=2_000))
     async with site.reading():
         partition = await site.tiered(sizes=SIZES)
@@ -49,7 +47,7 @@ async def test_every_offset_gives_its_batch_and_those_behind_up_to_the_local_log
 
 
 @pytest.mark.parametrize("max_bytes", [1, 100, 333, 1_000, 5_000])
-async def test_a_limit_is_kept_but_for_a_first_batch_that_is_larger(max_bytes: int, autojump_clock: MockClock) -> None:
+async def test_only_the_first_batch_may_exceed_max_bytes(max_bytes: int, autojump_clock: MockClock) -> None:
     site = ReadingSite()
     async with site.reading():
         partition = await site.tiered(sizes=SIZES)
@@ -64,7 +62,7 @@ async def test_a_limit_is_kept_but_for_a_first_batch_that_is_larger(max_bytes: i
             offset = found.next_offset
 
 
-async def test_without_the_right_to_one_batch_nothing_comes_that_does_not_fit(autojump_clock: MockClock) -> None:
+async def test_without_at_least_one_batch_max_bytes_is_strict(autojump_clock: MockClock) -> None:
     site = ReadingSite()
     async with site.reading():
         partition = await site.tiered()
@@ -73,16 +71,16 @@ async def test_without_the_right_to_one_batch_nothing_comes_that_does_not_fit(au
         assert (await site.read(partition, 0, first, at_least_one_batch=False)).size == first
 
 
-async def test_a_batch_larger_than_many_chunks_is_read_whole(autojump_clock: MockClock) -> None:
+async def test_a_batch_may_span_many_chunks(autojump_clock: MockClock) -> None:
     site = ReadingSite(tier=reader_settings(kbroker_remote_chunk_cache_bytes=CHUNK))
     async with site.reading():
         partition = await site.tiered(sizes=(5_000,))
         assert await site.read_all(partition, 0, 1) == site.expected(partition, 0)
-        assert site.reader.cache.used_bytes <= CHUNK, "what was needed beyond the memory is gone again"
+        assert site.reader.cache.used_bytes <= CHUNK, "chunks beyond the memory limit were freed"
 
 
-async def test_records_that_are_missing_at_the_end_of_a_segment_are_passed_over(autojump_clock: MockClock) -> None:
-    """KAFKA-15388: an offset behind the last batch of a segment that covers it is looked for in the next segment."""
+async def test_missing_records_at_the_end_of_a_segment_are_skipped(autojump_clock: MockClock) -> None:
+    """KAFKA-15388: an offset after the last batch of the segment that covers it is looked up in the next segment."""
     site = ReadingSite()
     async with site.reading():
         partition = site.add()
@@ -102,17 +100,17 @@ async def test_records_that_are_missing_at_the_end_of_a_segment_are_passed_over(
             assert [one.base_offset for one in batches(bytes(found.records))] == [7, 8, 9], offset
         for offset in range(10, 12):
             found = await site.read(partition, offset)
-            assert (found.size, found.next_offset) == (0, 12), "the local log has what comes next"
+            assert (found.size, found.next_offset) == (0, 12), "the local log continues"
 
 
 def leave_out(partition: Partition, count: int) -> None:
-    """Let offsets have no record, as compaction may: the next batch begins so much later."""
+    """Omit offsets, as compaction may: the next batch starts that much later."""
     partition.log.log_end_offset += count
     partition.log.restart_reading()
 
 
-async def test_only_what_the_log_itself_wrote_is_read_where_segments_overlap(autojump_clock: MockClock) -> None:
-    """KAFKA-15168: a leader of another history has copied the same offsets; its segment is not in the way."""
+async def test_overlapping_segments_of_other_histories_are_not_read(autojump_clock: MockClock) -> None:
+    """KAFKA-15168: a leader of another history has copied the same offsets; its segment is ignored."""
     site = ReadingSite()
     async with site.reading():
         partition = await site.tiered(count=12)
@@ -131,11 +129,11 @@ async def test_only_what_the_log_itself_wrote_is_read_where_segments_overlap(aut
         )
         await copy(site.metadata, foreign)
         assert await site.read_all(partition, 0) == site.expected(partition, 0)
-        assert len({one[1] for one in partition.log.leader_epochs.entries}) == 2, "it crossed a border of epochs"
+        assert len({one[1] for one in partition.log.leader_epochs.entries}) == 2, "it crossed an epoch boundary"
 
 
-async def test_what_was_aborted_is_told_by_the_indexes_of_the_tier(autojump_clock: MockClock) -> None:
-    """KAFKA-16780, KAFKA-17801: the markers may lie in later segments, and only those with an index are asked."""
+async def test_aborted_transactions_come_from_the_tiers_indexes(autojump_clock: MockClock) -> None:
+    """KAFKA-16780, KAFKA-17801: markers may be in later segments; only segments with an index are searched."""
     site = ReadingSite()
     async with site.reading():
         partition = await site.tiered()
@@ -159,13 +157,13 @@ async def test_what_was_aborted_is_told_by_the_indexes_of_the_tier(autojump_cloc
             found = await site.read(partition, offset, 1, read_committed=True)
             return [(one.producer_id, one.first_offset) for one in found.aborted]
 
-        assert await aborted(0) == [], "it began behind the first record"
+        assert await aborted(0) == [], "it started after the first record"
         assert await aborted(1) == [(7, 1)]
         assert await aborted(first.end_offset + 1) == [(7, 1)]
-        assert await aborted(third.start_offset + 2) == [], "it was over by then"
+        assert await aborted(third.start_offset + 2) == [], "it had finished before"
         assert await aborted(fourth.start_offset) == [(8, fourth.start_offset)]
         assert await aborted(fourth.end_offset + 1) == []
-        assert (await site.read(partition, 1, 1)).aborted == (), "nobody asked"
+        assert (await site.read(partition, 1, 1)).aborted == (), "not requested"
         asked = {start for start, kind in site.watched.index_reads if kind is IndexType.TRANSACTION}
         assert asked == {third.start_offset, fourth.start_offset}
 
@@ -173,7 +171,7 @@ async def test_what_was_aborted_is_told_by_the_indexes_of_the_tier(autojump_cloc
 # What is in the way
 
 
-async def test_m5_a_batch_with_a_wrong_byte_is_read_again_past_the_cache(autojump_clock: MockClock) -> None:
+async def test_m5_a_damaged_batch_is_fetched_again(autojump_clock: MockClock) -> None:
     site = ReadingSite()
     async with site.reading():
         partition = await site.tiered()
@@ -182,7 +180,7 @@ async def test_m5_a_batch_with_a_wrong_byte_is_read_again_past_the_cache(autojum
         assert await site.read_all(partition, 0, 1) == expected
         assert site.reader.counters.damaged_batches == 1
         assert await site.read_all(partition, 0, 1) == expected
-        assert site.reader.counters.damaged_batches == 1, "what was wrong is not in the cache"
+        assert site.reader.counters.damaged_batches == 1, "damaged bytes are not cached"
 
 
 @pytest.mark.parametrize("at", [0, 3, 7, 8, 11, 12, 15, 16, 17, 22, 26, 60, 150])
@@ -198,10 +196,10 @@ async def test_m5_a_batch_that_stays_damaged_is_a_storage_error(at: int, autojum
         assert site.remote(partition).counters.fetch_errors == 1
         assert "offset 0 of orders-0 cannot be read from the tier: segment " in site.remote(partition).last_error
         site.watched.every_change = None
-        assert await site.read_all(partition, 0) == site.expected(partition, 0), "the error is not kept"
+        assert await site.read_all(partition, 0) == site.expected(partition, 0), "the error is not cached"
 
 
-async def test_m5_good_batches_before_a_damaged_one_are_given(autojump_clock: MockClock) -> None:
+async def test_m5_good_batches_before_a_damaged_one_are_returned(autojump_clock: MockClock) -> None:
     site = ReadingSite(tier=reader_settings(kbroker_remote_chunk_bytes=4_096))
     async with site.reading():
         partition = await site.tiered()
@@ -214,10 +212,8 @@ async def test_m5_good_batches_before_a_damaged_one_are_given(autojump_clock: Mo
 
 
 @pytest.mark.parametrize("at", [10, 100], ids=["header", "records"])
-async def test_m5_a_damaged_segment_keeps_nobody_from_the_end_of_the_one_before(
-    at: int, autojump_clock: MockClock
-) -> None:
-    """Also where it is at hand already, as what was read ahead is."""
+async def test_m5_the_segment_before_a_damaged_one_is_readable(at: int, autojump_clock: MockClock) -> None:
+    """Even if it is in memory already, because it was read ahead."""
     site = ReadingSite(tier=reader_settings(kbroker_remote_chunk_bytes=4_096))
     async with site.reading():
         partition = await site.tiered()
@@ -231,13 +227,11 @@ async def test_m5_a_damaged_segment_keeps_nobody_from_the_end_of_the_one_before(
         found = await site.read(partition, 0)
         assert found.next_offset == second.start_offset
         assert bytes(found.records) == site.expected(partition, 0)[: found.size]
-        assert [start for start, _, _ in site.watched.reads[reads:]] == [0], "it is read anew for who asks for it"
+        assert [start for start, _, _ in site.watched.reads[reads:]] == [0], "the next read fetches it again"
         assert await site.read_all(partition, second.start_offset) == site.expected(partition, second.start_offset)
 
 
-async def test_what_the_metadata_do_not_know_keeps_nobody_from_the_end_of_the_segment_before(
-    autojump_clock: MockClock,
-) -> None:
+async def test_the_segment_before_an_unknown_one_is_readable(autojump_clock: MockClock) -> None:
     site = ReadingSite()
     async with site.reading():
         partition = await site.tiered()
@@ -250,8 +244,8 @@ async def test_what_the_metadata_do_not_know_keeps_nobody_from_the_end_of_the_se
             await site.read(partition, second.start_offset)
 
 
-async def test_what_lies_behind_an_answer_does_not_hold_it_up(autojump_clock: MockClock) -> None:
-    """A batch of the next segment that is at hand in part alone."""
+async def test_missing_chunks_of_later_batches_do_not_delay_an_answer(autojump_clock: MockClock) -> None:
+    """Only a part of a batch of the next segment is in memory."""
     site = ReadingSite(tier=reader_settings(kbroker_remote_read_ahead_bytes=0))
     async with site.reading():
         partition = await site.tiered(sizes=(CHUNK,))
@@ -265,10 +259,8 @@ async def test_what_lies_behind_an_answer_does_not_hold_it_up(autojump_clock: Mo
         assert trio.current_time() == began
 
 
-async def test_who_seeks_waits_for_one_chunk_and_has_the_others_read_when_it_reads_on(
-    autojump_clock: MockClock,
-) -> None:
-    """Of small batches in a chunk of many, all in one segment; the answer has room for all of them."""
+async def test_a_seek_waits_for_one_chunk_only(autojump_clock: MockClock) -> None:
+    """Small batches in a chunk with many batches, all in one segment; the answer has room for all of them."""
     site = ReadingSite(
         tier=reader_settings(kbroker_remote_chunk_bytes=4_096),
         config=tiered_config(segment_bytes=40_000, index_interval_bytes=300),
@@ -283,9 +275,7 @@ async def test_who_seeks_waits_for_one_chunk_and_has_the_others_read_when_it_rea
         assert sum(size for _, _, size in site.watched.reads) > 6 * 4_096
 
 
-async def test_who_seeks_a_batch_that_may_reach_into_other_chunks_has_them_read_at_once(
-    autojump_clock: MockClock,
-) -> None:
+async def test_a_seek_requests_all_chunks_of_its_batch(autojump_clock: MockClock) -> None:
     site = ReadingSite(
         tier=reader_settings(kbroker_remote_chunk_bytes=4_096), config=tiered_config(segment_bytes=90_000)
     )
@@ -294,11 +284,11 @@ async def test_who_seeks_a_batch_that_may_reach_into_other_chunks_has_them_read_
         site.slow.latency_ms = 1_000
         began = trio.current_time()
         assert (await site.read(partition, 5, 10_000)).next_offset == 6
-        assert trio.current_time() - began == pytest.approx(2), "its indexes, and then all of its chunks side by side"
+        assert trio.current_time() - began == pytest.approx(2), "its indexes, and then all of its chunks in parallel"
 
 
 @pytest.mark.parametrize("kept", [0, 1, 100])
-async def test_m5_a_body_that_ends_early_is_asked_for_once_more(kept: int, autojump_clock: MockClock) -> None:
+async def test_m5_a_truncated_body_is_requested_again(kept: int, autojump_clock: MockClock) -> None:
     site = ReadingSite()
     async with site.reading():
         partition = await site.tiered()
@@ -314,7 +304,7 @@ async def test_m5_a_body_that_ends_early_is_asked_for_once_more(kept: int, autoj
         assert site.watched.open_streams == 0
 
 
-async def test_m5_another_range_than_was_asked_for_is_not_taken_for_the_right_one(autojump_clock: MockClock) -> None:
+async def test_m5_a_wrong_range_is_detected(autojump_clock: MockClock) -> None:
     site = ReadingSite(config=tiered_config(segment_bytes=4_000))
     async with site.reading():
         partition = await site.tiered()
@@ -324,7 +314,7 @@ async def test_m5_another_range_than_was_asked_for_is_not_taken_for_the_right_on
         assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def test_m3_a_segment_that_is_missing_is_a_storage_error_and_never_skipped(autojump_clock: MockClock) -> None:
+async def test_m3_a_missing_segment_is_an_error_and_never_skipped(autojump_clock: MockClock) -> None:
     site = ReadingSite()
     async with site.reading():
         partition = await site.tiered()
@@ -344,9 +334,7 @@ async def test_m3_a_segment_that_is_missing_is_a_storage_error_and_never_skipped
 @pytest.mark.parametrize(
     "error", [RetriableRemoteStorageError("503"), RemoteStorageError("403"), OSError("reset"), ZeroDivisionError("bug")]
 )
-async def test_m3_whatever_the_store_does_wrong_is_a_storage_error_once(
-    error: Exception, autojump_clock: MockClock
-) -> None:
+async def test_m3_every_store_failure_is_a_storage_error(error: Exception, autojump_clock: MockClock) -> None:
     site = ReadingSite()
     async with site.reading():
         partition = await site.tiered()
@@ -358,8 +346,8 @@ async def test_m3_whatever_the_store_does_wrong_is_a_storage_error_once(
         assert site.watched.open_streams == 0
 
 
-async def test_what_retention_takes_while_it_is_read_is_out_of_range_and_not_missing(autojump_clock: MockClock) -> None:
-    """Write point "tier delete": the reader gets OFFSET_OUT_OF_RANGE, since the start moves before any object goes."""
+async def test_a_segment_deleted_during_the_read_is_out_of_range(autojump_clock: MockClock) -> None:
+    """Write point "tier delete": the reader gets OFFSET_OUT_OF_RANGE, because the start rises before the deletion."""
     site = ReadingSite()
     async with site.reading():
         partition = await site.tiered()
@@ -379,9 +367,7 @@ async def out_of_range(site: ReadingSite, partition: Partition) -> None:
     assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-async def test_a_segment_that_is_replaced_meanwhile_is_read_from_the_other(
-    autojump_clock: MockClock,
-) -> None:
+async def test_a_replaced_segment_is_read_from_its_replacement(autojump_clock: MockClock) -> None:
     site = ReadingSite()
     async with site.reading():
         partition = await site.tiered()
@@ -402,7 +388,7 @@ async def test_a_segment_that_is_replaced_meanwhile_is_read_from_the_other(
         assert got[0] == next(iter(site.written[partition.key].values()))
 
 
-async def test_who_leads_no_more_by_the_end_of_a_read_gives_nothing(autojump_clock: MockClock) -> None:
+async def test_a_leader_deposed_during_a_read_returns_nothing(autojump_clock: MockClock) -> None:
     site = ReadingSite()
     async with site.reading():
         partition = await site.tiered()
@@ -422,8 +408,8 @@ async def test_who_leads_no_more_by_the_end_of_a_read_gives_nothing(autojump_clo
 # Indexes
 
 
-async def test_an_index_that_lies_is_made_anew_from_the_segment(autojump_clock: MockClock) -> None:
-    """M13: the entry points to another batch than it says."""
+async def test_a_wrong_index_is_rebuilt_from_the_segment(autojump_clock: MockClock) -> None:
+    """M13: the entry points to a different batch."""
     site = ReadingSite(config=tiered_config(segment_bytes=4_000, index_interval_bytes=1))
     async with site.reading():
         partition = await site.tiered()
@@ -440,7 +426,7 @@ async def test_an_index_that_lies_is_made_anew_from_the_segment(autojump_clock: 
 
 
 @pytest.mark.parametrize("change", [lambda data: data[:-3], lambda data: b"\xff" * len(data), lambda data: b""])
-async def test_m13_a_damaged_index_keeps_nobody_from_reading(change: Change, autojump_clock: MockClock) -> None:
+async def test_m13_reads_work_with_a_damaged_index(change: Change, autojump_clock: MockClock) -> None:
     site = ReadingSite(config=tiered_config(segment_bytes=4_000, index_interval_bytes=1))
     async with site.reading():
         partition = await site.tiered()
@@ -452,7 +438,7 @@ async def test_m13_a_damaged_index_keeps_nobody_from_reading(change: Change, aut
 # Waiting
 
 
-async def test_m4_a_read_goes_on_into_the_cache_when_nobody_waits_for_it_any_more(autojump_clock: MockClock) -> None:
+async def test_m4_a_cancelled_read_continues_into_the_cache(autojump_clock: MockClock) -> None:
     site = ReadingSite(tier=reader_settings(kbroker_remote_chunk_bytes=4_096))
     async with site.reading():
         partition = await site.tiered()
@@ -469,8 +455,8 @@ async def test_m4_a_read_goes_on_into_the_cache_when_nobody_waits_for_it_any_mor
         assert len(site.watched.reads) == reads
 
 
-async def test_nothing_is_read_before_it_is_known_what_the_tier_holds(autojump_clock: MockClock) -> None:
-    """KAFKA-15181, KAFKA-19599: held, and neither answered from half of the metadata nor refused at once."""
+async def test_nothing_is_read_before_the_metadata_are_known(autojump_clock: MockClock) -> None:
+    """KAFKA-15181, KAFKA-19599: the read waits; it neither uses incomplete metadata nor fails."""
     site = ReadingSite()
     partition = site.add()
     partition.remote = RemotePartition(id_of(partition))

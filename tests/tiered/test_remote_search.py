@@ -1,4 +1,4 @@
-"""Searches by timestamp in the tier: `kbroker.tiered.remote_search`."""
+"""Lookups by timestamp in the tier: `kbroker.tiered.remote_search`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BATCH = 3
 
 
 async def written(site: ReadingSite, timestamps: Sequence[int], *, codec: Codec = Codec.NONE) -> Partition:
-    """A partition whose records have these timestamps, three to a batch; all but its last segment is in the tier."""
+    """A partition with records of these timestamps, three to a batch; only its last segment is local."""
     partition = site.add()
     await site.changed()
     for start in range(0, len(timestamps), BATCH):
@@ -36,7 +36,7 @@ async def written(site: ReadingSite, timestamps: Sequence[int], *, codec: Codec 
 
 
 def records_in_tier(site: ReadingSite, partition: Partition) -> list[tuple[int, int]]:
-    """(offset, timestamp) of what is in the tier alone."""
+    """(offset, timestamp) of the records that are only in the tier."""
     return [
         (record.offset, record.timestamp)
         for base, data in sorted(site.written[partition.key].items())
@@ -58,7 +58,7 @@ MIXED = [1_000 + (37 * number) % 101 for number in range(60)]
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-async def test_every_timestamp_finds_the_first_record_that_is_as_late(codec: Codec, autojump_clock: MockClock) -> None:
+async def test_a_search_finds_the_first_record_with_the_timestamp(codec: Codec, autojump_clock: MockClock) -> None:
     site = ReadingSite(config=tiered_config(index_interval_bytes=1, segment_bytes=700))
     async with site.reading():
         partition = await written(site, MIXED, codec=codec)
@@ -69,7 +69,7 @@ async def test_every_timestamp_finds_the_first_record_that_is_as_late(codec: Cod
             assert brief(await search(site, partition).first_at_or_after(timestamp)) == expected, timestamp
 
 
-async def test_the_largest_timestamp_is_that_of_the_first_of_the_latest_records(autojump_clock: MockClock) -> None:
+async def test_the_largest_timestamp_gives_the_first_such_record(autojump_clock: MockClock) -> None:
     """KAFKA-17552."""
     site = ReadingSite(config=tiered_config(segment_bytes=1_500))
     async with site.reading():
@@ -78,7 +78,7 @@ async def test_the_largest_timestamp_is_that_of_the_first_of_the_latest_records(
 
 
 @pytest.mark.parametrize("start", [0, 1, 4, 19, 20, 21, 22, 30])
-async def test_records_below_the_log_start_are_found_no_more(start: int, autojump_clock: MockClock) -> None:
+async def test_records_below_the_log_start_are_not_found(start: int, autojump_clock: MockClock) -> None:
     site = ReadingSite(config=tiered_config(segment_bytes=1_500))
     async with site.reading():
         partition = await written(site, [*MIXED[:20], 5_000, 4_000, *MIXED])
@@ -93,8 +93,8 @@ async def test_records_below_the_log_start_are_found_no_more(start: int, autojum
             assert brief(await search(site, partition).first_at_or_after(timestamp)) == first
 
 
-async def test_one_batch_is_decoded_and_old_segments_are_not_even_opened(autojump_clock: MockClock) -> None:
-    """KAFKA-16548: headers say enough; the segments before are passed over by their metadata."""
+async def test_a_search_decodes_one_batch_and_skips_old_segments(autojump_clock: MockClock) -> None:
+    """KAFKA-16548: headers are sufficient; earlier segments are skipped by their metadata."""
     site = ReadingSite(
         config=tiered_config(segment_bytes=4_000, index_interval_bytes=200),
         tier=reader_settings(kbroker_remote_chunk_bytes=512),
@@ -106,10 +106,10 @@ async def test_one_batch_is_decoded_and_old_segments_are_not_even_opened(autojum
         assert await search(site, partition).first_at_or_after(wanted) is not None
         assert {start for start, _ in site.watched.index_reads} == {last.start_offset}
         assert {start for start, _, _ in site.watched.reads} == {last.start_offset}
-        assert len(site.watched.reads) <= 2, "by the index only the chunk in which the batch lies, or it ends"
+        assert len(site.watched.reads) <= 2, "the index leads to the chunks of the batch only"
 
 
-async def test_records_without_a_timestamp_have_no_latest_one(autojump_clock: MockClock) -> None:
+async def test_without_timestamps_there_is_no_latest_record(autojump_clock: MockClock) -> None:
     site = ReadingSite()
     async with site.reading():
         partition = await written(site, [-1] * 40)
@@ -119,7 +119,7 @@ async def test_records_without_a_timestamp_have_no_latest_one(autojump_clock: Mo
 
 @settings(max_examples=30)
 @given(timestamps=st.lists(st.integers(0, 50), min_size=30, max_size=60), asked=st.integers(0, 51))
-def test_it_finds_what_reading_everything_would_find(timestamps: list[int], asked: int) -> None:
+def test_a_search_finds_what_a_full_read_finds(timestamps: list[int], asked: int) -> None:
     """A property, over short logs with timestamps in any order."""
 
     async def compare() -> None:

@@ -1,4 +1,4 @@
-"""What a scrub tells when copies and deletions go on between its looks at the metadata and at the store."""
+"""Findings of a scrub while copies and deletions run between its reads of the metadata and of the store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NEVER_YOUNG_MS = 1 << 62
 
 
 class Store(LocalRemoteStorage):
-    """A directory tier with one segment. Shape: unlisted is what its list lacks, refused what it does not give now."""
+    """A directory tier with one segment. Shape: unlisted is missing in its list, refused cannot be read now."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Store(LocalRemoteStorage):
         return super().fetch_index(metadata, index_type)
 
     def known(self, state: RemoteLogSegmentState | None) -> Catalogue:
-        """The metadata with the segment in a state, or without it."""
+        """The metadata with the segment in a given state, or without it."""
         found = Catalogue()
         if state is not None:
             found.segments[self.segment.remote_log_segment_id.id] = replace(self.segment, state=state)
@@ -67,7 +67,7 @@ def scrub(
     *,
     older_than_ms: int = NEVER_YOUNG_MS,
 ) -> list[Finding]:
-    """Findings and notes; the metadata change from one state to the other while the store is listed."""
+    """Findings and notes; the metadata change between the given states during the listing."""
     first, second = store.known(before), store.known(after)
     check = Scrub(store, listed)
     found = [*check.compare(first, second, None)]
@@ -94,11 +94,11 @@ def problems(found: list[Finding]) -> list[str]:
         (FINISHED, None),
     ],
 )
-def test_what_moves_while_the_store_is_listed_is_no_finding(
+def test_concurrent_copies_and_deletions_are_no_findings(
     store: Store, before: RemoteLogSegmentState | None, after: RemoteLogSegmentState | None, is_half: bool
 ) -> None:
-    """A copy begins, is finished or is given up, a deletion begins or is finished; None is a manifest that is gone. The
-    list has all of the segment's objects, or half of them.
+    """A copy starts, finishes or is given up, or a deletion starts or finishes; None: no manifest. The list has
+    all of the segment's objects, or half of them.
     """
     objects = list(store.list_objects())
     listed = Listed.of(objects[:3] if is_half else objects)
@@ -108,7 +108,7 @@ def test_what_moves_while_the_store_is_listed_is_no_finding(
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
-def test_only_what_is_still_there_is_left_of_a_deleted_segment(store: Store, is_gone: bool) -> None:
+def test_only_existing_objects_of_a_deleted_segment_are_orphans(store: Store, is_gone: bool) -> None:
     listed = Listed.of(store.list_objects())
     if is_gone:
         store.delete_log_segment_data(store.segment)
@@ -117,19 +117,19 @@ def test_only_what_is_still_there_is_left_of_a_deleted_segment(store: Store, is_
     assert all(each.is_note is is_gone for each in found)
 
 
-def test_young_objects_of_a_deleted_segment_are_a_note(store: Store) -> None:
+def test_recent_objects_of_a_deleted_segment_are_a_note(store: Store) -> None:
     (note,) = scrub(store, Listed.of(store.list_objects()), DELETED, DELETED, older_than_ms=0)
     assert (note.problem, note.is_note) == ("young", True)
 
 
-def test_an_index_that_is_not_listed_and_not_given_cannot_be_read(store: Store) -> None:
+def test_an_unlisted_and_refused_index_is_unreadable(store: Store) -> None:
     store.unlisted = frozenset({object_name(store.segment, "index")})
     store.refused = IndexType.OFFSET
     (found,) = scrub(store, Listed.of(store.list_objects()), FINISHED, FINISHED)
     assert (found.problem, found.text) == ("unreadable", "the index cannot be read: not now")
 
 
-def test_a_store_that_lists_and_gives_nothing_is_not_there(store: Store) -> None:
+def test_a_store_that_returns_nothing_is_unavailable(store: Store) -> None:
     store.refused = IndexType.OFFSET
     with pytest.raises(RetriableRemoteStorageError, match="not now"):
         scrub(store, Listed(), FINISHED, FINISHED)
@@ -138,7 +138,7 @@ def test_a_store_that_lists_and_gives_nothing_is_not_there(store: Store) -> None
 @pytest.mark.parametrize(
     ("now", "is_deleted"), [(STARTED, False), (FINISHED, False), (DELETING, True), (DELETED, True), (None, True)]
 )
-def test_a_finding_counts_unless_its_segment_is_being_deleted_by_now(
+def test_findings_of_segments_being_deleted_are_dropped(
     store: Store, now: RemoteLogSegmentState | None, is_deleted: bool
 ) -> None:
     finding = Finding("missing", "the log is missing", replace(store.segment, state=FINISHED))

@@ -1,7 +1,7 @@
-"""What tests of the manager share: partitions with real logs, a tier and its metadata, all on one disk.
+"""Shared by tests of the manager: partitions with real logs, a tier and its metadata, all on one disk.
 
-A site is the part of a broker that matters here: the log directory, the partitions and their locks. It can be stopped
-in order, die, and be opened again on what the disk holds then.
+A site is the part of a broker that matters here: the log directory, the partitions and their locks. It can be stopped,
+killed, and opened again on the resulting disk.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ def settings(**given: Any) -> TierSettings:
 
 
 def tiered_config(**given: Any) -> LogConfig:
-    """Segments of about four batches, which stay here until the tier has them and no longer."""
+    """Segments of about four batches, which are deleted locally once they are copied."""
     defaults = {"remote_storage_enable": True, "segment_bytes": 800, "file_delete_delay_ms": 0}
     return LogConfig(**{**defaults, "local_retention_bytes": 0, "retention_ms": -1, **given})
 
 
 class FaultyStorage(LocalRemoteStorage):
-    """The directory as the tier, which fails when told.
+    """The directory as the tier, with failures on demand.
 
-    Shape  each list holds errors for the calls to come, None for one that goes well; a copy fails when its bytes are
-           there already if `after` is set; down fails every call until it is None again
-    Note   it cannot tell whether it has room
+    Shape  each list has errors for the next calls, None for a success; with `after` a copy fails after its bytes were
+           stored; while `down` is not None, every call fails
+    Note   it cannot report free space
     """
 
     expect_room = None  # type: ignore[assignment]
@@ -120,7 +120,7 @@ class FaultyStorage(LocalRemoteStorage):
 
 
 class Site:
-    """See the module's text. `written` has every batch that was appended, by base_offset, for each partition."""
+    """See the module's docstring. `written` has every appended batch, by base_offset, for each partition."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class Site:
         leader_epoch: int = 0,
         removed: frozenset[UUID] = frozenset(),
     ) -> None:
-        """`removed` are the topics that the metadata log says were removed."""
+        """`removed` are the topics that the metadata log reports as removed."""
         self.disk: Disk = disk or SimulatedDisk()
         self.env = MemoryEnv(self.disk, seed=seed)
         self.config = config or tiered_config()
@@ -202,7 +202,7 @@ class Site:
     # What a test does
 
     def add(self, topic: str = "orders", index: int = 0, *, topic_id: UUID | None = None, **config: Any) -> Partition:
-        """Open a partition, and lead it."""
+        """Open a partition as its leader."""
         topic_id = topic_id or uuid5(NAMESPACE_OID, topic)
         chosen = replace(self.config, **config)
         log = self.directory.open_log(
@@ -215,7 +215,7 @@ class Site:
         return partition
 
     def lead(self, partition: Partition, *, leader: int = 1) -> None:
-        """Begin another leader epoch."""
+        """Start another leader epoch."""
         self.leader_epoch += 1
         partition.apply(
             PartitionImage((1,), (1,), leader=leader, leader_epoch=self.leader_epoch, partition_epoch=self.leader_epoch)
@@ -226,14 +226,14 @@ class Site:
         written = self.written.setdefault(partition.key, {})
         for _ in range(count):
             now_ms = self.env.timestamp_ms()
-            # A millisecond after the one before: the clock stands still here while nobody sleeps.
+            # One millisecond after the previous one: the clock does not advance while nothing sleeps.
             data = batch(timestamp=now_ms - age_ms + partition.log.log_end_offset, size=size)
             plan = partition.log.append(data, leader_epoch=partition.leader_epoch, timestamp_ms=now_ms)
             written[plan.first_offset] = bytes(plan.data)
             partition.on_append()
 
     async def retain(self, partition: Partition) -> None:
-        """What the loop of retention does to one log."""
+        """Run retention once for one log."""
         clock = CautiousClock(self.env, report=self.reports.append)
         await apply_retention_once(self.env, self, partition.log, clock)
         partition.log.unlink_doomed(self.env.now_ms())
@@ -242,7 +242,7 @@ class Site:
         partition.log.roll(timestamp_ms=self.env.timestamp_ms())
 
     async def changed(self) -> None:
-        """Tell the manager what is tiered now."""
+        """Pass the current tiered partitions to the manager."""
         tiered = [key for key, one in self.partitions.items() if one.log.config.remote_storage_enable]
         await self.manager.on_change(tiered, topic_ids=frozenset(self.topic_ids), removed=self.removed)
         self.removed.clear()
@@ -251,7 +251,7 @@ class Site:
         partition.reconfigure(replace(partition.log.config, **config))
 
     def delete_topic(self, partition: Partition, *, forgets_id: bool = True) -> None:
-        """Delete a partition's topic, and its files at once."""
+        """Delete a partition's topic, and its files immediately."""
         del self.partitions[partition.key]
         if forgets_id:
             self.topic_ids.discard(partition.topic_id)
@@ -261,7 +261,7 @@ class Site:
 
     @asynccontextmanager
     async def at_work(self, *, stops: bool = True) -> AsyncIterator[None]:
-        """The manager and its metadata run; without `stops` they are cut off at the end, as by a death."""
+        """Run the manager and its metadata; without `stops` they are killed at the end."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self.metadata.run)
             await nursery.start(self.manager.run)
@@ -274,13 +274,13 @@ class Site:
             nursery.cancel_scope.cancel()
 
     def close(self) -> None:
-        """Stop in order, as a broker that ends."""
+        """Stop cleanly."""
         self.topic.close()
         marks = {key: one.known_high_watermark for key, one in self.partitions.items()}
         self.directory.close(high_watermarks=marks)
 
     def again(self, disk: Disk | None = None, **given: Any) -> Site:
-        """Another site on what the disk holds, or on what was left of it."""
+        """Another site on the disk's content, or on what a crash left of it."""
         chosen: dict[str, Any] = {
             "config": self.config,
             "tier": self.tier,
@@ -292,17 +292,17 @@ class Site:
         return Site(disk or self.disk, **{**chosen, **given})
 
     async def have_metadata_topic(self) -> None:
-        """Have the topic of the metadata, durably, as the controller makes it."""
+        """Create the metadata topic, durably, as the controller does."""
         await self.topic.ensure()
         for path in ("/", METADATA, *(log.directory for log in self.topic.logs)):
             self.disk.sync_directory(path)
 
     async def settle(self) -> None:
-        """Let everything that can be done now be done."""
+        """Run everything that can run now."""
         await trio.testing.wait_all_tasks_blocked()
 
     async def rounds(self, count: int = 1) -> None:
-        """Let so many rounds of every task go by."""
+        """Run this number of rounds of every task."""
         for _ in range(count):
             await trio.sleep(INTERVAL_MS / 1000 + 1)
             await self.settle()
@@ -315,7 +315,7 @@ class Site:
         )
 
     def finished(self, partition: Partition) -> list[int]:
-        """The start offsets of what can be read in the tier."""
+        """The start offsets of the readable segments in the tier."""
         state = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
         return [one.start_offset for one in self.segments(partition) if one.state is state]
 
@@ -324,11 +324,11 @@ class Site:
         return partition.remote
 
     def objects(self) -> set[UUID]:
-        """The ids of segments of which anything is stored."""
+        """The ids of segments that have objects in the tier."""
         return {one.segment_id for one in self.storage.list_objects() if one.segment_id is not None}
 
     def complaints(self, partition: Partition, *, orphans: bool = True) -> list[str]:
-        """What of K9 does not hold."""
+        """Violations of K9."""
         found: list[str] = []
         segments = self.segments(partition)
         remote = partition.remote
