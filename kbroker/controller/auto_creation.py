@@ -1,8 +1,8 @@
-"""Automatic creation: which unknown topics a Metadata request may bring into being, and how they look.
+"""Automatic creation: which unknown topics a Metadata request may create, and with which settings.
 
-Names must be legal; internal topics get the partitions and settings of their owner, all others the broker's defaults.
-The creation itself is an ordinary CreateTopics, so that two requests at once are no problem: the second finds the
-topic.
+Topic names must be legal. Internal topics get the partitions and settings of their owner, all others the broker's
+defaults. The creation is an ordinary CreateTopics request, so concurrent requests are safe: the second one finds that
+the topic exists.
 
 Source: Kafka's AutoTopicCreationManager.
 """
@@ -17,12 +17,12 @@ from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, Cr
 
 
 def may_create(name: str, settings: ControllerSettings) -> bool:
-    """Whether a Metadata request that allows it would create this topic, if it does not exist."""
+    """Whether a Metadata request that allows auto-creation creates this topic if it does not exist."""
     return settings.auto_create_topics_enable and name != CLUSTER_METADATA_TOPIC and topic_name_fault(name) is None
 
 
 def auto_creation_request(names: Iterable[str], settings: ControllerSettings) -> CreateTopicsRequest:
-    """The CreateTopics request for these names (each legal, each once)."""
+    """The CreateTopics request for these names, which must be legal. Duplicates are removed."""
     return CreateTopicsRequest(topics=[_creatable(name, settings) for name in dict.fromkeys(names)])
 
 

@@ -1,7 +1,7 @@
-"""``bootstrap.checkpoint``: what formatting leaves for the first start, in the root of the log directory.
+"""``bootstrap.checkpoint``: written by the format step into the root of the log directory, and read at the first start.
 
-It has a snapshot's format and holds the records that open an empty metadata log: metadata.version, and whatever else a
-formatting tool was told to put there (SCRAM credentials, other features). Kafka's own tool writes the same file.
+The file has the snapshot format. It holds the first records of an empty metadata log: metadata.version, and what else
+the formatting tool was given (SCRAM credentials, other features). Kafka's own tool writes the same file.
 
 Source: KIP-778, KIP-900; Kafka's BootstrapDirectory.
 """
@@ -18,7 +18,7 @@ from wire.stored.metadata import FeatureLevelRecord
 
 
 def bootstrap_records(disk: Disk, path: str | None) -> list[Record]:
-    """What formatting left for an empty log; without the file, the metadata.version of a new cluster."""
+    """The first records of an empty log. Without the file, only the metadata.version of a new cluster."""
     if path is None or not disk.exists(path):
         return [FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION)]
     try:
@@ -30,13 +30,13 @@ def bootstrap_records(disk: Disk, path: str | None) -> list[Record]:
             lowest, highest = SUPPORTED_FEATURES.get(record.name, (0, 0))
             if not lowest <= record.feature_level <= highest:
                 raise UnusableMetadata(
-                    f"{path} wants {record.name} at level {record.feature_level}; here {lowest} to {highest} are known"
+                    f"{path} needs {record.name} level {record.feature_level}; supported: {lowest} to {highest}"
                 )
     return contents
 
 
 def write_bootstrap(root: str, *, disk: Disk, timestamp_ms: int, metadata_version: int = METADATA_VERSION) -> None:
-    """Write ``bootstrap.checkpoint`` as formatting does, unless it is there."""
+    """Write ``bootstrap.checkpoint`` as the format step does, unless it exists."""
     path = f"{root}/{snapshots.BOOTSTRAP_FILE}"
     if not disk.exists(path):
         snapshots.write_snapshot(

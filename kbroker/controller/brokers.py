@@ -1,23 +1,23 @@
-"""The life of a broker as the controller sees it: registered, unfenced, in controlled shutdown, fenced.
+"""The states of a broker in the controller: registered, unfenced, in controlled shutdown, fenced.
 
-A registration begins an incarnation; its epoch is the offset of its record, and everything that the broker says later
-carries it. A new incarnation starts fenced: it leads nothing until it has replayed its own registration and says that
-it wants to serve. Then every partition without a leader whose ISR has it elects it. Fencing is the reverse, and so is a
-controlled shutdown, which moves the leaders first.
+A registration starts an incarnation. Its epoch is the offset of its record, and every later request of the broker
+carries that epoch. A new incarnation starts fenced and leads nothing until it has replayed its own registration and
+asks to be unfenced. Then it becomes the leader of every partition that has no leader and has this broker in its ISR.
+Fencing is the reverse. A controlled shutdown moves the leaders before it fences the broker.
 
 What Apache Kafka 4.3.1 does on a combined single node, read from its metadata log (and what this module does):
 
 - clean stop: one batch with BrokerRegistrationChange(in_controlled_shutdown) and PartitionChange(leader -1) for each
-  partition it leads, then BrokerRegistrationChange(fenced);
+  partition that the broker leads, then BrokerRegistrationChange(fenced);
 - start: RegisterBroker (fenced), then one batch with BrokerRegistrationChange(unfenced) and PartitionChange(leader =
-  it) for each partition;
+  the broker) for each partition;
 - start after kill -9: the new controller gives the dead incarnation a session of broker.session.timeout.ms (9 s) and
   refuses the new one with DUPLICATE_BROKER_REGISTRATION until that has passed; then PartitionChange(leader -1) and
   BrokerRegistrationChange(fenced), then as above.
 
-So a restart raises leader_epoch by two in either case. The one difference: an embedded controller knows that the
-earlier incarnation of its own process is dead (the data directory's lock proves it), so that it fences it at once
-instead of after nine seconds; ``replaces_dead`` says so.
+So a restart raises leader_epoch by two in either case. There is one difference: an embedded controller knows that the
+earlier incarnation of its own process is dead, because the new process holds the lock of the data directory. With
+``replaces_dead`` it fences that incarnation immediately instead of after nine seconds.
 
 Source: Kafka's ClusterControlManager, BrokerHeartbeatManager, ReplicationControlManager.
 """
@@ -61,8 +61,8 @@ _UNFENCE = -1
 
 @dataclass(slots=True)
 class Session:
-    """One broker's last sign of life. Not in the log: a new controller starts with a full session for every unfenced
-    broker.
+    """The heartbeat state of one broker. It is not in the log: a new controller gives every unfenced broker a full
+    session.
     """
 
     last_seen_ms: int
@@ -72,7 +72,7 @@ class Session:
 
 
 class BrokerSessions:
-    """Which brokers are alive, by their heartbeats.
+    """Tracks which brokers are alive, by their heartbeats.
 
     Units  times are now_ms (monotonic); a session lasts timeout_ms after the last heartbeat
     """
@@ -82,26 +82,26 @@ class BrokerSessions:
         self._sessions: dict[int, Session] = {}
 
     def restore(self, image: Image, now_ms: int) -> None:
-        """Begin with a session for each unfenced broker of the image."""
+        """Start with a session for each unfenced broker of the image."""
         self._sessions = {
             broker.id: Session(now_ms, opened=True) for broker in image.brokers.values() if not broker.fenced
         }
 
     def begin(self, broker_id: int, now_ms: int) -> None:
-        """Forget what an earlier incarnation said; the first heartbeat opens the new session."""
+        """Reset the session for a new incarnation; the first heartbeat opens it."""
         self._sessions[broker_id] = Session(now_ms)
 
     def end(self, broker_id: int) -> None:
-        """Forget the broker."""
+        """Remove the broker's session."""
         self._sessions.pop(broker_id, None)
 
     def touch(self, broker_id: int, metadata_offset: int, now_ms: int) -> None:
-        """Note a heartbeat."""
+        """Record a heartbeat."""
         session = self._sessions.setdefault(broker_id, Session(now_ms))
         session.last_seen_ms, session.metadata_offset, session.opened = now_ms, metadata_offset, True
 
     def begin_shutdown(self, broker_id: int, offset: int) -> None:
-        """Note the offset that the others must have replayed before this broker may stop."""
+        """Set the offset that the other brokers must have replayed before this broker may stop."""
         self._sessions[broker_id].shutdown_offset = offset
 
     def others_know(self, broker_id: int, image: Image) -> bool:
@@ -109,12 +109,12 @@ class BrokerSessions:
         return self.lowest_offset(image) >= self._sessions[broker_id].shutdown_offset
 
     def is_live(self, broker_id: int, now_ms: int) -> bool:
-        """Whether a heartbeat opened the session and it has not run out."""
+        """Whether a heartbeat opened the session and it has not expired."""
         session = self._sessions.get(broker_id)
         return session is not None and session.opened and now_ms < session.last_seen_ms + self._timeout_ms
 
     def expired(self, image: Image, now_ms: int) -> int | None:
-        """The unfenced broker that was silent for longest, if its session has run out."""
+        """The unfenced broker that has been silent longest, if its session has expired."""
         late = [
             (session.last_seen_ms, broker_id)
             for broker_id, session in self._sessions.items()
@@ -125,7 +125,7 @@ class BrokerSessions:
         return min(late)[1] if late else None
 
     def next_deadline_ms(self, image: Image) -> int | None:
-        """When the next session of an unfenced broker runs out."""
+        """When the next session of an unfenced broker expires."""
         ends = [
             session.last_seen_ms + self._timeout_ms
             for broker_id, session in self._sessions.items()
@@ -151,7 +151,7 @@ def register_broker(
     *,
     replaces_dead: bool = False,
 ) -> Outcome[BrokerRegistrationResponse]:
-    """Begin (or repeat) an incarnation. The response's broker_epoch is the offset that the RegisterBroker record will
+    """Start or repeat an incarnation. The response's broker_epoch is the offset that the RegisterBroker record will
     have.
 
     Errors: INCONSISTENT_CLUSTER_ID, DUPLICATE_BROKER_REGISTRATION while another incarnation's session is live (not with
@@ -225,7 +225,8 @@ def _check_features(image: Image, request: BrokerRegistrationRequest) -> None:
     ranges = {
         feature.name: (feature.min_supported_version, feature.max_supported_version) for feature in request.features
     }
-    ranges.setdefault(METADATA_VERSION_FEATURE, (7, 7))  # a broker that says nothing knows the first KRaft level alone
+    # A broker that sends no range supports only the first KRaft level.
+    ranges.setdefault(METADATA_VERSION_FEATURE, (7, 7))
     for name, level in image.features.items():
         lowest, highest = ranges.get(name, (0, 0))
         if not lowest <= level <= highest:
@@ -239,11 +240,11 @@ def _check_features(image: Image, request: BrokerRegistrationRequest) -> None:
 def broker_heartbeat(
     context: Context, sessions: BrokerSessions, request: BrokerHeartbeatRequest, now_ms: int
 ) -> Outcome[BrokerHeartbeatResponse]:
-    """Note that a broker lives, and grant what it wants: to serve, to be fenced, to shut down.
+    """Record a heartbeat and grant what the broker asks for: to be unfenced, to be fenced, or to shut down.
 
-    A fenced broker is unfenced once it has replayed its own registration (current_metadata_offset at least its epoch).
-    One that leads partitions and wants to stop hands them over first; it is told to stop when it leads nothing and the
-    others know that. Errors: STALE_BROKER_EPOCH, also for a broker that is not registered.
+    A fenced broker is unfenced once it has replayed its own registration (current_metadata_offset is at least its
+    epoch). A broker that wants to shut down hands over its leaders first; it may stop when it leads nothing and the
+    other brokers have replayed that. Errors: STALE_BROKER_EPOCH, also for a broker that is not registered.
     """
     broker = check_broker_epoch(context.image, request.broker_id, request.broker_epoch)
     sessions.touch(broker.id, request.current_metadata_offset, now_ms)
@@ -252,7 +253,7 @@ def broker_heartbeat(
     fenced, stop = broker.fenced, False
     if broker.fenced:
         if request.want_shut_down or broker.in_controlled_shutdown:
-            stop = True  # who has said that it stops serves only as another incarnation
+            stop = True  # after a shutdown request, only a new incarnation can be unfenced
         elif not request.want_fence and caught_up:
             fenced = False
             records = _unfencing(context, broker)
@@ -270,8 +271,8 @@ def broker_heartbeat(
 
 
 def fence_silent_broker(context: Context, sessions: BrokerSessions, now_ms: int) -> Outcome[int | None]:
-    """Fence the broker whose session ran out first; the response is its id. One at a time, so that each sees the effect
-    of the last.
+    """Fence the broker whose session expired first; the response is its id. Each call fences one broker, so that the
+    next decision sees the effect.
     """
     broker_id = sessions.expired(context.image, now_ms)
     if broker_id is None:
@@ -280,7 +281,7 @@ def fence_silent_broker(context: Context, sessions: BrokerSessions, now_ms: int)
 
 
 def unregister_broker(context: Context, broker_id: int) -> Outcome[None]:
-    """Take a broker out of the cluster. BROKER_ID_NOT_REGISTERED when it is not in."""
+    """Remove a broker from the cluster. BROKER_ID_NOT_REGISTERED if it is not registered."""
     broker = context.image.brokers.get(broker_id)
     if broker is None:
         raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {broker_id} is not currently registered")
@@ -289,7 +290,7 @@ def unregister_broker(context: Context, broker_id: int) -> Outcome[None]:
 
 
 def register_controller(request: ControllerRegistrationRequest) -> Outcome[None]:
-    """Note a controller's addresses and features; each process start does."""
+    """Register a controller's addresses and features. Every start of the process does this."""
     record = RegisterControllerRecord(
         controller_id=request.controller_id,
         incarnation_id=request.incarnation_id,
@@ -313,7 +314,7 @@ def register_controller(request: ControllerRegistrationRequest) -> Outcome[None]
 
 
 def check_broker_epoch(image: Image, broker_id: int, broker_epoch: int) -> BrokerImage:
-    """The registration that this epoch belongs to. Raises STALE_BROKER_EPOCH."""
+    """The registration with this epoch. Raises STALE_BROKER_EPOCH."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"No broker registration found for broker id {broker_id}")
@@ -324,7 +325,7 @@ def check_broker_epoch(image: Image, broker_id: int, broker_epoch: int) -> Broke
     return broker
 
 
-# -- the records of each transition
+# -- records of each transition
 
 
 def _fencing(context: Context, broker: BrokerImage) -> list[Any]:
@@ -364,7 +365,7 @@ def _moves_away_from(context: Context, broker_id: int) -> list[Any]:
 def _changes(
     context: Context, acceptable: Callable[[int], bool], concerned: Callable[[PartitionImage], bool], *, removed: int
 ) -> list[Any]:
-    """The changes of every partition that is concerned, without one broker in its ISR."""
+    """The changes of every partition for which `concerned` is true, with `removed` taken out of its ISR."""
     image = context.image
     records: list[Any] = []
     for topic, index, partition in _partitions(image):

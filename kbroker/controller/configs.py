@@ -1,11 +1,11 @@
-"""IncrementalAlterConfigs and AlterConfigs, decided.
+"""Decisions for IncrementalAlterConfigs and AlterConfigs.
 
-A resource's changes are made all together or not at all; resources of one request stand alone. Topics must exist,
-groups and subscriptions need not; a broker's settings are named by its id, and "" names the defaults of the whole
-cluster. A broker resource records a
-change even when the value stays, because that makes brokers reload (files behind a setting may have changed).
+The changes of one resource are applied all together or not at all; the resources of a request are independent. Topics
+must exist; groups and client metrics subscriptions need not. A broker resource is named by the broker's id; "" means
+the defaults of the whole cluster. Changes of a broker resource are recorded even if the value stays the same, because
+the record makes brokers reload files that a setting names.
 
-Source: Kafka's ConfigAdminManager (the checks that a broker makes before it forwards) and ConfigurationControlManager.
+Source: Kafka's ConfigAdminManager (the checks before a broker forwards the request) and ConfigurationControlManager.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Resource = tuple[int, str]
 
 
 class Operation(IntEnum):
-    """What an incremental change does to one key."""
+    """The operation of an incremental change on one key."""
 
     SET = 0
     DELETE = 1
@@ -40,12 +40,12 @@ class Operation(IntEnum):
 def incremental_alter_configs(
     context: Context, request: incremental.IncrementalAlterConfigsRequest, *, received_by: int | None = None
 ) -> Outcome[incremental.IncrementalAlterConfigsResponse]:
-    """Decide each resource's changes. received_by is the broker that has the request from a client, None if that is
+    """Decide the changes of each resource. received_by is the broker that got the request from a client, None if
     unknown.
 
-    Per resource: INVALID_REQUEST (named twice, a key twice, no value, unknown type or operation, another broker's id),
-    INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_TOPIC_EXCEPTION. POLICY_VIOLATION when
-    too many records are needed.
+    Per resource: INVALID_REQUEST (duplicate resource, duplicate key, no value, unknown type or operation, another
+    broker's id), INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_TOPIC_EXCEPTION.
+    POLICY_VIOLATION if the request needs too many records.
     """
     faults, records = _decide_each(
         context,
@@ -70,7 +70,7 @@ def incremental_alter_configs(
 def alter_configs(
     context: Context, request: legacy.AlterConfigsRequest, *, received_by: int | None = None
 ) -> Outcome[legacy.AlterConfigsResponse]:
-    """Decide the older form, which replaces all overrides of a resource: what the request does not name is deleted.
+    """Decide the older request, which replaces all overrides of a resource: keys that the request omits are deleted.
     Errors as above.
     """
     faults, records = _decide_each(
@@ -101,7 +101,7 @@ def _decide_each(
     *,
     received_by: int | None,
 ) -> tuple[list[Fault], list[Any]]:
-    """An error code and text for each resource, and the records of those that succeed."""
+    """An error code and message for each resource, and the records of the resources that succeed."""
     times = Counter(name for name, _ in resources)
     faults: list[Fault] = []
     records: list[Any] = []
@@ -185,7 +185,7 @@ def _replacing_changes(context: Context, resource: legacy.AlterConfigsResource) 
 
 
 def _validated(context: Context, resource: Resource, wanted: Mapping[str, str | None]) -> list[ConfigRecord]:
-    """The records that make these keys so (None deletes), after all checks of the result."""
+    """The records that set these keys (None deletes), after all checks of the resulting configuration."""
     resource_type, resource_name = resource
     current = context.image.configs.get(resource, {})
     result = {**current, **wanted}
@@ -232,7 +232,7 @@ def _check_broker(context: Context, name: str, configs: Mapping[str, str], curre
 
 
 def _check_own_broker(node_id: int, resource_type: int, name: str) -> None:
-    """A broker takes changes of its own settings only; clients send them to the broker that they name."""
+    """A broker accepts changes of its own settings only; clients send them to the broker that they name."""
     if resource_type == BROKER_RESOURCE and _is_node_id(name) and int(name) != node_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node_id}, but received {name}")
 

@@ -1,7 +1,7 @@
-"""What every decision of the controller may look at: the image, its settings, the rules for configs, and new ids.
+"""The inputs of every controller decision: the image, the settings, the config rules, and a source of new ids.
 
-Decisions are functions ``decide(context, request) -> Outcome``. They read nothing else, so that a test needs four
-values and no mock.
+Decisions are functions ``decide(context, request) -> Outcome``. They read nothing else, so a test needs four values and
+no mock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kbroker.metadata.image import Image
 from wire.errors import ErrorCode, KafkaError
 
 MAX_RECORDS_PER_DECISION = 10_000
-"""More records than this in one client's request are refused with POLICY_VIOLATION (W11), as Kafka does."""
+"""A client request that needs more records is refused with POLICY_VIOLATION (W11), as in Kafka."""
 
 DEFAULT_MESSAGES: Mapping[ErrorCode, str] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "This server does not host this topic-partition.",
@@ -25,14 +25,14 @@ DEFAULT_MESSAGES: Mapping[ErrorCode, str] = {
 
 
 class TooManyRecords(KafkaError):
-    """A client's request needs more records than one decision may have; all of it fails with POLICY_VIOLATION."""
+    """A client request needs more records than one decision may have; the whole request fails with POLICY_VIOLATION."""
 
     def __init__(self, message: str = "Unable to perform excessively large batch operation.") -> None:
         super().__init__(ErrorCode.POLICY_VIOLATION, message)
 
 
 class DescribedConfig(Protocol):
-    """One line of a topic's effective configuration, as CreateTopics v5+ returns it."""
+    """One entry of a topic's effective configuration, as CreateTopics v5+ returns it."""
 
     @property
     def name(self) -> str: ...
@@ -51,25 +51,25 @@ class DescribedConfig(Protocol):
 
 
 class ConfigRules(Protocol):
-    """What the controller needs to know of settings; kbroker.config fulfils it."""
+    """What the controller needs to know about settings; kbroker.config implements it."""
 
     def validate_topic(self, configs: Mapping[str, str], previous: Mapping[str, str]) -> None:
-        """Raise KafkaError(INVALID_CONFIG) unless these are legal overrides of one topic."""
+        """Raise KafkaError(INVALID_CONFIG) unless these are valid overrides of one topic."""
 
     def validate_broker(self, configs: Mapping[str, str], previous: Mapping[str, str], *, per_broker: bool) -> None:
-        """Raise KafkaError unless these are legal dynamic settings of one broker, or of all (per_broker false)."""
+        """Raise KafkaError unless these are valid dynamic settings of one broker, or of all (per_broker false)."""
 
     def validate_group(self, configs: Mapping[str, str]) -> None:
-        """Raise KafkaError unless these are legal settings of one group."""
+        """Raise KafkaError unless these are valid settings of one group."""
 
     def validate_client_metrics(self, configs: Mapping[str, str]) -> None:
-        """Raise KafkaError unless these are legal settings of one subscription to clients' metrics."""
+        """Raise KafkaError unless these are valid settings of one client metrics subscription."""
 
     def is_list(self, resource_type: int, key: str) -> bool:
-        """Whether APPEND and SUBTRACT make sense for the key."""
+        """Whether the key is a list, so that APPEND and SUBTRACT apply to it."""
 
     def default(self, resource_type: int, key: str) -> str | None:
-        """The value that an APPEND or SUBTRACT starts from when the resource has no override."""
+        """The value that APPEND or SUBTRACT starts from if the resource has no override."""
 
     def describe_topic(self, configs: Mapping[str, str], image: Image) -> Sequence[DescribedConfig]:
         """The effective settings of a topic with these overrides, sorted by name."""
@@ -77,7 +77,7 @@ class ConfigRules(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InternalTopic:
-    """How an internal topic is made on its first use."""
+    """How an internal topic is created on first use."""
 
     partitions: int
     replication_factor: int
@@ -86,11 +86,11 @@ class InternalTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
-    """The settings that decisions depend on, by Kafka's names.
+    """The settings that decisions depend on, with Kafka's names.
 
     Units  broker_session_timeout_ms in milliseconds; max_records_per_decision counts records
-    Shape  undeletable_topics maps topics that the broker cannot do without to what is said to who would delete them,
-           give them other partitions, or have them compacted
+    Shape  undeletable_topics maps topics that the broker depends on to the error message for requests to delete them,
+           change their partitions, or compact them
     """
 
     cluster_id: str
@@ -108,7 +108,7 @@ class ControllerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One moment's view, handed to a decision."""
+    """The inputs of one decision."""
 
     image: Image
     settings: ControllerSettings
@@ -116,17 +116,17 @@ class Context:
     new_uuid: Callable[[], UUID]
 
     def check_topic(self, name: str, configs: Mapping[str, str], previous: Mapping[str, str]) -> None:
-        """Raise KafkaError(INVALID_CONFIG) unless this topic may have these settings of its own."""
+        """Raise KafkaError(INVALID_CONFIG) unless this topic may have these overrides."""
         self.rules.validate_topic(configs, previous)
         if "compact" in configs.get("cleanup.policy", "") and name in self.settings.undeletable_topics:
             raise KafkaError(ErrorCode.INVALID_CONFIG, self.settings.undeletable_topics[name])
 
     def require_room(self, records: list[Any], more: int) -> None:
-        """Raise TooManyRecords when a client's request would need more records than one decision may have."""
+        """Raise TooManyRecords if a client request would need more records than one decision may have."""
         if len(records) + more > self.settings.max_records_per_decision:
             raise TooManyRecords
 
 
 def error_text(error: KafkaError) -> str:
-    """The message for the client: the error's own, else Kafka's standard words for the code."""
+    """The message for the client: the error's own, or else Kafka's standard message for the code."""
     return error.message or DEFAULT_MESSAGES.get(error.code, error.code.name)

@@ -1,13 +1,12 @@
-"""The controller: decisions over the newest state, and the state that records make of it.
+"""The controller: it decides on the newest state, and replays records into that state.
 
-Every decision is ``Controller.<request>(request, ...) -> Outcome(records, response)`` and changes no metadata; the
-single writer (tasks.py) appends the records and hands them to `replay`, which moves the image on. The image here runs
-ahead of the published one by what is written but not yet synced, so that a decision always sees the one before it. What
-is not in the log is the brokers' sessions: they are about this process's clock, and a new controller begins them
-afresh.
+Every decision is ``Controller.<request>(request, ...) -> Outcome(records, response)`` and does not change the metadata.
+The single writer (tasks.py) appends the records and passes them to `replay`, which creates the next image. This image
+is ahead of the published one by the records that are not synced yet, so that each decision sees the previous ones. Only
+the broker sessions are not in the log: they depend on the clock of this process, and a new controller restarts them.
 
 The areas are modules of functions: topics, partitions, reassignments, leader_elections, configs, brokers, isr,
-producer_ids, features; auto_creation, election and placement serve them.
+producer_ids, features; auto_creation, election and placement are helpers.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ from wire.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesR
 class Controller:
     """The decisions of one cluster.
 
-    image     the state after every record that was replayed
+    image     the state after all replayed records
     settings  what decisions depend on; replaced as a whole when settings change
     Units     now_ms is monotonic
     """
@@ -73,7 +72,7 @@ class Controller:
         self._sessions.restore(image, now_ms)
 
     def replay(self, records: Sequence[Any], *, offset: int, epoch: int) -> Image:
-        """Move on by these records, the last of which has this offset; returns the new image."""
+        """Replay these records, the last of which has this offset. Returns the new image."""
         self.image = self.image.apply(records, offset=offset, epoch=epoch)
         return self.image
 
@@ -150,5 +149,5 @@ class Controller:
         return features.update_features(self._context, request)
 
     def next_deadline_ms(self) -> int | None:
-        """When fence_silent_broker should be asked next, in now_ms; None while no session can run out."""
+        """When to call fence_silent_broker next, in now_ms; None while no session can expire."""
         return self._sessions.next_deadline_ms(self.image)

@@ -1,10 +1,11 @@
-"""Who leads a partition after its ISR, its replicas or a broker's state changed, as one PartitionChange record or none.
+"""The leader of a partition after a change of its ISR, its replicas or a broker's state, as one PartitionChange record
+or none.
 
-Clean elections take a member of the ISR; an unclean one, where the topic allows it, takes any live replica and may lose
-records, so that it sets the ISR to that replica alone and marks the leader as recovering. When nobody can lead, the
-leader becomes NO_LEADER and the ISR stays: its members are the ones who still have everything. With a single broker
-that is the whole life of a partition: a shutdown or a death sets NO_LEADER (leader_epoch + 1), the broker's return
-elects it again (leader_epoch + 1). Apache Kafka 4.3.1 on one node writes the same records.
+A clean election chooses a member of the ISR. An unclean one, where the topic allows it, chooses any live replica and
+may lose records; it reduces the ISR to that replica and marks the leader as recovering. If no replica can lead, the
+leader becomes NO_LEADER and the ISR stays, because its members have all records. A cluster with a single broker only
+ever sees this: a shutdown or crash sets NO_LEADER (leader_epoch + 1), and the broker's return elects it again
+(leader_epoch + 1). Apache Kafka 4.3.1 on one node writes the same records.
 
 Source: Kafka's PartitionChangeBuilder and PartitionReassignmentReplicas (without eligible leader replicas, which
 metadata.version 21 lacks).
@@ -28,8 +29,8 @@ _UNCLEAN_ELECTION_KEY = "unclean.leader.election.enable"
 
 
 class Election(Enum):
-    """What an election may do: keep a leader that still can lead, go back to the preferred one, or also choose outside
-    of the ISR.
+    """The kind of election: keep a leader that can still lead, return to the preferred one, or also choose outside of
+    the ISR.
     """
 
     ONLINE = "online"
@@ -38,7 +39,7 @@ class Election(Enum):
 
 
 def allowed_election(context: Context, topic: str) -> Election:
-    """UNCLEAN where the topic's settings (its own, then dynamic, then static ones) allow it."""
+    """UNCLEAN if the topic's settings allow it (topic overrides, then dynamic, then static broker settings)."""
     image = context.image
     for configs in (
         image.topic_configs(topic),
@@ -52,7 +53,7 @@ def allowed_election(context: Context, topic: str) -> Election:
 
 
 def can_lead(image: Image, partition: PartitionImage, broker_id: int) -> bool:
-    """Whether the broker is up and its copy's directory is online."""
+    """Whether the broker is active and the log directory of its replica is online."""
     broker: BrokerImage | None = image.brokers.get(broker_id)
     return broker is not None and broker.active and broker.has_online_directory(partition.directory(broker_id))
 
@@ -67,10 +68,10 @@ def plan_change(
     isr: Sequence[int] | None = None,
     leader_recovery_state: int | None = None,
 ) -> PartitionChangeRecord | None:
-    """The record that brings a partition to this ISR with a leader that is acceptable, or None when nothing changes.
+    """The record that gives a partition this ISR and an acceptable leader, or None if nothing changes.
 
-    A reassignment that this ISR completes is finished by the same record. The leader's epoch rises when the leader
-    changes or when a replica leaves.
+    If this ISR completes a reassignment, the same record finishes it. The leader epoch rises when the leader changes or
+    when a replica is removed.
     """
     before = topic.partitions[index]
     target_isr, replicas, removing, adding = _completed(before, before.isr if isr is None else tuple(isr))
@@ -127,7 +128,7 @@ _Reassigned = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int
 
 
 def _completed(before: PartitionImage, isr: tuple[int, ...]) -> _Reassigned:
-    """ISR, replicas, removing and adding replicas; a reassignment ends once every replica that stays is in the ISR."""
+    """ISR, replicas, removing and adding replicas. A reassignment ends once every remaining replica is in the ISR."""
     unchanged = (isr, before.replicas, before.removing_replicas, before.adding_replicas)
     if not before.removing_replicas and not before.adding_replicas:
         return unchanged

@@ -1,8 +1,8 @@
-"""Feature levels: what this version can do, and UpdateFeatures, decided.
+"""Feature levels that this version supports, and decisions for UpdateFeatures.
 
-A fresh cluster is at metadata.version 21 (3.9-IV0), the newest level whose every duty is fulfilled here. kraft.version
-0 means a static quorum and is not recorded. Levels change by UpdateFeatures only, one request all together or not at
-all; metadata.version falls only as far as no record would be lost.
+A new cluster starts at metadata.version 21 (3.9-IV0), the newest level that this version implements completely.
+kraft.version 0 means a static quorum and is not recorded. Only UpdateFeatures changes levels; a request is applied
+completely or not at all. metadata.version can be lowered only as far as no record would be lost.
 
 Source: KIP-584, KIP-778; Kafka's FeatureControlManager.
 """
@@ -32,18 +32,18 @@ METADATA_VERSION: Final = 21
 SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     {METADATA_VERSION_FEATURE: (LOWEST_METADATA_VERSION, METADATA_VERSION), "kraft.version": (0, 0)}
 )
-"""The levels that this version can run at, lowest and highest."""
+"""The supported levels, lowest and highest."""
 
 _UPGRADE = 1
 _SAFE_DOWNGRADE = 2
 _UNSAFE_DOWNGRADE = 3
 
 _CHANGING_METADATA: Final = frozenset({7, 8, 11, 13, 14, 15, 17, 23})
-"""The levels of metadata.version that brought records which lower ones do not have."""
+"""The levels of metadata.version that changed the metadata records."""
 
 
 def update_features(context: Context, request: UpdateFeaturesRequest) -> Outcome[UpdateFeaturesResponse]:
-    """Decide new finalized levels. INVALID_UPDATE_VERSION for one fails the whole request."""
+    """Decide new finalized levels. INVALID_UPDATE_VERSION for one feature fails the whole request."""
     records: list[Any] = []
     try:
         for update in request.feature_updates:
@@ -54,7 +54,7 @@ def update_features(context: Context, request: UpdateFeaturesRequest) -> Outcome
         text = f"The update failed for all features since the following feature had an error: {error_text(error)}"
         return Outcome([], UpdateFeaturesResponse(error_code=error.code, error_message=text))
     results = [
-        # The text is Kafka's; versions from 2 on have no results.
+        # The message is Kafka's; version 2 and later have no results.
         UpdatableFeatureResult(feature=update.feature, error_message=ErrorCode.NONE.name)
         for update in request.feature_updates
     ]
@@ -71,7 +71,7 @@ def _check(context: Context, update: FeatureUpdateKey) -> None:
         )
 
     level, current = update.max_version_level, context.image.features.get(update.feature, 0)
-    kind = update.upgrade_type  # version 0 has allow_downgrade instead, which Kafka's controller heeds no more
+    kind = update.upgrade_type  # Kafka's controller ignores allow_downgrade of version 0
     if kind not in {_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE}:
         raise refuse("The controller does not support the given upgrade type.")
     if level < 0:

@@ -1,4 +1,4 @@
-"""What the settings of a node mean for its controller."""
+"""Convert a node's settings to those of its controller."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from kbroker.metadata.names import GROUP_METADATA_TOPIC, REMOTE_LOG_METADATA_TOP
 
 
 def controller_settings(settings: Settings, cluster_id: str) -> ControllerSettings:
-    """What decisions depend on."""
+    """The settings that decisions depend on."""
     internal_topics = {GROUP_METADATA_TOPIC: _group_metadata_topic(settings)}
     undeletable_topics = {}
     if settings.tier.remote_log_storage_system_enable:
         internal_topics[REMOTE_LOG_METADATA_TOPIC] = _remote_log_metadata_topic(settings.tier)
         undeletable_topics[REMOTE_LOG_METADATA_TOPIC] = (
-            f"{REMOTE_LOG_METADATA_TOPIC} says what is in the tier: as long as remote.log.storage.system.enable is on, "
-            "it can not be deleted, be given other partitions, or be compacted"
+            f"{REMOTE_LOG_METADATA_TOPIC} lists what is in the tier: while remote.log.storage.system.enable is true, "
+            "it cannot be deleted, repartitioned or compacted"
         )
     return ControllerSettings(
         cluster_id=cluster_id,
@@ -59,7 +59,7 @@ def _remote_log_metadata_topic(tier: TierSettings) -> InternalTopic:
 
 
 def metadata_log_config(settings: Settings) -> MetadataLogConfig:
-    """How the metadata log is kept."""
+    """The settings of the metadata log."""
     metadata = settings.metadata
     return MetadataLogConfig(
         segment_bytes=metadata.metadata_log_segment_bytes,

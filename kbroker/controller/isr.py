@@ -1,7 +1,7 @@
-"""AlterPartition, decided: which in-sync replicas a leader may have.
+"""Decisions for AlterPartition: the in-sync replicas of a partition.
 
-The controller is the only one who changes an ISR; the leader proposes, with the epochs that it believes in, and learns
-what became of it.
+Only the controller changes an ISR. The leader proposes one, with the epochs that it knows, and the response contains
+the result.
 
 Source: Kafka's ReplicationControlManager.alterPartition; KIP-497, KIP-704 (recovery state), KIP-903 (broker epochs of
 the members).
@@ -33,9 +33,9 @@ def alter_partition(
 ) -> Outcome[AlterPartitionResponse]:
     """Decide each proposed ISR. Raises STALE_BROKER_EPOCH for the whole request.
 
-    Per partition: UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, NOT_CONTROLLER (the sender knows more than this
-    controller), FENCED_LEADER_EPOCH, INVALID_UPDATE_VERSION, INVALID_REQUEST, INELIGIBLE_REPLICA; NEW_LEADER_ELECTED
-    when the change was made but moved the leader, because it completed a reassignment.
+    Per partition: UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, NOT_CONTROLLER (the sender knows newer epochs than this
+    controller), FENCED_LEADER_EPOCH, INVALID_UPDATE_VERSION, INVALID_REQUEST, INELIGIBLE_REPLICA; NEW_LEADER_ELECTED if
+    the change was made but moved the leader, because it completed a reassignment.
     """
     check_broker_epoch(context.image, request.broker_id, request.broker_epoch)
     records: list[Any] = []
@@ -66,7 +66,7 @@ def _alter(
     *,
     version: int,
 ) -> tuple[PartitionImage, PartitionChangeRecord | None]:
-    """The partition as it will be, and the record that makes it so."""
+    """The partition after the change, and the record of the change."""
     index = proposal.partition_index
     members = (
         proposal.new_isr_with_epochs if version >= 3 else [BrokerState(broker_id=member) for member in proposal.new_isr]

@@ -1,7 +1,8 @@
-"""ElectLeaders, decided: give partitions back to their preferred leaders, or at the price of records to any replica.
+"""Decisions for ElectLeaders: preferred elections, and unclean elections, which may lose records.
 
-The preferred leader of a partition is the first of its replicas. A partition that is led already as was asked needs no
-election, which is said of each that was named and left out where all were meant.
+The preferred leader of a partition is the first of its replicas. A partition that already has the wanted leader needs
+no election: the response says so for partitions that the request names, and omits them if the request is for all
+partitions.
 
 Source: KIP-183, KIP-460; Kafka's ReplicationControlManager.
 """
@@ -25,7 +26,7 @@ from wire.messages.elect_leaders import (
 )
 
 _ELECTIONS: Final = {0: Election.PREFERRED, 1: Election.UNCLEAN}
-_NOBODY: Final = {
+_NO_CANDIDATE: Final = {
     Election.PREFERRED: (ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "The preferred leader was not available."),
     Election.UNCLEAN: (
         ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
@@ -35,11 +36,11 @@ _NOBODY: Final = {
 
 
 def elect_leaders(context: Context, request: ElectLeadersRequest) -> Outcome[ElectLeadersResponse]:
-    """Decide the elections of the partitions that are named, or of all.
+    """Decide the elections of the named partitions, or of all.
 
     Per partition: ELECTION_NOT_NEEDED, UNKNOWN_TOPIC_OR_PARTITION, PREFERRED_LEADER_NOT_AVAILABLE,
-    ELIGIBLE_LEADERS_NOT_AVAILABLE. INVALID_REQUEST for an election of no such type. POLICY_VIOLATION (raised) when too
-    many records are needed.
+    ELIGIBLE_LEADERS_NOT_AVAILABLE. INVALID_REQUEST for an unknown election type. POLICY_VIOLATION (raised) if the
+    request needs too many records.
     """
     everything = request.topic_partitions is None
     asked = _all(context) if request.topic_partitions is None else request.topic_partitions
@@ -68,7 +69,7 @@ def elect_leaders(context: Context, request: ElectLeadersRequest) -> Outcome[Ele
 
 
 class _NotElected(KafkaError):
-    """Why one partition has no new leader."""
+    """The reason why a partition got no new leader."""
 
 
 def _all(context: Context) -> list[TopicPartitions]:
@@ -77,7 +78,7 @@ def _all(context: Context) -> list[TopicPartitions]:
 
 
 def _result(asked: TopicPartitions, found: dict[int, KafkaError | None]) -> ReplicaElectionResult:
-    """What is said of one topic: in the order of the request, and of a partition that it names twice, twice."""
+    """The results of one topic, in the order of the request. A partition that is named twice has two results."""
     return ReplicaElectionResult(
         topic=asked.topic,
         partition_result=[
@@ -102,5 +103,5 @@ def _elect(context: Context, name: str, index: int, kind: Election) -> Any:
         raise _NotElected(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")
     record = plan_change(context, topic, index, election=kind, acceptable=partial(can_lead, context.image, partition))
     if record is None:
-        raise _NotElected(*_NOBODY[kind])
+        raise _NotElected(*_NO_CANDIDATE[kind])
     return record

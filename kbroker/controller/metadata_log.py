@@ -1,20 +1,20 @@
-"""``__cluster_metadata-0`` of a single voter: append, sync, snapshot, clean, and load again.
+"""``__cluster_metadata-0`` of a single voter: load, append, sync, snapshot, and delete old data.
 
-A directory of Kafka's own files: segments and indexes as of any partition, ``quorum-state``, ``partition.metadata``,
-and snapshots. Whoever starts raises the quorum's epoch, writes it down, and appends a LeaderChange; an empty log then
-gets the records of ``bootstrap.checkpoint`` in one metadata transaction. What is appended is synced before anybody is
-told, and one batch before the next (see replay.py for why).
+The directory has Kafka's files: segments and indexes as for any partition, ``quorum-state``, ``partition.metadata``,
+and snapshots. At every start the voter raises the quorum epoch, stores it, and appends a LeaderChange. An empty log
+then gets the records of ``bootstrap.checkpoint`` in one metadata transaction. A batch is synced before any caller gets
+a response, and before the next batch is written (see replay.py for why).
 
-On a full disk the log takes space out of the reserve (kbroker/storage/reserve.py). Without any left, an append fails,
-leaves the log as it was, and may be tried again later.
+On a full disk the log uses space from the reserve (kbroker/storage/reserve.py). If no reserve is left, an append fails,
+leaves the log unchanged, and can be retried.
 
-The records of one decision are in one batch, so that they are there together or not at all; more than fits in 8 MiB
-goes into several, held together by a metadata transaction.
+The records of one decision are in one batch, so they are written completely or not at all. Records that exceed 8 MiB go
+into several batches in one metadata transaction.
 
-A snapshot lets the log forget what lies before it. Snapshots go, oldest first, when all files exceed
-metadata.max.retention.bytes or when they are older than metadata.max.retention.ms; the newest always stays, and the log
-reaches back to the oldest that stays, so that a damaged snapshot can be replaced by an older one and the log behind
-it.
+After a snapshot, the log before it can be deleted. Snapshots are deleted, oldest first, when all files together exceed
+metadata.max.retention.bytes or when they are older than metadata.max.retention.ms. The newest snapshot always remains,
+and the log always reaches back to the oldest remaining one, so that an older snapshot and the log can replace a damaged
+snapshot.
 
 Blocking; one caller at a time.
 
@@ -68,7 +68,8 @@ Report = Callable[[str], None]
 class MetadataLogConfig:
     """The settings metadata.log.* and metadata.max.retention.*.
 
-    Units  bytes and milliseconds, as the names say; a negative retention is none, a snapshot interval of 0 is never
+    Units  bytes and milliseconds, as in the names; a negative retention means no limit, a snapshot interval of 0 means
+           never
     """
 
     segment_bytes: int = 1 << 30
@@ -81,7 +82,7 @@ class MetadataLogConfig:
 
 
 class Staged:
-    """Encoded records on their way to the disk: batches, each of which is written and synced by itself."""
+    """Encoded records to write: batches, each of which is written and synced separately."""
 
     __slots__ = ("batches", "end_offset")
 
@@ -91,11 +92,11 @@ class Staged:
 
 
 class MetadataLog:
-    """The log of the one voter of this quorum. Made by `load`; `begin_epoch` must come before the first append.
+    """The log of the only voter of this quorum. Created by `load`; call `begin_epoch` before the first append.
 
-    epoch       the controller epoch that this process appends in
+    epoch       the controller epoch of this process
     reserve     disk space for a full disk
-    end_offset  the offset that the next staged record gets
+    end_offset  the offset of the next staged record
     """
 
     def __init__(
@@ -139,10 +140,11 @@ class MetadataLog:
         reserve: SpaceReserve | None = None,
         report: Report,
     ) -> tuple[MetadataLog, Image]:
-        """Open the log under a log directory, made if absent, and replay it: the newest whole snapshot, then what
-        follows. `may_be_empty` is False where a broker has run before, which leaves at least its first records here.
+        """Open the log under a log directory, or create it, and replay it: the newest complete snapshot, then the
+        records after it. `may_be_empty` is False if a broker has run here before, because then the log must have
+        records.
 
-        Raises UnusableMetadata when what is there cannot be trusted or understood, OSError from the disk.
+        Raises UnusableMetadata if the files are inconsistent or of an unknown version, OSError from the disk.
         """
         directory = f"{root}/{DIRECTORY}"
         reserve = reserve or SpaceReserve(disk, root, 0)
@@ -177,7 +179,7 @@ class MetadataLog:
             raise _lost(root, "holds no records")
         if end.torn_at is not None:
             path, position = end.torn_at
-            report(f"{path} ends in an unfinished batch at byte {position}; nobody was told of it, and it is cut")
+            report(f"{path} ends in an unfinished batch at byte {position}; it was never acknowledged and is removed")
         try:
             log = reserve.spend_on(
                 lambda: _open_log(
@@ -208,9 +210,10 @@ class MetadataLog:
         return metadata_log, image
 
     def begin_epoch(self, image: Image, *, timestamp_ms: int, bootstrap: str | None = None) -> Image:
-        """Become the leader of the next epoch: quorum-state, LeaderChange, and what an empty or interrupted log needs.
+        """Become the leader of the next epoch: write quorum-state and LeaderChange, bootstrap an empty log, abort an
+        open transaction.
 
-        bootstrap is the path of ``bootstrap.checkpoint``, used by an empty log. Returns the image that follows. Synced.
+        bootstrap is the path of ``bootstrap.checkpoint``, used for an empty log. Returns the new image. Synced.
         """
         self.epoch += 1
         state = QuorumState(leader_id=self._node_id, leader_epoch=self.epoch, voted_id=-1, voters=(self._node_id,))
@@ -235,14 +238,14 @@ class MetadataLog:
     # -- appending
 
     def fits(self, values: list[bytes], *, onto: Staged) -> bool:
-        """Whether one more decision's records go into the batch that is staged."""
+        """Whether the records of one more decision fit into the staged batch."""
         return len(onto.batches) == 1 and _size(onto.batches[0]) + _size(values) <= self._config.max_batch_bytes
 
     def stage(self, values: list[bytes], *, metadata_version: int, onto: Staged | None = None) -> Staged:
-        """Give the encoded records of one decision their offsets; nothing is written yet.
+        """Assign offsets to the encoded records of one decision, without writing anything.
 
-        `onto` adds them to the batch that is staged already, where `fits` must have said that they go. Records too many
-        for one batch are framed by a metadata transaction, whose Begin takes the first offset.
+        `onto` adds them to an already staged batch; `fits` must have returned True. Records that need several batches
+        are framed by a metadata transaction, whose Begin record takes the first offset.
         """
         if onto is not None:
             onto.batches[0] += values
@@ -259,8 +262,9 @@ class MetadataLog:
     def write(self, staged: Staged, *, timestamp_ms: int) -> None:
         """Append and sync.
 
-        Errors  KAFKA_STORAGE_ERROR where the disk is full: nothing was appended, and what was staged has no offsets any
-                more; UnusableMetadata for any other failure: nothing is certain then, and the process must stop (D8)
+        Errors  KAFKA_STORAGE_ERROR if the disk is full: nothing was appended, and the staged records lose their
+                offsets; UnusableMetadata for any other failure: the state of the log is unknown, and the process must
+                stop (D8)
         """
         start = offset = self._log.log_end_offset
         try:
@@ -272,18 +276,18 @@ class MetadataLog:
                 offset += len(values)
         except KafkaError as error:
             if self._log.log_end_offset != start:
-                raise UnusableMetadata(f"half of a decision is in the metadata log: {error.message}") from error
+                raise UnusableMetadata(f"a decision is only partly in the metadata log: {error.message}") from error
             self.end_offset = start
             raise
         assert offset == staged.end_offset, f"{offset=}, staged to {staged.end_offset}"
 
     def _expect_room(self, size: int) -> None:
-        """Refuse what goes into several batches unless all of them fit: it could not be taken back halfway.
+        """Refuse to write several batches unless all of them fit, because a partial write could not be undone.
 
         Errors  KAFKA_STORAGE_ERROR
         """
         if self._disk.free_bytes(self._directory) + self.reserve.held_bytes < 2 * size:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"there is no room for {size} bytes of metadata")
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the disk has no space for {size} bytes of metadata")
 
     def _append(self, batch: bytes, timestamp_ms: int) -> None:
         append = partial(self._log.append, batch, leader_epoch=self.epoch, timestamp_ms=timestamp_ms)
@@ -293,7 +297,7 @@ class MetadataLog:
             self.reserve.spend_on(self._log.flush)
         except KafkaError as error:
             if lacks_space(error) and self._log.state.failure is None and self._log.log_end_offset == end_offset:
-                raise  # and nothing was appended
+                raise  # nothing was appended
             raise UnusableMetadata(f"the metadata log cannot be written: {error.message}") from error
         self._bytes_since_snapshot += len(batch)
         self.last_timestamp_ms = timestamp_ms
@@ -301,7 +305,7 @@ class MetadataLog:
     # -- snapshots
 
     def snapshot_is_due(self, *, now_ms: int) -> bool:
-        """Whether enough was appended, or enough time went by with anything appended, since the last snapshot."""
+        """Whether records were appended since the last snapshot, and enough bytes or enough time for another one."""
         if self._last_snapshot_ms is None:
             self._last_snapshot_ms = now_ms
         if not self._bytes_since_snapshot:
@@ -312,12 +316,12 @@ class MetadataLog:
         return interval_ms > 0 and now_ms - self._last_snapshot_ms >= interval_ms
 
     def note_snapshot(self, *, now_ms: int) -> None:
-        """A snapshot of everything appended so far begins to be written."""
+        """Reset the counters: a snapshot of everything appended so far is about to be written."""
         self._bytes_since_snapshot = 0
         self._last_snapshot_ms = now_ms
 
     def write_snapshot(self, image: Image, *, timestamp_ms: int) -> SnapshotId:
-        """Write the image down. Touches nothing that `write` does, so that both may run at once. OSError."""
+        """Write the image as a snapshot file. Shares no state with `write`, so both may run concurrently. OSError."""
         snapshot = SnapshotId(image.end_offset, image.epoch)
         snapshots.write_snapshot(
             self._disk,
@@ -331,13 +335,13 @@ class MetadataLog:
         return snapshot
 
     def adopt_snapshot(self, snapshot: SnapshotId, *, timestamp_ms: int, now_ms: int) -> None:
-        """Count a snapshot that was written, begin a new segment, and remove what is not needed any more."""
+        """Register a written snapshot, roll the segment, and delete what is no longer needed."""
         self._snapshots = sorted({*self._snapshots, snapshot})
         self._log.roll(timestamp_ms=timestamp_ms)
         self.clean(timestamp_ms=timestamp_ms, now_ms=now_ms)
 
     def clean(self, *, timestamp_ms: int, now_ms: int) -> None:
-        """Remove old snapshots by size and age, and the log before the oldest that stays. OSError."""
+        """Delete old snapshots by size and age, and the log before the oldest remaining one. OSError."""
         paths = {snapshot: f"{self._directory}/{snapshot.file_name}" for snapshot in self._snapshots}
         sizes = {snapshot: self._disk.size(path) for snapshot, path in paths.items()}
         total = self._log.size + sum(sizes.values())
@@ -348,7 +352,7 @@ class MetadataLog:
             too_large = 0 <= self._config.max_retention_bytes < total
             if not too_old and not too_large:
                 break
-            # First out of the list of what exists: a crash between the two steps leaves a name that loading removes.
+            # Rename first: after a crash between the two steps, loading deletes the renamed file.
             doomed = paths[oldest].removesuffix(snapshots.SUFFIX) + snapshots.DELETED_SUFFIX
             self._disk.rename(paths[oldest], doomed)
             self._disk.unlink(doomed)
@@ -371,7 +375,7 @@ class MetadataLog:
 
     @property
     def snapshot_ids(self) -> list[SnapshotId]:
-        """The snapshots that exist, oldest first."""
+        """The existing snapshots, oldest first."""
         return list(self._snapshots)
 
     def close(self) -> None:
@@ -379,11 +383,11 @@ class MetadataLog:
         self.reserve.spend_on(self._log.close, keeps_half=True)
 
 
-# -- pieces of loading
+# -- helpers for loading
 
 
 def log_segments(directory: str, names: list[str]) -> list[LogSegment]:
-    """The segments among a directory's names, which are sorted."""
+    """The segments in a sorted list of a directory's file names."""
     logs = [name for name in names if name.endswith(_LOG_SUFFIX)]
     return [LogSegment(int(name.removesuffix(_LOG_SUFFIX)), f"{directory}/{name}") for name in logs]
 
@@ -391,12 +395,12 @@ def log_segments(directory: str, names: list[str]) -> list[LogSegment]:
 def _lost(root: str, what: str) -> UnusableMetadata:
     return UnusableMetadata(
         f"{root}/{DIRECTORY} {what}, but a broker has used {root} before; restore {DIRECTORY} from a backup, or move "
-        f"{root} away to begin an empty cluster"
+        f"{root} away to start an empty cluster"
     )
 
 
 def _without_leftovers(disk: Disk, directory: str) -> list[str]:
-    """The directory's names, after removing what an interrupted snapshot or cleaning left."""
+    """The names in the directory, after deleting the leftovers of an interrupted snapshot or cleanup."""
     names = []
     for name in disk.list(directory):
         if name.endswith((snapshots.PART_SUFFIX, snapshots.DELETED_SUFFIX)):
@@ -415,7 +419,7 @@ def _read_quorum_epoch(disk: Disk, directory: str, node_id: int) -> int:
     state = parse_quorum_state(data, path)
     if state.voters and state.voters != (node_id,):
         raise UnusableMetadata(
-            f"{path} names the voters {list(state.voters)}; this node, {node_id}, can only be the single voter"
+            f"{path} lists the voters {list(state.voters)}; this node, {node_id}, must be the only voter"
         )
     return state.leader_epoch
 
@@ -423,7 +427,7 @@ def _read_quorum_epoch(disk: Disk, directory: str, node_id: int) -> int:
 def _newest_snapshot(
     disk: Disk, directory: str, snapshot_ids: list[SnapshotId], report: Report
 ) -> tuple[ImageBuilder, SnapshotId]:
-    """A builder with the newest whole snapshot replayed; damaged ones are removed from the list and from the disk."""
+    """A builder with the newest complete snapshot replayed. Damaged snapshots are removed from the list and renamed."""
     while snapshot_ids:
         snapshot = snapshot_ids[-1]
         path = f"{directory}/{snapshot.file_name}"
@@ -431,7 +435,7 @@ def _newest_snapshot(
         try:
             contents = snapshots.read_snapshot(disk, path)
         except Malformed as error:
-            report(f"{error}; the snapshot before it is used")
+            report(f"{error}; using the previous snapshot")
             snapshot_ids.pop()
             with suppress(FileNotFoundError):
                 disk.rename(path, path.removesuffix(snapshots.SUFFIX) + snapshots.DELETED_SUFFIX)
@@ -445,7 +449,7 @@ def _newest_snapshot(
 def _check_reach(directory: str, segments: list[LogSegment], snapshot: SnapshotId) -> None:
     if segments and segments[0].base_offset > snapshot.end_offset:
         raise UnusableMetadata(
-            f"{directory} begins at offset {segments[0].base_offset}, and no whole snapshot reaches so far "
+            f"{directory} starts at offset {segments[0].base_offset}, but no complete snapshot reaches it "
             f"(the newest ends at {snapshot.end_offset})"
         )
 
@@ -483,7 +487,7 @@ def _open_log(
     )
 
 
-# -- pieces of appending
+# -- helpers for appending
 
 
 def _size(values: list[bytes]) -> int:

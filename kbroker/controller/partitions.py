@@ -1,4 +1,4 @@
-"""CreatePartitions, decided: topics grow, they never shrink, and existing partitions stay as they are.
+"""Decisions for CreatePartitions: the partition count of a topic can only grow; existing partitions do not change.
 
 Source: Kafka's ControllerApis (duplicates) and ReplicationControlManager.
 """
@@ -25,7 +25,7 @@ def create_partitions(context: Context, request: CreatePartitionsRequest) -> Out
     """Decide the new partitions of each topic.
 
     Per topic: UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS (not more than now), INVALID_REPLICA_ASSIGNMENT,
-    INVALID_REPLICATION_FACTOR, INVALID_REQUEST (named twice). POLICY_VIOLATION on every topic when the whole request
+    INVALID_REPLICATION_FACTOR, INVALID_REQUEST (duplicate topic). POLICY_VIOLATION for every topic if the whole request
     needs too many records (W11).
     """
     times = Counter(topic.name for topic in request.topics)

@@ -1,9 +1,8 @@
-"""Which brokers hold which replicas.
+"""Replica placement.
 
-With the n usable brokers sorted by id, the i-th partition's j-th replica goes to broker ((i + j) mod n); partition
-numbers go on counting when a topic grows. The first replica is the preferred leader, so that leaders spread evenly.
-Kafka's own placement starts at a random broker and strides over racks; this one gives the same assignment for the same
-cluster every time.
+With the n usable brokers sorted by id, replica j of partition i goes to broker ((i + j) mod n). When a topic grows, the
+partition numbers continue. The first replica is the preferred leader, so leaders are spread evenly. Kafka's placement
+starts at a random broker and strides over racks; this one gives the same assignment for the same cluster every time.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from wire.stored.metadata import PartitionRecord
 
 
 def usable_brokers(image: Image) -> list[int]:
-    """Brokers that may get new replicas, by id: registered, unfenced, not shutting down."""
+    """Brokers that may get new replicas, sorted by id: registered, unfenced, not shutting down."""
     return sorted(broker.id for broker in image.brokers.values() if broker.active)
 
 
 def place_replicas(
     brokers: Sequence[int], *, first_partition: int, partitions: int, replication_factor: int
 ) -> list[tuple[int, ...]]:
-    """The replicas of each new partition. Raises INVALID_REPLICATION_FACTOR when the brokers do not suffice."""
+    """The replicas of each new partition. Raises INVALID_REPLICATION_FACTOR if there are too few brokers."""
     count = len(brokers)
     if count == 0:
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "All brokers are currently fenced.")
@@ -42,8 +41,8 @@ def place_replicas(
 
 
 def check_manual_assignment(image: Image, replicas: Sequence[int], replication_factor: int | None) -> None:
-    """Raise INVALID_REPLICA_ASSIGNMENT unless these are distinct registered brokers, as many as in the other
-    partitions.
+    """Raise INVALID_REPLICA_ASSIGNMENT unless these are distinct registered brokers, and as many as replication_factor
+    if that is given.
     """
     if not replicas:
         raise KafkaError(
@@ -71,7 +70,7 @@ def check_manual_assignment(image: Image, replicas: Sequence[int], replication_f
 
 
 def new_partition(image: Image, replicas: Sequence[int]) -> PartitionImage | None:
-    """A new partition led by its first usable replica; None when none of them is usable."""
+    """A new partition, led by its first usable replica; None if no replica is usable."""
     isr = tuple(broker for broker in replicas if image.brokers[broker].active)
     if not isr:
         return None
@@ -86,7 +85,9 @@ def new_partition(image: Image, replicas: Sequence[int]) -> PartitionImage | Non
 
 
 def default_directory(broker: BrokerImage | None) -> UUID:
-    """Where a new replica on this broker lives: its only log directory, else the broker's own choice later."""
+    """The directory of a new replica on this broker: its only log directory, or unassigned if the broker has several
+    and chooses later.
+    """
     if broker is not None and len(broker.log_dirs) == 1:
         return broker.log_dirs[0]
     return UNASSIGNED_DIRECTORY

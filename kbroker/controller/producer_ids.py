@@ -1,8 +1,7 @@
-"""Producer ids: the controller hands out blocks of 1,000, a broker uses them up one by one.
+"""Producer ids: the controller allocates blocks of 1,000, and a broker assigns ids from its block one by one.
 
-The record goes into the log before a block is used, so that no id is ever handed out twice, whatever dies; what a
-broker did not use of its block when it stopped is lost, which is what makes ids unique across restarts. Source:
-KIP-730.
+The record is in the log before the block is used, so that no id is assigned twice, even after a crash. Ids that a
+broker has not used when it stops are lost. Source: KIP-730.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ _LARGEST = 2**63 - 1
 def allocate_producer_ids(
     context: Context, request: AllocateProducerIdsRequest
 ) -> Outcome[AllocateProducerIdsResponse]:
-    """Give the broker the next block. Raises STALE_BROKER_EPOCH, and UNKNOWN_SERVER_ERROR when int64 is used up."""
+    """Allocate the next block to the broker. Raises STALE_BROKER_EPOCH, and UNKNOWN_SERVER_ERROR if no ids are left."""
     check_broker_epoch(context.image, request.broker_id, request.broker_epoch)
     first = context.image.next_producer_id
     if first > _LARGEST - BLOCK_SIZE:
-        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids have been handed out")
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "no producer ids are left")
     record = ProducerIdsRecord(
         broker_id=request.broker_id, broker_epoch=request.broker_epoch, next_producer_id=first + BLOCK_SIZE
     )
@@ -33,7 +32,7 @@ def allocate_producer_ids(
 
 
 class ProducerIdBlock:
-    """What a broker has left of its block."""
+    """The unused rest of a broker's block."""
 
     __slots__ = ("_end", "_next")
 
@@ -41,13 +40,13 @@ class ProducerIdBlock:
         self._next = self._end = 0
 
     def take(self) -> int | None:
-        """The next id, or None when a new block is needed."""
+        """The next id, or None if a new block is needed."""
         if self._next == self._end:
             return None
         taken, self._next = self._next, self._next + 1
         return taken
 
     def refill(self, response: AllocateProducerIdsResponse) -> None:
-        """Go on with this block."""
+        """Continue with this block."""
         self._next = response.producer_id_start
         self._end = response.producer_id_start + response.producer_id_len

@@ -1,8 +1,8 @@
-"""``quorum-state``: which epoch this voter knows, and whom it voted for. One JSON object in a file of its own.
+"""``quorum-state``: the epoch that this voter knows and its vote, as one JSON object in a file.
 
-A single voter writes it before its epoch's first record, so that an epoch is never used twice. It is never guessed: a
-file that cannot be read stops the process. Version 0 belongs to static voters (kraft.version 0), version 1 to
-dynamic ones.
+A single voter writes the file before the first record of its epoch, so that no epoch is used twice. If the file cannot
+be read, the process stops: an epoch is never guessed. Version 0 belongs to static voters (kraft.version 0), version 1
+to dynamic ones.
 
 Source: FileQuorumStateStore and QuorumStateData of Apache Kafka 4.3.1.
 """
@@ -19,7 +19,7 @@ FILE_NAME = "quorum-state"
 
 @dataclass(frozen=True, slots=True)
 class QuorumState:
-    """What the file says. leader_id and voted_id are -1 when there is none."""
+    """The contents of the file. leader_id and voted_id are -1 if there is none."""
 
     leader_id: int
     leader_epoch: int
@@ -42,12 +42,12 @@ def format_quorum_state(state: QuorumState) -> bytes:
 
 
 def parse_quorum_state(data: bytes, path: str) -> QuorumState:
-    """Read the file. Raises UnusableMetadata unless it is whole and of a known version."""
+    """Parse the file. Raises UnusableMetadata if it is incomplete or of an unknown version."""
     try:
         document = json.loads(data)
         version = document["data_version"]
         if version not in {0, 1}:
-            raise UnusableMetadata(f"{path} has version {version}, which this version does not know")
+            raise UnusableMetadata(f"{path} has the unknown version {version}")
         state = QuorumState(
             leader_id=_integer(document["leaderId"]),
             leader_epoch=_integer(document["leaderEpoch"]),
@@ -55,7 +55,7 @@ def parse_quorum_state(data: bytes, path: str) -> QuorumState:
             voters=tuple(_integer(voter["voterId"]) for voter in document.get("currentVoters") or ()),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise UnusableMetadata(f"{path} cannot be read ({error}); the quorum's epoch is never guessed") from error
+        raise UnusableMetadata(f"{path} cannot be read ({error}), so the quorum epoch is unknown") from error
     return state
 
 

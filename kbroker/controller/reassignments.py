@@ -1,7 +1,7 @@
-"""AlterPartitionReassignments, decided.
+"""Decisions for AlterPartitionReassignments.
 
-There is one broker yet, so no replica can move: what would need that is refused with the code that Kafka has for
-brokers that do not exist. An assignment to the replicas that a partition has already is accepted and changes nothing.
+There is only one broker so far, so no replica can move. Such a request is refused with Kafka's error code for unknown
+brokers. A request for the current replicas of a partition is accepted and changes nothing.
 
 Source: KIP-455, KIP-860; Kafka's ReplicationControlManager.
 """
@@ -24,7 +24,7 @@ from wire.messages.alter_partition_reassignments import (
 def alter_partition_reassignments(
     context: Context, request: AlterPartitionReassignmentsRequest
 ) -> Outcome[AlterPartitionReassignmentsResponse]:
-    """Decide what becomes of each partition's replicas.
+    """Decide the replicas of each partition.
 
     Per partition: UNKNOWN_TOPIC_OR_PARTITION, INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR,
     NO_REASSIGNMENT_IN_PROGRESS.
@@ -44,7 +44,7 @@ def alter_partition_reassignments(
         [],
         AlterPartitionReassignmentsResponse(
             allow_replication_factor_change=request.allow_replication_factor_change,
-            # Kafka has an empty text here for a request of nothing, and none for one of something.
+            # Kafka returns an empty message for an empty request, and null otherwise.
             error_message=None if request.topics else "",
             responses=responses,
         ),
@@ -71,6 +71,4 @@ def _check(context: Context, name: str, asked: ReassignablePartition, *, may_cha
             )
         if tuple(asked.replicas) == partition.replicas:
             return
-    raise KafkaError(
-        ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Moving replicas between brokers is not implemented yet: there is one."
-    )
+    raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Moving replicas between brokers is not implemented yet.")

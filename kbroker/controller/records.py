@@ -1,8 +1,8 @@
-"""Metadata records as bytes: which version each gets, how they lie in batches, and the control records around them.
+"""The encoding of metadata records: record versions, batches, and control records.
 
-A metadata batch is a normal v2 batch without a producer; its partition_leader_epoch is the quorum's epoch. A record has
-no key, and its value is a frame: version 1, the record's type, the record's version, the body. Control batches have one
-record each, whose key is two int16s: version 0 and the type.
+A metadata batch is a normal v2 batch without a producer; its partition_leader_epoch is the quorum epoch. A record has
+no key. Its value is a frame: version 1, the record type, the record version, the body. A control batch has one record,
+whose key is two int16s: version 0 and the type.
 
 Source: MetadataRecordSerde, MetadataVersion, ControlRecordUtils of Apache Kafka 4.3.1.
 """
@@ -33,10 +33,10 @@ SNAPSHOT_HEADER: Final = 3
 SNAPSHOT_FOOTER: Final = 4
 
 MAX_BATCH_BYTES: Final = 8 << 20
-"""Kafka's readers of the metadata log take batches up to this size."""
+"""The largest batch that Kafka's readers of the metadata log accept."""
 
 RECORD_OVERHEAD_BYTES: Final = 24
-"""More than what a batch adds to each value: length, attributes, deltas, key, value length, headers."""
+"""An upper bound of what a batch adds to each value: length, attributes, deltas, key, value length, headers."""
 
 _TYPES: Final = record_types(stored)
 _CONTROL_KEY = struct.Struct(">hh")
@@ -48,7 +48,7 @@ _REGISTRATION_LEVELS = ((_CORDONED_LEVEL, 4), (_DIRECTORIES_LEVEL, 3), (8, 2), (
 
 
 def record_version(record: Record, metadata_version: int) -> int:
-    """The version in which a record is written at a metadata.version level."""
+    """The version of a record at a metadata.version level."""
     if isinstance(record, stored.PartitionRecord | stored.PartitionChangeRecord):
         if metadata_version >= _ELR_LEVEL:
             return 2
@@ -65,12 +65,12 @@ def record_version(record: Record, metadata_version: int) -> int:
 
 
 def encode_value(record: Record, metadata_version: int) -> bytes:
-    """The framed record."""
+    """Encode a record in a frame."""
     return encode_record(record, record_version(record, metadata_version))
 
 
 def decode_value(value: bytes | None) -> Record:
-    """The record in a frame. Raises UnusableMetadata for whatever this version does not know."""
+    """Decode the record in a frame. Raises UnusableMetadata for unknown types and versions."""
     try:
         return decode_record(value or b"", _TYPES)[0]
     except Malformed as error:
@@ -87,7 +87,7 @@ def data_batch(values: Iterable[bytes], *, base_offset: int, epoch: int, timesta
 
 
 def batch_records(batch: RecordBatch) -> list[Record]:
-    """The metadata records of a batch, none for a control batch. Raises UnusableMetadata."""
+    """The metadata records of a batch; empty for a control batch. Raises UnusableMetadata."""
     if batch.is_control:
         return []
     try:
@@ -97,20 +97,20 @@ def batch_records(batch: RecordBatch) -> list[Record]:
 
 
 def leader_change_batch(*, voter_id: int, base_offset: int, epoch: int, timestamp_ms: int) -> bytes:
-    """What a leader of one voter appends when its epoch begins."""
+    """The batch that the leader of a single-voter quorum appends at the start of its epoch."""
     voters = [LeaderChangeVoter(voter_id=voter_id)]
     message = LeaderChangeMessage(version=0, leader_id=voter_id, voters=voters, granting_voters=voters)
     return _control_batch(LEADER_CHANGE, message, base_offset=base_offset, epoch=epoch, timestamp_ms=timestamp_ms)
 
 
 def snapshot_header_batch(*, last_contained_log_timestamp: int, epoch: int, timestamp_ms: int) -> bytes:
-    """What opens a snapshot file, at offset 0."""
+    """The first batch of a snapshot file, at offset 0."""
     message = SnapshotHeaderRecord(version=0, last_contained_log_timestamp=last_contained_log_timestamp)
     return _control_batch(SNAPSHOT_HEADER, message, base_offset=0, epoch=epoch, timestamp_ms=timestamp_ms)
 
 
 def snapshot_footer_batch(*, base_offset: int, epoch: int, timestamp_ms: int) -> bytes:
-    """What closes a snapshot file; without it the file is not whole."""
+    """The last batch of a snapshot file; without it the file is incomplete."""
     message = SnapshotFooterRecord(version=0)
     return _control_batch(SNAPSHOT_FOOTER, message, base_offset=base_offset, epoch=epoch, timestamp_ms=timestamp_ms)
 
@@ -123,7 +123,7 @@ def _control_batch(control_type: int, message: Any, *, base_offset: int, epoch: 
 
 
 def control_type(batch: RecordBatch) -> int | None:
-    """The type of a control batch's record; None for a data batch or a key that is none. Raises Malformed."""
+    """The type of a control batch's record; None for a data batch or an invalid key. Raises Malformed."""
     if not batch.is_control:
         return None
     for record in batch.records():
@@ -133,7 +133,7 @@ def control_type(batch: RecordBatch) -> int | None:
 
 
 def last_contained_log_timestamp(batch: RecordBatch) -> int:
-    """What a snapshot's header says. Raises Malformed."""
+    """The timestamp in a snapshot's header. Raises Malformed."""
     for record in batch.records():
         return decode(SnapshotHeaderRecord, 0, record.value or b"").last_contained_log_timestamp
     raise Malformed("an empty snapshot header")

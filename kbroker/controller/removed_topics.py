@@ -1,8 +1,9 @@
-"""Which topics the metadata log says were removed: the proof that their data may be deleted.
+"""Find the topics that the metadata log says were removed. Only these may lose their data.
 
-An image lists the topics that exist. A topic that is not in it was removed, or the metadata are older than its data: a
-backup was restored, say. Only a RemoveTopicRecord tells the two apart. A start that finds data of unknown topics looks
-for these records in everything that the log still holds, which reaches back beyond the newest snapshot.
+An image lists the topics that exist. A topic that is not in the image was either removed, or the metadata are older
+than its data, for example after a restored backup. Only a RemoveTopicRecord distinguishes the two cases. If a start
+finds data of unknown topics, it searches the whole log for these records, including the part before the newest
+snapshot.
 
 Blocking, through the disk.
 """
@@ -26,7 +27,7 @@ from wire.stored.metadata import (
 
 
 def removed_topics(root: str, *, disk: Disk, report: Callable[[str], None]) -> frozenset[UUID]:
-    """The ids of the removed topics, as far as the log under a log directory can be read; the log may be appended to.
+    """The ids of removed topics, as far as the log under a log directory can be read. Concurrent appends are safe.
 
     Errors  OSError
     """
@@ -46,5 +47,5 @@ def removed_topics(root: str, *, disk: Disk, report: Callable[[str], None]) -> f
                     case AbortTransactionRecord():
                         pending = set()
     except UnusableMetadata as error:
-        report(f"{error}; data of topics that were removed behind it are kept")
+        report(f"{error}; the data of topics removed after that position are kept")
     return frozenset(removed | pending)

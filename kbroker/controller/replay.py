@@ -1,9 +1,9 @@
-"""Reading the metadata log back: every batch behind the snapshot, checked; and what damage means.
+"""Read the metadata log: check every batch after the snapshot, and judge damage.
 
-One rule makes damage readable: **the writer syncs each batch before it writes the next one.** So at most one batch, the
-last, can be unfinished, and nobody was told that it happened. Damage at the very end is such a torn tail and is cut
-(C3, D1). Damage with a whole batch behind it, in a segment that is not the last, or after a clean stop, is a batch that
-was committed: the process stops.
+The rules for damage rest on one invariant: **the writer syncs each batch before it writes the next one.** So at most
+one batch, the last, can be incomplete, and it was never acknowledged. Damage at the very end is such a torn tail and is
+truncated (C3, D1). Damage before a complete batch, in a segment that is not the last, or after a clean shutdown means
+that a committed batch is lost: the process stops.
 
 Blocking, through the disk.
 """
@@ -33,7 +33,7 @@ class LogSegment(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """How far the log is whole. torn_at is the path and position of what has to be cut, None when nothing has."""
+    """The end of the valid log. torn_at is the path and position to truncate at, None if the log is undamaged."""
 
     end_offset: int
     epoch: int
@@ -42,9 +42,9 @@ class LogEnd(NamedTuple):
 
 
 class Replay:
-    """Iterate over the whole batches of a log with offsets from start_offset on; afterwards `end` says where they end.
+    """Iterate over the valid batches of a log that reach beyond start_offset; afterwards `end` is the end of the log.
 
-    Raises UnusableMetadata for damage that is not a torn tail. highest_epoch is the newest that this voter knows
+    Raises UnusableMetadata for damage that is not a torn tail. highest_epoch is the newest epoch that this voter knows
     (quorum-state).
     """
 
@@ -64,7 +64,7 @@ class Replay:
         self._clean_shutdown = clean_shutdown
         first = self._segments[0].base_offset if self._segments else start_offset
         self.end = LogEnd(first, 0, -1, None)
-        self.size = 0  # bytes of the batches that were given out
+        self.size = 0  # bytes of the batches that were yielded
 
     def __iter__(self) -> Iterator[RecordBatch]:
         for position, segment in enumerate(self._segments):
@@ -83,7 +83,7 @@ class Replay:
         while position < size:
             batch = _batch_at(window, position - start)
             if batch is None or not batch.is_whole:
-                # The window ends inside of this batch: read on from its beginning, as far as it says that it reaches.
+                # The window ends inside this batch: read again from its start, for as many bytes as its header says.
                 needed = max(_WINDOW_BYTES, HEADER_SIZE if batch is None else batch.size)
                 window, start = file.pread(min(needed, size - position), position), position
                 batch = _batch_at(window, 0)
@@ -102,18 +102,18 @@ class Replay:
     def _judge_damage(self, file: File, position: int, size: int, *, is_last: bool) -> None:
         where = f"{file.path} is damaged at byte {position}, offset {self.end.end_offset}"
         if not is_last:
-            raise UnusableMetadata(f"{where}, and it is not the last segment: a committed batch is lost")
+            raise UnusableMetadata(f"{where}, which is not the last segment: a committed batch is lost")
         if self._clean_shutdown:
-            raise UnusableMetadata(f"{where}, though it was closed cleanly: a committed batch is lost")
-        if self._whole_batch_behind(file.pread(size - position, position)):
-            raise UnusableMetadata(f"{where}, with whole batches behind it: a committed batch is lost")
+            raise UnusableMetadata(f"{where}, after a clean shutdown: a committed batch is lost")
+        if self._has_later_batch(file.pread(size - position, position)):
+            raise UnusableMetadata(f"{where}, before a complete batch: a committed batch is lost")
         self.end = self.end._replace(torn_at=(file.path, position))
 
-    def _whole_batch_behind(self, data: bytes) -> bool:
-        """Whether a batch that could come later lies anywhere behind the first byte.
+    def _has_later_batch(self, data: bytes) -> bool:
+        """Whether a valid later batch starts anywhere after the first byte.
 
-        Its epoch is one that this voter has known, so that those bytes, with the magic, find every candidate; the CRC
-        decides.
+        The search looks for the magic byte after every epoch that this voter may have known, and checks the CRC of each
+        match.
         """
         latest = max(self._highest_epoch, self.end.epoch)
         for epoch in range(max(self.end.epoch, latest - _MAX_EPOCHS_SOUGHT), latest + 1):
@@ -133,7 +133,7 @@ class Replay:
 
 
 def _needed(segments: Sequence[LogSegment], start_offset: int) -> list[LogSegment]:
-    """The segments from the one that holds start_offset on."""
+    """The segment that contains start_offset, and all later ones."""
     later = [segment for segment in segments if segment.base_offset > start_offset]
     earlier = [segment for segment in segments if segment.base_offset <= start_offset]
     return [*earlier[-1:], *later]

@@ -1,12 +1,12 @@
 """Snapshot files of the metadata log: ``<20-digit end offset>-<10-digit epoch>.checkpoint``.
 
-The end offset is exclusive: the file holds the state made by every record below it, the last of which had that epoch.
-Its batches are a header control record, the records with offsets from 0 on, and a footer; without the footer the file
-counts as absent. It is written as ``.checkpoint.part``, synced, renamed, and the directory synced, so that a name
-without ``.part`` is whole unless the disk damaged it.
+The end offset is exclusive: the file holds the state after every record below it; the last of these records has that
+epoch. The batches are a header control record at offset 0, the records, and a footer. A file without the
+footer is ignored. The file is written as ``.checkpoint.part``, synced and renamed, and then the directory is synced, so
+that a file without ``.part`` is complete unless the disk damaged it.
 
-``bootstrap.checkpoint`` in the root of the log directory has the same format; formatting writes it, and an empty log
-begins with its records.
+``bootstrap.checkpoint`` in the root of the log directory has the same format; the format step writes it, and an empty
+log starts with its records.
 
 Source: KIP-630; Kafka's Snapshots, RecordsSnapshotWriter, BootstrapDirectory.
 """
@@ -35,7 +35,7 @@ _BATCH_BYTES = 1 << 20
 
 
 class SnapshotId(NamedTuple):
-    """A snapshot's end offset (exclusive) and the epoch of its last record. Ordered as the log is."""
+    """A snapshot's end offset (exclusive) and the epoch of its last record. Sorted in log order."""
 
     end_offset: int
     epoch: int
@@ -47,14 +47,14 @@ class SnapshotId(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What a whole snapshot file holds."""
+    """The contents of a complete snapshot file."""
 
     records: list[Record]
     last_contained_log_timestamp: int
 
 
 def snapshot_ids(names: Iterable[str]) -> list[SnapshotId]:
-    """The snapshots among a directory's names, oldest first. The one of a dynamic quorum's formatting (0-0) is none."""
+    """The snapshots among a directory's names, oldest first. Excludes 0-0, which only dynamic quorums have."""
     found = [SnapshotId(int(match[1]), int(match[2])) for name in names if (match := _NAME.fullmatch(name))]
     return sorted(snapshot for snapshot in found if snapshot.end_offset > 0)
 
@@ -69,7 +69,7 @@ def write_snapshot(
     last_contained_log_timestamp: int,
     timestamp_ms: int,
 ) -> int:
-    """Write a snapshot file whole and durably, or not at all; returns its size in bytes. Blocking. OSError."""
+    """Write a snapshot file atomically and durably; returns its size in bytes. Blocking. OSError."""
     part = path.removesuffix(SUFFIX) + PART_SUFFIX
     file = disk.open(part, create=True)
     try:
@@ -88,7 +88,7 @@ def write_snapshot(
         file.sync()
     except OSError:
         with suppress(OSError):
-            disk.unlink(part)  # on a full disk others need the space
+            disk.unlink(part)  # free the space on a full disk
         raise
     finally:
         file.close()
@@ -112,7 +112,7 @@ def _in_batches(contents: Iterable[Record], metadata_version: int) -> Iterable[l
 
 
 def read_snapshot(disk: Disk, path: str) -> Snapshot:
-    """Read a snapshot file. Raises Malformed when it is damaged or not whole, UnusableMetadata for an unknown record.
+    """Read a snapshot file. Raises Malformed if it is damaged or incomplete, UnusableMetadata for an unknown record.
     Blocking.
     """
     data = read_file(disk, path)
@@ -129,7 +129,7 @@ def read_snapshot(disk: Disk, path: str) -> Snapshot:
             opened = True
             timestamp = records.last_contained_log_timestamp(batch)
         elif not opened:
-            raise Malformed(f"{path} does not begin with a snapshot header")
+            raise Malformed(f"{path} does not start with a snapshot header")
         elif kind == records.SNAPSHOT_FOOTER:
             whole = True
         else:

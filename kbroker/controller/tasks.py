@@ -1,19 +1,20 @@
-"""The shell of an embedded controller: one writer takes decisions one after the other, commits them, and tells
-everybody.
+"""The runtime of an embedded controller: a single writer makes decisions one after the other, commits them, and
+publishes the result.
 
-A caller hands in a decision (a function of the controller) and waits. The writer takes all that wait, decides each on
-top of the one before, puts their records into one batch, has it written and synced in a thread, publishes the new image
-to the listeners, and only then lets the callers go on, with an answer or a KafkaError: an error too may rest on a
-decision that is not durable yet. So ten requests that come while the disk syncs cost one more sync, not ten.
+A caller submits a decision (a function of the controller) and waits. The writer takes all waiting decisions and makes
+each on the state after the previous one. It puts their records into one batch, writes and syncs it in a thread, and
+publishes the new image to the listeners. Only then do the callers get their response or KafkaError; an error also
+waits, because it may depend on a decision that is not durable yet. So ten requests that arrive during a sync cost one
+more sync, not ten.
 
-A listener gets every image with what changed, in order, before the callers of the decisions that made it. What it
-returns, if anything, is awaited, so that whoever creates a topic finds it served.
+A listener gets every image with its changes, in order, before the callers of the decisions that made it. If a listener
+returns an awaitable, the writer awaits it, so that a new topic is served when its creator gets the response.
 
-On a full disk, with nothing left of the reserve, decisions fail with KAFKA_STORAGE_ERROR and can be asked for again.
-When the log cannot be written for another reason, `UnusableMetadata` leaves `run` and ends the process: what was
-decided may or may not be on the disk.
+On a full disk, when the reserve is used up, decisions fail with KAFKA_STORAGE_ERROR and can be retried. If writing the
+log fails for another reason, `run` raises `UnusableMetadata` and the process ends, because it is unknown whether the
+decisions are on the disk.
 
-Snapshots are written beside the decisions, from an image that cannot change.
+Snapshots are written concurrently with decisions, from an immutable image.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ Arguments = TypeVarTuple("Arguments")
 Listener = Callable[[Image, Delta], Awaitable[None] | None]
 
 MAX_GROUP: Final = 1_000
-"""Decisions that share one sync; more wait for the next."""
+"""The most decisions that share one sync; the others wait for the next one."""
 
 _SNAPSHOT_CHECK_SECONDS: Final = 60.0
 
@@ -84,7 +85,7 @@ class _Request(Generic[R]):
 
 
 class ControllerClient:
-    """What a broker asks of the controller in its own process. `run` must be running for anything to be decided.
+    """The interface of a broker to the controller in its own process. Decisions are made only while `run` is running.
 
     image  the newest published state: durable, and known to every listener
     """
@@ -107,17 +108,17 @@ class ControllerClient:
 
     @property
     def settings(self) -> ControllerSettings:
-        """What decisions depend on."""
+        """The settings that decisions depend on."""
         return self._controller.settings
 
     def add_listener(self, listener: Listener) -> None:
-        """Call this with every image from the next one on."""
+        """Call the listener with every later image."""
         self._listeners.append(listener)
 
-    # -- for ever
+    # -- background tasks
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Take decisions and write snapshots until cancelled. UnusableMetadata when the log cannot be written."""
+        """Make decisions and write snapshots until cancelled. UnusableMetadata if the log cannot be written."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write_snapshots)
             nursery.start_soon(self._write_decisions)
@@ -135,12 +136,12 @@ class ControllerClient:
                 request.done.set()
 
     async def _carry_out(self, group: list[_Request[Any]]) -> None:
-        """Take the decisions of a group, each on top of the one before, and commit them.
+        """Make the decisions of a group, each on the state after the previous one, and commit them.
 
-        On a full disk those that are not committed fail, and are as if nobody had asked for them.
+        On a full disk, the decisions that are not committed fail and have no effect.
         """
         staged: Staged | None = None
-        settled, image = 0, self._controller.image  # so many of the group are committed, and this is the state then
+        settled, image = 0, self._controller.image  # the number of committed decisions, and the state after them
         try:
             for number, request in enumerate(group):
                 call = self._env.run_blocking if request.may_be_long else _call
@@ -158,7 +159,7 @@ class ControllerClient:
             if staged is not None:
                 await self._write(staged)
         except KafkaError as error:
-            log.error("metadata cannot be changed", decisions=len(group) - settled, why=error.message)
+            log.error("cannot write metadata", decisions=len(group) - settled, why=error.message)
             self._controller.image = image
             for request in group[settled:]:
                 request.error = error
@@ -166,13 +167,13 @@ class ControllerClient:
     async def _decide(
         self, request: _Request[Any], call: Callable[..., Awaitable[Any]]
     ) -> tuple[Sequence[Any], list[bytes]] | None:
-        """Take one decision; the records that it needs, as they are and encoded, or None if it needs none."""
+        """Make one decision. Returns its records, as objects and encoded, or None if it has none or failed."""
         try:
             outcome, values = await call(self._work_out, request.decision)
         except KafkaError as error:
             request.error = error
             return None
-        except Exception as error:  # noqa: BLE001 - a decision changes nothing, so a bug in it is its caller's to hear of
+        except Exception as error:  # noqa: BLE001 - a decision changes nothing, so its caller gets the bug
             request.error = error
             return None
         request.response = outcome.response
@@ -184,7 +185,7 @@ class ControllerClient:
         return outcome, [encode_value(record, metadata_version) for record in outcome.records]
 
     async def _write(self, staged: Staged) -> None:
-        """Errors: KAFKA_STORAGE_ERROR where the disk is full; UnusableMetadata."""
+        """Errors: KAFKA_STORAGE_ERROR if the disk is full; UnusableMetadata."""
         async with self._log_lock:
             await self._env.run_blocking(
                 partial(self._metadata_log.write, staged, timestamp_ms=self._env.timestamp_ms())
@@ -214,11 +215,11 @@ class ControllerClient:
             try:
                 await self.write_snapshot()
             except (OSError, KafkaError) as error:
-                # Without a snapshot the log only grows; the next one is tried when it is due again.
-                log.error("cannot write a metadata snapshot", error=str(error))
+                # Without a snapshot the log only gets longer; retry when the next one is due.
+                log.error("cannot write a metadata snapshot; will retry", error=str(error))
 
     async def write_snapshot(self) -> snapshots.SnapshotId:
-        """Write a snapshot of the published image and clean up behind it. OSError; KAFKA_STORAGE_ERROR from the log."""
+        """Write a snapshot of the published image and delete old data. OSError; KAFKA_STORAGE_ERROR from the log."""
         image = self.image
         self._metadata_log.note_snapshot(now_ms=self._env.now_ms())
         snapshot = await self._env.run_blocking(
@@ -245,13 +246,13 @@ class ControllerClient:
         changes: bool = False,
         may_be_long: bool = False,
     ) -> R:
-        """Have a decision taken, committed and published; then its response, or its KafkaError.
+        """Make, commit and publish a decision. Returns its response or raises its KafkaError.
 
-        While the disk is nearly full, decisions that add something are refused with KAFKA_STORAGE_ERROR. Those that
-        only change something are refused once half of the reserve is spent: the rest is for deletions and starts.
-        A decision that may be long, because a client chose how much is decided, is worked out in a thread. It must not
-        touch the sessions of brokers: everything else that a decision sees is immutable, or changed by decisions alone.
-        A caller that is cancelled stops waiting; the decision is taken all the same.
+        On a nearly full disk, decisions with `adds` are refused with KAFKA_STORAGE_ERROR. Decisions with `changes` are
+        refused once half of the reserve is used: the rest is for deletions and starts.
+        A decision with `may_be_long` runs in a thread, because its size depends on the client's request. It must not
+        use the broker sessions; all its other inputs are immutable or changed only by decisions.
+        If the caller is cancelled it stops waiting, but the decision is still made.
         """
         if (adds and self.is_short_of_space()) or (changes and self._metadata_log.reserve.is_half_spent):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is nearly full")
@@ -261,13 +262,15 @@ class ControllerClient:
         return await request.result()
 
     async def image_at(self, offset: int) -> Image:
-        """The published image, once it holds the record with this offset."""
+        """Wait until the published image contains the record with this offset. Returns that image."""
         while self.image.offset < offset:
             await self._published.wait()
         return self.image
 
     async def create_topics(self, request: CreateTopicsRequest, *, is_needed: bool = False) -> CreateTopicsResponse:
-        """See topics.create_topics. A topic that `is_needed` to read or to copy is made even on a nearly full disk."""
+        """See topics.create_topics. A topic that `is_needed` to read or copy data is created even on a nearly full
+        disk.
+        """
         return await self.decide(
             lambda controller: controller.create_topics(request),
             adds=not is_needed,
@@ -308,7 +311,7 @@ class ControllerClient:
         return await self.decide(lambda controller: controller.update_features(request), adds=True, may_be_long=True)
 
     async def next_producer_id(self) -> int:
-        """An id that nobody ever had: out of this broker's block, or of a new one."""
+        """An unused producer id, from this broker's block or a new one."""
         async with self._producer_id_lock:
             taken = self._producer_ids.take()
             if taken is None:
@@ -321,15 +324,15 @@ class ControllerClient:
             assert taken is not None, "a block of producer ids is never empty"
             return taken
 
-    # -- the life of the broker in this process
+    # -- the broker in this process
 
     async def register_broker(
         self, *, incarnation_id: UUID, endpoints: Iterable[Endpoint], log_dirs: Iterable[UUID], rack: str | None = None
     ) -> int:
-        """Register the controller and the broker of this process, fenced; returns the broker's epoch.
+        """Register the controller and the broker of this process, fenced. Returns the broker's epoch.
 
-        An earlier incarnation of this node is known to be dead (it would hold the data directory's lock), so that what
-        it led is taken from it at once.
+        An earlier incarnation of this node must be dead, because this process holds the lock of the data directory. So
+        its partitions are taken from it immediately.
         """
         node_id = self.settings.node_id
         as_controller = ControllerRegistrationRequest(
@@ -360,12 +363,14 @@ class ControllerClient:
         return epoch
 
     async def unfence_broker(self) -> None:
-        """The broker of this process serves from now on: partitions without a leader elect it."""
+        """Unfence the broker of this process: it becomes the leader of its partitions without a leader."""
         answer = await self._heartbeat(want_shut_down=False)
-        assert not answer.is_fenced, "the image that the broker follows is the controller's own"
+        assert not answer.is_fenced, "the broker uses the controller's image, so it has caught up"
 
     async def shut_down_broker(self) -> None:
-        """The broker of this process stops: its partitions go to others or lose their leader, then it is fenced."""
+        """Shut down the broker of this process: its partitions move to other brokers or lose their leader, then it is
+        fenced.
+        """
         while not (await self._heartbeat(want_shut_down=True)).should_shut_down:
             pass
 
@@ -418,11 +423,11 @@ async def open_controller(
     reserve: SpaceReserve | None = None,
     on_loaded: Callable[[], None] = lambda: None,
 ) -> ControllerClient:
-    """Load the metadata log under a log directory, formatted first if it is new, and begin this process's epoch.
+    """Load the metadata log under a log directory, formatting it first if it is new, and start this process's epoch.
 
-    on_loaded is called, in a thread, when the log is known to be whole and before the epoch begins. `reserve` is disk
-    space that decisions may take on a full disk.
-    Raises UnusableMetadata when the log cannot be trusted or understood; OSError.
+    on_loaded is called, in a thread, after the log is validated and before the epoch starts. `reserve` is disk space
+    that decisions may use on a full disk.
+    Raises UnusableMetadata if the log is inconsistent or of an unknown version; OSError.
     """
 
     def load() -> tuple[MetadataLog, Image]:

@@ -1,8 +1,8 @@
-"""CreateTopics and DeleteTopics, decided.
+"""Decisions for CreateTopics and DeleteTopics.
 
-One request names many topics; each succeeds or fails alone, and the records of those that succeed become visible
-together. The order of the checks and the texts are Kafka's, because clients and their tests read both. Beyond Kafka:
-two names of one request that would collide ("a.b" and "a_b") are not both created.
+A request names many topics. Each succeeds or fails independently, and the records of those that succeed become visible
+together. The order of the checks and the messages are Kafka's, because clients and their tests depend on both. One
+check goes beyond Kafka: two new names in one request that collide ("a.b" and "a_b") are not both created.
 
 Source: Kafka's ControllerApis (duplicates) and ReplicationControlManager (everything else).
 """
@@ -35,10 +35,10 @@ _MAX_REPLICATION_FACTOR = 32_767
 
 
 def create_topics(context: Context, request: CreateTopicsRequest) -> Outcome[CreateTopicsResponse]:
-    """Decide which of the topics to create; with validate_only nothing is recorded, but the answer is the same.
+    """Decide which of the topics to create. With validate_only nothing is recorded, but the response is the same.
 
     Per topic: TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR,
-    INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG, INVALID_REQUEST. POLICY_VIOLATION on every topic when the whole request
+    INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG, INVALID_REQUEST. POLICY_VIOLATION for every topic if the whole request
     needs too many records (W11).
     """
     times = Counter(topic.name for topic in request.topics)
@@ -72,7 +72,7 @@ def _failed(name: str, error: KafkaError) -> CreatableTopicResult:
 def _create_topic(
     context: Context, topic: CreatableTopic, records: list[Any], taken: dict[str, str]
 ) -> CreatableTopicResult:
-    """Append the topic's records, or answer why not. Raises TooManyRecords, which ends the whole request."""
+    """Add the topic's records, or return an error result. Raises TooManyRecords, which fails the whole request."""
     try:
         _check_name(context.image, topic.name, taken)
         configs = _check_configs(context, topic)
@@ -87,7 +87,7 @@ def _create_topic(
         taken[key] = topic.name
     topic_id = new_topic_id(context)
     records.append(TopicRecord(name=topic.name, topic_id=topic_id))
-    # Configs come before the partitions, so that whoever acts on a new partition knows its settings.
+    # Configs come before the partitions, so that readers of a new partition already know its settings.
     records += [
         ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=topic.name, name=name, value=value)
         for name, value in configs.items()
@@ -114,8 +114,8 @@ def _create_topic(
 
 
 def new_topic_id(context: Context) -> UUID:
-    """A fresh id. Ids that mean something special, and those whose text begins with "-" (a flag to command-line tools),
-    are not used.
+    """A new topic id. Reserved ids are not used, nor ids whose text starts with "-", which command-line tools read as a
+    flag.
     """
     while True:
         topic_id = context.new_uuid()
@@ -139,7 +139,7 @@ def _check_name(image: Image, name: str, taken: Mapping[str, str]) -> None:
     if key in taken:
         raise KafkaError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"Topic '{name}' collides with another topic of the request: {taken[key]}",
+            f"Topic '{name}' collides with another topic in the request: {taken[key]}",
         )
 
 
@@ -176,7 +176,7 @@ def _new_partitions(
     )
     brokers = placement.usable_brokers(context.image)
     if brokers and replication_factor <= len(brokers):
-        context.require_room(records, 1 + configs_count + count)  # before the loop over a number that a client chose
+        context.require_room(records, 1 + configs_count + count)  # before a loop whose length the client chooses
     try:
         placed = placement.place_replicas(
             brokers, first_partition=0, partitions=count, replication_factor=replication_factor
@@ -228,10 +228,11 @@ def _assigned_partitions(context: Context, topic: CreatableTopic) -> list[Partit
 
 
 def delete_topics(context: Context, request: DeleteTopicsRequest, *, version: int) -> Outcome[DeleteTopicsResponse]:
-    """Decide which topics go: named by name (to version 5), or by name or id.
+    """Decide which topics to delete; they are given by name (up to version 5), or by name or id.
 
-    Per topic: UNKNOWN_TOPIC_OR_PARTITION (name), UNKNOWN_TOPIC_ID, INVALID_REQUEST (named twice, by both, by neither),
-    TOPIC_DELETION_DISABLED (INVALID_REQUEST before version 3; also for a topic that the broker cannot do without).
+    Per topic: UNKNOWN_TOPIC_OR_PARTITION (name), UNKNOWN_TOPIC_ID, INVALID_REQUEST (given twice, by both name and id,
+    or by neither), TOPIC_DELETION_DISABLED (INVALID_REQUEST before version 3; also for a topic that the broker depends
+    on).
     """
     named: list[tuple[str | None, UUID]] = [(name, ZERO_UUID) for name in request.topic_names]
     named += [(topic.name, topic.topic_id) for topic in request.topics]
@@ -267,7 +268,7 @@ def _undeleted(name: str | None, topic_id: UUID, error: KafkaError) -> Deletable
 def _resolve(
     image: Image, named: list[tuple[str | None, UUID]], responses: list[DeletableTopicResult]
 ) -> list[TopicImage]:
-    """The topics to delete, each named once; errors go to responses."""
+    """The topics to delete, without duplicates; errors are added to responses."""
 
     def refuse(name: str | None, topic_id: UUID, code: ErrorCode, text: str = "") -> None:
         responses.append(_undeleted(name, topic_id, KafkaError(code, text)))

@@ -1,5 +1,6 @@
-"""Classic consumer groups: who is a member, who reads what, and which offsets were committed.
+"""Classic consumer groups: members, assignments and committed offsets.
 
-`GroupShard` (shard.py) decides, without I/O, for all groups of one partition of `__consumer_offsets`; tasks.py keeps
-one for each such partition that this broker leads, appends what it decides and loads it again after a restart.
+`GroupShard` (shard.py) makes all decisions for the groups of one partition of `__consumer_offsets`, without I/O.
+tasks.py keeps one shard for each such partition that this broker leads, appends the records of its decisions, and
+reloads the shard after a restart.
 """

@@ -1,8 +1,8 @@
 """OffsetCommit, OffsetFetch and OffsetDelete.
 
-Offsets are committed by members of the current generation, which keeps their sessions alive, or, while the group is
-empty, by anybody: a consumer that assigns partitions to itself, or a tool that resets a group. Such a commit makes the
-group if there is none.
+Members of the current generation commit offsets, which also extends their sessions. While a group is empty, any client
+can commit: a consumer that assigns partitions to itself, or a tool that resets a group. Such a commit creates the group
+if it does not exist.
 
 Source: OffsetMetadataManager of Apache Kafka 4.3.1; KIP-496 (OffsetDelete).
 """
@@ -43,14 +43,14 @@ LAST_TIMESTAMP_MS: Final = 2**63 - 1
 
 
 def offset_commit(context: Context, request: OffsetCommitRequest, caller: Caller) -> OffsetCommitResponse:
-    """Commit offsets; the topics' names are known, and their ids where the broker knows them."""
+    """Commit offsets. The request has topic names, and topic ids where the broker knows them."""
     try:
         _validate_commit(context, request, caller)
     except KafkaError as error:
         return refuse_offset_commit(request, error.code)
     timestamp_ms = context.timestamp_ms
     retention_ms = request.retention_time_ms
-    # A retention without an end must not lead beyond the times that can be stored.
+    # A very large retention must not overflow the timestamp.
     expire_timestamp_ms = (
         NO_EXPIRY if retention_ms == NO_EXPIRY else min(timestamp_ms + retention_ms, LAST_TIMESTAMP_MS)
     )
@@ -85,14 +85,14 @@ def offset_commit(context: Context, request: OffsetCommitRequest, caller: Caller
 
 
 def _validate_commit(context: Context, request: OffsetCommitRequest, caller: Caller) -> None:
-    """Raises what refuses the whole request."""
+    """Raise the error that refuses the whole request."""
     generation_id = request.generation_id_or_member_epoch
     group = context.groups.get(request.group_id)
     if group is None:
         if generation_id < 0:
-            return  # the record makes the group
-        is_told = caller.api_version >= GROUP_ID_NOT_FOUND_VERSION
-        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.ILLEGAL_GENERATION)
+            return  # replaying the record creates the group
+        knows_code = caller.api_version >= GROUP_ID_NOT_FOUND_VERSION
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if knows_code else ErrorCode.ILLEGAL_GENERATION)
     if group.state is DEAD:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if generation_id < 0 and group.state is EMPTY:
@@ -103,23 +103,25 @@ def _validate_commit(context: Context, request: OffsetCommitRequest, caller: Cal
     if generation_id != group.generation_id:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
     if group.state is COMPLETING_REBALANCE:
-        # It knows the generation, but not yet what it has to read in it.
+        # The member knows the generation but does not have its assignment yet.
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
     if group.state in (STABLE, PREPARING_REBALANCE):
         context.extend_session(member)
 
 
 def utf16_length(text: str) -> int:
-    """The length that Java gives the text: characters beyond the basic plane count twice."""
+    """The length of the text in Java: characters outside the basic multilingual plane count twice."""
     return len(text) + sum(character > "\uffff" for character in text)
 
 
 def offset_fetch(
     context: Context, request: OffsetFetchRequestGroup, *, require_stable: bool
 ) -> OffsetFetchResponseGroup:
-    """The offsets of one group, all of them where topics is None; -1 where none is committed, and for no group.
+    """The offsets of one group, or all of them if topics is None. The offset is -1 if none is committed or the group
+    does not exist.
 
-    With require_stable, a partition that an open transaction has committed is answered UNSTABLE_OFFSET_COMMIT.
+    With require_stable, a partition with an offset commit in an open transaction is answered with
+    UNSTABLE_OFFSET_COMMIT.
     """
     group_id = request.group_id
     group = context.groups.get(group_id)
@@ -168,7 +170,7 @@ def _fetched(
 
 
 def offset_delete(context: Context, request: OffsetDeleteRequest, caller: Caller) -> OffsetDeleteResponse:
-    """Forget offsets of topics that no member reads."""
+    """Delete offsets of topics that no member subscribes to."""
     del caller
     try:
         group = _validate_delete(context, request.group_id)
@@ -196,7 +198,7 @@ def _validate_delete(context: Context, group_id: str) -> Group:
     if group is None or group.state is DEAD:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
     if group.state is not EMPTY and not group.uses_consumer_protocol():
-        # Nobody knows what members of another protocol read.
+        # The broker cannot decode the subscriptions of other protocol types.
         raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
     return group
 

@@ -1,8 +1,9 @@
-"""What all decisions of one shard share: its groups and offsets, timers, and what the decision at hand has brought.
+"""The state that all decisions of one shard share: groups, offsets, timers, and the output of the current decision.
 
-A decision of a classic group changes the group at once, as in Kafka: members and generations are the coordinator's
-own, and a generation that was never stored is forgotten with it. What is stored (offsets, the group after a rebalance)
-counts when its record is in the log; a `Write` holds what has to follow then, or has to be undone.
+As in Kafka, a decision about a classic group changes the group in memory immediately: only the coordinator knows its
+members and generations, and a generation that is never stored is lost with the coordinator. What is stored (offsets,
+the group after a rebalance) takes effect when its record is in the log. A `Write` holds the actions that follow a
+successful or a failed append.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sends a request.
+    """The sender of a request.
 
-    Shape   client_id "" where the client gave none; client_host as Kafka shows it, a slash and the address
+    Shape   client_id is "" if the client sent none; client_host is a slash and the address, as Kafka formats it
     """
 
     client_id: str = ""
@@ -42,7 +43,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """What follows when the records of a decision are in the log, and when they cannot be appended."""
+    """The actions after the records of a decision are appended, and after the append fails."""
 
     on_appended: Callable[[], None]
     on_failed: Callable[[ErrorCode], None]
@@ -50,7 +51,7 @@ class Write:
 
 @dataclass(slots=True)
 class Counts:
-    """What happened in a shard since it was loaded, for metrics."""
+    """Counters of a shard since it was loaded, for metrics."""
 
     offset_commits: int = 0
     offset_deletions: int = 0
@@ -61,10 +62,10 @@ class Counts:
 
 @dataclass(slots=True)
 class Context:
-    """The state of a shard and of the decision at hand.
+    """The state of a shard and of its current decision.
 
-    Units   now_ms monotonic, timestamp_ms wall time, both of the decision at hand; aging_timestamp_ms is the wall time
-            by which something may be called old
+    Units   now_ms is monotonic, timestamp_ms is wall time, both of the current decision; aging_timestamp_ms is the wall
+            time that expiry compares with
     """
 
     settings: GroupSettings
@@ -77,7 +78,7 @@ class Context:
     now_ms: int = 0
     timestamp_ms: int = 0
     aging_timestamp_ms: int = 0
-    # Member ids that were handed out and not used yet, the oldest first, and how many bytes they take.
+    # Expiry timers of member ids that were assigned but not used yet, oldest first, with their size in bytes.
     pending: dict[Timer, int] = field(default_factory=dict)
     pending_bytes: int = 0
     answers: list[tuple[Parked, Any]] = field(default_factory=list)
@@ -89,7 +90,7 @@ class Context:
     def new_group(
         self, group_id: str, *, on_join: Callable[[Context, Group], None], on_sync: Callable[[Context, Group], None]
     ) -> Group:
-        """An empty group, in the table."""
+        """Create an empty group and add it to the table."""
         group = Group(group_id, join=Timer(_nothing), sync=Timer(_nothing), state_timestamp_ms=self.timestamp_ms)
         group.join.action = partial(on_join, self, group)
         group.sync.action = partial(on_sync, self, group)
@@ -97,7 +98,7 @@ class Context:
         return group
 
     def forget_group(self, group: Group) -> None:
-        """Take a group out of the table; none of its timers is due any more."""
+        """Remove a group from the table and cancel all its timers."""
         if self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
         self.timers.cancel(group.join)
@@ -115,25 +116,26 @@ class Context:
         on_appended: Callable[[], None],
         on_failed: Callable[[ErrorCode], None],
     ) -> None:
-        """Let the group be written, and the rest follow."""
+        """Add the group's record to the decision, with the actions that follow the append."""
         self.records.append(GroupRecord(GroupMetadataKey(group=group.group_id), value))
         self.writes.append(Write(on_appended, on_failed))
 
     # Timers
 
     def schedule(self, timer: Timer, delay_ms: int) -> None:
-        """Let a timer be due that much later."""
+        """Schedule a timer delay_ms from now."""
         self.timers.schedule(timer, self.now_ms + delay_ms)
 
     def extend_session(self, member: Member) -> None:
-        """A member gave a sign of life, or is going to have to."""
+        """Restart the member's session timeout."""
         self.timers.schedule(member.session, self.now_ms + member.session_timeout_ms)
 
-    # Member ids that were handed out
-
+    # Member ids that were assigned but not used yet
     def note_pending(self, timer: Timer, size: int, delay_ms: int) -> None:
-        """An id was handed out, which is void after delay_ms. When such ids take too much memory, the oldest are void
-        at once: a client that is still alive has used its own long ago, or asks for another one.
+        """Track a newly assigned member id, which expires after delay_ms.
+
+        If such ids take too much memory, the oldest ones expire immediately: a client that is still alive has already
+        used its id, or asks for another one.
         """
         self.schedule(timer, delay_ms)
         self.pending[timer] = size
@@ -144,15 +146,15 @@ class Context:
             self.schedule(oldest, 0)
 
     def end_pending(self, timer: Timer) -> None:
-        """An id is used, or void."""
+        """Stop tracking an assigned id that was used or has expired."""
         self.timers.cancel(timer)
-        timer.action = _nothing  # the id would be remembered as long as the timer's entry
+        timer.action = _nothing  # frees the id while the timer's entry is still in the heap
         self.pending_bytes -= self.pending.pop(timer, 0)
 
     # Answers
 
     def answer_join(self, group: Group, member: Member, response: JoinGroupResponse) -> None:
-        """Answer the JoinGroup that waits for this member, if one does."""
+        """Answer the member's parked JoinGroup, if there is one."""
         parked = member.awaiting_join
         if parked is None:
             return
@@ -161,7 +163,7 @@ class Context:
         self.answers.append((parked, in_version(response, parked.api_version)))
 
     def answer_sync(self, member: Member, response: SyncGroupResponse) -> bool:
-        """Answer the SyncGroup that waits for this member; False if none does."""
+        """Answer the member's parked SyncGroup. False if there is none."""
         parked = member.awaiting_sync
         if parked is None:
             return False
@@ -170,18 +172,18 @@ class Context:
         return True
 
     def park_join(self, group: Group, member: Member, parked: Parked) -> None:
-        """Let a JoinGroup wait; one that waits already for this member is answered, so that none waits for ever."""
+        """Park a JoinGroup. An earlier parked JoinGroup of the member is answered with REBALANCE_IN_PROGRESS."""
         self.answer_join(group, member, join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
         member.awaiting_join = parked
         group.awaiting_join_count += 1
 
     def park_sync(self, member: Member, parked: Parked) -> None:
-        """Let a SyncGroup wait, as park_join does."""
+        """Park a SyncGroup. An earlier parked SyncGroup of the member is answered with REBALANCE_IN_PROGRESS."""
         self.answer_sync(member, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
         member.awaiting_sync = parked
 
     def remove_member(self, group: Group, member: Member) -> None:
-        """Let a member go; if it waits for an answer, it is told that it is unknown, upon which it joins anew."""
+        """Remove a member. Its parked requests are answered with UNKNOWN_MEMBER_ID, so that the client rejoins."""
         self.answer_join(group, member, join_error(ErrorCode.UNKNOWN_MEMBER_ID))
         self.answer_sync(member, sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
         self.timers.cancel(member.session)
@@ -190,4 +192,4 @@ class Context:
 
 
 def _nothing() -> None:
-    """The action of a timer whose owner is not complete yet, or has gone."""
+    """The action of a timer whose owner is not complete yet or is gone."""

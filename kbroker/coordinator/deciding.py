@@ -1,9 +1,10 @@
-"""Making decisions of shards, one at a time for each, and bringing what they record into the log.
+"""Make the decisions of shards, one at a time per shard, and append their records to the log.
 
-Theory of operation: a decision, the append of its records as one batch, and their replay happen between two awaits, so
-that nothing comes between and no lock is needed. What would hold up the event loop (the roll of a segment, a sync, a
-large batch) is written in a thread while the partition's lock is held from the decision on; who finds the lock taken
-stands in line and decides when its turn has come. The response leaves when every in-sync replica has the records.
+Theory of operation: a decision, the append of its records as one batch, and their replay happen without an await
+between them, so that they are atomic and need no lock. If the append would block the event loop (a segment roll, a
+sync, a large batch), a thread writes it while the task holds the partition's lock; the task takes that lock without
+yielding after the decision. A task that finds the lock taken waits for it and decides afterwards. The response is sent
+when every in-sync replica has the records.
 
 Source: decisions 1 and 4 of ARCHITECTURE.md; CoordinatorRuntime of Apache Kafka 4.3.1.
 """
@@ -34,7 +35,9 @@ log = logger(__name__)
 
 
 class Wait(Protocol):
-    """How a request waits, as Context.wait of kbroker.handlers; False when the client has gone or the server stops."""
+    """How a request waits, as Context.wait of kbroker.handlers. False if the client has disconnected or the server
+    stops.
+    """
 
     def __call__(
         self, purgatory: Purgatory, *keys: object, until: Callable[[], bool], max_wait_ms: int
@@ -42,37 +45,37 @@ class Wait(Protocol):
 
 
 class Decide(Protocol):
-    """A decision of a shard that needs nothing more than to know what time it is."""
+    """A decision of a shard. All its arguments except the time are already bound."""
 
     def __call__(self, *, now_ms: int, timestamp_ms: int) -> GroupOutcome: ...
 
 
 class Logs(Protocol):
-    """What the coordinator needs of those who own the logs."""
+    """What the coordinator needs from the owner of the logs."""
 
     def is_locked(self, held: Log) -> bool:
-        """Whether somebody appends to the log, or changes it otherwise, in more than one step."""
+        """Whether a task holds the lock of the log, to append to it or change it in more than one step."""
         ...
 
     def locked(self, held: Log) -> AbstractAsyncContextManager[None]:
-        """Hold off appends that take more than one step, truncations and the like, and the removal of the log."""
+        """Block multi-step appends, other changes such as truncation, and the removal of the log."""
         ...
 
     def kept(self, held: Log) -> AbstractAsyncContextManager[None]:
-        """Hold off the removal of the log alone."""
+        """Block only the removal of the log."""
         ...
 
     async def write_log_starts(self) -> None:
-        """Write down where the logs begin. Errors: KAFKA_STORAGE_ERROR."""
+        """Persist the log start offsets. Errors: KAFKA_STORAGE_ERROR."""
         ...
 
 
 class Decisions:
-    """Decisions of the shards of one broker.
+    """The decisions of all shards of one broker.
 
-    Note   on_deadline(now_ms, due_ms) is told when a shard wants to be asked next; on_growth() when a log may have
+    Note   on_deadline(now_ms, due_ms) is called with the next deadline of a shard; on_growth() when a log may have
            become too long
-    Bound  one parked request for each connection
+    Bound  one parked request per connection
     """
 
     def __init__(
@@ -97,13 +100,13 @@ class Decisions:
 
     @property
     def parked_count(self) -> int:
-        """How many requests wait for others, for metrics."""
+        """The number of parked requests, for metrics."""
         return len(self._parked)
 
     async def decide(self, led: LedPartition, decide: Decide) -> Any:
-        """Make a decision, append what it records, and wait until that is committed; its response, or Parked.
+        """Make a decision, append its records, and wait until they are committed. Returns the response, or Parked.
 
-        Errors  those of LedPartition.require_active, where that changed while this one stood in line
+        Errors  those of LedPartition.require_active, if the state changed while this decision waited for the lock
         """
         held = led.partition.log
         if not self._logs.is_locked(held):
@@ -113,7 +116,7 @@ class Decisions:
             return await self._decide(led, decide, holds_lock=True)
 
     async def answer(self, parked: Parked, request: Any, caller: Caller, wait: Wait) -> Any:
-        """The answer to a request that waits; to look for the coordinator anew when the waiting ended without one."""
+        """Wait for the answer to a parked request. NOT_COORDINATOR if the wait ends without an answer."""
         try:
             if await wait(
                 self._purgatory, parked, until=lambda: self._parked[parked] is not None, max_wait_ms=FOR_EVER_MS
@@ -124,7 +127,7 @@ class Decisions:
             del self._parked[parked]
 
     def deliver(self, led: LedPartition) -> None:
-        """Hand over the answers that a decision brought, and tell when the shard wants to be asked next."""
+        """Deliver the answers that a decision produced, and report the shard's next deadline."""
         for parked, answer in led.shard.take_answers():
             if parked in self._parked:
                 self._parked[parked] = answer
@@ -146,10 +149,11 @@ class Decisions:
         return response
 
     async def _append_in_parts(self, led: LedPartition, outcome: GroupOutcome, *, holds_lock: bool) -> None:
-        """Append what nobody asked for, such as the tombstones of all that expired, however much it is.
+        """Append records that belong to no request, such as the tombstones of expired offsets, in as many batches as
+        needed.
 
-        It goes in as many batches as it takes, as in Kafka, and nobody decides between them: a tombstone must not come
-        behind an offset that is committed after it was decided.
+        The lock is held until the last batch, as in Kafka, so that no other decision comes between: a tombstone must
+        not follow an offset that was committed after the tombstone was decided.
         """
         held = led.partition.log
         parts = outcome.parts(min(INLINE_WRITE_BYTES, held.config.max_message_bytes))
@@ -161,11 +165,11 @@ class Decisions:
                 end_offset = held.log_end_offset
                 await self._append(led, part, holds_lock=True)
                 if held.log_end_offset == end_offset:
-                    # It failed. A group's own tombstone must not be written without those of its offsets.
+                    # The append failed. A group's tombstone must not be written without the tombstones of its offsets.
                     break
 
     async def _append(self, led: LedPartition, outcome: GroupOutcome, *, holds_lock: bool) -> Any:
-        """Append the records of an outcome; its response, or the one that says that it failed."""
+        """Append the records of an outcome. Returns its response, or an error response if the append failed."""
         env, held = self._env, led.partition.log
         try:
             plan = led.plan(outcome.records, codec=self._codec, timestamp_ms=env.timestamp_ms())
@@ -173,7 +177,7 @@ class Decisions:
                 held.write(plan)
                 self._commit(led, outcome, plan)
             else:
-                # Nobody holds the lock unless this task does, so that it is taken before anybody else can decide.
+                # Only this task can hold the lock here, so it gets the lock before any other task can decide.
                 with trio.CancelScope(shield=True):
                     if holds_lock:
                         await self._append_off_the_loop(led, outcome, plan)
@@ -181,7 +185,7 @@ class Decisions:
                         async with self._logs.locked(held):
                             await self._append_off_the_loop(led, outcome, plan)
         except KafkaError as error:
-            log.warning("cannot append to the offsets of groups", partition=led.partition.name, why=error.message)
+            log.warning("cannot append group records", partition=led.partition.name, why=error.message)
             if led.state is not State.ACTIVE:
                 return _refused(outcome, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return led.shard.on_append_failed(outcome, error.code, now_ms=env.now_ms(), timestamp_ms=env.timestamp_ms())
@@ -207,7 +211,7 @@ class Decisions:
             self._on_growth()
 
     async def _wait_until_committed(self, led: LedPartition, outcome: GroupOutcome, plan: AppendPlan) -> Any:
-        """Wait for the in-sync replicas; a client that goes away changes nothing about what was received."""
+        """Wait for the in-sync replicas. A client that disconnects does not affect the records."""
         await self._purgatory.wait(
             led.partition.key,
             until=lambda: led.outcome(plan.next_offset) is not None,
@@ -220,7 +224,7 @@ class Decisions:
 
 
 def _refused(outcome: GroupOutcome, code: ErrorCode) -> Any:
-    """What is said instead of a response whose records were not committed."""
+    """The response to send if the records of an outcome were not committed."""
     if outcome.request is None or type(outcome.response) is Parked:
         return outcome.response
     return refuse(outcome.request, response_code(code), outcome.api_version)

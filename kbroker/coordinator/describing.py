@@ -24,7 +24,7 @@ GROUP_ID_NOT_FOUND_VERSION: Final = 6
 def list_groups(
     groups: Iterable[Group], *, states_filter: Sequence[str], types_filter: Sequence[str]
 ) -> list[ListedGroup]:
-    """The groups in these states and of these types, by names in any case; no filter lets all through."""
+    """The groups in these states and of these types; names are case-insensitive. An empty filter matches all groups."""
     states = {state.lower().strip() for state in states_filter}
     if types_filter and GROUP_TYPE not in {name.lower().strip() for name in types_filter}:
         return []
@@ -41,7 +41,7 @@ def list_groups(
 
 
 def describe_group(group: Group | None, group_id: str, api_version: int) -> DescribedGroup:
-    """One group; what is not there is told as Dead."""
+    """Describe one group. A missing group is described as Dead."""
     if group is None:
         missing = api_version >= GROUP_ID_NOT_FOUND_VERSION
         return DescribedGroup(
@@ -64,7 +64,7 @@ def describe_group(group: Group | None, group_id: str, api_version: int) -> Desc
 
 
 def delete_groups(context: Context, request: DeleteGroupsRequest, caller: Caller) -> DeleteGroupsResponse:
-    """Delete groups without members, with their offsets."""
+    """Delete groups without members, and their offsets."""
     del caller
     results = []
     deleted: set[str] = set()
@@ -83,7 +83,7 @@ def delete_groups(context: Context, request: DeleteGroupsRequest, caller: Caller
 
 
 def bury(context: Context, group_id: str) -> None:
-    """Write tombstones for all that is stored of a group."""
+    """Write tombstones for a group and all its offsets."""
     known = context.offsets.of_group(group_id)
     places = {(topic, partition) for topic, partitions in known.items() for partition in partitions}
     places.update(context.offsets.pending_of(group_id))

@@ -1,15 +1,15 @@
-"""Which offsets nobody needs any more, and which groups.
+"""Expiry of offsets and groups.
 
-    simple consumers (no protocol type)   an offset goes `offsets.retention.minutes` after it was committed
-    an empty group                        all its offsets go so long after it became empty
-    a stable group of consumers           an offset goes so long after its commit, unless a member reads its topic
-    any other                             nothing goes
+    simple consumers (no protocol type)   an offset expires `offsets.retention.minutes` after its commit
+    an empty group                        all its offsets expire that long after the group became empty
+    a stable group of consumers           an offset expires that long after its commit, unless a member reads its topic
+    any other                             nothing expires
 
-An offset that was committed with a retention of its own (OffsetCommit v2-4) goes when that is over, under the same
-conditions. A group without members goes with its last offset. Offsets of deleted topics go at once.
+An offset that was committed with its own retention (OffsetCommit v2-4) expires after that time, under the same
+conditions. A group without members is deleted with its last offset. Offsets of deleted topics are deleted immediately.
 
-Times are wall time, because they are stored and compared after restarts; a wall clock that was just set ahead makes
-nothing old (`kbroker.runtime.cautious_clock`).
+Times are wall time, because they are stored and compared after restarts. Expiry pauses after the wall clock jumps ahead
+(`kbroker.runtime.cautious_clock`).
 
 Source: OffsetMetadataManager.cleanupExpiredOffsets of Apache Kafka 4.3.1; KIP-211, KIP-496.
 """
@@ -30,14 +30,14 @@ MINUTE_MS = 60_000
 
 
 def expire(context: Context) -> None:
-    """Write tombstones for all that is not needed any more."""
+    """Write tombstones for expired offsets, and for empty groups whose last offset expired."""
     for group in list(context.groups.values()):
         if _expire_offsets(context, group) and group.state is EMPTY:
             context.records.append(group_tombstone(group.group_id))
 
 
 def _expire_offsets(context: Context, group: Group) -> bool:
-    """Whether the group keeps no offset."""
+    """Write tombstones for the group's expired offsets. True if no offset of the group remains."""
     group_id, offsets = group.group_id, context.offsets
     known = offsets.of_group(group_id)
     if not known:
@@ -74,7 +74,7 @@ def _is_expired(context: Context, group: Group, committed: CommittedOffset) -> b
 
 
 def forget_topics(context: Context, topics: Iterable[tuple[UUID, str]]) -> None:
-    """Write tombstones for all offsets of deleted topics; those of a newer topic with the same name stay."""
+    """Write tombstones for all offsets of deleted topics. Offsets of a newer topic with the same name remain."""
     gone = {name: topic_id for topic_id, name in topics}
     for group_id, topic, partition, committed in chain(context.offsets.committed(), context.offsets.pending()):
         if topic in gone and committed.topic_id in (ZERO_UUID, gone[topic]):

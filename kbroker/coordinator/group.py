@@ -1,12 +1,13 @@
-"""A classic group: its state, its members, and the counts that make its decisions quick.
+"""A classic group: its state, its members, and counters that keep its decisions fast.
 
     Empty -> PreparingRebalance -> CompletingRebalance -> Stable -> PreparingRebalance ...
                     |                                                     |
-                    +-> Empty, when nobody is left                        any -> Dead, when it is unloaded
+                    +-> Empty, when no member is left                     any -> Dead, when it is unloaded
 
-While a rebalance is prepared, members join; when all have, or its time is over, a new generation begins and the leader
-works out the assignment; with its SyncGroup the group is stable. What has to be known for each join (have all joined,
-which protocols do all support) is counted, so that a rebalance of n members costs n steps.
+In PreparingRebalance the members join. When all have joined, or the rebalance timeout expires, a new generation begins
+and the leader computes the assignment. When the leader sends it with SyncGroup, the group becomes Stable. The group
+keeps counters for what every join needs to know (whether all members have joined, which protocols all members support),
+so that a rebalance of n members costs n steps.
 
 Source: ClassicGroup of Apache Kafka 4.3.1.
 """
@@ -27,13 +28,13 @@ from wire.stored.groups import GroupMetadataValue, MemberMetadata
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 MAX_SUBSCRIBED_TOPICS: Final = 30_000
-"""Of one member; the topics of a group with more are not known to the broker."""
+"""Per member. If a member subscribes to more, the broker does not track the topics of its group."""
 MOST_GENERATIONS: Final = 2**31 - 1
-"""Behind the last generation that fits into a message, 1 follows again."""
+"""The largest int32. The next generation is 1."""
 
 
 class GroupState(Enum):
-    """The states, with the names that ListGroups and DescribeGroups show."""
+    """The states, with the names that ListGroups and DescribeGroups return."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -55,13 +56,13 @@ _FROM: Final = {
 
 
 class Group:
-    """A group.
+    """A classic group.
 
-    Shape      members by id, in the order of their joining; static_members maps group_instance_id to member id;
-               pending_join maps ids that were handed out and not used yet to the timers after which they are void;
-               pending_sync are members that have not sent SyncGroup in this generation; join and sync are the timers
-               of the phases; subscribed_topics None where they are not known
-    Units      state_timestamp_ms is wall time, None if it is not known; generation_id counts rebalances
+    Shape      members by id, in the order in which they joined; static_members maps group_instance_id to member id;
+               pending_join maps ids that were assigned but not used yet to their expiry timers; pending_sync holds the
+               members that have not sent SyncGroup in this generation; join and sync are the timers of the two phases;
+               subscribed_topics is None if unknown
+    Units      state_timestamp_ms is wall time, None if unknown; generation_id counts rebalances
     Invariant  awaiting_join_count is the number of members with awaiting_join; every member supports protocol_name
     """
 
@@ -114,21 +115,21 @@ class Group:
         return f"Group({self.group_id!r}, {self.state.value}, {self.generation_id=}, {len(self.members)} members)"
 
     def transition(self, state: GroupState, *, timestamp_ms: int) -> None:
-        """Go to another state."""
+        """Change the state. The transition must be legal."""
         assert self.state in _FROM[state], f"{self} cannot go to {state.value}"
         self.previous_state, self.state = self.state, state
         self.state_timestamp_ms = timestamp_ms
 
     def can_rebalance(self) -> bool:
-        """Whether a rebalance can begin now."""
+        """Whether a rebalance can start in this state."""
         return self.state in _FROM[PREPARING_REBALANCE]
 
     # Members
 
     def add(self, member: Member) -> None:
-        """Take a member in; the first one says what type of group it is, and leads it."""
+        """Add a member. The first member becomes the leader."""
         if member.group_instance_id is not None:
-            assert member.group_instance_id not in self.static_members, f"{member} is already in {self}"
+            assert member.group_instance_id not in self.static_members, f"{member}: instance id is taken in {self}"
             self.static_members[member.group_instance_id] = member.member_id
         if self.leader_id is None:
             self.leader_id = member.member_id
@@ -138,8 +139,8 @@ class Group:
             self.awaiting_join_count += 1
 
     def remove(self, member: Member) -> None:
-        """Let a member go. Its parked requests are answered before, and its timer cancelled, by the caller."""
-        assert member.awaiting_join is member.awaiting_sync is None, f"{member} would never be answered"
+        """Remove a member. The caller must have answered its parked requests and must cancel its session timer."""
+        assert member.awaiting_join is member.awaiting_sync is None, f"{member} has an unanswered request"
         del self.members[member.member_id]
         self._withdraw(member.protocols)
         if member.group_instance_id is not None:
@@ -151,7 +152,7 @@ class Group:
     def update(
         self, member: Member, protocols: dict[str, bytes], *, rebalance_timeout_ms: int, session_timeout_ms: int
     ) -> None:
-        """Note what a member's new JoinGroup says of it."""
+        """Update a member from its new JoinGroup."""
         self._withdraw(member.protocols)
         member.protocols = protocols
         self.supported.update(protocols.keys())
@@ -159,7 +160,7 @@ class Group:
         member.session_timeout_ms = session_timeout_ms
 
     def rename(self, member: Member, member_id: str) -> None:
-        """Give a static member another id; nothing else of it changes."""
+        """Replace the id of a static member; nothing else about the member changes."""
         assert member.group_instance_id is not None, f"{member} is not static"
         del self.members[member.member_id]
         if self.leader_id == member.member_id:
@@ -172,7 +173,7 @@ class Group:
         self.static_members[member.group_instance_id] = member_id
 
     def validate_member(self, member_id: str, group_instance_id: str | None) -> Member:
-        """The member that a request says it comes from. Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+        """The member that a request comes from. Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
         if group_instance_id is not None:
             known = self.static_members.get(group_instance_id)
             if known is None:
@@ -185,11 +186,11 @@ class Group:
         return member
 
     def is_leader(self, member_id: str) -> bool:
-        """Whether this member leads the group."""
+        """Whether this member is the group's leader."""
         return self.leader_id == member_id
 
     def elect_joined_leader(self) -> bool:
-        """Let somebody lead who has joined. False if nobody has, or nobody is there."""
+        """Make sure that the leader has joined; elect another member if not. False if no member has joined."""
         if self.leader_id is None:
             return False
         if self.members[self.leader_id].awaiting_join is not None:
@@ -200,11 +201,11 @@ class Group:
         return joined is not None
 
     def has_all_members_joined(self) -> bool:
-        """Whether nobody else is waited for."""
+        """Whether every member has joined and no assigned member id is still unused."""
         return self.awaiting_join_count == len(self.members) and not self.pending_join
 
     def rebalance_timeout_ms(self) -> int:
-        """How long a phase of a rebalance may take: as long as the slowest member asked for."""
+        """How long a rebalance phase may take: the largest rebalance timeout of any member."""
         return max(0, max((member.rebalance_timeout_ms for member in self.members.values()), default=0))
 
     # Protocols
@@ -218,14 +219,16 @@ class Group:
                 supported[name] -= 1
 
     def supports(self, protocol_type: str, protocols: dict[str, bytes]) -> bool:
-        """Whether a member that offers these can be in the group."""
+        """Whether a member that offers these protocols can join the group."""
         if self.state is EMPTY:
             return bool(protocol_type) and bool(protocols)
         supported, count = self.supported, len(self.members)
         return self.protocol_type == protocol_type and any(supported[name] == count for name in protocols)
 
     def select_protocol(self) -> str:
-        """The protocol that all support and most prefer; of equals, the one that was voted for first."""
+        """The protocol with the most votes among those that all members support; ties go to the one that got a vote
+        first.
+        """
         count = len(self.members)
         candidates = {name for name, supporters in self.supported.items() if supporters == count}
         assert candidates, f"{self} has members without a common protocol"
@@ -233,7 +236,7 @@ class Group:
         return votes.most_common(1)[0][0]
 
     def begin_generation(self, *, timestamp_ms: int) -> None:
-        """The members that are there now are the next generation; without any the group is empty."""
+        """Start the next generation with the current members; without members the group becomes Empty."""
         self.generation_id = self.generation_id % MOST_GENERATIONS + 1
         self.pending_sync.clear()
         if self.members:
@@ -245,7 +248,7 @@ class Group:
         self.subscribed_topics = self.compute_subscribed_topics()
 
     def joined_members(self) -> list[JoinGroupResponseMember]:
-        """What the leader is told of all members."""
+        """The members, as the JoinGroup response of the leader lists them."""
         name = self.protocol_name
         assert name is not None, f"{self} has no protocol"
         return [
@@ -260,19 +263,21 @@ class Group:
     # Topics
 
     def uses_consumer_protocol(self) -> bool:
-        """Whether its members are consumers, whose metadata can be read."""
+        """Whether the members are consumers, whose metadata the broker can decode."""
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether some member reads the topic; all topics count while a consumer group's are not known."""
+        """Whether a member subscribes to the topic. If the subscriptions of a consumer group are unknown, True for
+        every topic.
+        """
         topics = self.subscribed_topics
         return topic in topics if topics is not None else self.uses_consumer_protocol()
 
     def compute_subscribed_topics(self) -> frozenset[str] | None:
-        """The topics of all members; None for other groups than those of consumers, and for metadata that does not
-        decode or names too many topics.
+        """The topics that the members subscribe to. None if the group is not a consumer group, or if a member's
+        metadata does not decode or names too many topics.
 
-        Every version of a subscription begins as version 0 does.
+        Every version of a subscription starts with the fields of version 0.
         """
         if not self.uses_consumer_protocol():
             return None
@@ -296,7 +301,7 @@ class Group:
     # Records
 
     def as_value(self, assignments: dict[str, bytes]) -> GroupMetadataValue:
-        """What is stored of the group, with these assignments, one for each member."""
+        """The stored record of the group, with these assignments, one for each member."""
         name = self.protocol_name
         return GroupMetadataValue(
             protocol_type=self.protocol_type or "",

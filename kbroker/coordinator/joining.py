@@ -1,6 +1,6 @@
-"""JoinGroup: who becomes a member, and what it waits for.
+"""JoinGroup: admission of members, and when the request is answered.
 
-The order of checks is Kafka's: session time-out, known member id, room in the group, protocols, static id, state.
+The order of checks is Kafka's: session timeout, known member id, room in the group, protocols, static id, state.
 Source: GroupMetadataManager.classicGroupJoin of Apache Kafka 4.3.1; KIP-394 (member ids are required), KIP-345 (static
 members), KIP-814 (skip_assignment).
 """
@@ -31,21 +31,21 @@ MEMBER_ID_REQUIRED_VERSION: Final = 4
 SKIP_ASSIGNMENT_VERSION: Final = 9
 LONGEST_STRING_BYTES: Final = 0x7FFF
 PENDING_BYTES: Final = 600
-"""About what it takes to remember a member id, in addition to its characters."""
+"""Estimated memory for an assigned member id, in addition to its characters."""
 
 Answer = JoinGroupResponse | Parked
 
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """A JoinGroup at hand; protocols are the request's, by name."""
+    """The current JoinGroup; protocols are the request's, by name."""
 
     request: JoinGroupRequest
     caller: Caller
     protocols: dict[str, bytes]
 
     def update(self, group: Group, member: Member) -> None:
-        """Note what the request says of a member that is known."""
+        """Update an existing member from the request."""
         request = self.request
         group.update(
             member,
@@ -55,12 +55,12 @@ class Joining:
         )
 
     def parked(self) -> Parked:
-        """What waits for its answer."""
+        """A Parked for this request."""
         return Parked(self.request.group_id, self.caller.api_version)
 
 
 def join_group(context: Context, request: JoinGroupRequest, caller: Caller) -> Answer:
-    """Let a member in; Parked until the rebalance is prepared."""
+    """Add or readmit a member. The response is Parked until the rebalance is prepared."""
     settings = context.settings
     if not request.group_id:
         return join_error(ErrorCode.INVALID_GROUP_ID, request.member_id)
@@ -76,7 +76,7 @@ def join_group(context: Context, request: JoinGroupRequest, caller: Caller) -> A
     if request.member_id:
         return join_error(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
     group = rebalance.create_group(context, request.group_id)
-    # Stored before anything else of it, so that a new coordinator knows the group too.
+    # The value is taken before the join, so the record is an empty group that a new coordinator can load.
     value = group.as_value({})
     answer = _join(context, group, joining)
     context.store_group(
@@ -105,7 +105,7 @@ def _join(context: Context, group: Group, joining: Joining) -> Answer:
         return _join_new(context, group, joining)
     if request.member_id in group.pending_join:
         if request.group_instance_id is not None:
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "an id that was handed out is not of a static member")
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a static member must not use an assigned member id")
         rebalance.take_pending(context, group, request.member_id)
         return _add(context, group, joining, request.member_id)
     try:
@@ -118,8 +118,8 @@ def _join(context: Context, group: Group, joining: Joining) -> Answer:
 def _has_room(context: Context, group: Group, member: Member | None) -> bool:
     """Whether this member may be in the group.
 
-    While a rebalance is prepared those who have joined count, and not those who are there: so a group that is over a
-    lowered `group.max.size` loses whoever joins last.
+    In PreparingRebalance only the members that have joined count. So if `group.max.size` was lowered, the group loses
+    the members that join last.
     """
     size = context.settings.group_max_size
     if group.state is PREPARING_REBALANCE:
@@ -130,12 +130,12 @@ def _has_room(context: Context, group: Group, member: Member | None) -> bool:
 
 
 def _join_new(context: Context, group: Group, joining: Joining) -> Answer:
-    """Somebody without a member id."""
+    """Handle a JoinGroup without a member id."""
     request, caller = joining.request, joining.caller
     instance_id = request.group_instance_id
     member_id = f"{caller.client_id if instance_id is None else instance_id}-{context.new_uuid()}"
     if len(member_id.encode()) > LONGEST_STRING_BYTES:
-        # Kafka ends the connection, for it cannot write its answer. Neither could the group be stored.
+        # Kafka closes the connection because it cannot encode the response. The group could not be stored either.
         return join_error(ErrorCode.INVALID_REQUEST)
     if instance_id is not None:
         known = group.static_members.get(instance_id)
@@ -144,14 +144,14 @@ def _join_new(context: Context, group: Group, joining: Joining) -> Answer:
         return _add(context, group, joining, member_id)
     if caller.api_version < MEMBER_ID_REQUIRED_VERSION:
         return _add(context, group, joining, member_id)
-    # A client that is gone before it learns its id leaves no member behind: it has to come again with the id.
+    # The client must rejoin with this id. A client that disconnects before it gets the id leaves no member behind.
     timer = group.pending_join[member_id] = Timer(partial(rebalance.on_pending_end, context, group, member_id))
     context.note_pending(timer, PENDING_BYTES + len(member_id), request.session_timeout_ms)
     return join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id)
 
 
 def _add(context: Context, group: Group, joining: Joining, member_id: str) -> Answer:
-    """A new member joins, and waits."""
+    """Add a new member and park its request."""
     request, caller = joining.request, joining.caller
     member = Member(
         member_id,
@@ -172,21 +172,21 @@ def _add(context: Context, group: Group, joining: Joining, member_id: str) -> An
     group.add(member)
     parked = joining.parked()
     context.park_join(group, member, parked)
-    # It has no id yet with which it could send heartbeats. If it is gone, this is what ends its waiting.
+    # The member cannot send heartbeats before it knows its id. If the client is gone, this timer removes the member.
     context.schedule(member.session, NEW_MEMBER_JOIN_TIMEOUT_MS)
     rebalance.prepare_or_complete(context, group)
     return parked
 
 
 def _rejoin(context: Context, group: Group, member: Member, joining: Joining) -> Answer:
-    """A member joins again: for the rebalance at hand, to begin one, or because it lost the answer."""
+    """Handle a JoinGroup of an existing member: it joins or starts a rebalance, or asks again for a lost response."""
     if group.state is EMPTY:
         return join_error(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id)
     is_leader = group.is_leader(member.member_id)
     if group.state is COMPLETING_REBALANCE and member.offers(joining.protocols):
         return rebalance.joined(group, member.member_id, group.joined_members() if is_leader else [])
     if group.state is STABLE and member.offers(joining.protocols) and not is_leader:
-        # The leader alone can ask for a rebalance without a change of its own: when topics have changed.
+        # Only the leader starts a rebalance by rejoining with the same protocols: it does so when topics have changed.
         return rebalance.joined(group, member.member_id, [])
     joining.update(group, member)
     parked = joining.parked()
@@ -196,10 +196,10 @@ def _rejoin(context: Context, group: Group, member: Member, joining: Joining) ->
 
 
 def _replace_static(context: Context, group: Group, member: Member, joining: Joining, new_id: str) -> Answer:
-    """A static member starts again: it takes the place of the one before, which is fenced.
+    """A static member has restarted: replace its member id and fence the old one.
 
-    Where the group is stable and would choose the same protocol, nobody else notices: the new id is stored, and the
-    assignment stays.
+    If the group is stable and would select the same protocol, no rebalance is needed: the new id is stored with the old
+    assignment.
     """
     old_id, leader = member.member_id, group.leader_id
     before = member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms
@@ -210,7 +210,7 @@ def _replace_static(context: Context, group: Group, member: Member, joining: Joi
     parked = joining.parked()
     context.park_join(group, member, parked)
     if group.state is COMPLETING_REBALANCE:
-        # The leader may have the old id already, so that its assignment would miss the new one.
+        # The leader may already know the old id; its assignment would then lack the new one.
         rebalance.prepare(context, group)
     elif group.state is not STABLE or group.protocol_name != group.select_protocol():
         rebalance.prepare_or_complete(context, group)
@@ -235,10 +235,10 @@ def _replace_static(context: Context, group: Group, member: Member, joining: Joi
 
 
 def _answer_replaced(context: Context, group: Group, member: Member, api_version: int, leader: str | None) -> None:
-    """Tell a static member that it is back.
+    """Answer the JoinGroup of a static member that has restarted.
 
-    From v9 on a leader can be told that it leads and has nothing to assign. Before, it is told that the leader is its
-    old id, so that it does not compute an assignment, which would be ignored.
+    From v9 on, the response can tell a leader to skip the assignment. In older versions the response names the old id
+    as leader, so that the member does not compute an assignment that the broker would ignore.
     """
     if api_version < SKIP_ASSIGNMENT_VERSION:
         answer = rebalance.joined(group, member.member_id, [], leader=leader)
@@ -250,7 +250,7 @@ def _answer_replaced(context: Context, group: Group, member: Member, api_version
 
 
 def _fence(context: Context, group: Group, member: Member) -> None:
-    """Tell who waits with a static member's old id that another has its place."""
+    """Answer the parked requests of a static member's old id with FENCED_INSTANCE_ID."""
     fenced = join_error(ErrorCode.FENCED_INSTANCE_ID, member.member_id)
     context.answer_join(group, member, fenced)
     context.answer_sync(member, sync_error(ErrorCode.FENCED_INSTANCE_ID))

@@ -18,7 +18,7 @@ SEVERAL_MEMBERS_VERSION: Final = 3
 
 
 def heartbeat(context: Context, request: HeartbeatRequest, caller: Caller) -> HeartbeatResponse:
-    """A member is alive; it learns whether a rebalance waits for it."""
+    """Extend the member's session. The response says whether the member has to rejoin."""
     del caller
     if not request.group_id:
         return HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)
@@ -42,7 +42,7 @@ def heartbeat(context: Context, request: HeartbeatRequest, caller: Caller) -> He
 
 
 def leave_group(context: Context, request: LeaveGroupRequest, caller: Caller) -> LeaveGroupResponse:
-    """Members leave, by their ids or, for static ones that are gone, by their instance ids."""
+    """Remove members, given by member id or, for static members, by instance id alone."""
     if caller.api_version >= SEVERAL_MEMBERS_VERSION:
         return _leave(context, request.group_id, request.members)
     response = _leave(context, request.group_id, [MemberIdentity(member_id=request.member_id)])
@@ -75,7 +75,7 @@ def _leave(context: Context, group_id: str, identities: list[MemberIdentity]) ->
 def _remove(context: Context, group: Group, identity: MemberIdentity) -> ErrorCode:
     member_id = identity.member_id
     if not member_id:
-        # An administrator removes a static member, of which only the instance id is known outside.
+        # An administrator removes a static member and knows only its instance id.
         known = group.static_members.get(identity.group_instance_id or "")
         if identity.group_instance_id is None or known is None:
             return ErrorCode.UNKNOWN_MEMBER_ID

@@ -1,11 +1,11 @@
-"""One partition of `__consumer_offsets` that this broker leads: its log, its shard, and how much of the log is history.
+"""One partition of `__consumer_offsets` that this broker leads: its log, its shard, and when to rewrite its log.
 
-Records of a decision are appended as one batch, in three steps as every append (see kbroker.storage.log), and replayed
-into the shard when they are in the log. Who takes the steps (tasks.py) lets nothing come between.
+The records of a decision are appended as one batch, in the three steps of every append (see kbroker.storage.log), and
+then replayed into the shard. The caller (deciding.py) makes these steps atomic.
 
-The log is a history of which a restart needs the outcome alone. `bytes_behind` counts what a restart has to read;
-`LedPartition.is_worth_rewriting` says when that is so much more than the state itself that writing the state anew at
-the end, and forgetting everything before, costs less than it saves.
+A restart needs only the state that the log produces, not its history. `bytes_behind` counts the bytes that a restart
+has to read. `LedPartition.is_worth_rewriting` says when these are so many more than the state needs that the broker
+should rewrite the state at the end of the log and drop everything before it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import Record, build_batch
 
 REWRITE_FACTOR: Final = 4
-"""A log of so many times the live state is rewritten, so that at most a quarter of what is written is rewriting."""
+"""Rewrite a log that is this many times larger than the live state. At most a quarter of all writes are then rewrites.
+"""
 
 HISTORY_BYTES: Final = 8 << 20
-"""What all partitions together may hold before any of them is rewritten: a restart reads it in less than a second."""
+"""Divided among the partitions: a log shorter than its share, or than a segment, is not rewritten. A restart reads this
+many bytes in less than a second.
+"""
 
 
 class Stored(Protocol):
-    """What can be appended."""
+    """A record that can be appended."""
 
     @property
     def key(self) -> bytes: ...
@@ -40,7 +43,7 @@ class Stored(Protocol):
 
 
 class State(Enum):
-    """Whether the shard can be asked."""
+    """The state of a shard; only an active one answers requests."""
 
     LOADING = "loading"
     ACTIVE = "active"
@@ -49,15 +52,16 @@ class State(Enum):
 
 
 class LedPartition:
-    """See the module's text.
+    """A led partition; see the module docstring.
 
-    Shape  leader_epoch is that of the leadership for which the shard was loaded
-    Shape  group_records holds the stored record of each group, key to value: while a group rebalances, what is stored
-           of it is not what the shard knows
-    Units  bytes_behind are bytes of batches in the log; rewrite_at_bytes is where it is looked at next, and not before
-           history_bytes
-    Note   must_keep_history: something in the log is not in the shard's state, so that it is never rewritten
-    Note   unreadable_records were skipped when the log was loaded; first_unreadable says where the first is, and why
+    Shape  leader_epoch is the epoch for which the shard was loaded
+    Shape  group_records holds the stored record of each group, key to value; while a group rebalances, it differs from
+           the group in the shard
+    Units  bytes_behind counts bytes of batches in the log; rewrite_at_bytes is the size at which rewriting is
+           considered next, at least the smaller of history_bytes and the segment size
+    Note   must_keep_history: the log holds something that the shard does not, so it is never rewritten
+    Note   unreadable_records were skipped when the log was loaded; first_unreadable says where the first one is, and
+           why
     """
 
     __slots__ = (
@@ -92,16 +96,16 @@ class LedPartition:
 
     @property
     def is_led(self) -> bool:
-        """Whether this broker still leads the partition, and in the same epoch."""
+        """Whether this broker still leads the partition in the same epoch."""
         partition = self.partition
         return partition.progress is not None and partition.leader_epoch == self.leader_epoch
 
     def require_active(self) -> None:
-        """Go on only if the shard can be asked. Errors: COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR."""
+        """Raise COORDINATOR_LOAD_IN_PROGRESS or NOT_COORDINATOR unless the shard can answer requests."""
         if self.state is State.LOADING:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.partition.name} is being loaded")
         if self.state is not State.ACTIVE or not self.is_led:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.partition.name} is {self.state.value} here")
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.partition.name} is not active on this broker")
 
     def plan(self, records: Sequence[Stored], *, codec: Codec, timestamp_ms: int) -> AppendPlan:
         """Plan the append of records as one batch.
@@ -111,7 +115,7 @@ class LedPartition:
         partition = self.partition
         progress = partition.leading()
         if not self.is_led:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.name} is led in another epoch")
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the leader epoch of {partition.name} has changed")
         if not progress.has_enough_replicas:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{partition.name} has too few in-sync replicas")
         batch = build_batch(
@@ -126,7 +130,7 @@ class LedPartition:
         return log.plan_append(batch, leader_epoch=self.leader_epoch, timestamp_ms=timestamp_ms)
 
     def commit(self, plan: AppendPlan, records: Sequence[StoredRecord]) -> None:
-        """Note that what was planned is written; `records` are those of them that change what is stored."""
+        """Finish an append after its batch is written. `records` is empty if the append only repeats stored state."""
         partition = self.partition
         partition.log.commit(plan)
         partition.on_append()
@@ -140,7 +144,7 @@ class LedPartition:
                     self.group_records[record.key] = value
 
     def outcome(self, next_offset: int) -> ErrorCode | None:
-        """What is to be said of an append that ends at next_offset; None while the in-sync replicas lack it."""
+        """The result of an append that ends at next_offset; None while the in-sync replicas lack it."""
         partition = self.partition
         if partition.log.state.failure is not None:
             return ErrorCode.KAFKA_STORAGE_ERROR
@@ -151,15 +155,15 @@ class LedPartition:
 
     @property
     def wants_rewriting(self) -> bool:
-        """Whether the log is long enough to ask what of it is live."""
+        """Whether the log is long enough to compare it with its live state."""
         return self.bytes_behind >= self.rewrite_at_bytes and not self.must_keep_history
 
     def postpone_rewriting(self) -> None:
-        """It failed: try again when the log has grown."""
+        """After a failed rewrite: try again when the log has grown."""
         self.rewrite_at_bytes = self.bytes_behind + self._floor_bytes
 
     def is_worth_rewriting(self, live_bytes: int) -> bool:
-        """Whether the log is far longer than a live state of so many bytes; if not, when to look again is noted."""
+        """Whether the log is much larger than a live state of live_bytes. If not, sets the size for the next check."""
         self.rewrite_at_bytes = max(self._floor_bytes, REWRITE_FACTOR * live_bytes)
         return self.bytes_behind >= self.rewrite_at_bytes
 

@@ -1,14 +1,14 @@
-"""Reading a partition of `__consumer_offsets` from its start to its end, into the shard that it makes.
+"""Load a partition of `__consumer_offsets` into its shard, from log_start_offset to the log end offset.
 
-The whole log is replayed, a slice at a time, in a thread: nobody else sees the shard until it is loaded. What the
-log's start lies behind was written anew further on (see upkeep.py), so that it need not be read.
+A thread replays the log in slices; no other task uses the shard until it is loaded. What was before log_start_offset
+has been rewritten at the end of the log (see upkeep.py).
 
-Most of a log are offsets that later ones replace. Of the values that one key has in a slice only the last is decoded
-and replayed, unless a removal or a transaction comes between.
+Most records are offsets that later records replace. Within a slice, only the last value of a key is decoded and
+replayed, unless a tombstone or a transaction comes between.
 
-A record that does not decode, and whatever is damaged, is skipped, counted and reported: by a line in the log, a metric
-and a warning of the health page. What its key had before stays. In Apache Kafka one such record makes all groups of the
-partition unavailable until somebody repairs the log.
+Records that do not decode and damaged batches are skipped and counted. They are reported in the log, in a metric and in
+a warning on the health page. The previous value of the key remains valid. In Apache Kafka one such record makes all
+groups of the partition unavailable until the log is repaired.
 
 Source: CoordinatorLoaderImpl of Apache Kafka 4.3.1.
 """
@@ -26,14 +26,14 @@ _COMMIT_MARKER: Final = 1
 _GROUP_METADATA: Final = b"\x00\x02"
 
 Values = tuple[bytes, int, "Values | None"]
-"""The value of a key, its offset, and the values before it: of these the last that can be read counts."""
+"""The value of a key, its offset, and the earlier values of the key. The last readable value is used."""
 
 
 class Loading:
-    """One partition while it is read; see the module's text.
+    """The state of loading one partition; see the module docstring.
 
-    Shape  next_offset is where the next slice begins; open_transactions are the producers that have committed offsets
-           in a transaction of which no end was found
+    Shape  next_offset is where the next slice starts; open_transactions are producer ids with offset commits but no
+           marker
     """
 
     __slots__ = (
@@ -57,7 +57,7 @@ class Loading:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything that is in the log is in the shard."""
+        """Whether the whole log is replayed."""
         return self.next_offset >= self.led.partition.log.log_end_offset
 
     def step(self) -> None:
@@ -72,7 +72,7 @@ class Loading:
             self.next_offset = limits["end_offset"]
             return
         first = None if data is None else next(batches(data), None)
-        # Where a header is damaged, the log itself goes on with the next segment.
+        # If a batch header is damaged, the log's own reader continues at the next segment.
         if data is not None and first is not None and first.base_offset <= start_offset:
             self._replay_batches(data)
         if self.next_offset == start_offset:
@@ -85,7 +85,7 @@ class Loading:
         self.led.bytes_behind += len(data or b"")
 
     def _replay_batches(self, data: bytes) -> None:
-        """Replay batches up to the first that is damaged, or does not belong behind the one before."""
+        """Replay batches up to the first one that is damaged or out of order."""
         log_end_offset = self.led.partition.log.log_end_offset
         for batch in batches(data):
             # The checksum does not cover the base offset.
@@ -97,7 +97,7 @@ class Loading:
     def _skip(self, offset: int, count: int, why: str) -> None:
         led = self.led
         led.unreadable_records += count
-        if offset < self._first_unreadable:  # values of one key are read from the last on
+        if offset < self._first_unreadable:  # the values of a key are decoded newest first
             self._first_unreadable = offset
             led.first_unreadable = f"offset {offset}: {why}"
 
@@ -112,7 +112,7 @@ class Loading:
                 following = offset + 1
                 self.record_count += 1
                 if key is not None and value is not None and producer_id < 0:
-                    # Behind those of other keys: what is replayed comes in the order of the log.
+                    # Move the key to the end, so that keys are replayed in log order.
                     latest[key] = value, offset, latest.pop(key, None)
                     continue
                 self._replay_latest()
@@ -141,7 +141,7 @@ class Loading:
         self._latest.clear()
 
     def _apply(self, key: bytes | None, value: bytes | None, offset: int, producer_id: int = -1) -> bool:
-        """Replay one record; False, with a note, if it cannot be read."""
+        """Replay one record. False if it cannot be decoded; it is then counted as skipped."""
         try:
             self.led.shard.replay(key, value, offset=offset, producer_id=producer_id)
         except Malformed as error:
@@ -151,5 +151,5 @@ class Loading:
 
 
 def _is_commit(key: bytes | None) -> bool:
-    """Whether a control record commits its transaction; its key is a version and a type."""
+    """Whether a control record commits its transaction. Its key is a version and a type, both int16."""
     return key is not None and len(key) >= 4 and int.from_bytes(key[2:4], "big") == _COMMIT_MARKER

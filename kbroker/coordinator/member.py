@@ -1,4 +1,4 @@
-"""One member of a classic group, and the request of it that waits."""
+"""One member of a classic group, and its parked request."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ EMPTY_ASSIGNMENT = b""
 
 
 class Parked:
-    """A JoinGroup or SyncGroup that is answered later, exactly once, by `GroupShard.take_answers`.
+    """A JoinGroup or SyncGroup that is answered later, exactly once, through `GroupShard.take_answers`.
 
-    Shape   api_version is the request's, which decides how some answers look
+    Shape   api_version is the request's; the format of some answers depends on it
     """
 
     __slots__ = ("api_version", "group_id")
@@ -28,11 +28,11 @@ class Parked:
 
 
 class Member:
-    """A member as the coordinator knows it.
+    """A member of a classic group.
 
-    Shape      protocols maps the names of assignors, the preferred first, to metadata that no broker looks into;
-               is_new from its first JoinGroup until that is answered; session is due when it was silent too long
-    Invariant  awaiting_join only while the group prepares a rebalance (or writes a static member's new id),
+    Shape      protocols maps assignor names, in order of preference, to metadata that is opaque to the broker; is_new
+               is set from the first JoinGroup until it is answered; session is the session timer
+    Invariant  awaiting_join is set only while the group prepares a rebalance (or stores a static member's new id),
                awaiting_sync only while it completes one
     """
 
@@ -81,23 +81,23 @@ class Member:
         return f"Member({self.member_id!r})"
 
     def has_satisfied_heartbeat(self) -> bool:
-        """Whether the end of its session is no reason to remove it.
+        """Whether the member stays although its session timer expired.
 
-        Who waits for an answer cannot send heartbeats. A member that never got its id cannot either; but it is not
-        known to be alive, so that it has a longer time, and only that.
+        A member with a parked request cannot send heartbeats, so it stays. A new member that has not received its id
+        cannot send them either, but may be gone; it has a longer timeout and is removed when that expires.
         """
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
     def offers(self, protocols: dict[str, bytes]) -> bool:
-        """Whether these are its protocols: same names in the same order, same metadata."""
+        """Whether the member has exactly these protocols: same names in the same order, same metadata."""
         return self.protocols == protocols and list(self.protocols) == list(protocols)
 
     def vote(self, candidates: Collection[str]) -> str:
-        """The protocol that it prefers among candidates, each of which it supports."""
+        """The member's most preferred protocol among the candidates. It supports all of them."""
         return next(name for name in self.protocols if name in candidates)
 
     def described(self, protocol_name: str | None) -> DescribedGroupMember:
-        """How DescribeGroups shows it; without metadata where no protocol is in force."""
+        """The member as DescribeGroups returns it; without metadata if no protocol is selected."""
         return DescribedGroupMember(
             member_id=self.member_id,
             group_instance_id=self.group_instance_id,
@@ -109,7 +109,7 @@ class Member:
 
 
 def protocols_of(request_protocols: Iterable[JoinGroupRequestProtocol]) -> dict[str, bytes]:
-    """Names to metadata, in the order of preference; of a name that is given twice, the first counts."""
+    """Protocol names to metadata, in order of preference. If a name occurs twice, the first entry is used."""
     protocols: dict[str, bytes] = {}
     for protocol in request_protocols:
         protocols.setdefault(protocol.name, protocol.metadata)

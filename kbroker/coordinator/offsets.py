@@ -1,8 +1,8 @@
 """Committed offsets of all groups of a shard.
 
-They are kept beside the groups and not in them, as their records are: a group may go and come while its offsets stay.
-Offsets that were committed in a transaction wait, by producer id, until the transaction's marker tells what became of
-them.
+They are stored separately from the groups, as their records are: a group can be removed and created again while its
+offsets remain. Offsets that were committed in a transaction are pending, by producer id, until the transaction's marker
+arrives.
 
 Source: OffsetMetadataManager of Apache Kafka 4.3.1.
 """
@@ -22,8 +22,9 @@ from wire.types import ZERO_UUID
 class CommittedOffset:
     """One committed offset.
 
-    Units   offset and record_offset count records, the latter in `__consumer_offsets` (-1: not told); timestamps are
-            wall time in ms; expire_timestamp_ms -1 where the group's rules decide; topic_id all zero where not known
+    Units   offset and record_offset count records, the latter in `__consumer_offsets` (-1: unknown); timestamps are
+            wall time in ms; expire_timestamp_ms is -1 if the broker's retention applies; topic_id is all zero if
+            unknown
     """
 
     offset: int
@@ -35,7 +36,7 @@ class CommittedOffset:
     record_offset: int = -1
 
     def is_of(self, topic_id: UUID) -> bool:
-        """Whether it was committed for this topic, and not for an earlier one of its name; unknown ids fit."""
+        """Whether it was committed for this topic, not for an earlier topic of the same name. Unknown ids match."""
         return self.topic_id == topic_id or ZERO_UUID in (self.topic_id, topic_id)
 
 
@@ -44,7 +45,7 @@ TopicOffsets = dict[str, PartitionOffsets]
 
 
 class Offsets:
-    """Offsets by group, topic and partition. A group without any is not in the table."""
+    """Offsets by group, topic and partition. Groups without offsets have no entry."""
 
     __slots__ = ("_by_group", "_pending", "count")
 
@@ -54,17 +55,17 @@ class Offsets:
         self.count = 0
 
     def of_group(self, group_id: str) -> TopicOffsets:
-        """All offsets of a group; not to be changed."""
+        """All offsets of a group. Read-only."""
         return self._by_group.get(group_id, {})
 
     def find(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
-        """One offset, None if none is committed."""
+        """One offset; None if none is committed."""
         return self._by_group.get(group_id, {}).get(topic, {}).get(partition)
 
     def replay(
         self, key: OffsetCommitKey, value: OffsetCommitValue | None, *, record_offset: int, producer_id: int
     ) -> None:
-        """Take a record over; value None is a tombstone, producer_id -1 what stands in no transaction."""
+        """Apply a record. value None is a tombstone; producer_id -1 means outside of a transaction."""
         if value is None:
             self._remove(key.group, key.topic, key.partition)
             for pending in self._pending.values():
@@ -85,7 +86,7 @@ class Offsets:
             self._pending.setdefault(producer_id, {})[key.group, key.topic, key.partition] = committed
 
     def replay_marker(self, producer_id: int, *, committed: bool) -> None:
-        """End a transaction. Of a plain and a transactional commit, the one that was written later counts."""
+        """End a transaction. If an offset was committed both inside and outside of it, the later record wins."""
         for (group_id, topic, partition), offset in self._pending.pop(producer_id, {}).items():
             if not committed:
                 continue
@@ -94,17 +95,17 @@ class Offsets:
                 self._put(group_id, topic, partition, offset)
 
     def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether an open transaction has committed an offset here."""
+        """Whether an open transaction has committed an offset for this partition."""
         return any((group_id, topic, partition) in pending for pending in self._pending.values())
 
     def pending_of(self, group_id: str) -> Iterator[tuple[str, int]]:
-        """Topics and partitions of a group with commits in open transactions; some may come twice."""
+        """Topics and partitions of a group with offset commits in open transactions; may contain duplicates."""
         for of_group, topic, partition, _ in self.pending():
             if of_group == group_id:
                 yield topic, partition
 
     def pending(self) -> Iterator[tuple[str, str, int, CommittedOffset]]:
-        """All commits in open transactions, with their groups, topics and partitions."""
+        """All offset commits in open transactions, with their groups, topics and partitions."""
         for pending in self._pending.values():
             for (group_id, topic, partition), committed in pending.items():
                 yield group_id, topic, partition, committed

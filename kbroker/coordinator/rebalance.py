@@ -1,11 +1,11 @@
-"""The phases of a rebalance: it is prepared while members join, completed when they have the assignment.
+"""The phases of a rebalance: members join (PreparingRebalance), then get their assignments (CompletingRebalance).
 
-Three timers drive it besides requests. A session's end removes a member that was silent. The join timer ends the
-preparation: who has not joined by then is out, but for static members, which their sessions alone remove. The sync
-timer, set when a generation begins, removes who never asked for its assignment.
+Requests and three timers drive it. The session timer removes a silent member. The join timer ends PreparingRebalance
+and removes dynamic members that have not joined; static members are removed only by their session timers. The sync
+timer starts with a generation and removes members that have not sent SyncGroup.
 
-An empty group waits `group.initial.rebalance.delay.ms` for further members before its first generation, and as long
-again while they keep coming, but never longer than the rebalance time-out.
+An empty group waits `group.initial.rebalance.delay.ms` for more members before its first generation. The wait is
+extended while new members join, but not beyond the rebalance timeout.
 
 Source: GroupMetadataManager of Apache Kafka 4.3.1.
 """
@@ -33,12 +33,12 @@ LEAST_WAIT_FOR_STATIC_MEMBERS_MS: Final = 1_000
 
 
 def create_group(context: Context, group_id: str) -> Group:
-    """A new, empty group, whose phases end by its timers."""
+    """Create an empty group with its join and sync timers."""
     return context.new_group(group_id, on_join=on_join_time, on_sync=on_sync_time)
 
 
 def prepare_or_complete(context: Context, group: Group) -> None:
-    """Begin a rebalance; if one is being prepared, see whether that was the member it waited for."""
+    """Start a rebalance, or complete the current one if it waited only for this member."""
     if group.can_rebalance():
         prepare(context, group)
     else:
@@ -46,7 +46,7 @@ def prepare_or_complete(context: Context, group: Group) -> None:
 
 
 def prepare(context: Context, group: Group) -> None:
-    """Let all members join anew."""
+    """Start a rebalance: all members have to rejoin."""
     if group.state is COMPLETING_REBALANCE:
         reset_assignments(context, group, ErrorCode.REBALANCE_IN_PROGRESS)
     group.pending_sync.clear()
@@ -65,13 +65,13 @@ def prepare(context: Context, group: Group) -> None:
 
 
 def complete_if_all_joined(context: Context, group: Group) -> None:
-    """Begin the next generation if nobody is waited for; a first one waits for its delay."""
+    """Start the next generation if all members have joined. The first generation still waits for its initial delay."""
     if group.state is PREPARING_REBALANCE and group.previous_state is not EMPTY and group.has_all_members_joined():
         complete(context, group)
 
 
 def on_join_time(context: Context, group: Group) -> None:
-    """The time to join is over, or the delay of a first rebalance."""
+    """The join timer expired: the time to join, or the initial delay, is over."""
     if group.state is not PREPARING_REBALANCE:
         return
     if group.previous_state is EMPTY and group.new_member_added and group.initial_remaining_ms != 0:
@@ -85,20 +85,22 @@ def on_join_time(context: Context, group: Group) -> None:
 
 
 def complete(context: Context, group: Group) -> None:
-    """Begin the next generation with those who have joined; without any member the group is empty, which is stored."""
+    """Start the next generation with the members that have joined. Without members, the group becomes Empty and is
+    stored.
+    """
     context.timers.cancel(group.join)
     group.new_member_added = False
     late = [m for m in group.members.values() if m.awaiting_join is None and m.group_instance_id is None]
     for member in late:
         context.remove_member(group, member)
     if not group.elect_joined_leader() and group.members:
-        # Only static members are left, and none of them has come: their sessions decide. Their time-out may be nothing,
-        # and then this would be due again at once, without end.
+        # Only static members are left and none has joined: wait for their sessions. Their rebalance timeout may be 0,
+        # so a minimum delay keeps this timer from firing in a loop.
         context.schedule(group.join, max(group.rebalance_timeout_ms(), LEAST_WAIT_FOR_STATIC_MEMBERS_MS))
         return
     group.begin_generation(timestamp_ms=context.timestamp_ms)
     if group.state is EMPTY:
-        # If this is never written, the generation before is what a new coordinator finds, and its members time out.
+        # If this append fails, a new coordinator loads the previous generation, and its members time out.
         context.store_group(group, group.as_value({}), on_appended=_go_on, on_failed=_do_without)
         return
     for member in group.members.values():
@@ -118,7 +120,7 @@ def joined(
     leader: str | None = None,
     skip_assignment: bool = False,
 ) -> JoinGroupResponse:
-    """What a member is told of the generation that it is in; the leader is the group's unless another is named."""
+    """The JoinGroup response for a member of the current generation; the leader is the group's unless given."""
     return JoinGroupResponse(
         generation_id=group.generation_id,
         protocol_type=group.protocol_type,
@@ -131,7 +133,7 @@ def joined(
 
 
 def on_sync_time(context: Context, group: Group) -> None:
-    """The time to ask for the assignment is over: who did not is removed, and the others rebalance."""
+    """The sync timer expired: remove the members that have not sent SyncGroup and rebalance."""
     if group.state not in (COMPLETING_REBALANCE, STABLE) or not group.pending_sync:
         return
     for member_id in sorted(group.pending_sync):
@@ -140,7 +142,7 @@ def on_sync_time(context: Context, group: Group) -> None:
 
 
 def on_session_end(context: Context, group: Group, member: Member) -> None:
-    """A member was silent for too long."""
+    """A member's session timed out: remove it."""
     if group.state is DEAD or group.members.get(member.member_id) is not member or member.has_satisfied_heartbeat():
         return
     context.remove_member(group, member)
@@ -151,7 +153,7 @@ def on_session_end(context: Context, group: Group, member: Member) -> None:
 
 
 def on_pending_end(context: Context, group: Group, member_id: str) -> None:
-    """A member id that was handed out was not used."""
+    """An assigned member id was not used in time: drop it."""
     if group.state is DEAD or (timer := group.pending_join.pop(member_id, None)) is None:
         return
     context.end_pending(timer)
@@ -160,12 +162,12 @@ def on_pending_end(context: Context, group: Group, member_id: str) -> None:
 
 
 def take_pending(context: Context, group: Group, member_id: str) -> None:
-    """A member id that was handed out is used, or void."""
+    """Drop an assigned member id that is used or no longer valid."""
     context.end_pending(group.pending_join.pop(member_id))
 
 
 def reset_assignments(context: Context, group: Group, code: ErrorCode) -> None:
-    """Forget the assignment of a generation that did not come about; who waits for it is told so."""
+    """Clear the assignments of a generation that was not completed; answer parked SyncGroups with the code."""
     for member in group.members.values():
         member.assignment = EMPTY_ASSIGNMENT
         if context.answer_sync(member, sync_error(code)):
@@ -173,7 +175,7 @@ def reset_assignments(context: Context, group: Group, code: ErrorCode) -> None:
 
 
 def give_assignments(context: Context, group: Group, assignments: dict[str, bytes]) -> None:
-    """The generation is complete: everybody who waits gets its part."""
+    """Complete the generation: set the assignments and answer parked SyncGroups with them."""
     for member in group.members.values():
         member.assignment = assignments.get(member.member_id, EMPTY_ASSIGNMENT)
         if context.answer_sync(member, synced(group, member)):
@@ -183,14 +185,14 @@ def give_assignments(context: Context, group: Group, assignments: dict[str, byte
 
 
 def synced(group: Group, member: Member) -> SyncGroupResponse:
-    """What a member is told of its part."""
+    """The SyncGroup response with the member's assignment."""
     return SyncGroupResponse(
         protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
     )
 
 
 def give_up_new_group(context: Context, group: Group, code: ErrorCode) -> None:
-    """A group that could not be stored never was; who joined it is told why."""
+    """Remove a new group whose record could not be stored, and answer its parked JoinGroups with the code."""
     context.forget_group(group)
     for member in list(group.members.values()):
         context.answer_join(group, member, join_error(code))

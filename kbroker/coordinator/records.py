@@ -1,8 +1,8 @@
-"""What groups leave in `__consumer_offsets`: keys and values in the versions that Apache Kafka 4.3.1 writes.
+"""The records of groups in `__consumer_offsets`: keys and values in the versions that Apache Kafka 4.3.1 writes.
 
-A key opens with its record type, a value with its version. Every version is read, and the keys of 0.8 are taken for
-what they became. Records of KIP-848, share and streams groups have types of 3 and above: this coordinator serves no
-such groups, so they are told apart, counted by who replays, and otherwise left alone.
+A key starts with its record type, a value with its version. All versions can be read; offset keys of Kafka 0.8 are
+converted to the current ones. Records of KIP-848, share and streams groups have types of 3 and above. This coordinator
+does not serve such groups: it counts their records and ignores them.
 
 Source: GroupCoordinatorRecordHelpers, GroupCoordinatorRecordSerde.
 """
@@ -25,7 +25,7 @@ from wire.stored.groups import (
 )
 
 OFFSET_COMMIT_VALUE_VERSION: Final = 4
-EXPIRING_OFFSET_COMMIT_VALUE_VERSION: Final = 1  # the only one that has a time at which the offset expires
+EXPIRING_OFFSET_COMMIT_VALUE_VERSION: Final = 1  # the only version with an expiry time
 GROUP_METADATA_VALUE_VERSION: Final = 3
 NO_EXPIRY: Final = -1
 
@@ -35,19 +35,19 @@ Value = OffsetCommitValue | GroupMetadataValue
 
 @dataclass(frozen=True, slots=True)
 class OffsetRecord:
-    """An offset that is committed, or removed where value_message is None."""
+    """A committed offset, or its tombstone if value_message is None."""
 
     key_message: OffsetCommitKey
     value_message: OffsetCommitValue | None
 
     @property
     def key(self) -> bytes:
-        """The bytes of the key; computed at each call."""
+        """The key as bytes, encoded at each call."""
         return encode_key(self.key_message)
 
     @property
     def value(self) -> bytes | None:
-        """The bytes of the value, None for a tombstone; computed at each call."""
+        """The value as bytes, None for a tombstone; encoded at each call."""
         message = self.value_message
         if message is None:
             return None
@@ -58,19 +58,19 @@ class OffsetRecord:
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """A group at the end of a rebalance, or its removal where value_message is None."""
+    """A group at the end of a rebalance, or its tombstone if value_message is None."""
 
     key_message: GroupMetadataKey
     value_message: GroupMetadataValue | None
 
     @property
     def key(self) -> bytes:
-        """The bytes of the key; computed at each call."""
+        """The key as bytes, encoded at each call."""
         return encode_key(self.key_message)
 
     @property
     def value(self) -> bytes | None:
-        """The bytes of the value, None for a tombstone; computed at each call."""
+        """The value as bytes, None for a tombstone; encoded at each call."""
         message = self.value_message
         return None if message is None else encode_value(message, GROUP_METADATA_VALUE_VERSION)
 
@@ -79,22 +79,22 @@ StoredRecord = OffsetRecord | GroupRecord
 
 
 def offset_tombstone(group_id: str, topic: str, partition: int) -> OffsetRecord:
-    """The record that removes one committed offset."""
+    """The tombstone of one committed offset."""
     return OffsetRecord(OffsetCommitKey(group=group_id, topic=topic, partition=partition), None)
 
 
 def group_tombstone(group_id: str) -> GroupRecord:
-    """The record that removes a group; its offsets have tombstones of their own."""
+    """The tombstone of a group; its offsets need their own tombstones."""
     return GroupRecord(GroupMetadataKey(group=group_id), None)
 
 
 def decode_record(key: bytes, value: bytes | None) -> StoredRecord | None:
-    """The record behind these bytes; None for a record type that is not of classic groups.
+    """Decode a record; None if its type does not belong to classic groups.
 
-    Errors: Malformed for bytes that do not decode, which no broker wrote.
+    Errors: Malformed if the bytes do not decode.
     """
     if len(key) < 2:
-        raise Malformed(f"a key of {len(key)} bytes, where a record type of 2 is due")
+        raise Malformed(f"a key of {len(key)} bytes is too short for a record type")
     record_type, body = int.from_bytes(key[:2], "big", signed=True), memoryview(key)[2:]
     if record_type == 1:
         offset_key = decode(OffsetCommitKey, 0, body)
@@ -108,17 +108,17 @@ def decode_record(key: bytes, value: bytes | None) -> StoredRecord | None:
 
 
 def _checked(group: GroupMetadataValue) -> GroupMetadataValue:
-    """The group, if its members can be members of one group."""
+    """The group, if its members are consistent. Raises Malformed."""
     instances = [member.group_instance_id for member in group.members if member.group_instance_id is not None]
     if len({member.member_id for member in group.members}) < len(group.members) or len(set(instances)) < len(instances):
-        raise Malformed("a group that has one member twice")
+        raise Malformed("a group contains a member twice")
     if group.members and group.protocol is None:
-        raise Malformed("a group that has members and no protocol")
+        raise Malformed("a group has members but no protocol")
     return group
 
 
 def _from_legacy(body: memoryview, value: bytes | None) -> OffsetRecord:
-    """An offset commit with a key of version 0, whose values have every version that those of version 1 have."""
+    """An offset commit with a key of version 0. Its values have the same versions as those of key version 1."""
     legacy = decode(LegacyOffsetCommitKey, 0, body)
     key = OffsetCommitKey(group=legacy.group, topic=legacy.topic, partition=legacy.partition)
     if value is None:

@@ -1,4 +1,4 @@
-"""Whole responses that refuse a request: not the coordinator, still loading, or its records cannot be appended.
+"""Error responses for whole requests: not the coordinator, still loading, or an append failed.
 
 Source: the getErrorResponse of each request, and GroupCoordinatorService, of Apache Kafka 4.3.1.
 """
@@ -27,24 +27,24 @@ PROTOCOL_NAME_IS_NULLABLE: Final = 7  # JoinGroup's version
 
 
 def join_error(code: ErrorCode, member_id: str = "") -> JoinGroupResponse:
-    """A JoinGroup that is refused."""
+    """A JoinGroup response with an error."""
     return JoinGroupResponse(error_code=code, protocol_name=None, leader="", member_id=member_id, members=[])
 
 
 def in_version(response: JoinGroupResponse, api_version: int) -> JoinGroupResponse:
-    """The response as the version can express it: where the protocol's name cannot be null it is empty."""
+    """Adapt the response to the version: before v7 the protocol name cannot be null and is empty instead."""
     if api_version < PROTOCOL_NAME_IS_NULLABLE and response.protocol_name is None:
         response.protocol_name = ""
     return response
 
 
 def sync_error(code: ErrorCode) -> SyncGroupResponse:
-    """A SyncGroup that is refused."""
+    """A SyncGroup response with an error."""
     return SyncGroupResponse(error_code=code, assignment=b"")
 
 
 def response_code(code: ErrorCode) -> ErrorCode:
-    """What a client is told when a record of its group cannot be appended for this reason."""
+    """The error code that a client gets when a record of its group cannot be appended for this reason."""
     return _RESPONSE_CODES.get(code, code)
 
 
@@ -61,13 +61,13 @@ _RESPONSE_CODES: Final = {
 
 
 def refuse(request: Any, code: ErrorCode, api_version: int) -> Any:
-    """The response that says `code` of everything that was asked; of any request about groups but OffsetFetch."""
+    """A response with `code` for every part of the request. Supports all group requests but OffsetFetch."""
     if isinstance(request, JoinGroupRequest):
         return in_version(join_error(code), api_version)
     if isinstance(request, SyncGroupRequest):
         return sync_error(code)
     if isinstance(request, HeartbeatRequest):
-        # Nothing is known of its group while that is loaded. Its member lives, so let it be.
+        # The member cannot be checked while its group is loading; accept the heartbeat.
         loading = code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return HeartbeatResponse(error_code=ErrorCode.NONE if loading else code)
     if isinstance(request, OffsetCommitRequest):
@@ -87,7 +87,7 @@ def refuse(request: Any, code: ErrorCode, api_version: int) -> Any:
 
 
 def refuse_offset_commit(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
-    """The code for each partition."""
+    """An OffsetCommit response with the code for each partition."""
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
@@ -104,7 +104,7 @@ def refuse_offset_commit(request: OffsetCommitRequest, code: ErrorCode) -> Offse
 
 
 def refuse_described(group_id: str, code: ErrorCode) -> DescribedGroup:
-    """A group of which only the code is known."""
+    """A described group that has only an error code."""
     return DescribedGroup(
         error_code=code, group_id=group_id, group_state="", protocol_type="", protocol_data="", members=[]
     )

@@ -1,6 +1,6 @@
-"""A group made again from its stored record.
+"""Restore a group from its stored record.
 
-Only the protocol that was in force is stored, so that until its members join again the group knows no other.
+The record contains only the selected protocol, so the group knows no other protocol until its members rejoin.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from wire.stored.groups import GroupMetadataValue
 
 
 def restore_group(context: Context, group_id: str, value: GroupMetadataValue) -> None:
-    """Put the stored group in the place of whatever the table has."""
+    """Replace the group in the table by the stored one."""
     known = context.groups.get(group_id)
     if known is not None:
         context.forget_group(known)
@@ -24,7 +24,7 @@ def restore_group(context: Context, group_id: str, value: GroupMetadataValue) ->
     group.generation_id = max(0, value.generation)
     group.protocol_type = value.protocol_type or None
     group.protocol_name = value.protocol
-    # No broker writes another leader than one of the members, but a tool may.
+    # Brokers always store a member as the leader, but a tool may not.
     group.leader_id = next((one.member_id for one in value.members if one.member_id == value.leader), None)
     group.state_timestamp_ms = None if value.current_state_timestamp == -1 else value.current_state_timestamp
     group.state = STABLE if value.members else EMPTY
@@ -46,4 +46,4 @@ def restore_group(context: Context, group_id: str, value: GroupMetadataValue) ->
 
 
 def _replaced_below() -> None:
-    """A member and its timer know each other."""
+    """A placeholder: member and timer refer to each other, so the action is set afterwards."""

@@ -1,9 +1,8 @@
-"""The live state of a shard as records, in pieces, to be written anew at the end of its log.
+"""The live state of a shard as records, in pieces that the caller appends to the end of its log.
 
-Each piece is what is true at the moment when it is taken, and the caller appends it before anything else is decided.
-Changes between two pieces go to the log as always. So whoever reads from the first piece on finds for each key either
-its last change, or a piece that repeats it, and never a value that was followed by another before: what is deleted
-after its piece has its tombstone behind it, and what is deleted before has no piece.
+Each piece is current when it is taken, and the caller appends it before the next decision. Changes between two pieces
+are appended as usual. So a reader that starts at the first piece finds, for each key, its newest value last: a key that
+is deleted after its piece has its tombstone behind the piece, and a key that is deleted before has no piece.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ PIECE_BYTES: Final = 128 * 1024
 
 
 class StoredBytes(NamedTuple):
-    """A record as it was stored before."""
+    """A stored record, as key and value bytes."""
 
     key: bytes
     value: bytes | None
@@ -34,7 +33,7 @@ Piece = list[StoredBytes | OffsetRecord]
 
 
 def live_pieces(led: LedPartition) -> Iterator[Piece]:
-    """The stored record of each group, then the offsets of all groups; each piece fits into one batch."""
+    """The stored record of each group, then the offsets of all groups. Each piece fits into one batch."""
     most_bytes = min(PIECE_BYTES, led.partition.log.config.max_message_bytes - BATCH_OVERHEAD_BYTES)
     piece: Piece = []
     piece_bytes = 0
@@ -43,11 +42,11 @@ def live_pieces(led: LedPartition) -> Iterator[Piece]:
         if piece and (len(piece) >= RECORDS_IN_PIECE or piece_bytes + _most_bytes_of_stored(key, value) > most_bytes):
             yield piece
             piece, piece_bytes = [], 0
-            value = led.group_records.get(key)  # which may be another by now
+            value = led.group_records.get(key)  # may have changed during the yield
         if value is not None:
             piece.append(StoredBytes(key, value))
             piece_bytes += _most_bytes_of_stored(key, value)
-    # A piece holds no values from before a yield: what is here is complete before offsets are looked at.
+    # A piece must not hold values from before a yield, so this one ends before the offsets start.
     if piece:
         yield piece
     yield from _offsets(led, most_bytes)
@@ -64,7 +63,7 @@ def _offsets(led: LedPartition, most_bytes: int) -> Iterator[Piece]:
         if piece and (len(piece) >= RECORDS_IN_PIECE or piece_bytes + record_bytes > most_bytes):
             yield piece
             piece, piece_bytes = [], 0
-            found = led.shard.offsets_of(group_id).get(topic, {}).get(partition)  # which may be another by now
+            found = led.shard.offsets_of(group_id).get(topic, {}).get(partition)  # may have changed
             if found is None:
                 continue
             record_bytes = _most_bytes_of_offset(group_id, topic, found)
@@ -79,12 +78,14 @@ def _most_bytes_of_stored(key: bytes, value: bytes | None) -> int:
 
 
 def _most_bytes_of_offset(group_id: str, topic: str, found: CommittedOffset) -> int:
-    """No fewer bytes than the record takes, without encoding it: a character has at most four."""
+    """An upper bound of the record's size without encoding it: a character has at most four bytes."""
     return 4 * (len(group_id) + len(topic) + len(found.metadata)) + MOST_OVERHEAD_BYTES
 
 
 def _places(led: LedPartition) -> Iterator[tuple[str, str, int]]:
-    """Where offsets are committed. What comes to a group after it was listed is in the log already."""
+    """The group, topic and partition of every committed offset. Offsets added after a group is listed are already in
+    the log.
+    """
     for group_id in led.shard.group_ids():
         of_group = led.shard.offsets_of(group_id)
         for topic, partition in [(topic, partition) for topic, found in of_group.items() for partition in found]:
@@ -106,5 +107,5 @@ def _offset_record(group_id: str, topic: str, partition: int, found: CommittedOf
 
 
 def size_of(piece: Piece) -> int:
-    """About as many bytes as the piece takes in the log, without compression."""
+    """The approximate uncompressed size of a piece in the log."""
     return sum(len(record.key) + len(record.value or b"") + RECORD_OVERHEAD_BYTES for record in piece)

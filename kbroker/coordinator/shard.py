@@ -1,24 +1,24 @@
-"""All groups whose records lie in one partition of `__consumer_offsets`, as a state machine without I/O.
+"""All groups of one partition of `__consumer_offsets`, as a state machine without I/O.
 
     outcome = shard.decide(request, caller, now_ms=..., timestamp_ms=...)
     append outcome.records; then shard.on_appended(outcome, ...), or shard.on_append_failed(outcome, code, ...)
-    send outcome.response, unless it is Parked; send what shard.take_answers() gives
+    send outcome.response, unless it is Parked; send the answers that shard.take_answers() returns
 
-Rules for who drives it:
+Rules for the caller:
 
-- One decision at a time: from `decide` or `on_time` to `on_appended` or `on_append_failed` no other decision of the
-  shard is made, if there are records. (Decisions of OffsetCommit alone may share an append: decide several, append all,
-  then call on_appended for each, in that order.)
-- The response is true once on_appended was called; on_append_failed gives another in its place.
-- Requests that wait (JoinGroup, SyncGroup) have a `Parked` as response. Any later call may bring their answers, so
-  take_answers is looked at after each. If the connection of a parked request is gone, nothing is called and the answer
-  is dropped: the member stays until its session ends, as in Kafka.
-- `on_time` is called when next_deadline_ms() has come. It is often due at once after a JoinGroup that begins a group,
-  where `group.initial.rebalance.delay.ms` is 0.
-- A shard is loaded by `replay` of every record from the start of the partition, and then `on_loaded`. Before that
-  nothing is decided.
+- Make one decision at a time: if `decide` or `on_time` returns records, the shard makes no other decision until
+  `on_appended` or `on_append_failed` was called. Exception: OffsetCommit decisions may share an append. Decide several,
+  append all their records, then call on_appended for each outcome in the same order.
+- The response is valid only after on_appended. on_append_failed returns another response to send instead.
+- JoinGroup and SyncGroup requests may have to wait; their response is then `Parked`. Any later call may produce their
+  answers, so call take_answers after every call. If the connection of a parked request closes, call nothing and drop
+  the answer: the member stays in the group until its session expires, as in Kafka.
+- Call `on_time` when next_deadline_ms() is reached. After the first JoinGroup of a group it is often due immediately,
+  because `group.initial.rebalance.delay.ms` may be 0.
+- To load a shard, call `replay` for every record from the start of the partition, then `on_loaded`. The shard makes no
+  decisions before that.
 
-Times: now_ms is monotonic and runs the timers; timestamp_ms is wall time and is stored.
+Times: now_ms is monotonic and drives the timers; timestamp_ms is wall time and is stored.
 """
 
 from __future__ import annotations
@@ -81,8 +81,9 @@ GroupRequest = (
 
 BATCH_OVERHEAD_BYTES: Final = 128
 RECORD_OVERHEAD_BYTES: Final = 32
+"""Upper bounds: the header of a batch, and what a record takes in addition to its key and value."""
+
 PENDING_BYTES: Final = 1 << 20
-"""More than the header of a batch, and what a record has beside its key and value."""
 
 _DECISIONS: Final[dict[type, Callable[[Context, Any, Caller], Any]]] = {
     JoinGroupRequest: join_group,
@@ -96,9 +97,10 @@ _DECISIONS: Final[dict[type, Callable[[Context, Any, Caller], Any]]] = {
 
 
 def partition_for(group_id: str, partitions: int) -> int:
-    """The partition of `__consumer_offsets` that holds a group: Java's hash of its id, without the sign.
+    """The partition of `__consumer_offsets` that holds a group: the absolute value of Java's hash of the group id,
+    modulo partitions.
 
-    The smallest int has no positive counterpart, and counts as 0. Source: Utils.abs of Apache Kafka.
+    The smallest int32 has no absolute value and counts as 0. Source: Utils.abs of Apache Kafka.
     """
     code = 0
     for unit in struct.iter_unpack("<H", group_id.encode("utf-16-le", "surrogatepass")):
@@ -110,9 +112,10 @@ def partition_for(group_id: str, partitions: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GroupOutcome(Outcome[Any]):
-    """What was decided: the records with `.key` and `.value` as bytes, and the response or Parked (None: of a timer).
+    """The result of a decision: records with `.key` and `.value` as bytes, and the response (Parked: comes later; None:
+    the decision answers no request).
 
-    Shape   records may be empty, and then the response is true at once; writes and request are the shard's own
+    Shape   records may be empty; the response is then valid immediately. writes and request are private to the shard.
     """
 
     writes: list[Write] = field(default_factory=list, repr=False)
@@ -120,9 +123,10 @@ class GroupOutcome(Outcome[Any]):
     api_version: int = 0
 
     def parts(self, max_bytes: int) -> list[GroupOutcome]:
-        """Outcomes that make this one if they are appended in order, each of a batch of at most max_bytes if it can be.
+        """Split this outcome into outcomes to append in order, each in a batch of at most max_bytes where its records
+        allow it.
 
-        What follows follows the last one.
+        The response and the writes belong to the last part.
         """
         parts: list[list[Any]] = [[]]
         part_bytes = BATCH_OVERHEAD_BYTES
@@ -140,8 +144,8 @@ class GroupOutcome(Outcome[Any]):
 class GroupShard:
     """The groups of one partition of `__consumer_offsets`.
 
-    Shape   new_uuid gives the random part of member ids
-    Bound   max_pending_bytes for member ids that were handed out and not used yet
+    Shape   new_uuid returns the random part of member ids
+    Bound   max_pending_bytes for member ids that were assigned but not used yet
     """
 
     __slots__ = ("_context", "_expiry")
@@ -155,9 +159,9 @@ class GroupShard:
     # Deciding
 
     def decide(self, request: GroupRequest, caller: Caller, *, now_ms: int, timestamp_ms: int) -> GroupOutcome:
-        """Decide about a request whose groups are of this shard.
+        """Decide a request for groups of this shard.
 
-        Errors  in the response, as the protocol has them; none is raised
+        Errors  in the response, as the protocol defines them; nothing is raised
         """
         context = self._at(now_ms, timestamp_ms)
         try:
@@ -169,9 +173,10 @@ class GroupShard:
         return self._outcome(response, request, caller.api_version)
 
     def on_time(self, *, now_ms: int, timestamp_ms: int, aging_timestamp_ms: int | None = None) -> GroupOutcome:
-        """Do what is due by now: sessions, phases of rebalances, and the search for expired offsets.
+        """Run all timers that are due: session timeouts, rebalance phases, and the expiry of offsets.
 
-        aging_timestamp_ms is the time by which offsets may be called old, where the wall clock is not to be believed.
+        aging_timestamp_ms is the time that expiry compares with; it differs from timestamp_ms while the wall clock is
+        not trusted.
         """
         context = self._at(now_ms, timestamp_ms)
         context.aging_timestamp_ms = timestamp_ms if aging_timestamp_ms is None else aging_timestamp_ms
@@ -180,16 +185,18 @@ class GroupShard:
         return self._outcome(None)
 
     def next_deadline_ms(self) -> int | None:
-        """When on_time is to be called next; None if never. It may be early, which does no harm, but is never late."""
+        """When to call on_time next; None if never. The result may be too early, which is harmless, but is never too
+        late.
+        """
         return self._context.timers.next_deadline_ms()
 
     def on_topics_deleted(self, topics: Iterable[tuple[UUID, str]], *, now_ms: int, timestamp_ms: int) -> GroupOutcome:
-        """Let go of the offsets of deleted topics, given as ids and names."""
+        """Delete the offsets of deleted topics, given as ids and names."""
         expiry.forget_topics(self._at(now_ms, timestamp_ms), topics)
         return self._outcome(None)
 
     def on_appended(self, outcome: GroupOutcome, *, now_ms: int, timestamp_ms: int, base_offset: int = -1) -> None:
-        """The records of an outcome are in the log, the first at base_offset: now they count."""
+        """Apply an outcome whose records are now in the log, the first one at base_offset."""
         context = self._at(now_ms, timestamp_ms)
         for index, record in enumerate(outcome.records):
             if isinstance(record, OffsetRecord):
@@ -198,24 +205,25 @@ class GroupShard:
                 self._remove_group(record.key_message.group)
         for write in outcome.writes:
             write.on_appended()
-        assert not context.records, "what follows an append has nothing to append"
+        assert not context.records, "on_appended must not produce records"
 
     def on_append_failed(self, outcome: GroupOutcome, code: ErrorCode, *, now_ms: int, timestamp_ms: int) -> Any:
-        """The records of an outcome are not in the log. Gives the response to send instead of the outcome's.
+        """Undo an outcome whose records could not be appended. Returns the response to send instead of the outcome's.
 
-        What the decision changed is undone as in Kafka: a group that was new is gone, a leader's assignment is
-        forgotten and its group rebalances, a static member has its old id again. Parked requests have their answers.
+        The effects are undone as in Kafka: a new group is removed, a leader's assignment is dropped and its group
+        rebalances, a static member gets its old id back. The answers to parked requests are available from
+        take_answers.
         """
         self._at(now_ms, timestamp_ms)
         for write in outcome.writes:
             write.on_failed(code)
-        assert not self._context.records, "what follows a failure has nothing to append"
+        assert not self._context.records, "on_failed must not produce records"
         if outcome.request is None or type(outcome.response) is Parked:
             return outcome.response
         return refuse(outcome.request, response_code(code), outcome.api_version)
 
     def take_answers(self) -> list[tuple[Parked, JoinGroupResponse | SyncGroupResponse]]:
-        """The answers to parked requests since the last call; each parked request comes once."""
+        """The answers to parked requests since the last call. Each parked request is answered once."""
         answers, self._context.answers = self._context.answers, []
         return answers
 
@@ -224,7 +232,7 @@ class GroupShard:
     def fetch_offsets(
         self, request: OffsetFetchRequestGroup, *, require_stable: bool = False
     ) -> OffsetFetchResponseGroup:
-        """The committed offsets of one group; the topics' names are known, their ids may be zero."""
+        """The committed offsets of one group. The request gives topics by name; topic ids may be zero."""
         return offset_fetch(self._context, request, require_stable=require_stable)
 
     def list_groups(self, states_filter: Sequence[str] = (), types_filter: Sequence[str] = ()) -> list[ListedGroup]:
@@ -234,7 +242,7 @@ class GroupShard:
         )
 
     def describe_groups(self, group_ids: Iterable[str], api_version: int) -> list[DescribedGroup]:
-        """These groups, in their order. authorized_operations are for the caller to fill in."""
+        """Describe these groups, in the same order. The caller fills in authorized_operations."""
         groups = self._context.groups
         return [describing.describe_group(groups.get(group_id), group_id, api_version) for group_id in group_ids]
 
@@ -243,29 +251,29 @@ class GroupShard:
         return list(self._context.groups)
 
     def group(self, group_id: str) -> Group | None:
-        """A group, to be looked at and not to be changed."""
+        """A group, or None. Read-only."""
         return self._context.groups.get(group_id)
 
     def offsets_of(self, group_id: str) -> TopicOffsets:
-        """A group's committed offsets by topic and partition, to be looked at and not to be changed."""
+        """A group's committed offsets by topic and partition. Read-only."""
         return self._context.offsets.of_group(group_id)
 
     @property
     def counts(self) -> Counts:
-        """What happened since the shard was made."""
+        """Counters since the shard was created."""
         return self._context.counts
 
     @property
     def offset_count(self) -> int:
-        """How many offsets are committed in all groups."""
+        """The number of committed offsets in all groups."""
         return self._context.offsets.count
 
     # Loading
 
     def replay(self, key: bytes | None, value: bytes | None, *, offset: int = -1, producer_id: int = -1) -> None:
-        """Take over a record of the log while loading; value None is a tombstone.
+        """Apply a record from the log while loading; value None is a tombstone.
 
-        Records of other kinds of groups are counted and left alone. Errors: Malformed for bytes that do not decode.
+        Records of other group types are counted and otherwise ignored. Errors: Malformed if the bytes do not decode.
         """
         record = None if key is None else decode_record(key, value)
         if record is None:
@@ -278,11 +286,11 @@ class GroupShard:
             restore_group(self._context, record.key_message.group, record.value_message)
 
     def replay_marker(self, producer_id: int, *, committed: bool) -> None:
-        """Take over the end of a transaction."""
+        """Apply a transaction marker while loading."""
         self._context.offsets.replay_marker(producer_id, committed=committed)
 
     def on_loaded(self, *, now_ms: int, timestamp_ms: int) -> GroupOutcome:
-        """Every record was replayed: the members' sessions begin. A group beyond group.max.size has to rebalance."""
+        """Finish loading: start the members' sessions. A group that exceeds group.max.size has to rebalance."""
         context = self._at(now_ms, timestamp_ms)
         for group in context.groups.values():
             group.subscribed_topics = group.compute_subscribed_topics()
@@ -294,7 +302,7 @@ class GroupShard:
         return self._outcome(None)
 
     def unload(self, *, now_ms: int, timestamp_ms: int) -> None:
-        """Another broker coordinates these groups, or none: all parked requests are answered NOT_COORDINATOR."""
+        """Stop coordinating these groups: answer all parked requests with NOT_COORDINATOR."""
         context = self._at(now_ms, timestamp_ms)
         context.timers.cancel(self._expiry)
         for group in list(context.groups.values()):
@@ -304,13 +312,12 @@ class GroupShard:
             context.forget_group(group)
             group.transition(DEAD, timestamp_ms=timestamp_ms)
 
-    # Inside
-
+    # Internals
     def _at(self, now_ms: int, timestamp_ms: int) -> Context:
         context = self._context
         context.now_ms = now_ms
         context.timestamp_ms = timestamp_ms
-        assert not context.records, "a decision before this one did not end"
+        assert not context.records, "the previous decision is not finished"
         return context
 
     def _outcome(self, response: Any, request: Any = None, api_version: int = 0) -> GroupOutcome:
@@ -329,7 +336,7 @@ class GroupShard:
         value = record.value_message
         context = self._context
         if value is not None and key.group not in context.groups:
-            # Committed without membership: a group without a protocol.
+            # Offsets without a group record: the group has no members and no protocol.
             rebalance.create_group(context, key.group)
         context.offsets.replay(key, value, record_offset=offset, producer_id=producer_id)
 

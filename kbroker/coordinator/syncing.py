@@ -1,4 +1,4 @@
-"""SyncGroup: the leader's assignment goes in, each member's part comes out once the assignment is stored.
+"""SyncGroup: the leader sends the assignment; each member gets its part when the assignment is stored.
 
 Source: GroupMetadataManager.classicGroupSync of Apache Kafka 4.3.1.
 """
@@ -17,7 +17,7 @@ Answer = SyncGroupResponse | Parked
 
 
 def sync_group(context: Context, request: SyncGroupRequest, caller: Caller) -> Answer:
-    """Give a member its part of the assignment; Parked until the leader's is stored."""
+    """Return a member's part of the assignment. Parked until the leader's assignment is stored."""
     if not request.group_id:
         return sync_error(ErrorCode.INVALID_GROUP_ID)
     group = context.groups.get(request.group_id)
@@ -57,12 +57,12 @@ def _differ(asked: str | None, known: str | None) -> bool:
 
 
 def _store_assignments(context: Context, group: Group, request: SyncGroupRequest) -> None:
-    """Write what the leader decided; members that it forgot get an empty assignment, others than members nothing."""
+    """Store the leader's assignment. Members that it omits get an empty part; entries for non-members are ignored."""
     given = {one.member_id: one.assignment for one in request.assignments}
     assignments = {member_id: given.get(member_id, EMPTY_ASSIGNMENT) for member_id in group.members}
 
     def is_current() -> bool:
-        # A member may have joined, or left, while the record was written: then there is another generation to come.
+        # A member may have joined or left while the record was written; a new generation then follows.
         return group.state is COMPLETING_REBALANCE and group.generation_id == request.generation_id
 
     def on_appended() -> None:

@@ -1,12 +1,13 @@
-"""The shell around consumer groups: one shard for each partition of `__consumer_offsets` that this broker leads.
+"""The runtime of consumer groups: one shard for each partition of `__consumer_offsets` that this broker leads.
 
-Theory of operation: a group belongs to the partition that its id hashes to, and whoever leads that partition
-coordinates it. When the metadata makes this broker a leader, the partition is read into a new shard, and requests
-meanwhile are told that it is loading. When it leads no more the shard is let go, and who waits is told to look for the
-coordinator anew. How decisions are made and stored is in deciding.py, how logs are read and kept short in upkeep.py.
+Theory of operation: a group id hashes to a partition of `__consumer_offsets`, and the leader of that partition
+coordinates the group. When this broker becomes the leader, it loads the partition into a new shard; requests are
+answered with COORDINATOR_LOAD_IN_PROGRESS until that is done. When it loses the leadership, it drops the shard and
+answers waiting requests with NOT_COORDINATOR. deciding.py makes and stores decisions; upkeep.py loads logs and keeps
+them short.
 
-A JoinGroup or SyncGroup that waits is its connection's task, parked until the shard has its answer. One task keeps the
-time of all shards.
+A waiting JoinGroup or SyncGroup parks the task of its connection until the shard has the answer. One task runs the
+timers of all shards.
 
 Source: GroupCoordinatorService of Apache Kafka 4.3.1.
 """
@@ -48,7 +49,7 @@ REMEMBERED_LENGTH: Final = 256
 STALL_MS: Final = 500
 ROUNDS_AFTER_A_STALL: Final = 3
 REWRITE_INTERVAL_MS: Final = 5_000
-"""Each rewriting syncs the log, so that even the busiest group does not cause it more often."""
+"""The minimum time between two rewrites, because each one syncs the log."""
 
 _OF_NAMED_GROUPS: Final = (JoinGroupRequest, SyncGroupRequest, HeartbeatRequest, LeaveGroupRequest, OffsetDeleteRequest)
 
@@ -58,7 +59,7 @@ log = logger(__name__)
 class GroupCoordinator:
     """The groups that this broker coordinates.
 
-    Shape  led maps the index of each partition of `__consumer_offsets` that this broker leads to what it has of it
+    Shape  led maps partition indexes of `__consumer_offsets` that this broker leads to their state
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class GroupCoordinator:
         logs: Logs,
         lowest_free_bytes: int = UNKNOWN_SPACE,
     ) -> None:
-        """`lowest_free_bytes` of the disk stay free of what groups write."""
+        """`lowest_free_bytes`: groups may not write when the disk has less free space."""
         self.settings = settings
         self._lowest_free_bytes = lowest_free_bytes
         self.led: dict[int, LedPartition] = {}
@@ -102,7 +103,9 @@ class GroupCoordinator:
 
     @property
     def has_space(self) -> bool:
-        """Whether groups may write: they go on for longer than producers, so that what is stored can be read."""
+        """Whether groups may write. Their limit is below that of producers, so that consumers can commit on a nearly
+        full disk.
+        """
         return self._replicas.directory.state.leaves(self._lowest_free_bytes)
 
     # Which partition, which shard
@@ -113,14 +116,14 @@ class GroupCoordinator:
         return find(group_id, self._partition_count)
 
     def shard_of(self, group_id: str) -> GroupShard:
-        """The shard that holds a group, to be asked what it knows.
+        """The shard that holds a group, for reading.
 
         Errors  NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS
         """
         return self._find(group_id).shard
 
     def shards(self) -> Iterator[GroupShard]:
-        """The shards of this broker, for what looks at all groups; failed ones are left out, as in Kafka.
+        """The shards of this broker, for operations on all groups. Failed shards are skipped, as in Kafka.
 
         Errors  COORDINATOR_LOAD_IN_PROGRESS
         """
@@ -132,16 +135,16 @@ class GroupCoordinator:
     def _find(self, group_id: str) -> LedPartition:
         led = self.led.get(self.partition_of(group_id))
         if led is None:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"the group {group_id} has its coordinator elsewhere")
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"this broker does not coordinate the group {group_id}")
         led.require_active()
         return led
 
     # Requests
 
     async def ask(self, group_id: str, request: Any, caller: Caller, *, wait: Wait) -> Any:
-        """The response to a request of one group; what is wrong is in the response.
+        """The response to a request of one group. Errors are in the response.
 
-        `wait` is used where the answer depends on what others do.
+        `wait` is used if the response depends on other members.
         """
         try:
             led = self._find(group_id)
@@ -154,10 +157,9 @@ class GroupCoordinator:
             return await self.decisions.answer(response, request, caller, wait)
         return response
 
-    # For ever
-
+    # Background tasks
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Load shards, keep their time, and bound their logs, until cancelled."""
+        """Load shards, run their timers, and keep their logs short, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._load_shards)
             nursery.start_soon(self._keep_time)
@@ -170,7 +172,7 @@ class GroupCoordinator:
             self._sleep.deadline = trio.current_time() + max(0, due_ms - now_ms) / 1000
 
     def _late_ms(self) -> int:
-        """How long ago the first shard wanted to be asked."""
+        """How late the earliest timer is."""
         return 0 if self._due_ms is None else self._env.now_ms() - self._due_ms
 
     async def _keep_time(self) -> None:
@@ -184,13 +186,14 @@ class GroupCoordinator:
                         self._note_deadline(now_ms, due_ms)
                 await trio.sleep_forever()
             if self._late_ms() > STALL_MS:
-                # The process stood still, and heartbeats have come meanwhile: let them be read first.
+                # The process was stalled. Let the requests that arrived in the meantime run first: they may be
+                # heartbeats.
                 for _ in range(ROUNDS_AFTER_A_STALL):
                     await trio.lowlevel.checkpoint()
             for led in self._active():
                 due_ms = led.shard.next_deadline_ms()
                 if due_ms is not None and due_ms <= self._env.now_ms() and led.state is State.ACTIVE:
-                    with suppress(KafkaError):  # it is led no more since it stood in line
+                    with suppress(KafkaError):  # the leadership was lost while waiting for the lock
                         on_time = partial(led.shard.on_time, aging_timestamp_ms=clock.timestamp_ms())
                         await self.decisions.decide(led, on_time)
 
@@ -209,8 +212,8 @@ class GroupCoordinator:
                     await self._activate(led)
 
     async def _activate(self, led: LedPartition) -> None:
-        # Topics may have been deleted while it was loaded, or just before a crash. Which ones is found out before
-        # anybody can commit: offsets of a topic that is made while this waits are none of a deleted one.
+        # Topics may have been deleted during loading, or just before a crash. Collect them before any client can
+        # commit: offsets committed after that belong to topics that exist.
         deleted_topics = _deleted_topics(led.shard, self._image)
         led.state = State.ACTIVE
         with suppress(KafkaError):
@@ -234,20 +237,23 @@ class GroupCoordinator:
                     await upkeep.shorten(self._env, self._logs, self._purgatory, led, codec=self._codec)
                 except KafkaError as error:
                     led.postpone_rewriting()
-                    log.warning("cannot shorten the log of groups", partition=led.partition.name, why=error.message)
+                    log.warning(
+                        "cannot rewrite the log of groups; will retry", partition=led.partition.name, why=error.message
+                    )
             await self._env.sleep_ms(REWRITE_INTERVAL_MS)
 
     # Following the metadata
 
     async def on_image(self, image: Image, delta: Delta) -> None:
-        """Load what this broker leads now, let go of what it leads no more, and forget offsets of deleted topics."""
+        """Load new partitions, unload lost ones, and delete the offsets of deleted topics."""
         self._image = image
         topic = image.topics_by_name.get(GROUP_METADATA_TOPIC)
         if topic is not delta.before.topics_by_name.get(GROUP_METADATA_TOPIC) or not self._has_followed:
             self._has_followed = True
             topic_id = None if topic is None else topic.id
             if topic_id != self._topic_id:
-                # The number counts with which the topic was found: another would move groups away from their offsets.
+                # Keep the partition count that the topic had first: a new count would separate groups from their
+                # offsets.
                 self._topic_id = topic_id
                 default = self.settings.offsets_topic_num_partitions
                 self._partition_count = default if topic is None else len(topic.partitions)
@@ -259,7 +265,7 @@ class GroupCoordinator:
                     await self.decisions.decide(led, partial(led.shard.on_topics_deleted, deleted))
 
     async def follow(self, image: Image) -> None:
-        """Load the partitions that this broker leads and has not loaded; let go of those that it leads no more."""
+        """Load the partitions that this broker leads now, and unload those that it no longer leads."""
         self._image = image
         topic = image.topics_by_name.get(GROUP_METADATA_TOPIC)
         partitions = self._replicas.partitions
@@ -298,7 +304,7 @@ class GroupCoordinator:
 
 
 def _refuse_nameless(request: Any, caller: Caller) -> Any:
-    """That a group has no name is said before anything else, also by who does not coordinate it."""
+    """INVALID_GROUP_ID for an empty group id, even on brokers that are not its coordinator."""
     response = refuse(request, ErrorCode.INVALID_GROUP_ID, caller.api_version)
     if type(request) is JoinGroupRequest:
         response.member_id = request.member_id
@@ -306,7 +312,7 @@ def _refuse_nameless(request: Any, caller: Caller) -> Any:
 
 
 def _deleted_topics(shard: GroupShard, image: Image) -> set[tuple[UUID, str]]:
-    """Ids and names of the topics with offsets in the shard that are no more."""
+    """Ids and names of topics that have offsets in the shard but no longer exist."""
     return {
         (committed.topic_id, name)
         for group_id in shard.group_ids()

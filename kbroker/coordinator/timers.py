@@ -1,8 +1,8 @@
-"""Deadlines of one shard, in a heap.
+"""The timers of one shard, in a heap.
 
-A session's deadline moves with every heartbeat, and nearly always to a later time. So moving a timer later only notes
-its new time; its entry stays where it is, and is put back when its old time comes. `next_deadline_ms` is therefore a
-bound: never later than the true next deadline, and sometimes earlier, by which a loop wakes once in vain.
+Every heartbeat moves a session's deadline, nearly always to a later time. So moving a timer to a later time only
+updates its deadline; its heap entry stays and is requeued when the old time comes. `next_deadline_ms` is therefore a
+lower bound of the true next deadline, and a loop may wake too early and find nothing due.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _FEW: Final = 64
 
 
 class Timer:
-    """Something that is due at deadline_ms; None while nothing is."""
+    """A timer that is due at deadline_ms; None while it is not scheduled."""
 
     __slots__ = ("action", "deadline_ms", "queued_ms")
 
@@ -39,7 +39,7 @@ class Timers:
         return len(self._heap)
 
     def schedule(self, timer: Timer, deadline_ms: int) -> None:
-        """Let the timer be due at deadline_ms, instead of when it was due before."""
+        """Schedule the timer, or move it if it is already scheduled."""
         timer.deadline_ms = deadline_ms
         if timer.queued_ms is None:
             self._queue(timer, deadline_ms)
@@ -48,7 +48,7 @@ class Timers:
             self._note_dead_entry()
 
     def cancel(self, timer: Timer) -> None:
-        """Let the timer not be due. Its entry goes when its time comes, or when most entries are such."""
+        """Cancel the timer. Its heap entry is removed when its time comes, or when most entries are cancelled."""
         if timer.deadline_ms is None:
             return
         timer.deadline_ms = None
@@ -60,13 +60,13 @@ class Timers:
             self._forget_cancelled()
 
     def next_deadline_ms(self) -> int | None:
-        """When `fire` is to be called next; None without a timer."""
+        """When to call `due` next; None if no timer is scheduled."""
         while self._heap and self._heap[0][2].deadline_ms is None:
             self._drop_first()
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_ms: int) -> Timer | None:
-        """Take the next timer that is due by now; None if there is none. It is not due again unless it is scheduled."""
+        """Remove and return the next timer that is due at now_ms; None if there is none."""
         while self._heap and self._heap[0][0] <= now_ms:
             timer = self._drop_first()
             if timer is None or timer.deadline_ms is None:
@@ -78,7 +78,7 @@ class Timers:
         return None
 
     def _drop_first(self) -> Timer | None:
-        """Remove the first entry, and give its timer unless a newer entry of it counts."""
+        """Remove the first entry. Returns its timer, or None if a newer entry of the timer exists."""
         queued_ms, _, timer = heappop(self._heap)
         if timer.queued_ms != queued_ms:
             return None

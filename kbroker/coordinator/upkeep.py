@@ -1,16 +1,17 @@
-"""What is done for shards beside requests: reading them from the log, and keeping the log short.
+"""Maintenance of shards: load them from the log, and keep the log short.
 
-Bounding the log. Nothing compacts `__consumer_offsets`: its shard does. When a restart would read several times the
-state that it ends up with (see led.py), the state is written anew at the end of the log, between other appends, and
-synced; then log_start_offset is raised to where that begins, and retention takes the segments before it. A crash at any
-point leaves a log that yields the same state: before the start is raised the whole history is there, of which the new
-part only repeats what is true; afterwards the new part alone, which was durable before; and if the checkpoint of the
-start is lost, any of the old segments may be there, from the first that is left.
+Bounding the log. `__consumer_offsets` is not compacted by the log cleaner; its shard rewrites it. When a restart would
+read several times the size of the live state (see led.py), the live state is appended again at the end of the log,
+interleaved with other appends, and synced. Then log_start_offset is raised to the start of the rewritten state, and
+retention deletes the older segments. A crash at any point leaves a log with the same state. Before log_start_offset is
+raised, the log has the whole history, and the rewritten part only repeats it. After that, the rewritten part is
+complete and durable. If the checkpoint of log_start_offset is lost, some old segments may still be in front of the
+rewritten part, which is harmless.
 
-Records of other kinds of groups, which a log of Apache Kafka may hold, are not carried over. A log with offsets of an
-open transaction is left as it is.
+Records of other group types, which a log of Apache Kafka may contain, are not copied. A log with offsets of an open
+transaction is not rewritten.
 
-Source: CoordinatorLoaderImpl of Apache Kafka 4.3.1, for the loading.
+Source: CoordinatorLoaderImpl of Apache Kafka 4.3.1, for loading.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ log = logger(__name__)
 
 
 async def load(env: Env, logs: Logs, led: LedPartition, *, slice_bytes: int) -> bool:
-    """Read a partition into its shard; False if that failed, or the partition is led no more."""
+    """Read a partition into its shard. False if that failed, or if this broker no longer leads the partition."""
     began_ms = env.now_ms()
     loading = Loading(led, slice_bytes=slice_bytes)
     try:
         while not loading.is_complete:
-            # Nobody may remove the files meanwhile, and give their name to those of another topic.
+            # The log must not be removed during the read: its path could be reused for another topic.
             async with logs.kept(led.partition.log):
                 if led.state is not State.LOADING:
                     return False
@@ -50,13 +51,13 @@ async def load(env: Env, logs: Logs, led: LedPartition, *, slice_bytes: int) -> 
     led.must_keep_history = bool(loading.open_transactions)
     if led.unreadable_records:
         log.warning(
-            "records of groups cannot be read and were skipped",
+            "skipped unreadable group records",
             partition=led.partition.name,
             count=led.unreadable_records,
             first=led.first_unreadable,
         )
     log.info(
-        "groups are loaded",
+        "loaded groups",
         partition=led.partition.name,
         groups=len(led.shard.group_ids()),
         offsets=led.shard.offset_count,
@@ -67,9 +68,10 @@ async def load(env: Env, logs: Logs, led: LedPartition, *, slice_bytes: int) -> 
 
 
 async def shorten(env: Env, logs: Logs, purgatory: Purgatory, led: LedPartition, *, codec: Codec) -> None:
-    """Rewrite the log of a shard if that is worth it; see the module's text.
+    """Rewrite the log of a shard if it is long enough; see the module docstring.
 
-    The live state begins a segment, so that all of the history can go. On a disk that is nearly full it goes at once.
+    The live state starts in a new segment, so that retention can delete the whole history. On a nearly full disk the
+    history is deleted immediately.
     Errors  those of LedPartition.require_active and LedPartition.plan, KAFKA_STORAGE_ERROR, NOT_ENOUGH_REPLICAS
     """
     live_bytes = 0
@@ -79,19 +81,19 @@ async def shorten(env: Env, logs: Logs, purgatory: Purgatory, led: LedPartition,
     if not led.is_worth_rewriting(live_bytes):
         return
     held = led.partition.log
-    start_offset, bytes_before = await _write_anew(env, logs, purgatory, led, codec=codec)
+    start_offset, bytes_before = await _append_live_state(env, logs, purgatory, led, codec=codec)
     await _sync(env, logs, held)
     async with logs.locked(held):
         led.require_active()
         if led.outcome(held.recovery_point) is not ErrorCode.NONE:
-            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "the in-sync replicas lack what was written anew")
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "the in-sync replicas lack the rewritten records")
         held.raise_log_start_offset(start_offset)
         led.bytes_behind -= bytes_before
     await logs.write_log_starts()
     if held.state.is_short_of_space:
         await _remove_history(env, logs, held)
     log.info(
-        "the log of groups was rewritten",
+        "rewrote the log of groups",
         partition=led.partition.name,
         log_start_offset=start_offset,
         bytes_before=bytes_before,
@@ -99,10 +101,10 @@ async def shorten(env: Env, logs: Logs, purgatory: Purgatory, led: LedPartition,
     )
 
 
-async def _write_anew(
+async def _append_live_state(
     env: Env, logs: Logs, purgatory: Purgatory, led: LedPartition, *, codec: Codec
 ) -> tuple[int, int]:
-    """Append the live state; the offset where it begins, and the bytes that lie before."""
+    """Append the live state. Returns the offset where it starts, and the bytes before it."""
     held = led.partition.log
     begun: tuple[int, int] | None = None
     pieces = live_pieces(led)
@@ -113,7 +115,7 @@ async def _write_anew(
                 with trio.CancelScope(shield=True):
                     await env.run_blocking(lambda: held.roll(timestamp_ms=env.timestamp_ms()))
             begun = begun or (held.log_end_offset, led.bytes_behind)
-            # From here to the commit nobody else decides: a piece is true when it is written.
+            # No other decision is made between here and the commit, so the piece is current when it is written.
             piece = next(pieces, None)
             if piece is None:
                 return begun
@@ -133,7 +135,9 @@ async def _sync(env: Env, logs: Logs, held: Log) -> None:
 
 
 async def _remove_history(env: Env, logs: Logs, held: Log) -> None:
-    """Delete the segments below log_start_offset, and their files without a delay: nobody reads them any more."""
+    """Delete the segments below log_start_offset. Nothing reads their files, so they are deleted without the usual
+    delay.
+    """
     async with logs.locked(held):
         if held.is_closed:
             return

@@ -1,4 +1,4 @@
-"""A controller with its image, driven by decisions; what the tests of decisions share."""
+"""A controller with its image, which decisions drive; shared by the tests of decisions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ class Described(NamedTuple):
 
 
 class Rules:
-    """Three known keys: retention.ms (a number), cleanup.policy (a list), log.retention.ms (of brokers)."""
+    """Five known keys: retention.ms and cleanup.policy (a list) of topics, log.retention.ms of brokers,
+    consumer.session.timeout.ms of groups, interval.ms of client metrics subscriptions.
+    """
 
     def validate_topic(self, configs: Mapping[str, str], previous: Mapping[str, str]) -> None:
         for key, value in configs.items():
@@ -92,7 +94,7 @@ def topic(
 
 
 class Cluster:
-    """Brokers and one controller without a log: offsets are those that the records would get."""
+    """Brokers and one controller without a log; offsets are those that a log would assign."""
 
     def __init__(self, brokers: int = 1, **settings: Any) -> None:
         self.now_ms = 0
@@ -118,7 +120,7 @@ class Cluster:
         return self.controller.image
 
     def commit(self, outcome: Outcome[R]) -> R:
-        """Replay the records as a log would give them back."""
+        """Replay the records as if they were read from a log."""
         self.decided += outcome.records
         if outcome.records:
             self.controller.replay(outcome.records, offset=self.image.offset + len(outcome.records), epoch=1)
@@ -162,7 +164,7 @@ class Cluster:
         return self.commit(self.controller.create_topics(request))
 
     def fails(self, *topics: CreatableTopic) -> tuple[int, str | None]:
-        """The code and text of the one topic that is refused; nothing may have changed."""
+        """The error code and message of the one refused topic; the image must not have changed."""
         before = self.image
         (result,) = self.create(*topics).topics
         assert self.image is before

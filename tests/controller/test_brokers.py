@@ -1,4 +1,4 @@
-"""A broker's life: registration, fencing, controlled shutdown, and who leads its partitions meanwhile."""
+"""The states of a broker: registration, fencing, controlled shutdown, and the leaders of its partitions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def epochs(cluster: Cluster, name: str = "a", index: int = 0) -> tuple[int, int,
 
 
 def kinds(records: list[Any]) -> list[tuple[str, Any]]:
-    """Each record's class and what matters of it here."""
+    """Each record's class and the fields that these tests compare."""
     found: list[tuple[str, Any]] = []
     for record in records:
         if isinstance(record, PartitionChangeRecord):
@@ -38,7 +38,7 @@ def kinds(records: list[Any]) -> list[tuple[str, Any]]:
     return found
 
 
-def test_a_clean_restart_of_the_single_broker_writes_what_kafka_writes() -> None:
+def test_a_clean_restart_writes_the_same_records_as_kafka() -> None:
     """Records and epochs as in the metadata log of Apache Kafka 4.3.1 after SIGTERM and a start."""
     cluster = Cluster()
     cluster.create(topic("a", 2, 1))
@@ -61,8 +61,8 @@ def test_a_clean_restart_of_the_single_broker_writes_what_kafka_writes() -> None
     assert epochs(cluster) == (1, 2, 2)
 
 
-def test_a_restart_after_kill_raises_the_leader_epoch_by_two_as_kafkas_does() -> None:
-    """Kafka writes the same records nine seconds later, when the dead incarnation's session has run out."""
+def test_a_restart_after_kill_raises_the_leader_epoch_by_two() -> None:
+    """Kafka writes the same records nine seconds later, when the dead incarnation's session has expired."""
     cluster = Cluster()
     cluster.create(topic("a", 1, 1))
     mark = len(cluster.decided)
@@ -85,7 +85,7 @@ def test_the_broker_epoch_is_the_offset_of_its_registration() -> None:
     cluster.commit(cluster.controller.register_broker(cluster.registration(1, 2), 0, replaces_dead=True))
     offset = cluster.image.brokers[1].epoch
     assert isinstance(cluster.decided[offset], RegisterBrokerRecord)
-    assert offset == first + 4, "three leaders and the fence come before it"
+    assert offset == first + 4, "three leader changes and the fencing come before it"
 
 
 def test_the_same_incarnation_registers_again_with_the_same_epoch() -> None:
@@ -96,7 +96,7 @@ def test_the_same_incarnation_registers_again_with_the_same_epoch() -> None:
     assert cluster.image.brokers[1] == before
 
 
-def test_d12_another_incarnation_is_refused_while_the_first_is_alive() -> None:
+def test_d12_a_second_incarnation_is_refused_while_the_first_lives() -> None:
     cluster = Cluster()
     with pytest.raises(KafkaError) as caught:
         cluster.controller.register_broker(cluster.registration(1, 2), 8_999)
@@ -105,7 +105,7 @@ def test_d12_another_incarnation_is_refused_while_the_first_is_alive() -> None:
     assert cluster.image.brokers[1].incarnation_id == UUID(int=1_000_002)
 
 
-def test_an_incarnation_that_never_said_anything_can_be_replaced() -> None:
+def test_an_incarnation_without_a_heartbeat_can_be_replaced() -> None:
     cluster = Cluster()
     cluster.commit(cluster.controller.register_broker(cluster.registration(2, 1), 0))
     cluster.commit(cluster.controller.register_broker(cluster.registration(2, 2), 1))
@@ -132,7 +132,7 @@ def test_an_incarnation_that_never_said_anything_can_be_replaced() -> None:
         ),
     ],
 )
-def test_d12_a_registration_that_cannot_be_is_refused(fields: dict[str, Any], code: ErrorCode) -> None:
+def test_d12_invalid_registrations_are_refused(fields: dict[str, Any], code: ErrorCode) -> None:
     cluster = Cluster()
     request = cluster.registration(2)
     for name, value in fields.items():
@@ -142,7 +142,7 @@ def test_d12_a_registration_that_cannot_be_is_refused(fields: dict[str, Any], co
     assert caught.value.code is code
 
 
-def test_c7_a_heartbeat_with_a_stale_epoch_or_of_nobody_is_refused() -> None:
+def test_c7_a_heartbeat_with_a_wrong_epoch_or_id_is_refused() -> None:
     cluster = Cluster()
     cluster.start(1, incarnation=2)
     stale = cluster.image.brokers[1].epoch - 1
@@ -185,19 +185,19 @@ def test_fencing_moves_leaders_and_shrinks_the_isr() -> None:
     assert [one.isr for one in cluster.image.topics_by_name["a"].partitions.values()] == [(2,), (2, 3), (3,)]
 
 
-def test_the_last_member_of_an_isr_stays_in_it_without_leading() -> None:
+def test_the_last_isr_member_stays_in_the_isr_when_fenced() -> None:
     cluster = Cluster(brokers=2)
     cluster.create(topic("a", assignments={0: [1, 2]}))
     cluster.heartbeat(2, fence=True)
     cluster.heartbeat(1, fence=True)
     assert (epochs(cluster)[0], cluster.image.partition("a", 0).isr) == (-1, (1,))  # type: ignore[union-attr]
     cluster.heartbeat(2)
-    assert epochs(cluster)[0] == -1, "2 does not have everything"
+    assert epochs(cluster)[0] == -1, "broker 2 is not in the ISR"
     cluster.heartbeat(1)
     assert epochs(cluster)[0] == 1
 
 
-def test_r9_an_unclean_election_happens_only_where_it_is_allowed_and_says_so() -> None:
+def test_r9_an_allowed_unclean_election_marks_the_leader_as_recovering() -> None:
     cluster = Cluster(brokers=2, unclean_leader_election_enable=True)
     cluster.create(topic("a", assignments={0: [1, 2]}))
     cluster.heartbeat(2, fence=True)
@@ -208,7 +208,7 @@ def test_r9_an_unclean_election_happens_only_where_it_is_allowed_and_says_so() -
     assert (partition.leader, partition.isr, partition.leader_recovery_state) == (2, (2,), 1)
 
 
-def test_a_controlled_shutdown_ends_when_the_others_know_the_new_leaders() -> None:
+def test_a_controlled_shutdown_waits_until_others_know_the_new_leaders() -> None:
     cluster = Cluster(brokers=2)
     cluster.create(topic("a", assignments={0: [1, 2]}))
     assert not cluster.heartbeat(1, shut_down=True).should_shut_down
@@ -221,13 +221,13 @@ def test_a_controlled_shutdown_ends_when_the_others_know_the_new_leaders() -> No
     assert cluster.image.brokers[1].fenced
 
 
-def test_a_broker_that_leads_nothing_may_stop_at_once() -> None:
+def test_a_broker_without_leaders_may_stop_immediately() -> None:
     cluster = Cluster()
     assert cluster.heartbeat(1, shut_down=True).should_shut_down
     assert cluster.heartbeat(1, shut_down=True).should_shut_down, "a fenced broker may always stop"
 
 
-def test_a_broker_that_was_fenced_while_it_stopped_leads_nothing_any_more() -> None:
+def test_a_broker_fenced_during_its_shutdown_cannot_be_unfenced() -> None:
     cluster = Cluster()
     cluster.create(topic("a"))
     assert not cluster.heartbeat(1, shut_down=True).should_shut_down
@@ -240,7 +240,7 @@ def test_a_broker_that_was_fenced_while_it_stopped_leads_nothing_any_more() -> N
     assert epochs(cluster)[0] == 1
 
 
-def test_silent_brokers_are_fenced_one_at_a_time_and_the_longest_silent_first() -> None:
+def test_silent_brokers_are_fenced_one_by_one_longest_silent_first() -> None:
     cluster = Cluster(brokers=3)
     for broker_id, at in ((1, 2_000), (2, 1_000), (3, 9_500)):
         cluster.now_ms = at
@@ -253,7 +253,7 @@ def test_silent_brokers_are_fenced_one_at_a_time_and_the_longest_silent_first() 
     assert [broker.fenced for broker in cluster.image.brokers.values()] == [True, True, False]
 
 
-def test_a_new_controller_gives_every_unfenced_broker_a_whole_session() -> None:
+def test_a_new_controller_gives_unfenced_brokers_a_full_session() -> None:
     image = Cluster(brokers=1).image
     sessions = BrokerSessions(9_000)
     sessions.restore(image, 50_000)
@@ -261,7 +261,7 @@ def test_a_new_controller_gives_every_unfenced_broker_a_whole_session() -> None:
     assert not sessions.is_live(1, 59_000)
 
 
-def test_an_unregistered_broker_is_gone_and_its_partitions_move() -> None:
+def test_unregistering_a_broker_moves_its_partitions() -> None:
     cluster = Cluster(brokers=2)
     cluster.create(topic("a", assignments={0: [1, 2]}))
     cluster.commit(cluster.controller.unregister_broker(1))
@@ -272,17 +272,17 @@ def test_an_unregistered_broker_is_gone_and_its_partitions_move() -> None:
     assert caught.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
 
 
-def test_a_replica_in_a_directory_that_is_offline_cannot_lead() -> None:
+def test_a_replica_in_an_offline_directory_cannot_lead() -> None:
     cluster = Cluster()
     cluster.create(topic("a", 1, 1))
     request = cluster.registration(1, 2)
-    request.log_dirs = [UUID(int=6001)]  # the directory that held the replica is not there any more
+    request.log_dirs = [UUID(int=6001)]  # the replica's directory is missing
     cluster.commit(cluster.controller.register_broker(request, 0, replaces_dead=True))
     cluster.heartbeat(1)
     assert epochs(cluster)[0] == -1
 
 
-def test_a_controller_is_registered_with_what_it_says() -> None:
+def test_register_controller_stores_the_controllers_incarnation() -> None:
     cluster = Cluster()
     request = ControllerRegistrationRequest(
         controller_id=3, incarnation_id=UUID(int=4), zk_migration_ready=False, listeners=[], features=[]

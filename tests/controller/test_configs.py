@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs and AlterConfigs: all of a resource or nothing of it."""
+"""IncrementalAlterConfigs and AlterConfigs: each resource is changed completely or not at all."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_each_operation_does_what_kafka_does(changes: list[Change], expected: di
         (resource(99, "1", ("kafka", 0, "INFO")), 42, "Unknown resource type 99"),
     ],
 )
-def test_a_change_that_cannot_be_is_refused(asked: AlterConfigsResource, code: int, text: str) -> None:
+def test_invalid_config_changes_are_refused(asked: AlterConfigsResource, code: int, text: str) -> None:
     cluster = cluster_with_topic()
     before = cluster.image
     ((refused, message),) = alter(cluster, asked)
@@ -98,7 +98,7 @@ def test_a_change_that_cannot_be_is_refused(asked: AlterConfigsResource, code: i
     assert cluster.image is before
 
 
-def test_one_bad_key_leaves_the_whole_resource_as_it_was_and_others_go_on() -> None:
+def test_one_bad_key_fails_only_its_resource() -> None:
     cluster = cluster_with_topic()
     codes = alter(
         cluster,
@@ -112,13 +112,13 @@ def test_one_bad_key_leaves_the_whole_resource_as_it_was_and_others_go_on() -> N
     assert cluster.image.broker_configs(None) == {"log.retention.ms": "9"}
 
 
-def test_a_resource_that_is_named_twice_fails_in_both_places() -> None:
+def test_both_entries_of_a_duplicate_resource_fail() -> None:
     cluster = cluster_with_topic()
     same = resource(TOPIC, "a", ("retention.ms", 0, "7"))
     assert alter(cluster, same, same) == [(42, "Each resource must appear at most once.")] * 2
 
 
-def test_a_broker_records_an_unchanged_value_and_a_topic_does_not() -> None:
+def test_unchanged_values_are_recorded_for_brokers_only() -> None:
     cluster = cluster_with_topic()
     alter(cluster, resource(BROKER, "1", ("log.retention.ms", 0, "8")))
     before = len(cluster.decided)
@@ -130,7 +130,7 @@ def test_a_broker_records_an_unchanged_value_and_a_topic_does_not() -> None:
     ]
 
 
-def test_validate_only_answers_alike_and_changes_nothing() -> None:
+def test_validate_only_gives_the_same_answer_and_changes_nothing() -> None:
     cluster = cluster_with_topic()
     before = cluster.image
     assert alter(cluster, resource(TOPIC, "a", ("retention.ms", 0, "7")), validate_only=True) == [(0, None)]
@@ -138,7 +138,7 @@ def test_validate_only_answers_alike_and_changes_nothing() -> None:
     assert cluster.image is before
 
 
-def test_w11_too_many_changes_at_once_are_refused_as_a_whole() -> None:
+def test_w11_a_request_with_too_many_changes_is_refused() -> None:
     cluster = Cluster(max_records_per_decision=5)
     cluster.create(topic("a"))
     cluster.create(topic("b"))
@@ -152,7 +152,7 @@ def test_w11_too_many_changes_at_once_are_refused_as_a_whole() -> None:
     assert [code for code, _ in alter(cluster, *resources, broker)] == [0] * 3
 
 
-def test_the_older_form_replaces_all_overrides() -> None:
+def test_alter_configs_replaces_all_overrides() -> None:
     cluster = Cluster()
     cluster.create(topic("a", configs={"retention.ms": "5", "cleanup.policy": "compact"}))
 
@@ -180,7 +180,7 @@ def test_the_older_form_replaces_all_overrides() -> None:
 
 
 @pytest.mark.parametrize(("name", "code"), [("1", 0), ("", 0), ("2", 42), ("x", 42)])
-def test_a_broker_takes_changes_of_its_own_settings_only(name: str, code: int) -> None:
+def test_a_broker_accepts_changes_of_its_own_settings_only(name: str, code: int) -> None:
     cluster = Cluster(brokers=2)
     request = IncrementalAlterConfigsRequest(
         resources=[resource(BROKER, name, ("log.retention.ms", 0, "8"))], validate_only=False

@@ -1,4 +1,4 @@
-"""Producer-id blocks, feature levels, and the versions that records are written in."""
+"""Producer id blocks, feature levels, and record versions."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def allocate(cluster: Cluster, block: ProducerIdBlock) -> None:
     block.refill(cluster.commit(cluster.controller.allocate_producer_ids(request)))
 
 
-def test_trap_25_no_producer_id_comes_twice_even_across_restarts() -> None:
+def test_trap_25_producer_ids_are_unique_even_across_restarts() -> None:
     cluster = Cluster()
     seen: list[int] = []
     for _ in range(3):
-        block = ProducerIdBlock()  # a restart forgets what was left
+        block = ProducerIdBlock()  # a restart loses the rest of the block
         for _ in range(1_500):
             taken = block.take()
             if taken is None:
@@ -44,7 +44,7 @@ def test_c7_a_stale_broker_gets_no_block() -> None:
     assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_producer_ids_end_before_int64_does() -> None:
+def test_producer_ids_do_not_exceed_int64() -> None:
     cluster = Cluster()
     epoch = cluster.image.brokers[1].epoch
     record = stored.ProducerIdsRecord(broker_id=1, broker_epoch=epoch, next_producer_id=2**63 - 1000)
@@ -77,23 +77,21 @@ def update(cluster: Cluster, level: int, upgrade_type: int = 1, feature: str = "
         (1, 1, "kraft.version", 95),
     ],
 )
-def test_features_rise_to_what_is_implemented_and_fall_no_further_than_records_allow(
-    level: int, upgrade_type: int, feature: str, code: int
-) -> None:
+def test_unsupported_feature_updates_are_refused(level: int, upgrade_type: int, feature: str, code: int) -> None:
     cluster = Cluster()
     before = cluster.image
     assert update(cluster, level, upgrade_type, feature) == code
-    assert cluster.image is before, "nothing here changes a level"
+    assert cluster.image is before, "the level must not change"
 
 
 @pytest.mark.parametrize("level", [17, 20])
-def test_a_level_falls_as_far_as_no_record_would_be_lost(level: int) -> None:
+def test_the_metadata_version_falls_if_no_record_is_lost(level: int) -> None:
     cluster = Cluster()
     assert update(cluster, level, 2) == 0
     assert cluster.image.metadata_version == level
 
 
-def test_one_update_that_fails_fails_all() -> None:
+def test_one_failed_feature_update_fails_all() -> None:
     cluster = Cluster()
     updates = [
         FeatureUpdateKey(feature="metadata.version", max_version_level=20, upgrade_type=2),
@@ -104,14 +102,14 @@ def test_one_update_that_fails_fails_all() -> None:
     assert "does not support this feature" in str(outcome.response.error_message)
 
 
-def test_validation_alone_changes_no_level() -> None:
+def test_validate_only_changes_no_feature_level() -> None:
     cluster = Cluster()
     update = FeatureUpdateKey(feature="metadata.version", max_version_level=20, upgrade_type=2)
     request = UpdateFeaturesRequest(feature_updates=[update], validate_only=True)
     assert cluster.controller.update_features(request).records == []
 
 
-def test_an_older_cluster_can_be_raised() -> None:
+def test_an_older_metadata_version_can_be_raised() -> None:
     cluster = Cluster()
     record = stored.FeatureLevelRecord(name="metadata.version", feature_level=20)
     cluster.controller.replay([record], offset=cluster.image.offset + 1, epoch=1)
@@ -158,7 +156,7 @@ REGISTER = stored.RegisterBrokerRecord(
         (stored.TopicRecord(name="a", topic_id=UUID(int=1)), 21, 0),
     ],
 )
-def test_records_are_written_in_the_version_of_the_metadata_level(record: object, level: int, version: int) -> None:
+def test_the_metadata_level_decides_the_record_version(record: object, level: int, version: int) -> None:
     assert record_version(record, level) == version
     assert decode_value(encode_value(record, level)) == record
 
@@ -175,6 +173,6 @@ def test_records_are_written_in_the_version_of_the_metadata_level(record: object
         encode_value(CHANGE, 21) + b"\x00",
     ],
 )
-def test_c4_a_record_that_is_not_understood_stops_the_reader(value: bytes | None) -> None:
+def test_c4_an_unknown_record_is_unusable_metadata(value: bytes | None) -> None:
     with pytest.raises(UnusableMetadata):
         decode_value(value)

@@ -1,4 +1,4 @@
-"""Random lives of a cluster: however the state is reached, it is the same, and epochs only rise."""
+"""Random histories of a cluster: replay and snapshots give the same state, and epochs only rise."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ STEPS = st.one_of(
 
 
 def take_step(cluster: Cluster, step: tuple[Any, ...], number: int) -> None:
-    """Whatever the step asks for, as far as it is possible now."""
+    """Take a step as far as it is possible in the current state."""
     kind, *rest = step
     if kind == "create":
         cluster.create(topic(rest[0], rest[1], rest[2]))
@@ -113,7 +113,7 @@ def check_partition(image: Image, partition: PartitionImage) -> None:
 
 
 def check_step(before: Image, after: Image) -> None:
-    """Epochs rise, a leader's change raises its epoch, and the delta tells every difference."""
+    """Epochs rise, a leader change raises the leader epoch, and the delta contains every difference."""
     for topic_id, image_topic in after.topics_by_id.items():
         old = before.topics_by_id.get(topic_id)
         for index, partition in image_topic.partitions.items():
@@ -141,7 +141,7 @@ def check_step(before: Image, after: Image) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(STEPS, max_size=40), st.data())
-def test_k8_replay_steps_and_snapshot_with_tail_make_one_image(steps: list[tuple[Any, ...]], data: Any) -> None:
+def test_k8_replay_and_snapshot_with_tail_give_the_same_image(steps: list[tuple[Any, ...]], data: Any) -> None:
     cluster = Cluster(brokers=3)
     images = {cluster.image.offset: cluster.image}
     for number, step in enumerate(steps):

@@ -1,4 +1,4 @@
-"""AlterPartition: the checks in their order, and what a change of the ISR does to the epochs."""
+"""AlterPartition: the order of checks, and the effect of an ISR change on the epochs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cluster_with_topic() -> Cluster:
 
 
 def alter(cluster: Cluster, isr: list[int], *, version: int = 3, sender: int = 1, **fields: Any) -> Any:
-    """Ask for an ISR as the leader that knows the current epochs would, but for the fields given."""
+    """Propose an ISR as the leader with the current epochs, except for the given fields."""
     partition = cluster.image.partition("a", 0)
     assert partition is not None
     epochs = fields.pop("epochs", {})
@@ -67,7 +67,7 @@ def test_an_isr_shrinks_and_grows_without_a_new_leader_epoch(version: int) -> No
     assert (grown.error_code, grown.isr, grown.leader_epoch, grown.partition_epoch) == (0, [1, 3, 2], 0, 2)
 
 
-def test_an_unchanged_isr_writes_nothing_and_is_confirmed() -> None:
+def test_an_unchanged_isr_succeeds_without_a_record() -> None:
     cluster = cluster_with_topic()
     before = cluster.image
     answer = alter(cluster, [1, 2, 3])
@@ -96,9 +96,9 @@ def test_an_unchanged_isr_writes_nothing_and_is_confirmed() -> None:
         ([1, 2], {"epochs": {2: 1}}, ErrorCode.INELIGIBLE_REPLICA),
     ],
 )
-def test_c7_each_check_has_its_code(isr: list[int], fields: dict[str, Any], code: ErrorCode) -> None:
+def test_c7_each_failed_check_has_its_error_code(isr: list[int], fields: dict[str, Any], code: ErrorCode) -> None:
     cluster = cluster_with_topic()
-    alter(cluster, [1, 2])  # so that there is an older partition epoch
+    alter(cluster, [1, 2])  # creates an older partition epoch
     before = cluster.image
     assert alter(cluster, isr, **fields).error_code == code
     assert cluster.image is before
@@ -124,13 +124,13 @@ def test_c7_a_stale_broker_epoch_refuses_the_whole_request() -> None:
 
 
 def reassign(cluster: Cluster, **fields: Any) -> None:
-    """Put a reassignment into the log as another controller would have."""
+    """Replay a reassignment, as another controller would have written it."""
     topic_id = cluster.image.topics_by_name["a"].id
     record = PartitionChangeRecord(partition_id=0, topic_id=topic_id, **fields)
     cluster.controller.replay([record], offset=cluster.image.offset + 1, epoch=1)
 
 
-def test_an_isr_that_completes_a_reassignment_finishes_it() -> None:
+def test_a_complete_isr_finishes_a_reassignment() -> None:
     cluster = cluster_with_topic()
     reassign(cluster, replicas=[1, 2, 3, 4], adding_replicas=[4], removing_replicas=[3], directories=[UUID(int=1)] * 4)
     answer = alter(cluster, [1, 2, 3, 4])
@@ -139,10 +139,10 @@ def test_an_isr_that_completes_a_reassignment_finishes_it() -> None:
     assert partition is not None
     assert (partition.replicas, partition.adding_replicas, partition.removing_replicas) == ((1, 2, 4), (), ())
     assert len(partition.directories) == 3
-    assert partition.leader_epoch == 1, "a replica left, so followers must ask anew"
+    assert partition.leader_epoch == 1, "a replica was removed, so the leader epoch rises"
 
 
-def test_a_reassignment_that_takes_the_leader_away_is_answered_with_new_leader_elected() -> None:
+def test_finishing_a_reassignment_may_answer_new_leader_elected() -> None:
     cluster = cluster_with_topic()
     reassign(cluster, removing_replicas=[1])
     assert alter(cluster, [1, 2, 3]).error_code == ErrorCode.NEW_LEADER_ELECTED

@@ -1,4 +1,4 @@
-"""ElectLeaders: who leads after it, and what is said where nothing changes."""
+"""ElectLeaders: the new leaders, and the errors where nothing changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOT_NEEDED = ErrorCode.ELECTION_NOT_NEEDED
 def elect(
     cluster: Cluster, *partitions: tuple[str, list[int]], election: int = PREFERRED, everything: bool = False
 ) -> dict[tuple[str, int], int]:
-    """Topic and partition to the error code that is said of it."""
+    """The error code of each topic and partition."""
     asked = [TopicPartitions(topic=name, partitions=indexes) for name, indexes in partitions]
     request = ElectLeadersRequest(election_type=election, topic_partitions=None if everything else asked)
     answer = cluster.commit(cluster.controller.elect_leaders(request))
@@ -33,8 +33,10 @@ def leader(cluster: Cluster, index: int = 0) -> int:
     return partition.leader
 
 
-def away_from_home() -> Cluster:
-    """A cluster of three whose partition 0 is led by broker 2, while 1 is its preferred leader and is back."""
+def not_preferred_leader() -> Cluster:
+    """A cluster of three brokers. Broker 2 leads partition 0; its preferred leader, broker 1, is back but not in the
+    ISR.
+    """
     cluster = Cluster(brokers=3)
     cluster.create(topic("a", assignments={0: [1, 2], 1: [3, 2]}))
     cluster.heartbeat(1, fence=True)
@@ -43,35 +45,35 @@ def away_from_home() -> Cluster:
     return cluster
 
 
-def into_isr(cluster: Cluster, members: list[int]) -> None:
-    """Have the leader of partition 0 take these into its ISR."""
+def set_isr(cluster: Cluster, members: list[int]) -> None:
+    """Let the leader of partition 0 propose this ISR."""
     assert alter(cluster, members, sender=2).error_code == 0
 
 
 def test_the_preferred_leader_leads_again() -> None:
-    cluster = away_from_home()
-    into_isr(cluster, [1, 2])
+    cluster = not_preferred_leader()
+    set_isr(cluster, [1, 2])
     assert elect(cluster, ("a", [0, 1])) == {("a", 0): 0, ("a", 1): NOT_NEEDED}
     assert leader(cluster) == 1
     assert elect(cluster, ("a", [0])) == {("a", 0): NOT_NEEDED}
 
 
-def test_all_are_asked_and_only_what_changed_is_told() -> None:
-    cluster = away_from_home()
-    into_isr(cluster, [1, 2])
+def test_an_election_for_all_partitions_returns_only_changed_ones() -> None:
+    cluster = not_preferred_leader()
+    set_isr(cluster, [1, 2])
     assert elect(cluster, everything=True) == {("a", 0): 0}
     assert elect(cluster, everything=True) == {}
 
 
-def test_a_preferred_leader_that_lacks_records_is_not_elected() -> None:
-    cluster = away_from_home()
+def test_a_preferred_leader_outside_the_isr_is_not_elected() -> None:
+    cluster = not_preferred_leader()
     before = cluster.image
     assert elect(cluster, ("a", [0])) == {("a", 0): ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
     assert cluster.image is before
 
 
 def test_an_unclean_election_is_for_partitions_without_a_leader() -> None:
-    cluster = away_from_home()
+    cluster = not_preferred_leader()
     assert elect(cluster, ("a", [0]), election=UNCLEAN) == {("a", 0): NOT_NEEDED}
     cluster.heartbeat(2, fence=True)
     assert leader(cluster) == -1
@@ -83,16 +85,16 @@ def test_an_unclean_election_is_for_partitions_without_a_leader() -> None:
     assert (partition.isr, partition.leader_recovery_state) == ((1,), 1)
 
 
-def test_nobody_is_left_to_be_elected() -> None:
-    cluster = away_from_home()
+def test_an_unclean_election_fails_without_live_replicas() -> None:
+    cluster = not_preferred_leader()
     for broker in (1, 2):
         cluster.heartbeat(broker, fence=True)
     assert elect(cluster, ("a", [0]), election=UNCLEAN) == {("a", 0): ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}
 
 
-def test_a_partition_that_is_named_twice_is_elected_once() -> None:
-    cluster = away_from_home()
-    into_isr(cluster, [1, 2])
+def test_a_partition_named_twice_is_elected_once() -> None:
+    cluster = not_preferred_leader()
+    set_isr(cluster, [1, 2])
     epoch = cluster.image.partition("a", 0)
     assert epoch is not None
     asked = [TopicPartitions(topic="a", partitions=[0, 0])]
@@ -103,12 +105,12 @@ def test_a_partition_that_is_named_twice_is_elected_once() -> None:
     assert after.leader_epoch == epoch.leader_epoch + 1
 
 
-def test_what_does_not_exist_is_not_elected() -> None:
+def test_elections_of_unknown_partitions_fail() -> None:
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert elect(away_from_home(), ("a", [7]), ("b", [0])) == {("a", 7): unknown, ("b", 0): unknown}
+    assert elect(not_preferred_leader(), ("a", [7]), ("b", [0])) == {("a", 7): unknown, ("b", 0): unknown}
 
 
-def test_w11_too_many_elections_are_refused_altogether() -> None:
+def test_w11_a_request_with_too_many_elections_is_refused() -> None:
     cluster = Cluster(brokers=2, max_records_per_decision=3)
     for name in "abcd":
         cluster.create(topic(name, assignments={0: [1, 2]}))

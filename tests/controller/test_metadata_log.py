@@ -1,4 +1,4 @@
-"""The metadata log on a disk: what is there after a stop, a crash, a loss of power, and damage."""
+"""The metadata log on a disk: its state after a shutdown, a crash, a power loss, and damage."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def topic_record(number: int, padding: int = 0) -> TopicRecord:
 
 
 class Node:
-    """One process's life with its metadata log."""
+    """One process with its metadata log."""
 
     def __init__(
         self,
@@ -92,13 +92,13 @@ def log_files(node: Node) -> list[Path]:
 
 
 def state(image: Image) -> Image:
-    """The image without where it stands in the log, to compare states across epochs."""
+    """The image without its offset and epoch, to compare states across epochs."""
     return Image(
         **{name: getattr(image, name) for name in Image.__dataclass_fields__ if name not in {"offset", "epoch"}}
     )
 
 
-def test_a_fresh_log_begins_as_kafkas_does(start: Callable[..., Node]) -> None:
+def test_a_new_log_starts_with_the_same_records_as_kafkas(start: Callable[..., Node]) -> None:
     node = start()
     (path,) = log_files(node)
     leader, first = batches(path.read_bytes())
@@ -115,8 +115,8 @@ def test_a_fresh_log_begins_as_kafkas_does(start: Callable[..., Node]) -> None:
     assert (directory / "partition.metadata").read_text() == "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n"
 
 
-def test_the_bootstrap_log_and_file_are_kafkas_but_for_time(start: Callable[..., Node], tmp_path: Path) -> None:
-    """Byte for byte those of a node that Kafka's own tool formatted for release 3.9, timestamps and CRCs aside."""
+def test_bootstrap_log_and_file_equal_kafkas_except_for_timestamps(start: Callable[..., Node], tmp_path: Path) -> None:
+    """Byte for byte those of a node that Kafka's own tool formatted for release 3.9, except for timestamps and CRCs."""
     node = start()
     ours = b"".join(bytes(_without_time(batch)) for batch in batches(log_files(node)[0].read_bytes()))
     theirs = [bytes(_without_time(batch)) for batch in batches((FIXTURES / "kafka-4.3.1-restarted.log").read_bytes())]
@@ -144,8 +144,8 @@ def _without_time(batch: RecordBatch) -> bytearray:
     return data
 
 
-def test_a_log_that_kafka_wrote_is_read() -> None:
-    """A node that was stopped cleanly, killed, and started: its leader epochs rose by two each time."""
+def test_a_log_written_by_kafka_can_be_read() -> None:
+    """The node was stopped cleanly, killed, and restarted: each restart raised the leader epochs by two."""
     path = str(FIXTURES / "kafka-4.3.1-restarted.log")
     replay = Replay(RealDisk(), [LogSegment(0, path)], start_offset=0, highest_epoch=3, clean_shutdown=False)
     found = [record for batch in replay for record in records.batch_records(batch)]
@@ -172,7 +172,7 @@ def test_every_start_raises_the_epoch_and_keeps_the_records(start: Callable[...,
     assert state(again.image) == state(node.image)
 
 
-def test_an_epoch_is_not_used_twice_even_if_its_first_record_was_lost(start: Callable[..., Node]) -> None:
+def test_an_epoch_whose_first_record_was_lost_is_not_reused(start: Callable[..., Node]) -> None:
     start()
     node = start()
     path = log_files(node)[0]
@@ -180,7 +180,7 @@ def test_an_epoch_is_not_used_twice_even_if_its_first_record_was_lost(start: Cal
     assert start().log.epoch == 3
 
 
-def test_records_given_by_formatting_open_an_empty_log(start: Callable[..., Node], tmp_path: Path) -> None:
+def test_an_empty_log_starts_with_the_bootstrap_records(start: Callable[..., Node], tmp_path: Path) -> None:
     path = str(tmp_path / "bootstrap.checkpoint")
     given = [
         FeatureLevelRecord(name="metadata.version", feature_level=20),
@@ -192,12 +192,12 @@ def test_records_given_by_formatting_open_an_empty_log(start: Callable[..., Node
     assert (node.image.metadata_version, node.image.broker_configs(None)) == (20, {"x": "y"})
 
 
-def test_k12_a_bootstrap_that_asks_for_too_much_stops_the_start(start: Callable[..., Node], tmp_path: Path) -> None:
+def test_k12_an_unsupported_bootstrap_version_fails_the_start(start: Callable[..., Node], tmp_path: Path) -> None:
     path = str(tmp_path / "bootstrap.checkpoint")
     given = [FeatureLevelRecord(name="metadata.version", feature_level=30)]
     options = {"metadata_version": 30, "epoch": 0, "last_contained_log_timestamp": 0, "timestamp_ms": NOW}
     write_snapshot(RealDisk(), path, given, **options)
-    with pytest.raises(UnusableMetadata, match=r"wants metadata\.version at level 30; here 7 to 21 are known"):
+    with pytest.raises(UnusableMetadata, match=r"needs metadata\.version level 30; supported: 7 to 21"):
         start(bootstrap=path)
 
 
@@ -231,7 +231,7 @@ def _flip(path: Path, position: int) -> None:
 
 
 @pytest.mark.parametrize("at", [8, 16, 20, 70])  # length, magic, CRC, a record
-def test_c4_k12_damage_with_a_whole_batch_behind_it_stops_the_start(start: Callable[..., Node], at: int) -> None:
+def test_c4_k12_damage_before_a_complete_batch_fails_the_start(start: Callable[..., Node], at: int) -> None:
     node = start()
     node.append(topic_record(1))
     position = log_files(node)[0].stat().st_size
@@ -242,16 +242,16 @@ def test_c4_k12_damage_with_a_whole_batch_behind_it_stops_the_start(start: Calla
         start()
 
 
-def test_c4_damage_after_a_clean_stop_stops_the_start(start: Callable[..., Node]) -> None:
+def test_c4_damage_after_a_clean_shutdown_fails_the_start(start: Callable[..., Node]) -> None:
     node = start()
     node.append(topic_record(1))
     node.log.close()
     _flip(log_files(node)[0], log_files(node)[0].stat().st_size - 1)
-    with pytest.raises(UnusableMetadata, match="closed cleanly"):
+    with pytest.raises(UnusableMetadata, match="after a clean shutdown"):
         start(clean_shutdown=True)
 
 
-def test_c4_an_unknown_record_stops_the_start(start: Callable[..., Node]) -> None:
+def test_c4_an_unknown_record_fails_the_start(start: Callable[..., Node]) -> None:
     node = start()
     staged = node.log.stage([b"\x01\x7f\x00\x00"], metadata_version=21)
     node.log.write(staged, timestamp_ms=NOW)
@@ -263,22 +263,22 @@ def test_c4_an_unknown_record_stops_the_start(start: Callable[..., Node]) -> Non
     "contents",
     [b"", b"{", b"{}", b"[]", b'{"leaderId":1,"leaderEpoch":"2","votedId":-1,"data_version":0}', b"\xff"],
 )
-def test_c4_a_quorum_state_is_never_guessed(start: Callable[..., Node], contents: bytes) -> None:
+def test_c4_an_unreadable_quorum_state_fails_the_start(start: Callable[..., Node], contents: bytes) -> None:
     node = start()
     Path(node.root, DIRECTORY, "quorum-state").write_bytes(contents)
     with pytest.raises(UnusableMetadata, match="quorum-state"):
         start()
 
 
-def test_c4_a_quorum_of_other_voters_is_not_taken_over(start: Callable[..., Node]) -> None:
+def test_c4_a_quorum_of_other_voters_fails_the_start(start: Callable[..., Node]) -> None:
     node = start()
     path = Path(node.root, DIRECTORY, "quorum-state")
     path.write_bytes(path.read_bytes().replace(b'"voterId":1', b'"voterId":2'))
-    with pytest.raises(UnusableMetadata, match=r"names the voters \[2\]"):
+    with pytest.raises(UnusableMetadata, match=r"lists the voters \[2\]"):
         start()
 
 
-def test_a_snapshot_replaces_what_lies_before_it(start: Callable[..., Node]) -> None:
+def test_a_snapshot_replaces_the_log_before_it(start: Callable[..., Node]) -> None:
     node = start()
     node.append(topic_record(1))
     snapshot = node.snapshot()
@@ -288,12 +288,12 @@ def test_a_snapshot_replaces_what_lies_before_it(start: Callable[..., Node]) -> 
     assert again.loaded == node.image
     assert again.log.snapshot_ids == [snapshot]
     first, second = log_files(again)
-    assert int(second.stem) == snapshot.end_offset, "a snapshot begins a segment"
+    assert int(second.stem) == snapshot.end_offset, "a snapshot starts a new segment"
     first.unlink()
     assert start().log.snapshot_ids == [snapshot]
 
 
-def test_c5_a_damaged_snapshot_gives_way_to_the_one_before(start: Callable[..., Node]) -> None:
+def test_c5_the_previous_snapshot_replaces_a_damaged_one(start: Callable[..., Node]) -> None:
     node = start()
     node.append(topic_record(1))
     older = node.snapshot()
@@ -305,12 +305,12 @@ def test_c5_a_damaged_snapshot_gives_way_to_the_one_before(start: Callable[..., 
     again = start()
     assert again.loaded == node.image
     assert again.log.snapshot_ids == [older]
-    assert any("the snapshot before it is used" in report for report in again.reports)
+    assert any("using the previous snapshot" in report for report in again.reports)
     assert start().log.snapshot_ids == [older]
 
 
 @pytest.mark.parametrize("keep", [0, 40, 83, 200])
-def test_c5_a_snapshot_without_its_footer_does_not_count(start: Callable[..., Node], keep: int) -> None:
+def test_c5_a_snapshot_without_a_footer_is_ignored(start: Callable[..., Node], keep: int) -> None:
     node = start()
     node.append(*[topic_record(number) for number in range(5)])
     path = Path(node.root, DIRECTORY, node.snapshot().file_name)
@@ -329,18 +329,18 @@ def test_c5_unfinished_snapshots_are_removed(start: Callable[..., Node]) -> None
     assert not list(directory.glob("*.checkpoint*"))
 
 
-def test_c5_a_log_whose_beginning_is_gone_needs_its_snapshot(start: Callable[..., Node]) -> None:
+def test_c5_a_log_without_its_start_needs_a_snapshot(start: Callable[..., Node]) -> None:
     node = start()
     node.append(topic_record(1))
     snapshot = node.snapshot()
     node.append(topic_record(2))
     log_files(node)[0].unlink()
     Path(node.root, DIRECTORY, snapshot.file_name).unlink()
-    with pytest.raises(UnusableMetadata, match="no whole snapshot reaches so far"):
+    with pytest.raises(UnusableMetadata, match="no complete snapshot reaches it"):
         start()
 
 
-def test_old_snapshots_and_the_log_before_them_go_by_size(start: Callable[..., Node]) -> None:
+def test_old_snapshots_and_their_log_are_deleted_by_size(start: Callable[..., Node]) -> None:
     node = start(config=MetadataLogConfig(max_retention_bytes=3_000))
     for number in range(12):
         node.append(topic_record(number, padding=200))
@@ -350,7 +350,7 @@ def test_old_snapshots_and_the_log_before_them_go_by_size(start: Callable[..., N
     assert start().loaded == node.image
 
 
-def test_old_snapshots_go_by_age_but_the_newest_stays(start: Callable[..., Node]) -> None:
+def test_old_snapshots_are_deleted_by_age_except_the_newest(start: Callable[..., Node]) -> None:
     node = start(config=MetadataLogConfig(max_retention_ms=1_000))
     for number in range(3):
         node.append(topic_record(number))
@@ -361,18 +361,18 @@ def test_old_snapshots_go_by_age_but_the_newest_stays(start: Callable[..., Node]
     assert start().loaded == node.image
 
 
-def test_a_snapshot_is_due_by_bytes_or_by_time_with_new_records(start: Callable[..., Node]) -> None:
+def test_a_snapshot_is_due_by_new_bytes_or_by_time(start: Callable[..., Node]) -> None:
     config = MetadataLogConfig(max_record_bytes_between_snapshots=2_000, max_snapshot_interval_ms=5_000)
     node = start(config=config)
     assert not node.log.snapshot_is_due(now_ms=0)
     assert node.log.snapshot_is_due(now_ms=5_000)
     node.log.note_snapshot(now_ms=5_000)
-    assert not node.log.snapshot_is_due(now_ms=50_000), "nothing is new"
+    assert not node.log.snapshot_is_due(now_ms=50_000), "no new records"
     node.append(topic_record(1, padding=2_000))
     assert node.log.snapshot_is_due(now_ms=5_001)
 
 
-def test_a_decision_that_needs_several_batches_is_one_transaction(start: Callable[..., Node]) -> None:
+def test_a_decision_of_several_batches_is_one_transaction(start: Callable[..., Node]) -> None:
     config = MetadataLogConfig(max_batch_bytes=1_000)
     node = start(config=config)
     node.append(*[topic_record(number) for number in range(100)])
@@ -384,7 +384,7 @@ def test_a_decision_that_needs_several_batches_is_one_transaction(start: Callabl
     assert state(again.loaded) == state(node.image)
     assert len(again.image.topics_by_id) == 100
     cut = sum(batch.size for batch in list(batches(data))[:-1])
-    log_files(node)[0].write_bytes(data[:cut])  # the last batch, with the End, never came
+    log_files(node)[0].write_bytes(data[:cut])  # without the last batch, which has the End record
     torn = start(config=config)
     assert torn.loaded.open_transaction is not None
     assert torn.image.open_transaction is None
@@ -396,7 +396,7 @@ def test_a_decision_that_needs_several_batches_is_one_transaction(start: Callabl
 
 
 def _workload(disk: SimulatedDisk, root: str) -> Iterator[Image]:
-    """A life with everything in it; yields the image after each step whose success somebody was told of."""
+    """A workload with all operations; yields the image after each acknowledged step."""
     node = Node(disk, root, config=MetadataLogConfig(max_retention_bytes=2_500, max_batch_bytes=600))
     yield node.image
     for number in range(6):
@@ -418,20 +418,20 @@ def _disk() -> SimulatedDisk:
 
 @pytest.mark.parametrize("loss", list(Loss))
 @pytest.mark.parametrize("done", [0.0, 0.6])
-def test_c3_d7_k1_what_was_told_survives_a_crash_at_any_operation(loss: Loss, *, done: float) -> None:
-    """The state after recovery is one that existed, and no older than the last that somebody was told of."""
+def test_c3_d7_k1_acknowledged_decisions_survive_a_crash_at_any_operation(loss: Loss, *, done: float) -> None:
+    """The recovered state existed before, and is at least as new as the last acknowledged one."""
     disk = _disk()
-    told = [Image()]
+    acknowledged = [Image()]
     survivors: list[tuple[Operation, int, SimulatedDisk]] = []
 
     def crash(operation: Operation) -> None:
         survivor = disk.crash(loss, seed=operation.number, during=operation, done=done)
-        survivors.append((operation, len(told), survivor))
+        survivors.append((operation, len(acknowledged), survivor))
 
     disk.observer = crash
-    told += _workload(disk, "/data")
+    acknowledged += _workload(disk, "/data")
     assert len(survivors) > 100
-    states = [state(image) for image in told]
+    states = [state(image) for image in acknowledged]
     empty = state(Image())
     for operation, known, survivor in survivors:
         survivor_image = Node(survivor, "/data", config=MetadataLogConfig(max_batch_bytes=600)).image
@@ -439,13 +439,13 @@ def test_c3_d7_k1_what_was_told_survives_a_crash_at_any_operation(loss: Loss, *,
         if found == empty:
             pytest.fail(f"{operation}: an unformatted log after recovery")
         allowed = states[max(known - 1, 1) : known + 1]
-        assert found in allowed, f"{operation}: recovered a state that nobody was told of, or an old one"
-        assert survivor_image.epoch >= told[known - 1].epoch + (1 if known > 1 else 0), (
-            f"{operation}: an epoch came twice"
+        assert found in allowed, f"{operation}: recovered a state that is unknown or too old"
+        assert survivor_image.epoch >= acknowledged[known - 1].epoch + (1 if known > 1 else 0), (
+            f"{operation}: an epoch was reused"
         )
 
 
-def test_d13_recovery_can_be_interrupted_and_gives_the_same() -> None:
+def test_d13_an_interrupted_recovery_can_be_repeated() -> None:
     disk = _disk()
     *_, last = _workload(disk, "/data")
     torn = disk.crash(Loss.PROCESS_DEATH)
@@ -458,7 +458,7 @@ def test_d13_recovery_can_be_interrupted_and_gives_the_same() -> None:
 
 
 @pytest.mark.parametrize("name", ["write", "sync"])
-def test_d8_d9_a_log_that_cannot_be_written_stops_the_writer(name: str) -> None:
+def test_d8_d9_a_failed_write_makes_the_log_unusable(name: str) -> None:
     disk = _disk()
     node = Node(disk, "/data")
     disk.inject(Fault(error=5, name=name, path="*.log"))
@@ -469,7 +469,7 @@ def test_d8_d9_a_log_that_cannot_be_written_stops_the_writer(name: str) -> None:
         node.append(topic_record(2))  # never retried
 
 
-def test_snapshot_names_are_kafkas() -> None:
+def test_snapshot_file_names_are_those_of_kafka() -> None:
     name = "00000000000000000307-0000000004.checkpoint"
     assert SnapshotId(307, 4).file_name == name
     assert snapshot_ids([name, "00000000000000000000-0000000000.checkpoint", "x.checkpoint", name + ".part"]) == [
@@ -479,7 +479,7 @@ def test_snapshot_names_are_kafkas() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 5_000), max_size=60))
-def test_a_snapshot_of_any_size_comes_back_whole(paddings: list[int]) -> None:
+def test_a_snapshot_of_any_size_can_be_read_back(paddings: list[int]) -> None:
     disk = _disk()
     contents = [topic_record(number, padding) for number, padding in enumerate(paddings)]
     write_snapshot(

@@ -1,4 +1,4 @@
-"""CreatePartitions: what a topic may grow by."""
+"""CreatePartitions: valid and invalid growth of topics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cluster_with_topic(brokers: int = 3) -> Cluster:
     return cluster
 
 
-def test_new_partitions_go_on_where_the_placement_ended() -> None:
+def test_the_placement_of_new_partitions_continues_the_old_one() -> None:
     cluster = cluster_with_topic()
     before = cluster.image.topics_by_name["a"].partitions
     assert ask(cluster, grow("a", 5)) == [("a", 0, None)]
@@ -40,7 +40,7 @@ def test_new_partitions_go_on_where_the_placement_ended() -> None:
     assert {index: after[index] for index in before} == before
 
 
-def test_manual_assignments_are_taken() -> None:
+def test_manual_assignments_are_used() -> None:
     cluster = cluster_with_topic()
     assert ask(cluster, grow("a", 3, [[3, 2]])) == [("a", 0, None)]
     assert cluster.image.topics_by_name["a"].partitions[2].replicas == (3, 2)
@@ -76,7 +76,7 @@ def test_manual_assignments_are_taken() -> None:
         (grow("a", 2**31 - 1), 44, "Unable to perform excessively large batch operation."),
     ],
 )
-def test_w11_growth_that_cannot_be_is_refused_in_kafkas_words(
+def test_w11_invalid_growth_is_refused_with_kafkas_messages(
     asked: CreatePartitionsTopic, code: int, text: str | None
 ) -> None:
     cluster = cluster_with_topic()
@@ -94,7 +94,7 @@ def test_growth_needs_enough_brokers() -> None:
     assert ask(cluster, grow("a", 4, [[2, 1]]))[0][1] == 39
 
 
-def test_topics_stand_alone_and_a_name_counts_once() -> None:
+def test_topics_fail_independently_and_duplicates_fail() -> None:
     cluster = cluster_with_topic()
     cluster.create(topic("b", 1, 1))
     assert [(name, code) for name, code, _ in ask(cluster, grow("a", 3), grow("b", 1), grow("a", 4))] == [

@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments where there is nobody to move replicas to."""
+"""AlterPartitionReassignments in a cluster with a single broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REFUSED = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
 def reassign(cluster: Cluster, replicas: list[int] | None, *, index: int = 0, name: str = "a", may: bool = True) -> int:
-    """The error code of giving one partition these replicas, or of calling off what was begun."""
+    """The error code of assigning these replicas to one partition, or of cancelling a reassignment (None)."""
     partition = ReassignablePartition(partition_index=index, replicas=replicas)
     request = AlterPartitionReassignmentsRequest(
         topics=[ReassignableTopic(name=name, partitions=[partition])], allow_replication_factor_change=may
@@ -40,20 +40,20 @@ def reassign(cluster: Cluster, replicas: list[int] | None, *, index: int = 0, na
         (None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS),
     ],
 )
-def test_only_what_is_so_already_is_accepted(replicas: list[int] | None, code: int) -> None:
+def test_only_the_current_replicas_are_accepted(replicas: list[int] | None, code: int) -> None:
     cluster = Cluster(brokers=3)
     cluster.create(topic("a", assignments={0: [1, 2]}))
     assert reassign(cluster, replicas) == code
 
 
-def test_another_number_of_replicas_is_refused_first_where_it_may_not_change() -> None:
+def test_a_changed_replica_count_is_refused_first() -> None:
     cluster = Cluster(brokers=3)
     cluster.create(topic("a", assignments={0: [1, 2]}))
     assert reassign(cluster, [1], may=False) == ErrorCode.INVALID_REPLICATION_FACTOR
     assert reassign(cluster, [1, 2], may=False) == 0
 
 
-def test_what_does_not_exist_cannot_be_moved() -> None:
+def test_reassigning_an_unknown_partition_fails() -> None:
     cluster = Cluster()
     cluster.create(topic("a", 1, 1))
     assert reassign(cluster, [1], index=7) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,4 +1,4 @@
-"""The writer of decisions: one after the other, synced in groups, published before anybody is answered."""
+"""The controller's writer: decisions one after the other, synced in groups, published before their responses."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_a_topic_is_published_and_synced_before_its_answer(autojump_clock:
     assert list(client.image.topics_by_name) == ["a"]
 
 
-async def test_an_awaitable_listener_is_waited_for(autojump_clock: MockClock) -> None:
+async def test_an_awaitable_listener_is_awaited(autojump_clock: MockClock) -> None:
     client = await open_client(new_disk())
     served: list[str] = []
 
@@ -89,7 +89,7 @@ async def test_an_awaitable_listener_is_waited_for(autojump_clock: MockClock) ->
         assert served == ["a"]
 
 
-async def test_decisions_that_wait_share_one_sync(autojump_clock: MockClock) -> None:
+async def test_waiting_decisions_share_one_sync(autojump_clock: MockClock) -> None:
     disk = new_disk()
     client = await open_client(disk)
     syncs: list[Operation] = []
@@ -116,7 +116,7 @@ async def test_each_decision_sees_the_one_before_it(autojump_clock: MockClock) -
     assert sorted(codes) == [0, 36, 36, 36, 36]
 
 
-async def test_a_group_that_does_not_fit_into_one_batch_takes_several(autojump_clock: MockClock) -> None:
+async def test_a_group_too_large_for_one_batch_uses_several(autojump_clock: MockClock) -> None:
     disk = new_disk()
     client = await open_client(disk, MetadataLogConfig(max_batch_bytes=700))
     async with running(client):
@@ -131,7 +131,7 @@ async def test_a_group_that_does_not_fit_into_one_batch_takes_several(autojump_c
     assert len(again.image.topics_by_name["large"].partitions) == 60
 
 
-async def test_the_other_requests_go_the_same_way(autojump_clock: MockClock) -> None:
+async def test_partitions_configs_and_deletions_are_published_too(autojump_clock: MockClock) -> None:
     async with running(await open_client(new_disk())) as client:
         await client.create_topics(create(topic("a", 1, 1)))
         grown = await client.create_partitions(
@@ -168,7 +168,7 @@ async def test_trap_25_producer_ids_are_unique_across_callers_and_restarts(autoj
     assert len(seen) == len(set(seen)) == 2_400
 
 
-async def test_a_bug_in_a_decision_is_its_callers_alone(autojump_clock: MockClock) -> None:
+async def test_a_bug_in_a_decision_reaches_only_its_caller(autojump_clock: MockClock) -> None:
     def broken(controller: Any) -> Outcome[None]:
         raise ZeroDivisionError
 
@@ -178,7 +178,7 @@ async def test_a_bug_in_a_decision_is_its_callers_alone(autojump_clock: MockCloc
         assert (await client.create_topics(create(topic("a")))).topics[0].error_code == 0
 
 
-async def test_a_decision_outlives_a_caller_that_is_cancelled(autojump_clock: MockClock) -> None:
+async def test_a_decision_is_made_even_if_its_caller_is_cancelled(autojump_clock: MockClock) -> None:
     async with running(await open_client(new_disk())) as client:
         with trio.CancelScope() as scope:
             scope.cancel()
@@ -187,7 +187,7 @@ async def test_a_decision_outlives_a_caller_that_is_cancelled(autojump_clock: Mo
         assert list(client.image.topics_by_name) == ["a"]
 
 
-async def test_an_image_can_be_waited_for(autojump_clock: MockClock) -> None:
+async def test_image_at_waits_for_the_offset(autojump_clock: MockClock) -> None:
     async with running(await open_client(new_disk())) as client, trio.open_nursery() as nursery:
         wanted = client.image.offset + 2
         found: list[Image] = []
@@ -204,14 +204,14 @@ async def test_an_image_can_be_waited_for(autojump_clock: MockClock) -> None:
 
 
 @pytest.mark.parametrize("name", ["write", "sync"])
-async def test_d8_a_metadata_log_that_cannot_be_written_ends_everything(autojump_clock: MockClock, name: str) -> None:
+async def test_d8_a_failed_metadata_write_ends_the_controller(autojump_clock: MockClock, name: str) -> None:
     disk = new_disk()
     client = await open_client(disk)
     with pytest.RaisesGroup(UnusableMetadata, flatten_subgroups=True):
         async with running(client):
             disk.inject(Fault(error=5, name=name, path="*.log", times=-1))
             await client.create_topics(create(topic("a")))
-    assert client.image.topics_by_name == {}, "nobody was told"
+    assert client.image.topics_by_name == {}, "nothing was published"
 
 
 async def test_a_snapshot_is_written_when_it_is_due(autojump_clock: MockClock) -> None:
@@ -228,7 +228,7 @@ async def test_a_snapshot_is_written_when_it_is_due(autojump_clock: MockClock) -
     assert again.image.topics_by_name == image.topics_by_name
 
 
-async def test_a_snapshot_is_written_after_an_hour_with_anything_new(autojump_clock: MockClock) -> None:
+async def test_a_snapshot_is_written_hourly_if_records_are_new(autojump_clock: MockClock) -> None:
     disk = new_disk()
 
     def snapshots() -> int:
@@ -241,10 +241,10 @@ async def test_a_snapshot_is_written_after_an_hour_with_anything_new(autojump_cl
         await trio.sleep(300)
         assert snapshots() == 1
         await trio.sleep(7_200)
-        assert snapshots() == 1, "nothing was new"
+        assert snapshots() == 1, "no new records"
 
 
-async def test_d9_a_snapshot_that_does_not_fit_on_the_disk_is_tried_again_later(autojump_clock: MockClock) -> None:
+async def test_d9_a_snapshot_is_retried_after_a_full_disk(autojump_clock: MockClock) -> None:
     disk = new_disk()
     config = MetadataLogConfig(max_snapshot_interval_ms=100_000)
     async with running(await open_client(disk, config)) as client:
@@ -257,9 +257,7 @@ async def test_d9_a_snapshot_that_does_not_fit_on_the_disk_is_tried_again_later(
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_trap_20_a_restart_raises_the_leader_epoch_by_two_as_kafkas_does(
-    autojump_clock: MockClock, *, clean: bool
-) -> None:
+async def test_trap_20_a_restart_raises_the_leader_epoch_by_two(autojump_clock: MockClock, *, clean: bool) -> None:
     disk = new_disk()
     for life in range(3):
         client = await open_client(disk)
@@ -276,7 +274,7 @@ async def test_trap_20_a_restart_raises_the_leader_epoch_by_two_as_kafkas_does(
             await client.close()
 
 
-async def test_the_broker_follows_what_its_own_registration_says(autojump_clock: MockClock) -> None:
+async def test_the_broker_registers_fenced_and_is_then_unfenced(autojump_clock: MockClock) -> None:
     steps: list[Callable[[Image], object]] = [lambda image: image.brokers[1].fenced]
     client = await open_client(new_disk())
     fenced: list[object] = []
@@ -288,7 +286,7 @@ async def test_the_broker_follows_what_its_own_registration_says(autojump_clock:
     assert fenced == [True, False]
 
 
-async def test_d9_a_disk_that_is_full_when_a_snapshot_is_adopted_ends_nothing(autojump_clock: MockClock) -> None:
+async def test_d9_a_full_disk_while_adopting_a_snapshot_is_survived(autojump_clock: MockClock) -> None:
     disk = new_disk()
 
     def newest() -> str:

@@ -1,4 +1,4 @@
-"""CreateTopics and DeleteTopics: every refusal with Kafka's code and words, and the records of every success."""
+"""CreateTopics and DeleteTopics: every refusal has Kafka's code and message, every success its records."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_topic_is_created_with_its_configs_before_its_partitions() -> None:
     ]
 
 
-def test_trap_18_the_answer_has_id_counts_and_the_effective_configs() -> None:
+def test_trap_18_the_response_has_id_counts_and_effective_configs() -> None:
     (result,) = Cluster().create(topic("a", configs={"retention.ms": "5"})).topics
     assert (result.error_code, result.error_message) == (0, None)
     assert result.topic_id != ZERO_UUID
@@ -56,7 +56,7 @@ def test_trap_18_the_answer_has_id_counts_and_the_effective_configs() -> None:
     ]
 
 
-def test_validate_only_answers_alike_and_creates_nothing() -> None:
+def test_validate_only_gives_the_same_answer_and_creates_nothing() -> None:
     cluster = Cluster()
     before = cluster.image
     (result,) = cluster.create(topic("a", 2, 1), validate_only=True).topics
@@ -109,7 +109,7 @@ def test_validate_only_answers_alike_and_creates_nothing() -> None:
         (topic("n", 10_000, 1), POLICY, "Unable to perform excessively large batch operation."),
     ],
 )
-def test_w11_x5_a_topic_that_cannot_be_is_refused_in_kafkas_words(asked: CreatableTopic, code: int, text: str) -> None:
+def test_w11_x5_invalid_topics_are_refused_with_kafkas_messages(asked: CreatableTopic, code: int, text: str) -> None:
     cluster = Cluster()
     cluster.create(topic("there"), topic("is.there"))
     refused, message = cluster.fails(asked)
@@ -118,7 +118,7 @@ def test_w11_x5_a_topic_that_cannot_be_is_refused_in_kafkas_words(asked: Creatab
     assert text in message
 
 
-def test_topics_of_one_request_stand_alone() -> None:
+def test_topics_of_one_request_fail_independently() -> None:
     cluster = Cluster()
     results = cluster.create(topic("good"), topic("bad name"), topic("twice"), topic("twice"), topic("other")).topics
     assert [(one.name, one.error_code) for one in results] == [
@@ -130,7 +130,7 @@ def test_topics_of_one_request_stand_alone() -> None:
     assert sorted(cluster.image.topics_by_name) == ["good", "other"]
 
 
-def test_x5_names_of_one_request_that_collide_are_not_both_created() -> None:
+def test_x5_colliding_names_in_one_request_are_not_both_created() -> None:
     cluster = Cluster()
     results = cluster.create(topic("c.d"), topic("c_d")).topics
     assert [one.error_code for one in results] == [0, 17]
@@ -145,7 +145,7 @@ def test_w11_a_request_that_needs_too_many_records_fails_as_a_whole() -> None:
     assert [one.error_code for one in cluster.create(topic("a", 4, 1), topic("b", 4, 1)).topics] == [0, 0]
 
 
-def test_manual_assignments_are_taken_and_fenced_brokers_stay_out_of_the_isr() -> None:
+def test_fenced_brokers_of_manual_assignments_stay_out_of_the_isr() -> None:
     cluster = Cluster(brokers=3)
     cluster.heartbeat(2, fence=True)
     (result,) = cluster.create(topic("a", assignments={1: [3, 1], 0: [2, 1]})).topics
@@ -166,7 +166,7 @@ def test_manual_assignments_are_taken_and_fenced_brokers_stay_out_of_the_isr() -
     assert cluster.fails(topic("b", assignments={0: [1, 3], 1: [1]}))[0] == ASSIGNMENT
 
 
-def test_nothing_can_be_placed_while_all_brokers_are_fenced() -> None:
+def test_creation_fails_while_all_brokers_are_fenced() -> None:
     cluster = Cluster()
     cluster.heartbeat(1, fence=True)
     assert cluster.fails(topic("a")) == (
@@ -175,7 +175,7 @@ def test_nothing_can_be_placed_while_all_brokers_are_fenced() -> None:
     )
 
 
-def test_an_id_is_new_does_not_look_like_a_flag_and_is_never_special() -> None:
+def test_topic_ids_are_unreserved_and_never_start_with_minus() -> None:
     cluster = Cluster()
     candidates = [UUID(int=1), UUID(int=62 << 122), UUID(int=1 << 100)]
     cluster.controller._new_uuid = lambda: candidates.pop(0)
@@ -184,7 +184,9 @@ def test_an_id_is_new_does_not_look_like_a_flag_and_is_never_special() -> None:
 
 
 @given(st.integers(1, 12), st.integers(1, 40), st.integers(0, 30), st.data())
-def test_replicas_go_round_the_sorted_brokers(brokers: int, partitions: int, first: int, data: Any) -> None:
+def test_replicas_are_placed_round_robin_over_sorted_brokers(
+    brokers: int, partitions: int, first: int, data: Any
+) -> None:
     ids = sorted(data.draw(st.sets(st.integers(0, 1000), min_size=brokers, max_size=brokers)))
     factor = data.draw(st.integers(1, brokers))
     placed = place_replicas(ids, first_partition=first, partitions=partitions, replication_factor=factor)
@@ -214,7 +216,7 @@ def test_topics_are_deleted_by_name_and_by_id() -> None:
     assert cluster.image.topics_by_name == {}
 
 
-def test_a_topic_that_is_created_again_has_another_id() -> None:
+def test_a_recreated_topic_has_another_id() -> None:
     cluster = Cluster()
     (first,) = cluster.create(topic("a", configs={"retention.ms": "5"})).topics
     delete(cluster, 5, "a")
@@ -223,7 +225,7 @@ def test_a_topic_that_is_created_again_has_another_id() -> None:
     assert cluster.image.topic_configs("a") == {}
 
 
-def test_what_cannot_be_deleted_is_said_for_each_topic() -> None:
+def test_failed_deletions_have_an_error_for_each_topic() -> None:
     cluster = Cluster()
     (known,) = [one.topic_id for one in cluster.create(topic("a")).topics]
     unknown = UUID(int=99)
@@ -252,7 +254,7 @@ def test_w11_deleting_too_many_topics_at_once_is_refused() -> None:
     assert len(cluster.image.topics_by_name) == 5
 
 
-def test_error_texts_of_deletion_are_kafkas() -> None:
+def test_deletion_error_messages_are_those_of_kafka() -> None:
     request = DeleteTopicsRequest(topic_names=["nope"], timeout_ms=1)
     (result,) = Cluster().controller.delete_topics(request, version=5).response.responses
     assert result == DeletableTopicResult(
@@ -260,7 +262,7 @@ def test_error_texts_of_deletion_are_kafkas() -> None:
     )
 
 
-def test_automatic_creation_uses_defaults_and_the_table_of_internal_topics() -> None:
+def test_auto_creation_uses_defaults_and_internal_topic_settings() -> None:
     settings = ControllerSettings(
         cluster_id="c",
         internal_topics={
@@ -279,5 +281,5 @@ def test_automatic_creation_uses_defaults_and_the_table_of_internal_topics() -> 
     ("name", "enabled", "expected"),
     [("a", True, True), ("a", False, False), ("bad name", True, False), ("__cluster_metadata", True, False)],
 )
-def test_only_legal_names_are_created_automatically(name: str, *, enabled: bool, expected: bool) -> None:
+def test_only_legal_names_are_auto_created(name: str, *, enabled: bool, expected: bool) -> None:
     assert may_create(name, ControllerSettings(cluster_id="c", auto_create_topics_enable=enabled)) is expected

@@ -1,8 +1,9 @@
-"""Members of a group that do what clients do, and note what they were told, for the checker of groups (K10).
+"""Group members that behave like clients and record what they observe, for the group checker (K10).
 
-A member takes one step at a time: join, wait, ask for its part, heartbeat, join again when it is told to. Between its
-steps it may commit, leave, die without a word, or be followed by another process with its static id while it lives on.
-The coordinator may stop in order, or die: between two decisions, or when a record is in its log and nobody was told.
+A member takes one step at a time: join, wait, sync, heartbeat, rejoin when the coordinator asks for it. Between its
+steps it may commit, leave, crash, or be replaced by another process with its static id while it is still running. The
+coordinator may stop cleanly or crash: between two decisions, or after a record is in its log and before the response is
+sent.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ LOST = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}
 
 
 class CoordinatorDied(Exception):
-    """The coordinator is gone, and what it was asked may have happened."""
+    """The coordinator crashed; the request may or may not have taken effect."""
 
 
 class RecordingWorld(World):
-    """A world whose coordinator can die, with the history of what its clients saw."""
+    """A world whose coordinator can crash. It records the history that its clients observe."""
 
     def __init__(self, **settings: int) -> None:
         self.dies_in_append = False
@@ -45,7 +46,7 @@ class RecordingWorld(World):
         return super().append(outcome)
 
     def die(self) -> None:
-        """Nobody is told anything, and another coordinator takes over what is in the log."""
+        """Crash the coordinator without any answers; another one loads the log."""
         self.dies_in_append = False
         self.load()
 
@@ -63,12 +64,12 @@ class RecordingWorld(World):
         )
 
     def read(self, process: str, partition: int) -> None:
-        """Look at a committed offset, as an administrator does."""
+        """Read a committed offset, as an administrator does."""
         self.note(process, Function.COMMITTED, Type.INVOKE, partition)
         self.note(process, Function.COMMITTED, Type.OK, partition, offset=self.committed(partition=partition))
 
     def check(self) -> None:
-        """What must hold of a group between decisions."""
+        """Check the invariants of all groups between decisions."""
         for group_id in self.shard.group_ids():
             group = self.shard.group(group_id)
             assert group is not None
@@ -76,7 +77,7 @@ class RecordingWorld(World):
 
 
 def check_group(group: Group, shard: GroupShard) -> None:
-    """The counts agree with the members, and who waits is waited for."""
+    """The counters agree with the members, and every waiting phase has a timer."""
     members = group.members.values()
     assert group.awaiting_join_count == sum(member.awaiting_join is not None for member in members)
     names = {name for member in members for name in member.protocols}
@@ -88,9 +89,9 @@ def check_group(group: Group, shard: GroupShard) -> None:
     assert group.pending_sync <= set(group.members)
     assert all(member.session.deadline_ms is not None or member.has_satisfied_heartbeat() for member in members)
     if group.state is GroupState.PREPARING_REBALANCE:
-        assert group.join.deadline_ms is not None, "nobody would end the preparation"
+        assert group.join.deadline_ms is not None, "no timer ends PreparingRebalance"
     elif group.state is GroupState.COMPLETING_REBALANCE:
-        assert group.sync.deadline_ms is not None, "nobody would end the completion"
+        assert group.sync.deadline_ms is not None, "no timer ends CompletingRebalance"
     elif group.state is GroupState.EMPTY:
         assert not members
     if group.state in (GroupState.STABLE, GroupState.EMPTY):
@@ -100,10 +101,10 @@ def check_group(group: Group, shard: GroupShard) -> None:
 
 @dataclass
 class Client:
-    """One process that is a member, or wants to be.
+    """One process that is or wants to be a member.
 
-    Shape   joined is the generation that it knows; owned its partitions in it once it has them, None before; is_busy
-            while it works on what it has read, and lets a rebalance wait although its heartbeats go on
+    Shape   joined is the generation that it knows; owned its partitions in that generation, None until it has synced;
+            is_busy while it processes records: it then sends heartbeats but ignores rebalances
     """
 
     world: RecordingWorld
@@ -118,7 +119,7 @@ class Client:
     positions: dict[int, int] = field(default_factory=dict)
 
     def step(self) -> None:
-        """Do what is next."""
+        """Take the next step."""
         if self.is_fenced:
             return
         try:
@@ -135,7 +136,7 @@ class Client:
             self.disconnected()
 
     def disconnected(self) -> None:
-        """The coordinator that it waited for is gone: it asks the next one anew."""
+        """Its coordinator is gone: send the waiting request again to the next one."""
         if self.waiting is not None and self.waiting not in self.world.answers:
             self.waiting = None
             if self.joined is not None and self.owned is None:
@@ -227,7 +228,7 @@ class Client:
         self.joined = self.owned = None
 
     def commit(self, partition: int, *, is_told: bool = True) -> None:
-        """Commit the next offset of a partition that it owns, or owned once, as a client does that is late."""
+        """Commit the next offset of a partition that it owns or has owned, as a slow client does."""
         if self.joined is None or self.waiting is not None or partition not in self.positions:
             return
         offset = self.positions[partition] + 1
@@ -252,7 +253,7 @@ class Client:
             self.joined = self.owned = None
 
     def leave(self) -> None:
-        """Go in order; a client that waits cannot."""
+        """Leave the group cleanly; a waiting client cannot."""
         if self.joined is None or self.waiting is not None:
             return
         try:
@@ -264,9 +265,9 @@ class Client:
 
 
 def settle(world: RecordingWorld, clients: Iterable[Client]) -> int:
-    """Let the clients go on until each has its part of one generation; how many rounds of a second that took.
+    """Run the clients until all of them are in one stable generation. Returns the number of one-second rounds.
 
-    Who finds itself fenced ends its process, and is started again.
+    A fenced client ends its process and is started again.
     """
     alive = list(clients)
     for count in range(200):

@@ -19,7 +19,7 @@ FIRST_ID, SECOND_ID = UUID(int=1), UUID(int=2)
 
 
 def delete(world: World, *topics: str, group_id: str = GROUP) -> tuple[ErrorCode, list[ErrorCode]]:
-    """OffsetDelete of partition 0 of topics: the whole code, and each partition's."""
+    """OffsetDelete of partition 0 of topics: the top-level error code, and the code of each partition."""
     request = OffsetDeleteRequest(
         group_id=group_id,
         topics=[
@@ -32,7 +32,7 @@ def delete(world: World, *topics: str, group_id: str = GROUP) -> tuple[ErrorCode
     return ErrorCode(response.error_code), codes
 
 
-def test_a_member_commits_and_everybody_can_read_it() -> None:
+def test_a_member_commits_and_every_client_can_fetch_it() -> None:
     world = World()
     (joined,) = world.stable()
     assert world.commit(42, joined=joined, metadata="mine") == ErrorCode.NONE
@@ -52,14 +52,14 @@ def test_a_simple_consumer_commits_without_a_group() -> None:
 
 
 @pytest.mark.parametrize(("version", "code"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)])
-def test_a_generation_of_a_group_that_is_not_there_is_refused(version: int, code: ErrorCode) -> None:
+def test_a_commit_to_a_missing_group_is_refused(version: int, code: ErrorCode) -> None:
     world = World()
     (joined,) = world.stable()
     assert world.commit(7, joined=joined, group_id="other", version=version) == code
     assert world.shard.group_ids() == [GROUP]
 
 
-def test_nobody_commits_for_a_group_with_members() -> None:
+def test_only_members_commit_to_a_group_with_members() -> None:
     world = World()
     (joined,) = world.stable()
     assert world.commit(7) == ErrorCode.UNKNOWN_MEMBER_ID
@@ -70,7 +70,7 @@ def test_nobody_commits_for_a_group_with_members() -> None:
     assert world.committed() == -1
 
 
-def test_a_tool_commits_for_a_group_whose_members_have_gone() -> None:
+def test_a_tool_commits_to_a_group_without_members() -> None:
     world = World()
     (joined,) = world.stable()
     world.leave(joined.member_id)
@@ -86,7 +86,7 @@ def test_commits_keep_a_member_alive() -> None:
         assert world.commit(offset, joined=joined) == ErrorCode.NONE
 
 
-def test_a_commit_while_the_assignment_is_made_is_put_off() -> None:
+def test_a_commit_during_the_assignment_gets_rebalance_in_progress() -> None:
     world = World()
     (joined,) = world.stable()
     again = world.join(joined.member_id)
@@ -105,13 +105,13 @@ def test_a_commit_while_the_assignment_is_made_is_put_off() -> None:
         ("\U0001f600" * 6, ErrorCode.OFFSET_METADATA_TOO_LARGE),
     ],
 )
-def test_metadata_is_bounded_by_the_length_that_java_gives_it(metadata: str | None, code: ErrorCode) -> None:
+def test_metadata_size_is_counted_in_utf16_units_as_in_java(metadata: str | None, code: ErrorCode) -> None:
     world = World(offset_metadata_max_bytes=10)
     assert world.commit(1, metadata=metadata) == code
     assert world.committed() == (1 if code == ErrorCode.NONE else -1)
 
 
-def test_one_partition_with_too_much_metadata_does_not_harm_the_others() -> None:
+def test_too_much_metadata_fails_only_its_own_partition() -> None:
     world = World(offset_metadata_max_bytes=1)
     partitions = [
         OffsetCommitRequestPartition(partition_index=index, committed_offset=5, committed_metadata="x" * index)
@@ -136,14 +136,14 @@ def test_a_commit_that_cannot_be_stored_changes_nothing() -> None:
     assert world.shard.group_ids() == [GROUP]
 
 
-def test_a_commit_of_nothing_makes_no_group() -> None:
+def test_an_empty_commit_creates_no_group() -> None:
     world = World()
     response = world.decide(OffsetCommitRequest(group_id=GROUP, member_id="", topics=[]))
     assert response.topics == []
     assert world.shard.group_ids() == []
 
 
-def test_committed_offsets_are_there_again_after_a_change_of_the_coordinator() -> None:
+def test_committed_offsets_survive_a_change_of_the_coordinator() -> None:
     world = World()
     (joined,) = world.stable()
     world.commit(5, joined=joined, metadata="a")
@@ -153,10 +153,10 @@ def test_committed_offsets_are_there_again_after_a_change_of_the_coordinator() -
     world.reload()
     assert world.shard.offsets_of(GROUP) == before
     assert (world.committed(), world.shard.offset_count) == (6, 2)
-    assert world.commit(7, joined=joined) == ErrorCode.NONE, "its membership too"
+    assert world.commit(7, joined=joined) == ErrorCode.NONE, "the membership survives too"
 
 
-def test_all_offsets_of_a_group_are_fetched_without_naming_them() -> None:
+def test_a_fetch_without_topics_returns_all_offsets() -> None:
     world = World()
     for topic, partition in (("a", 0), ("a", 1), ("b", 0)):
         world.commit(partition + 1, topic=topic, partition=partition)
@@ -168,24 +168,24 @@ def test_all_offsets_of_a_group_are_fetched_without_naming_them() -> None:
 
 
 @pytest.mark.parametrize("group_id", ["nobody", ""])
-def test_a_group_that_is_not_there_has_no_offsets_and_no_error(group_id: str) -> None:
+def test_a_missing_group_has_no_offsets_and_no_error(group_id: str) -> None:
     world = World()
     response = world.shard.fetch_offsets(OffsetFetchRequestGroup(group_id=group_id, topics=None))
     assert (response.error_code, response.topics) == (ErrorCode.NONE, [])
     assert world.committed(group_id=group_id) == -1
 
 
-def test_an_offset_of_an_earlier_topic_with_the_name_is_none() -> None:
+def test_an_offset_of_an_earlier_topic_id_is_not_returned() -> None:
     world = World()
     world.commit(5, topic_id=FIRST_ID)
     assert world.committed(topic_id=FIRST_ID) == 5
-    assert world.committed() == 5, "nobody asks for a certain one"
+    assert world.committed() == 5, "a fetch without a topic id matches"
     assert world.committed(topic_id=SECOND_ID) == -1
     world.commit(6)
-    assert world.committed(topic_id=SECOND_ID) == 6, "committed by a client that did not know"
+    assert world.committed(topic_id=SECOND_ID) == 6, "a commit without a topic id matches"
 
 
-def test_offsets_of_a_deleted_topic_are_forgotten_but_not_those_of_the_next_one_of_its_name() -> None:
+def test_deleting_a_topic_keeps_offsets_of_its_namesake() -> None:
     world = World()
     world.commit(5, topic_id=FIRST_ID)
     world.commit(6, topic_id=SECOND_ID, partition=1)
@@ -218,7 +218,7 @@ def fetch_stable(world: World) -> tuple[int, ErrorCode]:
     return found.committed_offset, ErrorCode(found.error_code)
 
 
-def test_an_offset_in_an_open_transaction_is_not_committed_yet() -> None:
+def test_an_offset_in_an_open_transaction_is_unstable() -> None:
     world = World()
     replay_commit(world, 5, at=0, producer_id=-1)
     replay_commit(world, 9, at=1, producer_id=1000)
@@ -229,7 +229,7 @@ def test_an_offset_in_an_open_transaction_is_not_committed_yet() -> None:
     assert fetch_stable(world) == (9, ErrorCode.NONE)
 
 
-def test_an_offset_of_an_aborted_transaction_never_was() -> None:
+def test_an_offset_of_an_aborted_transaction_is_discarded() -> None:
     world = World()
     replay_commit(world, 9, at=1, producer_id=1000)
     world.shard.replay_marker(1000, committed=False)
@@ -238,7 +238,7 @@ def test_an_offset_of_an_aborted_transaction_never_was() -> None:
     world.shard.replay_marker(1001, committed=True)
 
 
-def test_of_plain_and_transactional_commits_the_later_one_counts() -> None:
+def test_the_later_of_plain_and_transactional_commits_wins() -> None:
     world = World()
     replay_commit(world, 9, at=1, producer_id=1000)
     replay_commit(world, 5, at=2, producer_id=-1)
@@ -246,7 +246,7 @@ def test_of_plain_and_transactional_commits_the_later_one_counts() -> None:
     assert world.committed() == 5
 
 
-def test_a_tombstone_ends_what_transactions_had_begun() -> None:
+def test_a_tombstone_removes_pending_offsets_of_transactions() -> None:
     world = World()
     replay_commit(world, 9, at=1, producer_id=1000)
     assert delete(world, "orders") == (ErrorCode.NONE, [ErrorCode.NONE])
@@ -254,7 +254,7 @@ def test_a_tombstone_ends_what_transactions_had_begun() -> None:
     assert world.committed() == -1
 
 
-def test_offsets_in_transactions_go_with_their_topic_too() -> None:
+def test_deleting_a_topic_removes_its_pending_offsets() -> None:
     world = World()
     replay_commit(world, 9, at=1, producer_id=1000)
     deleted = world.shard.on_topics_deleted(
@@ -277,7 +277,7 @@ def test_offsets_of_an_empty_group_are_deleted() -> None:
     assert world.committed() == -1
 
 
-def test_nothing_is_left_of_a_group_whose_offsets_are_deleted() -> None:
+def test_deleting_all_offsets_of_a_group_frees_its_entry() -> None:
     offsets = Offsets()
     value = OffsetCommitValue(offset=1, metadata="", commit_timestamp=0)
     keys = [OffsetCommitKey(group=GROUP, topic=topic, partition=partition) for topic in "ab" for partition in (0, 1)]
@@ -291,7 +291,7 @@ def test_nothing_is_left_of_a_group_whose_offsets_are_deleted() -> None:
     assert (list(offsets.committed()), offsets.count, len(offsets._by_group)) == ([], 0, 0)
 
 
-def test_offsets_of_topics_that_members_read_are_not_deleted() -> None:
+def test_offsets_of_subscribed_topics_are_not_deleted() -> None:
     world = World()
     (joined,) = world.stable(protocols={"range": subscription("orders", "payments")})
     for topic in ("orders", "payments", "other"):
@@ -305,14 +305,14 @@ def test_offsets_of_topics_that_members_read_are_not_deleted() -> None:
 
 
 @pytest.mark.parametrize("metadata", [b"", b"\0", b"\0\0\0\0\0\x09", b"\0\0\x7f\xff\xff\xff"])
-def test_metadata_that_cannot_be_read_keeps_all_offsets(metadata: bytes) -> None:
+def test_unreadable_subscriptions_keep_all_offsets(metadata: bytes) -> None:
     world = World()
     (joined,) = world.stable(protocols={"range": metadata})
     world.commit(5, joined=joined)
     assert delete(world, "orders") == (ErrorCode.NONE, [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC])
 
 
-def test_a_cooperative_subscription_of_a_later_version_is_read_by_its_beginning() -> None:
+def test_later_subscription_versions_are_read_by_their_first_fields() -> None:
     world = World()
     metadata = b"\0\3" + subscription("orders")[2:] + b"\0\0\0\0" + b"\0\0\0\1" + b"\xff\xff" + b"whatever comes"
     (joined,) = world.stable(protocols={"cooperative-sticky": metadata})
@@ -323,11 +323,11 @@ def test_a_cooperative_subscription_of_a_later_version_is_read_by_its_beginning(
 @pytest.mark.parametrize(
     ("group_id", "code"), [("", ErrorCode.INVALID_GROUP_ID), ("other", ErrorCode.GROUP_ID_NOT_FOUND)]
 )
-def test_offsets_of_no_group_are_not_deleted(group_id: str, code: ErrorCode) -> None:
+def test_offset_delete_refuses_missing_and_nameless_groups(group_id: str, code: ErrorCode) -> None:
     assert delete(World(), "orders", group_id=group_id) == (code, [])
 
 
-def test_nobody_knows_what_members_of_other_protocols_read() -> None:
+def test_offsets_of_other_protocol_types_are_deleted_only_when_empty() -> None:
     world = World()
     (joined,) = world.stable(protocol_type="connect")
     world.commit(5, joined=joined)
@@ -336,14 +336,14 @@ def test_nobody_knows_what_members_of_other_protocols_read() -> None:
     assert delete(world, "orders") == (ErrorCode.NONE, [ErrorCode.NONE])
 
 
-def test_an_offset_that_is_to_be_kept_beyond_all_time_is_kept() -> None:
+def test_a_huge_retention_does_not_overflow() -> None:
     world = World()
     assert world.commit(5, retention_ms=2**63 - 1, version=2) == ErrorCode.NONE
     world.reload()
     assert world.committed() == 5
 
 
-def test_commits_of_several_may_share_an_append() -> None:
+def test_several_commits_may_share_an_append() -> None:
     world = World()
     now = {"now_ms": world.now_ms, "timestamp_ms": WALL_START_MS}
     outcomes = []

@@ -49,7 +49,7 @@ def test_a_group_that_rebalances_is_shown_without_metadata() -> None:
     ("version", "code", "message"),
     [(5, ErrorCode.NONE, None), (6, ErrorCode.GROUP_ID_NOT_FOUND, "Group nobody not found.")],
 )
-def test_a_group_that_is_not_there_is_dead(version: int, code: ErrorCode, message: str | None) -> None:
+def test_a_missing_group_is_described_as_dead(version: int, code: ErrorCode, message: str | None) -> None:
     found = described(World(), "nobody", version)
     assert (found.group_state, found.error_code, found.error_message, found.members) == ("Dead", code, message, [])
 
@@ -98,7 +98,7 @@ def test_a_group_without_members_is_deleted_with_its_offsets() -> None:
         world.reload()
 
 
-def test_a_group_that_cannot_be_deleted_from_the_log_is_still_there() -> None:
+def test_a_group_survives_a_failed_append_of_its_tombstones() -> None:
     world = World()
     world.commit(5)
     world.fail_with = ErrorCode.KAFKA_STORAGE_ERROR
@@ -106,7 +106,7 @@ def test_a_group_that_cannot_be_deleted_from_the_log_is_still_there() -> None:
     assert world.committed() == 5
 
 
-def test_a_group_may_come_back_after_its_deletion() -> None:
+def test_a_deleted_group_can_be_created_again() -> None:
     world = World()
     world.commit(5)
     delete(world, GROUP)

@@ -1,4 +1,4 @@
-"""Which offsets and groups are forgotten, and when."""
+"""When offsets and groups expire."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ CHECK_MS = MINUTE_MS
 
 
 def retaining_world() -> World:
-    """Offsets are kept for an hour, and looked at each minute."""
+    """Retains offsets for an hour, and checks every minute."""
     return World(offsets_retention_minutes=60, offsets_retention_check_interval_ms=CHECK_MS)
 
 
-def test_an_offset_of_a_simple_consumer_goes_an_hour_after_its_commit_and_its_group_with_it() -> None:
+def test_a_simple_consumers_offset_and_group_expire_after_its_commit() -> None:
     world = retaining_world()
     world.commit(5)
     world.advance(RETENTION_MS // 2)
@@ -36,7 +36,7 @@ def test_an_offset_of_a_simple_consumer_goes_an_hour_after_its_commit_and_its_gr
     assert world.shard.group_ids() == []
 
 
-def test_offsets_of_a_group_go_an_hour_after_it_became_empty_however_old_they_are() -> None:
+def test_offsets_expire_after_their_group_became_empty() -> None:
     world = retaining_world()
     (joined,) = world.stable(session_ms=1_800_000)
     world.commit(5, joined=joined)
@@ -65,7 +65,7 @@ def test_the_time_since_a_group_became_empty_survives_a_restart() -> None:
     assert world.committed() == -1
 
 
-def test_offsets_of_topics_that_nobody_reads_any_more_go_while_the_group_lives() -> None:
+def test_offsets_of_unsubscribed_topics_expire_in_a_stable_group() -> None:
     world = retaining_world()
     (joined,) = world.stable(session_ms=1_800_000, protocols={"range": subscription("orders")})
     for topic in ("orders", "payments"):
@@ -82,7 +82,7 @@ def test_offsets_of_topics_that_nobody_reads_any_more_go_while_the_group_lives()
     [{"protocol_type": "connect"}, {"protocols": {"range": b"unreadable"}}],
     ids=["not of consumers", "unreadable subscription"],
 )
-def test_offsets_of_a_living_group_stay_where_nobody_knows_what_it_reads(arguments: dict[str, Any]) -> None:
+def test_offsets_never_expire_while_subscriptions_are_unknown(arguments: dict[str, Any]) -> None:
     world = retaining_world()
     (joined,) = world.stable(session_ms=1_800_000, **arguments)
     world.commit(5, joined=joined)
@@ -92,7 +92,7 @@ def test_offsets_of_a_living_group_stay_where_nobody_knows_what_it_reads(argumen
     assert world.committed() == 5
 
 
-def test_nothing_goes_while_a_group_rebalances() -> None:
+def test_nothing_expires_while_a_group_rebalances() -> None:
     world = retaining_world()
     (joined,) = world.stable(session_ms=1_800_000, rebalance_ms=2 * RETENTION_MS, protocols={"range": subscription()})
     world.commit(5, joined=joined)
@@ -105,7 +105,7 @@ def test_nothing_goes_while_a_group_rebalances() -> None:
     assert world.committed() == 5
 
 
-def test_a_retention_that_a_commit_asked_for_counts_alone() -> None:
+def test_the_retention_of_a_commit_overrides_the_default() -> None:
     world = retaining_world()
     world.commit(5, retention_ms=5 * MINUTE_MS, version=4)
     world.commit(6, partition=1, retention_ms=10 * RETENTION_MS, version=4)
@@ -118,7 +118,7 @@ def test_a_retention_that_a_commit_asked_for_counts_alone() -> None:
     assert world.committed(partition=1) == 6
 
 
-def test_an_empty_group_without_offsets_goes_at_the_next_look() -> None:
+def test_empty_groups_without_offsets_are_deleted_at_the_next_check() -> None:
     world = retaining_world()
     (joined,) = world.stable()
     world.leave(joined.member_id)
@@ -127,7 +127,7 @@ def test_an_empty_group_without_offsets_goes_at_the_next_look() -> None:
     assert world.shard.group_ids() == []
 
 
-def test_a_group_that_waits_for_its_first_members_is_not_forgotten() -> None:
+def test_a_group_in_its_initial_delay_is_not_deleted() -> None:
     world = World(group_initial_rebalance_delay_ms=4 * MINUTE_MS, offsets_retention_check_interval_ms=CHECK_MS)
     parked = world.join(rebalance_ms=20 * MINUTE_MS)
     world.advance(3 * MINUTE_MS)
@@ -136,19 +136,19 @@ def test_a_group_that_waits_for_its_first_members_is_not_forgotten() -> None:
     assert world.answers[parked].error_code == ErrorCode.NONE
 
 
-def test_tombstones_that_cannot_be_stored_are_written_at_the_next_look() -> None:
+def test_failed_tombstones_are_written_at_the_next_check() -> None:
     world = retaining_world()
     world.commit(5)
     world.advance(RETENTION_MS - 1)
     world.fail_with = ErrorCode.KAFKA_STORAGE_ERROR
     world.advance(1)
     assert world.committed() == 5
-    assert world.shard.counts.offset_expirations == 1, "it was tried"
+    assert world.shard.counts.offset_expirations == 1, "the append was attempted"
     world.advance(CHECK_MS)
     assert world.committed() == -1
 
 
-def test_an_offset_that_an_open_transaction_has_committed_stays_and_so_does_its_group() -> None:
+def test_offsets_pending_in_a_transaction_do_not_expire() -> None:
     world = retaining_world()
     world.commit(5)
     key, value = world.log[-1]

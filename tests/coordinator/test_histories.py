@@ -1,8 +1,8 @@
-"""Groups whose members join, sync, commit, pause, leave, die and come back, with coordinators that stop and die.
+"""Groups whose members join, sync, commit, pause, leave, crash and return, with coordinators that stop and crash.
 
-Each history is judged by the checker of groups (K10); then the faults end, and the group has to settle: every member
-in one generation, every partition with one owner. Seeded ones live as groups do, and now and then something happens;
-those of hypothesis take the steps in any order.
+The group checker judges each history (K10). Then the faults end and the group must settle: every member in one
+generation, every partition with one owner. Seeded histories behave like real groups with occasional faults; those of
+hypothesis take the steps in any order.
 """
 
 from __future__ import annotations
@@ -96,11 +96,11 @@ class Run:
         world.check()
 
     def live(self, draws: Draws) -> None:
-        """A moment: who is not paused does what is next, and time passes."""
+        """One round: every client that is not paused takes its next step, and time passes."""
         for client in [*self.clients, *self.zombies]:
             if self.paused.get(client.name, 0) > self.world.now_ms:
                 continue
-            # After a pause a client may commit before it learns what has happened.
+            # After a pause, a client may commit before it learns of a rebalance.
             if draws.chance(0.4):
                 client.commit(draws.below(PARTITIONS), is_told=draws.chance(0.9))
             if draws.chance(0.85):
@@ -126,7 +126,7 @@ class Run:
         self.disconnect()
 
     def disconnect(self) -> None:
-        """Who waited for a coordinator that is gone finds that out."""
+        """Clients that wait for a crashed coordinator notice that it is gone."""
         for client in [*self.clients, *self.zombies]:
             if client.waiting is not None and not self.is_parked(client):
                 client.disconnected()
@@ -161,12 +161,12 @@ class Run:
 def judge(run: Run) -> None:
     assert check_groups(run.world.events) == []
     done = {event.function for event in run.world.events if event.type is Type.OK}
-    assert done == {Function.OWN, Function.COMMIT, Function.COMMITTED}, "and work was done"
+    assert done == {Function.OWN, Function.COMMIT, Function.COMMITTED}, "the history lacks operations"
 
 
 @pytest.mark.parametrize("seed", range(HISTORIES))
-def test_k10_r11_r14_hold_in_the_life_of_a_group(seed: int) -> None:
-    """K10, with R11 (the coordinator dies in joins, syncs and commits) and R14 (members that pause, static twins)."""
+def test_k10_r11_r14_hold_in_random_group_histories(seed: int) -> None:
+    """K10, with R11 (the coordinator crashes in joins, syncs and commits) and R14 (paused members, static twins)."""
     draws = Draws("group", seed)
     run = Run(initial_delay_ms=draws.choice([0, 3_000]), static=draws.below(CLIENTS + 1))
     for _ in range(300):
@@ -174,7 +174,7 @@ def test_k10_r11_r14_hold_in_the_life_of_a_group(seed: int) -> None:
     run.heal()
     judge(run)
     generations = {event.epoch for event in run.world.events if event.function is Function.OWN}
-    assert len(generations) > 3, "hardly anything happened"
+    assert len(generations) > 3, "too few rebalances"
 
 
 @settings(max_examples=60, deadline=None)
@@ -185,8 +185,8 @@ def test_k10_r11_r14_hold_in_the_life_of_a_group(seed: int) -> None:
     st.sampled_from([0, 3_000]),
     st.integers(0, 2),
 )
-def test_k10_holds_whatever_the_order(steps: list[Step], initial_delay_ms: int, static: int) -> None:
-    """K10, of histories that nobody would think of."""
+def test_k10_holds_for_steps_in_any_order(steps: list[Step], initial_delay_ms: int, static: int) -> None:
+    """K10, for unlikely histories."""
     run = Run(initial_delay_ms=initial_delay_ms, static=static)
     for action, index, amount in steps:
         run.take(action, index, amount)

@@ -1,4 +1,4 @@
-"""JoinGroup: its checks in their order, the initial delay, sizes, protocols, and joining again."""
+"""JoinGroup: the order of checks, the initial delay, sizes, protocols, and rejoining."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def refused(answer: Any) -> ErrorCode:
         ({"protocols": {}}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
     ],
 )
-def test_the_first_check_that_fails_is_told(arguments: dict[str, Any], code: ErrorCode) -> None:
+def test_the_first_failed_check_decides_the_error(arguments: dict[str, Any], code: ErrorCode) -> None:
     world = World()
     answer = world.join(**arguments)
     assert refused(answer) == code
     assert answer.member_id == arguments.get("member_id", "")
 
 
-def test_sessions_at_the_bounds_are_taken() -> None:
+def test_session_timeouts_at_the_bounds_are_accepted() -> None:
     for session_ms in (6_000, 1_800_000):
         assert World().join(session_ms=session_ms).error_code == ErrorCode.NONE
 
 
-def test_a_member_without_an_id_gets_one_and_has_to_come_back_with_it() -> None:
+def test_a_new_member_must_rejoin_with_its_assigned_id() -> None:
     world = World()
     request = JoinGroupRequest(
         group_id=GROUP,
@@ -58,20 +58,20 @@ def test_a_member_without_an_id_gets_one_and_has_to_come_back_with_it() -> None:
     answer = world.decide(request, Caller("mine", "/10.0.0.1", 4))
     assert refused(answer) == ErrorCode.MEMBER_ID_REQUIRED
     assert answer.member_id == "mine-00000000-0000-0000-0000-000000000001"
-    assert answer.protocol_name == "", "null is not to be had in version 4"
+    assert answer.protocol_name == "", "version 4 cannot express null"
     request.member_id = answer.member_id
     joined = world.decide(request, Caller("mine", "/10.0.0.1", 4))
     assert (joined.error_code, joined.member_id, joined.generation_id) == (ErrorCode.NONE, request.member_id, 1)
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_old_clients_join_without_an_id_at_once(version: int) -> None:
+def test_old_clients_join_without_an_assigned_id(version: int) -> None:
     joined = World().join(version=version)
     assert (joined.error_code, joined.generation_id) == (ErrorCode.NONE, 1)
     assert joined.leader == joined.member_id == "client-00000000-0000-0000-0000-000000000001"
 
 
-def test_an_id_that_is_not_used_is_void_when_the_session_would_be_over() -> None:
+def test_an_unused_member_id_expires_after_the_session_timeout() -> None:
     world = World()
     request = JoinGroupRequest(
         group_id=GROUP,
@@ -91,7 +91,7 @@ def test_an_id_that_is_not_used_is_void_when_the_session_would_be_over() -> None
     assert refused(world.decide(request)) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_ids_that_are_not_used_take_no_more_memory_than_they_may() -> None:
+def test_unused_member_ids_take_bounded_memory() -> None:
     world = World()
     caller = Caller("x" * 30_000, "/127.0.0.1", 9)
     given: list[tuple[str, str]] = []
@@ -112,12 +112,12 @@ def test_ids_that_are_not_used_take_no_more_memory_than_they_may() -> None:
     del given[:-3]
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert held < 10 * MAX_PENDING_BYTES, "300 ids of 30 kB were given"
+    assert held < 10 * MAX_PENDING_BYTES, "300 ids of 30 kB were assigned"
     request.group_id, request.member_id = given[-1]
     assert world.decide(request, caller).member_id == request.member_id
 
 
-def test_a_rebalance_waits_for_members_that_were_given_an_id() -> None:
+def test_a_rebalance_waits_for_unused_member_ids() -> None:
     world = World()
     (leader,) = world.stable()
     first = world.decide(
@@ -133,11 +133,11 @@ def test_a_rebalance_waits_for_members_that_were_given_an_id() -> None:
     parked = world.join(leader.member_id)
     assert isinstance(parked, Parked)
     world.advance(SESSION_MS)
-    assert world.answers[parked].generation_id == 2, "the id that was handed out is void"
+    assert world.answers[parked].generation_id == 2, "the assigned id has expired"
     assert refused(world.join(first.member_id)) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_the_rebalance_timeout_of_version_0_is_the_session() -> None:
+def test_version_0_uses_the_session_timeout_for_rebalances() -> None:
     world = World()
     joined = world.join(version=0, session_ms=7_000, rebalance_ms=-1)
     group = world.shard.group(GROUP)
@@ -145,7 +145,7 @@ def test_the_rebalance_timeout_of_version_0_is_the_session() -> None:
     assert group.members[joined.member_id].rebalance_timeout_ms == 7_000
 
 
-def test_a_first_generation_waits_for_further_members_while_they_come() -> None:
+def test_new_members_extend_the_initial_delay() -> None:
     world = World(group_initial_rebalance_delay_ms=3_000)
     first = world.join(rebalance_ms=10_000)
     world.advance(2_999)
@@ -159,7 +159,7 @@ def test_a_first_generation_waits_for_further_members_while_they_come() -> None:
     assert {world.answers[one].generation_id for one in (first, second, third)} == {1}
 
 
-def test_a_first_generation_never_waits_longer_than_the_rebalance_timeout() -> None:
+def test_the_rebalance_timeout_bounds_the_initial_delay() -> None:
     world = World(group_initial_rebalance_delay_ms=3_000)
     first = world.join(rebalance_ms=10_000)
     for _ in range(9):
@@ -171,7 +171,7 @@ def test_a_first_generation_never_waits_longer_than_the_rebalance_timeout() -> N
     assert len(world.answers[first].members) == 10
 
 
-def test_a_first_generation_is_not_delayed_twice_without_a_new_member() -> None:
+def test_the_initial_delay_is_not_extended_without_new_members() -> None:
     world = World(group_initial_rebalance_delay_ms=3_000)
     first = world.join()
     world.advance(2_999)
@@ -180,7 +180,7 @@ def test_a_first_generation_is_not_delayed_twice_without_a_new_member() -> None:
     assert world.answers[first].generation_id == 1
 
 
-def test_the_leader_alone_is_told_the_members_and_their_metadata() -> None:
+def test_only_the_leader_gets_the_members_and_their_metadata() -> None:
     world = World(group_initial_rebalance_delay_ms=1)
     parked = [world.join(client_id=name, protocols={"a": name.encode(), "b": b""}) for name in ("x", "y", "z")]
     world.advance(1_000)
@@ -210,7 +210,7 @@ def test_the_protocol_is_what_all_support_and_most_prefer(offers: list[dict[str,
     assert {world.answers[one].protocol_name for one in parked} == {chosen}
 
 
-def test_who_shares_no_protocol_or_type_with_the_others_is_refused() -> None:
+def test_a_member_without_a_common_protocol_is_refused() -> None:
     world = World()
     world.stable(protocols=A)
     assert refused(world.join(protocols=B)) == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -218,7 +218,7 @@ def test_who_shares_no_protocol_or_type_with_the_others_is_refused() -> None:
     assert isinstance(world.join(protocols=BOTH), Parked)
 
 
-def test_a_protocol_that_the_last_supporter_gave_up_is_no_way_in() -> None:
+def test_a_protocol_without_supporters_is_refused() -> None:
     world = World(group_initial_rebalance_delay_ms=1)
     first, second = world.join(protocols=BOTH), world.join(protocols=BOTH)
     world.advance(10)
@@ -227,7 +227,7 @@ def test_a_protocol_that_the_last_supporter_gave_up_is_no_way_in() -> None:
     assert refused(world.join(protocols=B)) == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_a_leader_that_joins_again_begins_a_rebalance() -> None:
+def test_a_leader_that_rejoins_starts_a_rebalance() -> None:
     world = World()
     leader, other = world.stable(2)
     parked = world.join(leader.member_id)
@@ -238,7 +238,7 @@ def test_a_leader_that_joins_again_begins_a_rebalance() -> None:
     assert world.answers[parked].generation_id == leader.generation_id + 1
 
 
-def test_a_follower_that_joins_again_without_a_change_gets_the_generation_that_it_has() -> None:
+def test_an_unchanged_follower_that_rejoins_gets_the_current_generation() -> None:
     world = World()
     leader, other = world.stable(2)
     again = world.join(other.member_id)
@@ -247,14 +247,14 @@ def test_a_follower_that_joins_again_without_a_change_gets_the_generation_that_i
     assert world.heartbeat(leader) == ErrorCode.NONE
 
 
-def test_a_follower_with_new_metadata_begins_a_rebalance() -> None:
+def test_a_follower_with_new_metadata_starts_a_rebalance() -> None:
     world = World()
     leader, other = world.stable(2)
     assert isinstance(world.join(other.member_id, protocols={"range": subscription("payments")}), Parked)
     assert world.heartbeat(leader) == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_while_the_assignment_is_made_an_unchanged_member_gets_the_answer_again() -> None:
+def test_an_unchanged_member_can_repeat_its_join_before_the_sync() -> None:
     world = World(group_initial_rebalance_delay_ms=1)
     parked = [world.join(), world.join()]
     world.advance(10)
@@ -266,7 +266,7 @@ def test_while_the_assignment_is_made_an_unchanged_member_gets_the_answer_again(
     assert world.heartbeat(leader) == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_repeated_join_takes_the_place_of_the_one_that_waits() -> None:
+def test_a_repeated_join_replaces_the_parked_one() -> None:
     world = World()
     leader, _ = world.stable(2)
     first = world.join(leader.member_id)
@@ -275,13 +275,13 @@ def test_a_repeated_join_takes_the_place_of_the_one_that_waits() -> None:
     assert second not in world.answers
 
 
-def test_members_that_do_not_join_in_time_are_out() -> None:
+def test_members_that_do_not_rejoin_in_time_are_removed() -> None:
     world = World()
     leader, other = world.stable(2)
     parked = world.join(leader.member_id)
     for _ in range(REBALANCE_MS // 5_000):
         assert parked not in world.answers
-        assert world.heartbeat(other) == ErrorCode.REBALANCE_IN_PROGRESS, "it is alive, and does not join"
+        assert world.heartbeat(other) == ErrorCode.REBALANCE_IN_PROGRESS, "it is alive but does not rejoin"
         world.advance(5_000)
     assert world.answers[parked].generation_id == leader.generation_id + 1
     assert [one.member_id for one in world.answers[parked].members] == [leader.member_id]
@@ -289,7 +289,7 @@ def test_members_that_do_not_join_in_time_are_out() -> None:
     assert world.commit(5, joined=other) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_another_leads_if_the_leader_does_not_join() -> None:
+def test_a_leader_that_does_not_rejoin_is_replaced() -> None:
     world = World()
     leader, other = world.stable(2)
     parked = world.join(other.member_id, protocols={"range": b"new"})
@@ -300,7 +300,7 @@ def test_another_leads_if_the_leader_does_not_join() -> None:
     assert [one.member_id for one in world.answers[parked].members] == [other.member_id]
 
 
-def test_a_new_member_whose_client_is_gone_is_removed_after_five_minutes() -> None:
+def test_a_silent_new_member_is_removed_after_five_minutes() -> None:
     world = World()
     (leader,) = world.stable(rebalance_ms=900_000)
     parked = world.join(rebalance_ms=900_000)
@@ -315,18 +315,18 @@ def test_a_new_member_whose_client_is_gone_is_removed_after_five_minutes() -> No
 
 
 def test_w12_joins_beyond_group_max_size_are_refused() -> None:
-    """W12: a group of 10,000 members stays at its bound; the rest is told 81, quickly."""
+    """W12: a group stays at its maximum size; of 10,000 members the others get error 81, quickly."""
     world = World(group_max_size=100, group_initial_rebalance_delay_ms=1_000)
     answers = [world.join(version=3) for _ in range(10_000)]
     assert sum(isinstance(one, Parked) for one in answers) == 100
     assert {refused(one) for one in answers[100:]} == {ErrorCode.GROUP_MAX_SIZE_REACHED}
     world.advance(2_000)
     assert len(world.answers[answers[0]].members) == 100
-    assert refused(world.join()) == ErrorCode.GROUP_MAX_SIZE_REACHED, "and while the assignment is made"
+    assert refused(world.join()) == ErrorCode.GROUP_MAX_SIZE_REACHED, "also in CompletingRebalance"
 
 
 def test_w12_ten_thousand_members_join_in_one_rebalance() -> None:
-    """W12: where the size is not bounded, the work grows with the members and not with their square."""
+    """W12: without a maximum size, the work is linear in the number of members, not quadratic."""
     world = World(group_initial_rebalance_delay_ms=1_000)
     parked = [world.join(version=3) for _ in range(10_000)]
     world.advance(2_000)
@@ -336,7 +336,7 @@ def test_w12_ten_thousand_members_join_in_one_rebalance() -> None:
     assert world.heartbeat(world.answers[parked[-1]]) == ErrorCode.NONE
 
 
-def test_a_member_of_a_full_group_can_join_again_and_nobody_else_can() -> None:
+def test_only_existing_members_can_join_a_full_group() -> None:
     world = World(group_max_size=2)
     leader, other = world.stable(2)
     assert refused(world.join()) == ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -345,7 +345,7 @@ def test_a_member_of_a_full_group_can_join_again_and_nobody_else_can() -> None:
     assert world.answers[parked].error_code == ErrorCode.NONE
 
 
-def test_a_lowered_bound_pushes_out_who_joins_last() -> None:
+def test_a_lowered_group_max_size_removes_the_last_to_join() -> None:
     world = World()
     members = world.stable(3)
     world.settings = World(group_max_size=2).settings
@@ -366,14 +366,14 @@ def test_a_new_group_is_stored_before_its_first_member_has_joined() -> None:
 
 
 @pytest.mark.parametrize(("version", "instance_id"), [(3, None), (9, None), (9, "i" * 32_767)])
-def test_a_name_that_leaves_no_room_for_a_member_id_is_refused(version: int, instance_id: str | None) -> None:
+def test_a_too_long_client_or_instance_id_is_refused(version: int, instance_id: str | None) -> None:
     world = World()
     answer = world.join(client_id="c" * 32_767, version=version, instance_id=instance_id)
     assert refused(answer) == ErrorCode.INVALID_REQUEST
     world.stable()
 
 
-def test_a_static_member_does_not_come_with_an_id_that_was_handed_out() -> None:
+def test_a_static_member_with_an_assigned_id_is_refused() -> None:
     world = World(group_initial_rebalance_delay_ms=3_000)
     request = JoinGroupRequest(
         group_id=GROUP,

@@ -1,4 +1,4 @@
-"""The bytes in `__consumer_offsets`; those of Apache Kafka 4.3.1 were written by its GroupCoordinatorRecordSerde."""
+"""The bytes in `__consumer_offsets`. The expected bytes come from GroupCoordinatorRecordSerde of Apache Kafka 4.3.1."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ KAFKAS: list[tuple[str, StoredRecord, str, str | None]] = [
         "0004000000000000002affffffff010000018bcfe5680000",
     ),
     (
-        "an offset with a retention of its own",
+        "an offset with its own retention",
         OffsetRecord(
             KEY,
             OffsetCommitValue(
@@ -136,7 +136,7 @@ def test_offsets_with_the_first_version_of_keys_are_read() -> None:
 
 
 @pytest.mark.parametrize("record_type", [3, 8, 16, 25, 0x7FFF])
-def test_records_of_other_kinds_of_groups_are_told_apart(record_type: int) -> None:
+def test_records_of_other_group_types_decode_to_none(record_type: int) -> None:
     assert decode_record(record_type.to_bytes(2, "big") + b"whatever", b"\0\0whatever") is None
 
 
@@ -150,9 +150,9 @@ def test_records_of_other_kinds_of_groups_are_told_apart(record_type: int) -> No
         (bytes.fromhex(OFFSET_KEY), b"\0\x05\0"),
         (bytes.fromhex(GROUP_KEY), b"\0\3\0\x08con"),
     ],
-    ids=["empty key", "half a type", "cut key", "empty value", "version of the future", "cut value"],
+    ids=["empty key", "half a type", "truncated key", "empty value", "unknown version", "truncated value"],
 )
-def test_what_no_broker_wrote_is_malformed(key: bytes, value: bytes | None) -> None:
+def test_invalid_records_are_malformed(key: bytes, value: bytes | None) -> None:
     with pytest.raises(Malformed):
         decode_record(key, value)
 
@@ -167,8 +167,8 @@ def test_what_no_broker_wrote_is_malformed(key: bytes, value: bytes | None) -> N
         ("grün", 49),
         ("\U0001f600 group", 6),
         ("x" * 300, 14),
-        ("polygenelubricants", 0),  # hashes to the smallest int
+        ("polygenelubricants", 0),  # hashes to the smallest int32
     ],
 )
-def test_a_group_lies_in_the_partition_where_apache_kafka_looks_for_it(group_id: str, partition: int) -> None:
+def test_partition_for_agrees_with_apache_kafka(group_id: str, partition: int) -> None:
     assert partition_for(group_id, 50) == partition

@@ -1,4 +1,4 @@
-"""A shard as its driver sees it: loading, unloading, refusals, and the timers underneath."""
+"""The shard's interface: loading, unloading, refusals, and its timers."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def state(world: World) -> str:
     return "none" if group is None else group.state.value
 
 
-def test_a_stable_group_goes_on_with_another_coordinator() -> None:
+def test_a_stable_group_continues_with_another_coordinator() -> None:
     world = World()
     leader, other = world.stable(2)
     world.reload()
     assert state(world) == "Stable"
     assert world.heartbeat(leader) == world.heartbeat(other) == ErrorCode.NONE
     assert world.sync(other).assignment == b"\1"
-    assert isinstance(world.join(other.member_id).generation_id, int), "a follower gets its generation again"
+    assert isinstance(world.join(other.member_id).generation_id, int), "a follower gets its current generation"
     parked = world.join(leader.member_id)
     world.join(other.member_id)
     assert world.answers[parked].generation_id == leader.generation_id + 1
 
 
-def test_loaded_members_that_are_gone_time_out() -> None:
+def test_loaded_members_time_out() -> None:
     world = World()
     world.stable(2)
     world.reload()
@@ -55,7 +55,7 @@ def test_loaded_members_that_are_gone_time_out() -> None:
     assert state(world) == "Empty"
 
 
-def test_a_generation_that_was_never_stored_is_forgotten() -> None:
+def test_a_generation_that_was_not_stored_is_lost() -> None:
     world = World()
     leader, other = world.stable(2)
     parked = world.join(leader.member_id)
@@ -66,7 +66,7 @@ def test_a_generation_that_was_never_stored_is_forgotten() -> None:
     assert world.heartbeat(other) == ErrorCode.NONE
 
 
-def test_unloading_answers_all_who_wait() -> None:
+def test_unloading_answers_all_parked_requests() -> None:
     world = World(group_initial_rebalance_delay_ms=1_000)
     joining = world.join()
     world.shard.unload(now_ms=world.now_ms, timestamp_ms=world.timestamp_ms)
@@ -85,7 +85,7 @@ def test_unloading_answers_all_who_wait() -> None:
     assert answer.error_code == ErrorCode.NOT_COORDINATOR
 
 
-def test_a_loaded_group_beyond_the_bound_rebalances() -> None:
+def test_a_loaded_group_above_group_max_size_rebalances() -> None:
     world = World()
     leader, _, _ = world.stable(3)
     world.settings = World(group_max_size=2).settings
@@ -120,7 +120,7 @@ def test_a_group_of_an_old_kafka_is_loaded() -> None:
     assert (group.state_timestamp_ms, group.generation_id) == (None, 4)
 
 
-def test_records_of_other_kinds_of_groups_are_counted_and_left_alone() -> None:
+def test_records_of_other_group_types_are_counted_and_ignored() -> None:
     world = World()
     world.commit(5)
     world.log += [(b"\0\3\0\1g", b"\0\0\0\0\0\1\0"), (b"\0\x05\0\1g\0\1m", None), (b"\x7f\xff", b"")]
@@ -130,12 +130,12 @@ def test_records_of_other_kinds_of_groups_are_counted_and_left_alone() -> None:
     assert world.shard.group_ids() == [GROUP]
 
 
-def test_a_record_that_no_broker_wrote_stops_the_loading() -> None:
+def test_replaying_an_invalid_record_raises_malformed() -> None:
     with pytest.raises(Malformed):
         World().shard.replay(b"\0\1\0\5short", None)
 
 
-def test_loading_makes_the_same_state_from_history_and_from_what_compaction_leaves() -> None:
+def test_a_compacted_log_loads_to_the_same_state() -> None:
     world = World()
     leader, other = world.stable(2)
     for offset in range(5):
@@ -170,7 +170,7 @@ def test_a_refusal_of_a_group_has_its_code(request_: Any) -> None:
     assert refuse(request_, ErrorCode.NOT_COORDINATOR, 0).error_code == ErrorCode.NOT_COORDINATOR
 
 
-def test_a_refusal_of_several_has_a_code_for_each() -> None:
+def test_a_refusal_of_several_items_has_a_code_for_each() -> None:
     partitions = [
         OffsetCommitRequestPartition(partition_index=index, committed_offset=1, committed_metadata="")
         for index in (4, 7)
@@ -186,7 +186,7 @@ def test_a_refusal_of_several_has_a_code_for_each() -> None:
     assert [(one.group_id, one.error_code, one.group_state) for one in described] == [("a", 16, ""), ("b", 16, "")]
 
 
-def test_heartbeats_are_let_pass_while_the_group_is_loaded() -> None:
+def test_heartbeats_are_accepted_while_the_group_is_loading() -> None:
     assert refuse(REQUESTS[2], ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 4).error_code == ErrorCode.NONE
 
 
@@ -199,8 +199,8 @@ def test_a_refused_join_has_no_null_before_version_7() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["schedule", "cancel", "advance"]), st.integers(0, 20))))
-def test_timers_are_due_at_their_times_in_their_order(steps: list[tuple[int, str, int]]) -> None:
-    """Whatever was scheduled, moved and cancelled before; and the bound for the next one is never late."""
+def test_timers_are_due_at_their_deadlines(steps: list[tuple[int, str, int]]) -> None:
+    """For any sequence of schedule, cancel and advance; next_deadline_ms is never too late."""
     timers, now_ms = Timers(), 100
     all_timers = [Timer(lambda: None) for _ in range(6)]
     expected: dict[int, int] = {}
@@ -235,7 +235,7 @@ def test_cancelled_timers_do_not_pile_up() -> None:
     assert len(timers) < 200
 
 
-def test_a_session_that_is_extended_costs_no_entry() -> None:
+def test_extending_a_session_adds_no_heap_entry() -> None:
     world = World()
     (joined,) = world.stable()
     for _ in range(1_000):

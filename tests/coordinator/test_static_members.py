@@ -1,4 +1,4 @@
-"""Static members: another process takes the place of the one before, which is fenced (KIP-345, KIP-814)."""
+"""Static members: a restarted process replaces its predecessor, which is fenced (KIP-345, KIP-814)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 
 
 def static_pair(world: World) -> tuple[JoinGroupResponse, JoinGroupResponse]:
-    """A stable group of the static members `one`, which leads and was assigned 1, and `two`, which was assigned 2."""
+    """A stable group of the static members `one` (the leader, assigned 1) and `two` (assigned 2)."""
     first = world.join(instance_id="one")
     parked = world.join(instance_id="two")
     assert first.error_code == ErrorCode.NONE
@@ -26,11 +26,11 @@ def static_pair(world: World) -> tuple[JoinGroupResponse, JoinGroupResponse]:
 
 def test_a_static_id_is_part_of_the_member_id() -> None:
     joined = World().join(instance_id="one")
-    assert joined.member_id == "one-00000000-0000-0000-0000-000000000001", "and none has to be asked for"
+    assert joined.member_id == "one-00000000-0000-0000-0000-000000000001", "no second JoinGroup is needed"
     assert joined.members[0].group_instance_id == "one"
 
 
-def test_a_static_member_that_starts_again_keeps_its_assignment_and_nobody_rebalances() -> None:
+def test_a_restarted_static_member_keeps_its_assignment_without_a_rebalance() -> None:
     world = World()
     leader, other = static_pair(world)
     again = world.join(instance_id="two")
@@ -41,7 +41,7 @@ def test_a_static_member_that_starts_again_keeps_its_assignment_and_nobody_rebal
     assert world.heartbeat(leader, instance_id="one") == ErrorCode.NONE
 
 
-def test_the_one_before_is_fenced_everywhere() -> None:
+def test_the_replaced_static_member_is_fenced() -> None:
     world = World()
     _, other = static_pair(world)
     world.join(instance_id="two")
@@ -49,10 +49,10 @@ def test_the_one_before_is_fenced_everywhere() -> None:
     assert world.sync(other, instance_id="two").error_code == ErrorCode.FENCED_INSTANCE_ID
     assert world.commit(7, joined=other, instance_id="two") == ErrorCode.FENCED_INSTANCE_ID
     assert world.join(other.member_id, instance_id="two").error_code == ErrorCode.FENCED_INSTANCE_ID
-    assert world.heartbeat(other) == ErrorCode.UNKNOWN_MEMBER_ID, "without its instance id it is nobody"
+    assert world.heartbeat(other) == ErrorCode.UNKNOWN_MEMBER_ID, "without its instance id it is unknown"
 
 
-def test_a_leader_that_starts_again_has_nothing_to_assign() -> None:
+def test_a_restarted_static_leader_skips_the_assignment() -> None:
     world = World()
     leader, other = static_pair(world)
     again = world.join(instance_id="one")
@@ -63,7 +63,7 @@ def test_a_leader_that_starts_again_has_nothing_to_assign() -> None:
     assert leader.member_id != again.member_id
 
 
-def test_before_version_9_a_leader_that_starts_again_is_told_that_its_old_id_leads() -> None:
+def test_before_version_9_a_restarted_leader_sees_its_old_id() -> None:
     world = World()
     leader, _ = static_pair(world)
     again = world.join(instance_id="one", version=8)
@@ -73,7 +73,7 @@ def test_before_version_9_a_leader_that_starts_again_is_told_that_its_old_id_lea
     assert group.leader_id == again.member_id
 
 
-def test_the_new_id_is_stored() -> None:
+def test_the_new_member_id_is_stored() -> None:
     world = World()
     static_pair(world)
     again = world.join(instance_id="two")
@@ -81,7 +81,7 @@ def test_the_new_id_is_stored() -> None:
     assert world.heartbeat(again, instance_id="two") == ErrorCode.NONE
 
 
-def test_another_choice_of_protocol_begins_a_rebalance() -> None:
+def test_a_restarted_member_with_other_protocols_starts_a_rebalance() -> None:
     world = World()
     joined = world.join(instance_id="one", protocols={"a": b"", "b": b""})
     world.sync(joined, instance_id="one", own=b"1")
@@ -89,7 +89,7 @@ def test_another_choice_of_protocol_begins_a_rebalance() -> None:
     assert (again.generation_id, again.protocol_name) == (2, "b")
 
 
-def test_who_takes_the_place_of_a_waiting_member_ends_its_waiting() -> None:
+def test_a_replaced_members_parked_join_is_answered() -> None:
     world = World()
     leader, other = static_pair(world)
     waiting = world.join(leader.member_id, instance_id="one")
@@ -101,7 +101,7 @@ def test_who_takes_the_place_of_a_waiting_member_ends_its_waiting() -> None:
     assert world.answers[again].error_code == ErrorCode.NONE
 
 
-def test_a_static_member_that_comes_while_the_assignment_is_made_begins_a_rebalance() -> None:
+def test_replacing_a_static_member_during_the_assignment_starts_a_rebalance() -> None:
     world = World()
     leader, other = static_pair(world)
     world.join(leader.member_id, instance_id="one")
@@ -113,7 +113,7 @@ def test_a_static_member_that_comes_while_the_assignment_is_made_begins_a_rebala
     assert world.heartbeat(other, instance_id="two") == ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_a_static_member_that_does_not_join_stays_until_its_session_ends() -> None:
+def test_a_silent_static_member_stays_until_its_session_timeout() -> None:
     world = World()
     leader, other = static_pair(world)
     waiting = world.join(leader.member_id, instance_id="one")
@@ -129,7 +129,7 @@ def test_a_static_member_that_does_not_join_stays_until_its_session_ends() -> No
 
 
 @pytest.mark.parametrize("by_instance_id", [True, False])
-def test_a_static_member_leaves_for_good_when_it_is_removed(by_instance_id: bool) -> None:
+def test_a_static_member_can_be_removed(by_instance_id: bool) -> None:
     world = World()
     leader, other = static_pair(world)
     response = world.leave(instance_ids=["two"]) if by_instance_id else world.leave(other.member_id)
@@ -138,7 +138,7 @@ def test_a_static_member_leaves_for_good_when_it_is_removed(by_instance_id: bool
     assert world.heartbeat(other, instance_id="two") == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_who_comes_back_has_a_whole_session_before_it() -> None:
+def test_a_replaced_static_member_gets_a_new_session() -> None:
     world = World()
     leader, other = static_pair(world)
     for fails in (False, True):
@@ -153,7 +153,7 @@ def test_who_comes_back_has_a_whole_session_before_it() -> None:
     assert world.heartbeat(other, instance_id="two") == ErrorCode.NONE
 
 
-def test_who_takes_the_place_of_a_new_member_may_wait_longer_than_a_session() -> None:
+def test_a_replacement_may_wait_longer_than_its_session() -> None:
     world = World()
     (leader,) = world.stable(rebalance_ms=100_000)
     first = world.join(instance_id="two", rebalance_ms=100_000)
@@ -166,7 +166,7 @@ def test_who_takes_the_place_of_a_new_member_may_wait_longer_than_a_session() ->
     assert world.answers[second].error_code == ErrorCode.NONE
 
 
-def test_who_takes_the_place_of_a_member_that_has_not_asked_for_its_part_has_to_ask() -> None:
+def test_a_replacement_must_sync_if_its_predecessor_did_not() -> None:
     world = World()
     leader, other = static_pair(world)
     waiting = world.join(leader.member_id, instance_id="one")
@@ -188,7 +188,7 @@ def test_an_unknown_instance_cannot_leave() -> None:
     assert [one.error_code for one in world.leave(instance_ids=["three"]).members] == [ErrorCode.UNKNOWN_MEMBER_ID]
 
 
-def test_a_new_id_that_cannot_be_stored_gives_the_place_back() -> None:
+def test_a_failed_append_restores_the_old_static_member() -> None:
     world = World()
     leader, other = static_pair(world)
     world.fail_with = ErrorCode.KAFKA_STORAGE_ERROR
@@ -199,8 +199,8 @@ def test_a_new_id_that_cannot_be_stored_gives_the_place_back() -> None:
     assert world.sync(other, instance_id="two").assignment == b"2"
 
 
-def test_r14_of_two_with_one_static_id_the_first_is_fenced_and_its_commits_are_refused() -> None:
-    """R14: the second gets the partitions of the first in the same generation; the first can commit no more."""
+def test_r14_the_first_of_two_static_twins_is_fenced() -> None:
+    """R14: the second gets the partitions of the first in the same generation; commits of the first are refused."""
     world = World()
     _, first = static_pair(world)
     assert world.commit(10, joined=first, instance_id="two") == ErrorCode.NONE
@@ -213,7 +213,7 @@ def test_r14_of_two_with_one_static_id_the_first_is_fenced_and_its_commits_are_r
     assert world.committed() == 11
 
 
-def test_static_members_that_allow_no_time_for_a_rebalance_do_not_make_it_due_without_end() -> None:
+def test_a_zero_rebalance_timeout_does_not_loop_the_join_timer() -> None:
     world = World()
     static_pair(world)
     for instance_id in ("one", "two"):
@@ -228,4 +228,4 @@ def test_static_members_that_allow_no_time_for_a_rebalance_do_not_make_it_due_wi
     assert next_ms is not None
     assert next_ms > world.now_ms
     world.advance(SESSION_MS + REBALANCE_MS)
-    assert group.state.value == "Empty", "its session ended"
+    assert group.state.value == "Empty", "the session has timed out"

@@ -1,4 +1,4 @@
-"""SyncGroup, Heartbeat and LeaveGroup of members of a generation."""
+"""SyncGroup, Heartbeat and LeaveGroup."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignmen
 
 
 def joined_pair(world: World) -> tuple[JoinGroupResponse, JoinGroupResponse]:
-    """Two members of a generation whose assignment is not made; the first leads."""
+    """Two members of a generation without an assignment; the first is the leader."""
     leader, other = world.stable(2)
     parked = world.join(leader.member_id)
     other = world.join(other.member_id)
@@ -50,14 +50,14 @@ def sync(world: World, joined: JoinGroupResponse, **fields: Any) -> Any:
         ({"protocol_name": "roundrobin"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
     ],
 )
-def test_the_first_check_of_a_sync_that_fails_is_told(fields: dict[str, Any], code: ErrorCode) -> None:
+def test_the_first_failed_check_decides_the_sync_error(fields: dict[str, Any], code: ErrorCode) -> None:
     world = World()
     _, other = joined_pair(world)
     answer = sync(world, other, **fields)
     assert (answer.error_code, answer.assignment) == (code, b"")
 
 
-def test_who_syncs_before_the_leader_waits_for_it() -> None:
+def test_a_sync_before_the_leader_waits() -> None:
     world = World()
     leader, other = joined_pair(world)
     waiting = world.sync(other)
@@ -70,23 +70,23 @@ def test_who_syncs_before_the_leader_waits_for_it() -> None:
     assert state(world) == "Stable"
 
 
-def test_who_syncs_after_the_leader_gets_its_part_at_once() -> None:
+def test_a_sync_after_the_leader_is_answered_immediately() -> None:
     world = World()
     leader, other = joined_pair(world)
     world.give(leader, {other.member_id: b"O", "nobody": b"N"})
     assert world.sync(other).assignment == b"O"
-    assert world.sync(other).assignment == b"O", "and as often as it asks"
-    assert world.sync(leader).assignment == b"", "the leader forgot itself"
+    assert world.sync(other).assignment == b"O", "a repeated sync gets the same part"
+    assert world.sync(leader).assignment == b"", "the leader assigned nothing to itself"
 
 
-def test_a_sync_is_refused_while_a_rebalance_is_prepared() -> None:
+def test_a_sync_is_refused_in_preparing_rebalance() -> None:
     world = World()
     leader, other = world.stable(2)
     world.join(leader.member_id)
     assert world.sync(other).error_code == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_who_waits_for_an_assignment_that_will_not_come_joins_again() -> None:
+def test_a_new_rebalance_answers_parked_syncs() -> None:
     world = World()
     _leader, other = joined_pair(world)
     waiting = world.sync(other)
@@ -94,7 +94,7 @@ def test_who_waits_for_an_assignment_that_will_not_come_joins_again() -> None:
     assert world.answers[waiting].error_code == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_repeated_sync_takes_the_place_of_the_one_that_waits() -> None:
+def test_a_repeated_sync_replaces_the_parked_one() -> None:
     world = World()
     leader, other = joined_pair(world)
     first, second = world.sync(other), world.sync(other)
@@ -103,7 +103,7 @@ def test_a_repeated_sync_takes_the_place_of_the_one_that_waits() -> None:
     assert world.answers[second].assignment == b"O"
 
 
-def test_who_never_asks_for_its_part_is_removed_and_the_others_rebalance() -> None:
+def test_a_member_that_never_syncs_is_removed() -> None:
     world = World()
     leader, other = joined_pair(world)
     world.give(leader, {other.member_id: b"O"})
@@ -114,7 +114,7 @@ def test_who_never_asks_for_its_part_is_removed_and_the_others_rebalance() -> No
     assert world.heartbeat(other) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_leader_that_never_assigns_is_removed_and_another_leads() -> None:
+def test_a_leader_that_never_syncs_is_replaced() -> None:
     world = World()
     leader, other = joined_pair(world)
     waiting = world.sync(other)
@@ -126,7 +126,7 @@ def test_a_leader_that_never_assigns_is_removed_and_another_leads() -> None:
     assert world.heartbeat(leader) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_an_assignment_that_cannot_be_stored_is_no_assignment() -> None:
+def test_a_failed_append_of_the_assignment_starts_a_rebalance() -> None:
     world = World()
     leader, other = joined_pair(world)
     waiting = world.sync(other)
@@ -141,7 +141,7 @@ def test_an_assignment_that_cannot_be_stored_is_no_assignment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "answered"),
     [
         (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
         (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.COORDINATOR_NOT_AVAILABLE),
@@ -151,19 +151,19 @@ def test_an_assignment_that_cannot_be_stored_is_no_assignment() -> None:
         (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_NOT_AVAILABLE),
     ],
 )
-def test_a_group_that_cannot_be_stored_never_was(code: ErrorCode, told: ErrorCode) -> None:
+def test_if_storing_a_group_fails_it_is_not_created(code: ErrorCode, answered: ErrorCode) -> None:
     world = World(group_initial_rebalance_delay_ms=3_000)
     world.fail_with = code
     answer = world.join(version=3)
-    assert answer.error_code == told
+    assert answer.error_code == answered
     assert world.shard.group_ids() == []
     world.advance(60_000)
     assert world.log == []
     world.fail_with = code
-    assert world.join(version=4).error_code == told, "before an id is handed out too"
+    assert world.join(version=4).error_code == answered, "also before a member id is assigned"
 
 
-def test_a_group_that_became_empty_is_so_even_if_that_cannot_be_stored() -> None:
+def test_a_group_becomes_empty_even_if_storing_that_fails() -> None:
     world = World()
     (leader,) = world.stable()
     world.fail_with = ErrorCode.KAFKA_STORAGE_ERROR
@@ -171,7 +171,7 @@ def test_a_group_that_became_empty_is_so_even_if_that_cannot_be_stored() -> None
     assert state(world) == "Empty"
 
 
-def test_an_assignment_that_a_newer_generation_overtook_is_given_to_nobody() -> None:
+def test_a_late_append_does_not_assign_an_older_generation() -> None:
     world = World()
     leader, other = joined_pair(world)
     now = {"now_ms": world.now_ms, "timestamp_ms": world.timestamp_ms}
@@ -194,7 +194,7 @@ def test_an_assignment_that_a_newer_generation_overtook_is_given_to_nobody() -> 
     assert world.answers[waiting].assignment == b"new"
 
 
-def test_who_waited_longer_than_its_session_has_a_new_one_when_it_gets_its_part() -> None:
+def test_the_sync_answer_restarts_the_session() -> None:
     world = World()
     leader, other = joined_pair(world)
     waiting = world.sync(other)
@@ -210,7 +210,7 @@ def test_who_waited_longer_than_its_session_has_a_new_one_when_it_gets_its_part(
     assert world.heartbeat(other) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_an_assignment_of_a_generation_that_did_not_come_about_is_shown_to_nobody() -> None:
+def test_an_abandoned_assignment_is_not_described() -> None:
     world = World()
     leader, _ = joined_pair(world)
     world.join()
@@ -233,7 +233,7 @@ def test_an_assignment_of_a_generation_that_did_not_come_about_is_shown_to_nobod
         ({}, ErrorCode.NONE),
     ],
 )
-def test_the_first_check_of_a_heartbeat_that_fails_is_told(fields: dict[str, Any], code: ErrorCode) -> None:
+def test_the_first_failed_check_decides_the_heartbeat_error(fields: dict[str, Any], code: ErrorCode) -> None:
     world = World()
     (joined,) = world.stable()
     request = HeartbeatRequest(group_id=GROUP, generation_id=joined.generation_id, member_id=joined.member_id)
@@ -242,7 +242,7 @@ def test_the_first_check_of_a_heartbeat_that_fails_is_told(fields: dict[str, Any
     assert world.decide(request).error_code == code
 
 
-def test_heartbeats_count_while_the_assignment_is_made() -> None:
+def test_heartbeats_extend_sessions_in_completing_rebalance() -> None:
     world = World()
     leader, other = joined_pair(world)
     for _ in range(3):
@@ -251,7 +251,7 @@ def test_heartbeats_count_while_the_assignment_is_made() -> None:
     assert state(world) == "CompletingRebalance"
 
 
-def test_a_member_is_removed_when_its_session_is_over_and_not_before() -> None:
+def test_a_member_is_removed_exactly_at_its_session_timeout() -> None:
     world = World()
     leader, other = world.stable(2)
     world.advance(SESSION_MS - 1)
@@ -264,7 +264,7 @@ def test_a_member_is_removed_when_its_session_is_over_and_not_before() -> None:
     assert world.heartbeat(other) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_who_waits_for_an_answer_needs_no_heartbeat() -> None:
+def test_a_member_with_a_parked_request_needs_no_heartbeat() -> None:
     world = World()
     leader, other = world.stable(2, rebalance_ms=100_000)
     parked = world.join(leader.member_id, rebalance_ms=100_000)
@@ -276,7 +276,7 @@ def test_who_waits_for_an_answer_needs_no_heartbeat() -> None:
     assert world.answers[parked].error_code == ErrorCode.NONE
 
 
-def test_the_wall_clock_ends_no_session() -> None:
+def test_wall_clock_jumps_do_not_end_sessions() -> None:
     world = World()
     (joined,) = world.stable()
     for jump_ms in (3_600_000, -7_200_000, 365 * 86_400_000):
@@ -288,7 +288,7 @@ def test_the_wall_clock_ends_no_session() -> None:
 # LeaveGroup
 
 
-def test_the_last_member_that_leaves_empties_the_group_and_that_is_stored() -> None:
+def test_when_the_last_member_leaves_the_empty_group_is_stored() -> None:
     world = World()
     (joined,) = world.stable()
     assert [one.error_code for one in world.leave(joined.member_id).members] == [ErrorCode.NONE]
@@ -300,7 +300,7 @@ def test_the_last_member_that_leaves_empties_the_group_and_that_is_stored() -> N
     assert (group.generation_id, group.protocol_type) == (joined.generation_id + 1, "consumer")
 
 
-def test_members_leave_together_and_each_is_told_of_itself() -> None:
+def test_leave_group_has_a_code_for_each_member() -> None:
     world = World()
     leader, other = world.stable(2)
     codes = [one.error_code for one in world.leave(other.member_id, "nobody", other.member_id).members]
@@ -311,13 +311,13 @@ def test_members_leave_together_and_each_is_told_of_itself() -> None:
 @pytest.mark.parametrize(
     ("group_id", "code"), [("", ErrorCode.INVALID_GROUP_ID), ("other", ErrorCode.UNKNOWN_MEMBER_ID)]
 )
-def test_old_clients_are_told_in_one_code_why_they_cannot_leave(group_id: str, code: ErrorCode) -> None:
+def test_old_leave_group_versions_get_one_error_code(group_id: str, code: ErrorCode) -> None:
     world = World()
     response = world.decide(LeaveGroupRequest(group_id=group_id, member_id="nobody"), Caller(api_version=2))
     assert (response.error_code, response.members) == (code, [])
 
 
-def test_old_clients_leave() -> None:
+def test_old_leave_group_versions_remove_the_member() -> None:
     world = World()
     (joined,) = world.stable()
     response = world.decide(LeaveGroupRequest(group_id=GROUP, member_id=joined.member_id), Caller(api_version=0))
@@ -325,7 +325,7 @@ def test_old_clients_leave() -> None:
     assert state(world) == "Empty"
 
 
-def test_who_leaves_while_it_waits_is_told_so() -> None:
+def test_leaving_answers_the_members_parked_join() -> None:
     world = World()
     leader, other = world.stable(2)
     parked = world.join(leader.member_id)
@@ -334,7 +334,7 @@ def test_who_leaves_while_it_waits_is_told_so() -> None:
     assert world.join(other.member_id).error_code == ErrorCode.NONE
 
 
-def test_who_is_removed_while_it_waits_for_its_part_is_told_so() -> None:
+def test_leaving_answers_the_members_parked_sync() -> None:
     world = World()
     _, other = joined_pair(world)
     waiting = world.sync(other)
@@ -342,7 +342,7 @@ def test_who_is_removed_while_it_waits_for_its_part_is_told_so() -> None:
     assert world.answers[waiting].error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_the_last_who_was_waited_for_ends_the_preparation_by_leaving() -> None:
+def test_a_rebalance_completes_when_the_missing_member_leaves() -> None:
     world = World()
     leader, other = world.stable(2)
     parked = world.join(leader.member_id)
@@ -357,7 +357,7 @@ def test_a_leader_that_leaves_is_replaced() -> None:
     assert world.join(other.member_id).leader == other.member_id
 
 
-def test_requests_for_an_older_generation_are_refused_whatever_they_are() -> None:
+def test_requests_of_an_older_generation_are_refused() -> None:
     world = World()
     (joined,) = world.stable()
     newer = world.join(joined.member_id)
@@ -370,8 +370,8 @@ def test_requests_for_an_older_generation_are_refused_whatever_they_are() -> Non
 # R14
 
 
-def test_r14_a_member_that_paused_beyond_its_session_is_out_and_cannot_commit() -> None:
-    """R14: its partitions went to the other, once; its heartbeat, sync and commit are told 25, of its generation 22."""
+def test_r14_a_member_paused_beyond_its_session_cannot_commit() -> None:
+    """R14: its partitions move once. Its heartbeat, sync and commit get UNKNOWN_MEMBER_ID."""
     world = World()
     alive, paused = world.stable(2)
     assert world.commit(10, joined=paused) == ErrorCode.NONE
@@ -390,26 +390,28 @@ def test_r14_a_member_that_paused_beyond_its_session_is_out_and_cannot_commit() 
     assert world.committed() == 20
 
 
-def test_r14_a_member_that_polls_too_seldom_misses_the_rebalance_and_cannot_commit() -> None:
-    """R14: its client's heartbeats go on, and tell it 27, but it does not join in time, and is out."""
+def test_r14_a_member_that_misses_the_rebalance_cannot_commit() -> None:
+    """R14: the client's heartbeats continue and get REBALANCE_IN_PROGRESS, but it does not rejoin in time and is
+    removed.
+    """
     world = World()
     alive, slow = world.stable(2)
     parked = world.join(alive.member_id)
     for _ in range(REBALANCE_MS // 5_000):
         assert world.heartbeat(slow) == ErrorCode.REBALANCE_IN_PROGRESS
-        assert world.commit(7, joined=slow) == ErrorCode.NONE, "what it has read until now is its own"
+        assert world.commit(7, joined=slow) == ErrorCode.NONE, "it may commit what it has read so far"
         world.advance(5_000)
     joined = world.answers[parked]
     assert joined.generation_id == slow.generation_id + 1
     assert world.commit(3, joined=slow) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert world.commit(8, joined=joined) == ErrorCode.REBALANCE_IN_PROGRESS, "it has no part yet"
+    assert world.commit(8, joined=joined) == ErrorCode.REBALANCE_IN_PROGRESS, "it has no assignment yet"
     world.give(joined, {joined.member_id: b"all"})
     assert world.commit(8, joined=joined) == ErrorCode.NONE
     assert world.committed() == 8
 
 
-def test_r14_a_member_of_an_older_generation_is_told_so() -> None:
-    """R14: 22 for who is still a member, and has missed that there is a new generation."""
+def test_r14_a_member_of_an_older_generation_gets_illegal_generation() -> None:
+    """R14: ILLEGAL_GENERATION for a member that has missed a new generation."""
     world = World()
     leader, other = world.stable(2)
     parked = world.join(leader.member_id)

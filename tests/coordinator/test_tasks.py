@@ -1,4 +1,4 @@
-"""The shell around shards: appends that leave the event loop, loading, and logs that do not grow for ever."""
+"""The runtime of shards: appends in threads, loading, and rewriting of long logs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def led_by(broker: MemoryBroker, index: int = 0) -> LedPartition:
 
 
 async def ready(broker: MemoryBroker, *topics: str) -> Client:
-    """A client of a node that has the topic of the groups, and these."""
+    """A client of a node that has the offsets topic and these topics."""
     client = await broker.connect()
     await find(client)
     for topic in topics:
@@ -47,7 +47,7 @@ async def ready(broker: MemoryBroker, *topics: str) -> Client:
 
 
 def stored(disk: SimulatedDisk) -> Iterator[Record]:
-    """All records in the log of the groups."""
+    """All records in the group log."""
     for path, contents in sorted(disk.image(LOG).items()):
         if path.endswith(".log"):
             assert contents is not None
@@ -56,10 +56,8 @@ def stored(disk: SimulatedDisk) -> Iterator[Record]:
 
 
 @pytest.mark.parametrize("latency_ms", [0, 40])
-async def test_commits_at_once_are_all_kept_also_while_segments_roll(
-    latency_ms: int, autojump_clock: MockClock
-) -> None:
-    """With the roll in a slow thread everybody else stands in line, and nothing is lost or reordered."""
+async def test_concurrent_commits_survive_segment_rolls(latency_ms: int, autojump_clock: MockClock) -> None:
+    """While a slow thread rolls the segment, other commits wait; none is lost or reordered."""
     async with memory_broker(settings=SMALL, latency_ms=latency_ms) as broker:
         await ready(broker, "t")
 
@@ -83,7 +81,7 @@ async def test_commits_at_once_are_all_kept_also_while_segments_roll(
             assert await offsets_of(client, f"group-{number}") == {("t", 0): 29}
 
 
-async def test_with_a_sync_for_each_append_a_power_loss_loses_no_commit(autojump_clock: MockClock) -> None:
+async def test_power_loss_loses_no_synced_commit(autojump_clock: MockClock) -> None:
     async with memory_broker(settings={**ONE_PARTITION, "log.flush.interval.messages": 1}, latency_ms=5) as broker:
         client = await ready(broker, "t")
         joined = await form(client)
@@ -95,7 +93,7 @@ async def test_with_a_sync_for_each_append_a_power_loss_loses_no_commit(autojump
         assert await beat(client, joined) == 0
 
 
-async def test_a_topic_of_the_groups_that_goes_while_an_append_is_in_a_thread_fails_that_append(
+async def test_deleting_the_offsets_topic_fails_an_append_in_progress(
     autojump_clock: MockClock,
 ) -> None:
     async with memory_broker(settings={**ONE_PARTITION, "log.flush.interval.messages": 1}, latency_ms=1000) as broker:
@@ -115,7 +113,7 @@ async def test_a_topic_of_the_groups_that_goes_while_an_append_is_in_a_thread_fa
         assert await offsets_of(client) == {}
 
 
-async def test_a_write_that_fails_is_refused_and_leaves_the_group_as_it_was(autojump_clock: MockClock) -> None:
+async def test_a_failed_write_leaves_the_group_unchanged(autojump_clock: MockClock) -> None:
     async with memory_broker(settings=ONE_PARTITION) as broker:
         client = await ready(broker, "t")
         await commit(client, {("t", 0): 5})
@@ -128,7 +126,7 @@ async def test_a_write_that_fails_is_refused_and_leaves_the_group_as_it_was(auto
         assert await offsets_of(await broker.connect()) == {("t", 0): 7}
 
 
-async def test_more_records_than_fit_into_a_batch_are_refused_as_a_fault_of_the_server(
+async def test_a_commit_too_large_for_a_batch_is_refused(
     autojump_clock: MockClock,
 ) -> None:
     async with memory_broker(settings={**ONE_PARTITION, "message.max.bytes": 1000}) as broker:
@@ -140,10 +138,10 @@ async def test_more_records_than_fit_into_a_batch_are_refused_as_a_fault_of_the_
 
 
 @pytest.mark.parametrize("attempt", range(5))
-async def test_a_process_that_stood_still_reads_the_heartbeats_that_came_before_it_ends_sessions(
+async def test_after_a_stall_heartbeats_are_read_before_sessions_expire(
     attempt: int, autojump_clock: MockClock
 ) -> None:
-    """The order of tasks is drawn, hence the attempts."""
+    """Repeated because the order of tasks is random."""
     async with memory_broker(settings=ONE_PARTITION) as broker:
         client = await ready(broker)
         joined = await form(client)
@@ -156,9 +154,7 @@ async def test_a_process_that_stood_still_reads_the_heartbeats_that_came_before_
 
 
 @pytest.mark.parametrize("way", ["deleted", "expired"])
-async def test_more_tombstones_than_fit_into_a_batch_are_written_all_the_same(
-    way: str, autojump_clock: MockClock
-) -> None:
+async def test_tombstones_may_need_several_batches(way: str, autojump_clock: MockClock) -> None:
     settings = {**ONE_PARTITION, "message.max.bytes": 1000, "offsets.retention.minutes": 60}
     async with memory_broker(settings=settings) as broker:
         client = await ready(broker, "t")
@@ -179,7 +175,7 @@ async def test_more_tombstones_than_fit_into_a_batch_are_written_all_the_same(
 # Loading
 
 
-async def test_a_log_that_the_disk_does_not_give_is_a_storage_error_to_who_loads_it(autojump_clock: MockClock) -> None:
+async def test_a_failed_read_while_loading_is_a_storage_error(autojump_clock: MockClock) -> None:
     async with memory_broker(settings=ONE_PARTITION) as broker:
         await commit(await ready(broker, "t"), {("t", 0): 5})
         loading = Loading(led_by(broker), slice_bytes=1 << 20)
@@ -191,7 +187,7 @@ async def test_a_log_that_the_disk_does_not_give_is_a_storage_error_to_who_loads
         assert loading.is_complete
 
 
-async def test_a_topic_that_is_deleted_while_its_offsets_are_loaded_takes_them_along(autojump_clock: MockClock) -> None:
+async def test_a_topic_deleted_during_loading_loses_its_offsets(autojump_clock: MockClock) -> None:
     async with memory_broker(settings=ONE_PARTITION) as broker:
         client = await ready(broker, "t", "u", "v")
         await commit(client, {("t", 0): 5, ("u", 0): 6})
@@ -208,7 +204,7 @@ async def test_a_topic_that_is_deleted_while_its_offsets_are_loaded_takes_them_a
         assert await offsets_of(client) == {("v", 0): 59, ("v", 1): 59}
         survivor = broker.disk.crash(Loss.PROCESS_DEATH)
     async with memory_broker(survivor, settings=ONE_PARTITION) as broker:
-        assert await offsets_of(await broker.connect()) == {("v", 0): 59, ("v", 1): 59}, "and for good"
+        assert await offsets_of(await broker.connect()) == {("v", 0): 59, ("v", 1): 59}, "also after a restart"
 
 
 def offset_record(offset: int, *, topic: str = "t") -> Record:
@@ -218,7 +214,7 @@ def offset_record(offset: int, *, topic: str = "t") -> Record:
 
 
 @pytest.mark.parametrize(("marker", "offset"), [(1, 7), (0, 5), (None, 5)], ids=["committed", "aborted", "open"])
-async def test_offsets_of_a_transaction_count_when_it_was_committed(
+async def test_transactional_offsets_need_a_commit_marker(
     marker: int | None, offset: int, autojump_clock: MockClock
 ) -> None:
     async with memory_broker(settings=ONE_PARTITION) as broker:
@@ -251,7 +247,7 @@ async def fill(
             await commit(client, {(topic, 0): offset, (topic, 1): offset}, group_id=group_id, metadata="x" * 50)
 
 
-async def test_a_log_that_is_mostly_history_is_rewritten_and_its_old_segments_go(autojump_clock: MockClock) -> None:
+async def test_a_log_of_mostly_history_is_rewritten(autojump_clock: MockClock) -> None:
     own = {**SMALL, "log.retention.check.interval.ms": 1000, "log.segment.delete.delay.ms": 0}
     async with memory_broker(settings=own) as broker:
         client = await ready(broker, "t")
@@ -274,7 +270,7 @@ async def test_a_log_that_is_mostly_history_is_rewritten_and_its_old_segments_go
         assert led_by(broker).partition.log.log_start_offset > 400
 
 
-async def test_a_rewriting_is_not_begun_while_most_of_the_log_is_live(autojump_clock: MockClock) -> None:
+async def test_a_mostly_live_log_is_not_rewritten(autojump_clock: MockClock) -> None:
     async with memory_broker(settings=SMALL) as broker:
         client = await ready(broker, "t")
         await fill(client, rounds=2, group_ids=tuple(f"group-{number}" for number in range(40)))
@@ -282,10 +278,10 @@ async def test_a_rewriting_is_not_begun_while_most_of_the_log_is_live(autojump_c
         led = led_by(broker)
         assert led.bytes_behind > 8000
         assert led.partition.log.log_start_offset == 0
-        assert led.rewrite_at_bytes > led.bytes_behind, "it is looked at again when it has grown"
+        assert led.rewrite_at_bytes > led.bytes_behind, "the next check is after the log has grown"
 
 
-async def test_what_is_committed_while_a_log_is_rewritten_is_kept(autojump_clock: MockClock) -> None:
+async def test_commits_during_a_rewrite_are_kept(autojump_clock: MockClock) -> None:
     async with memory_broker(settings=SMALL, latency_ms=20) as broker:
         client = await ready(broker, "t")
         group_ids = tuple(f"group-{number}" for number in range(12))
@@ -310,7 +306,7 @@ async def test_what_is_committed_while_a_log_is_rewritten_is_kept(autojump_clock
                 await trio.sleep(1)
                 starts.add(led.partition.log.log_start_offset)
             done.set()
-        assert len(starts) > 3, "it was rewritten several times"
+        assert len(starts) > 3, "the log was rewritten several times"
         survivor = broker.disk.crash(Loss.PROCESS_DEATH)
         del client
     async with memory_broker(survivor, settings=SMALL) as broker:
@@ -319,7 +315,7 @@ async def test_what_is_committed_while_a_log_is_rewritten_is_kept(autojump_clock
             assert await offsets_of(client, group_id) == {("t", 0): latest[group_id]}
 
 
-async def test_a_live_state_of_more_bytes_than_a_batch_may_have_is_rewritten_too(autojump_clock: MockClock) -> None:
+async def test_a_live_state_larger_than_a_batch_is_rewritten(autojump_clock: MockClock) -> None:
     own = {**SMALL, "message.max.bytes": 2000}
     async with memory_broker(settings=own) as broker:
         client = await ready(broker, "t")
@@ -333,7 +329,7 @@ async def test_a_live_state_of_more_bytes_than_a_batch_may_have_is_rewritten_too
             assert await offsets_of(client, group_id) == {("t", 0): 19, ("t", 1): 19}
 
 
-async def test_a_rewriting_that_fails_is_tried_again_when_the_log_has_grown(autojump_clock: MockClock) -> None:
+async def test_a_failed_rewrite_is_retried_when_the_log_has_grown(autojump_clock: MockClock) -> None:
     async with memory_broker(settings=SMALL) as broker:
         client = await ready(broker, "t")
         led = led_by(broker)
@@ -342,7 +338,7 @@ async def test_a_rewriting_that_fails_is_tried_again_when_the_log_has_grown(auto
         while led.bytes_behind + one_bytes < led.rewrite_at_bytes:
             offset += 1
             await fill(client, rounds=1, first=offset)
-        # The next commit makes the log too long, and the write after it is the rewriting's.
+        # The next commit makes the log too long; the write after it belongs to the rewrite.
         broker.disk.inject(Fault(errno.ENOSPC, name="write", path=f"{LOG}/*.log", skip=1))
         offset += 1
         await fill(client, rounds=1, first=offset)
@@ -355,7 +351,7 @@ async def test_a_rewriting_that_fails_is_tried_again_when_the_log_has_grown(auto
         assert await offsets_of(client) == {("t", 0): offset + 40, ("t", 1): offset + 40}
 
 
-async def test_t2_a_clock_that_is_set_ahead_expires_no_offset_until_it_has_stood(autojump_clock: MockClock) -> None:
+async def test_t2_expiry_pauses_after_the_clock_is_set_ahead(autojump_clock: MockClock) -> None:
     del autojump_clock
     settings = {**ONE_PARTITION, "offsets.retention.minutes": 60 * 24}
     async with memory_broker(settings=settings) as broker:

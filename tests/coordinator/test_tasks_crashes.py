@@ -1,7 +1,7 @@
-"""A node that dies at each operation on the files of its groups, and what its next life knows of them.
+"""Crash a node at each operation on its group files, and check what the next start finds.
 
-Commits go on while the log is rewritten and its old segments go. After the death of the process every acknowledged
-commit is there; after a loss of power everything that a sync has covered, and nothing that was never committed.
+Commits continue while the log is rewritten and old segments are deleted. After a process crash every acknowledged
+commit is there. After a power loss everything that was synced is there, and nothing that was never committed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ POWER = (Loss.ONLY_SYNCED, Loss.PREFIX, Loss.TORN, Loss.SECTORS, Loss.NAMES_LOST
 
 @dataclass(frozen=True)
 class Crash:
-    """A disk that was left behind, and what must be on it at least, and may be at most, by group."""
+    """The disk after a crash, and the least and the most that must be on it, by group."""
 
     operation: str
     loss: Loss
@@ -44,10 +44,10 @@ class Crash:
 
 
 class Watcher:
-    """Crashes the disk at each operation on the files of the groups.
+    """Crashes a copy of the disk at each operation on the group files.
 
-    Shape  acknowledged and attempted are the offsets of each group; synced is what was acknowledged when the log was
-           last synced as a whole
+    Shape  acknowledged and attempted are the offsets of each group; synced is what was acknowledged when the whole log
+           was last synced
     """
 
     def __init__(self, broker: MemoryBroker, losses: Sequence[Loss]) -> None:
@@ -62,7 +62,7 @@ class Watcher:
 
     def _observe(self, operation: Operation) -> None:
         if self._pending is not None and operation.name != "sync_directory":
-            # A segment that is new is durable with its name, which is synced next.
+            # A new segment is durable only with its name, which is synced next.
             self.synced, self._pending = self._pending, None
         if "__consumer_offsets-0" not in operation.path and "log-start-offset-checkpoint" not in operation.path:
             return
@@ -90,7 +90,7 @@ async def commit_for_long(client: Client, joined: JoinGroupResponse, watcher: Wa
 
 
 async def survive(crash: Crash, joined: JoinGroupResponse) -> str | None:
-    """What is wrong with what the next life finds."""
+    """Start from the crashed disk. Returns what is wrong, or None."""
     async with memory_broker(crash.disk, settings=SETTINGS, stops_cleanly=False) as broker:
         client = await broker.connect()
         for group_id in GROUPS:
@@ -106,7 +106,7 @@ async def survive(crash: Crash, joined: JoinGroupResponse) -> str | None:
 async def test_d6_d7_k10_a_crash_at_any_operation_loses_no_commit(
     losses: Sequence[Loss], autojump_clock: MockClock
 ) -> None:
-    """Also while the log is rewritten (D6), and what was synced also when the power goes (D7)."""
+    """Also during a rewrite (D6); after a power loss, nothing that was synced is lost (D7)."""
     async with memory_broker(settings=SETTINGS, stops_cleanly=False) as broker:
         client = await broker.connect()
         await find(client)
@@ -117,8 +117,8 @@ async def test_d6_d7_k10_a_crash_at_any_operation_loses_no_commit(
         broker.disk.observer = None
         assert broker.node.broker is not None
         held = broker.node.broker.groups.led[0].partition.log
-        assert held.log_start_offset > 40, "it was rewritten, more than once"
-        assert len(held.segments) < 5, "old segments went"
+        assert held.log_start_offset > 40, "the log was rewritten more than once"
+        assert len(held.segments) < 5, "old segments were deleted"
     crashes = watcher.crashes
     assert len(crashes) > 100
     assert {crash.loss for crash in crashes} == set(losses)

@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets` that cannot be read: they are skipped, counted and reported; all others count."""
+"""Unreadable records of `__consumer_offsets` are skipped, counted and reported; all others are loaded."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def group_record(*members: MemberMetadata, group_id: str = "g", **more: object) 
 
 
 async def log_with(made: Iterable[bytes], *topics: str) -> SimulatedDisk:
-    """The disk of a node whose log of groups has these batches, one record each unless they say more."""
+    """The disk of a node whose group log has these batches."""
     async with memory_broker(settings=ONE_PARTITION) as broker:
         await ready(broker, "t", *topics)
         survivor = broker.disk.crash(Loss.PROCESS_DEATH)
@@ -65,20 +65,20 @@ def numbered(*records: Record) -> list[bytes]:
         group_record(member("m", group_instance_id="i"), member("n", group_instance_id="i")),
     ],
     ids=[
-        "a key that is cut",
+        "a truncated key",
         "an empty key",
         "half a record type",
         "an empty value",
         "half a version",
         "an unknown version",
         "a huge value",
-        "a group that is cut",
+        "a truncated group",
         "members without a protocol",
         "a member twice",
         "a static member twice",
     ],
 )
-async def test_a_record_that_cannot_be_read_costs_nothing_but_itself(wrong: Record, autojump_clock: MockClock) -> None:
+async def test_only_the_unreadable_record_is_skipped(wrong: Record, autojump_clock: MockClock) -> None:
     disk = await log_with(numbered(offset_record(5), wrong, offset_record(6, topic="u")))
     async with memory_broker(disk, settings=ONE_PARTITION) as broker:
         client = await ready(broker, "u")
@@ -90,7 +90,7 @@ async def test_a_record_that_cannot_be_read_costs_nothing_but_itself(wrong: Reco
 
 
 @pytest.mark.parametrize(
-    "passed_over",
+    "ignored",
     [
         Record(key=None, value=b"x"),
         Record(key=b"\0\3\0\1g", value=b"\0\0"),
@@ -98,16 +98,16 @@ async def test_a_record_that_cannot_be_read_costs_nothing_but_itself(wrong: Reco
     ],
     ids=["no key", "a group of KIP-848", "a type of a later broker"],
 )
-async def test_records_that_are_not_for_this_coordinator_are_passed_over(
-    passed_over: Record, autojump_clock: MockClock
+async def test_records_for_other_coordinators_are_not_counted_as_unreadable(
+    ignored: Record, autojump_clock: MockClock
 ) -> None:
-    async with memory_broker(await log_with(numbered(passed_over, offset_record(5))), settings=ONE_PARTITION) as broker:
+    async with memory_broker(await log_with(numbered(ignored, offset_record(5))), settings=ONE_PARTITION) as broker:
         assert await offsets_of(await broker.connect()) == {("t", 0): 5}
         assert led_by(broker).unreadable_records == 0
         assert led_by(broker).shard.counts.skipped_records == 1
 
 
-async def test_the_last_value_that_can_be_read_counts(autojump_clock: MockClock) -> None:
+async def test_the_last_readable_value_of_a_key_is_used(autojump_clock: MockClock) -> None:
     bad = Record(key=KEY, value=b"\0\3short")
     disk = await log_with([build_batch([offset_record(4), offset_record(5), bad, bad], partition_leader_epoch=0)])
     async with memory_broker(disk, settings=ONE_PARTITION) as broker:
@@ -118,8 +118,10 @@ async def test_the_last_value_that_can_be_read_counts(autojump_clock: MockClock)
 
 @pytest.mark.parametrize("slice_bytes", [1, 5 << 20])
 @pytest.mark.parametrize("place", [3, 8, 16, 30, 70], ids=["offset", "length", "magic", "header", "records"])
-async def test_a_damaged_batch_costs_its_records_alone(place: int, slice_bytes: int, autojump_clock: MockClock) -> None:
-    # After a clean stop a closed segment is not checked.
+async def test_only_the_records_of_a_damaged_batch_are_skipped(
+    place: int, slice_bytes: int, autojump_clock: MockClock
+) -> None:
+    # After a clean shutdown, closed segments are not checked.
     own = {**SMALL, "offsets.load.buffer.size": slice_bytes}
     async with memory_broker(settings=own) as broker:
         client = await ready(broker, *[f"t{at}" for at in range(4)])
@@ -139,7 +141,7 @@ async def test_a_damaged_batch_costs_its_records_alone(place: int, slice_bytes: 
 
 
 @pytest.mark.parametrize("slice_bytes", [1, 5 << 20])
-async def test_gaps_of_a_compacted_log_are_no_damage(slice_bytes: int, autojump_clock: MockClock) -> None:
+async def test_gaps_of_a_compacted_log_are_not_damage(slice_bytes: int, autojump_clock: MockClock) -> None:
     kept = [(3, 0), (4, 1), (9, 2)]
     made = [
         build_batch([offset_record(at, topic=f"t{at}")], base_offset=base, partition_leader_epoch=0)
@@ -152,7 +154,7 @@ async def test_gaps_of_a_compacted_log_are_no_damage(slice_bytes: int, autojump_
         assert led_by(broker).unreadable_records == 0
 
 
-async def test_a_compressed_batch_that_does_not_decode_is_skipped_whole(autojump_clock: MockClock) -> None:
+async def test_a_batch_that_does_not_decompress_is_skipped(autojump_clock: MockClock) -> None:
     records = [offset_record(at, topic="u") for at in range(3)]
     good = build_batch(records, codec=Codec.GZIP, partition_leader_epoch=0)
     bad = build_batch(records, base_offset=3, record_count=2, partition_leader_epoch=0)
@@ -165,7 +167,7 @@ async def test_a_compressed_batch_that_does_not_decode_is_skipped_whole(autojump
         assert (await offsets_of(await broker.connect()))[("t", 0)] == 5
 
 
-async def test_health_and_the_log_report_what_was_skipped(
+async def test_health_and_the_log_report_skipped_records(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = await log_with(numbered(BAD_KEY, *[BAD_KEY] * 9))
@@ -178,7 +180,7 @@ async def test_health_and_the_log_report_what_was_skipped(
         assert len(lines) == 1
 
 
-async def test_a_log_with_damage_is_served_and_written_to(autojump_clock: MockClock) -> None:
+async def test_a_damaged_log_is_served_and_written_to(autojump_clock: MockClock) -> None:
     disk = await log_with(numbered(BAD_KEY))
     for committed in (1, 2):
         async with memory_broker(disk, settings=ONE_PARTITION) as broker:
@@ -198,15 +200,21 @@ async def test_a_log_with_damage_is_served_and_written_to(autojump_clock: MockCl
         group_record(member("m"), generation=-9),
         group_record(member("m", session_timeout=-1, rebalance_timeout=-7), protocol_type=""),
     ],
-    ids=["an unknown leader of nobody", "an unknown leader", "the last generation", "no generation", "no time"],
+    ids=[
+        "an unknown leader without members",
+        "an unknown leader",
+        "the last generation",
+        "no generation",
+        "negative timeouts",
+    ],
 )
-async def test_a_group_that_no_broker_wrote_takes_new_members(record: Record, autojump_clock: MockClock) -> None:
+async def test_an_inconsistent_stored_group_accepts_new_members(record: Record, autojump_clock: MockClock) -> None:
     disk = await log_with(numbered(group_record(generation=100), record))
     async with memory_broker(disk, settings=ONE_PARTITION) as broker:
         client = await broker.connect()
         asked = joining(session_timeout_ms=10_000)
         answer = await client.ask(asked)
-        while answer.error_code:  # until the stored member's session is over
+        while answer.error_code:  # until the stored member's session times out
             answer = await client.ask(joining(member_id=answer.member_id))
         assert 0 < answer.generation_id < 2**31
         assert answer.leader == answer.member_id

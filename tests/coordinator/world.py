@@ -1,4 +1,4 @@
-"""A shard with its log, clocks and clients, all in memory: a decision's records are appended at once, time is moved."""
+"""A shard with its log, clocks and clients in memory. Records are appended immediately; the test moves time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def subscription(*topics: str) -> bytes:
 
 
 class World:
-    """See the module's text.
+    """See the module docstring.
 
     Shape   log holds keys and values; fail_with makes the next append fail
     """
@@ -47,7 +47,7 @@ class World:
         self.shard = self.load()
 
     def load(self) -> GroupShard:
-        """A shard that knows what the log has."""
+        """Load a new shard from the log."""
         self.shard = GroupShard(self.settings, new_uuid=self.new_uuid, max_pending_bytes=MAX_PENDING_BYTES)
         for offset, (key, value) in enumerate(self.log):
             self.shard.replay(key, value, offset=offset)
@@ -55,7 +55,7 @@ class World:
         return self.shard
 
     def reload(self) -> None:
-        """The coordinator stops in order, and another takes its place."""
+        """Stop the coordinator cleanly and load another one."""
         self.shard.unload(now_ms=self.now_ms, timestamp_ms=self.timestamp_ms)
         self._take_answers()
         self.load()
@@ -65,10 +65,10 @@ class World:
         return UUID(int=self._ids)
 
     def decide(self, request: Any, caller: Caller = CALLER) -> Any:
-        """The response; Parked if it waits, or its answer if that came at once."""
+        """The response: Parked if the request waits, or its answer if that is already there."""
         outcome = self.shard.decide(request, caller, now_ms=self.now_ms, timestamp_ms=self.timestamp_ms)
         response = self.append(outcome)
-        # The initial delay of none is over at once.
+        # An initial delay of 0 is over immediately.
         self.on_time()
         return self.answers.get(response, response) if isinstance(response, Parked) else response
 
@@ -92,7 +92,7 @@ class World:
             self.append(self.shard.on_time(now_ms=self.now_ms, timestamp_ms=self.timestamp_ms))
 
     def advance(self, ms: int) -> None:
-        """Let time pass, and each timer be due at its time."""
+        """Advance time, and run each timer when it is due."""
         end_ms = self.now_ms + ms
         while (due_ms := self.shard.next_deadline_ms()) is not None and due_ms <= end_ms:
             self._move_to(max(due_ms, self.now_ms))
@@ -123,7 +123,7 @@ class World:
         rebalance_ms: int = REBALANCE_MS,
         client_id: str = "client",
     ) -> Any:
-        """JoinGroup; a member id that is required is taken, and the JoinGroup repeated with it."""
+        """JoinGroup. If a member id is required, the request is repeated with it."""
         request = JoinGroupRequest(
             group_id=group_id,
             session_timeout_ms=session_ms,
@@ -144,7 +144,7 @@ class World:
         return answer
 
     def sync(self, joined: JoinGroupResponse, *, instance_id: str | None = None, **assignments: bytes) -> Any:
-        """SyncGroup of a member; the leader gives assignments by member id, `own` for itself."""
+        """SyncGroup of a member. The leader passes assignments by member id; `own` is its own."""
         return self.decide(
             SyncGroupRequest(
                 group_id=GROUP,
@@ -205,7 +205,7 @@ class World:
         group_id: str = GROUP,
         version: int = 9,
     ) -> ErrorCode:
-        """OffsetCommit of one partition, of a member or of nobody."""
+        """OffsetCommit of one partition, by a member or without membership."""
         request = OffsetCommitRequest(
             group_id=group_id,
             generation_id_or_member_epoch=-1 if joined is None else joined.generation_id,
@@ -241,7 +241,7 @@ class World:
     # Whole groups
 
     def stable(self, count: int = 1, **arguments: Any) -> list[JoinGroupResponse]:
-        """A stable group of so many members, the leader first; each is assigned its place as a byte."""
+        """A stable group of `count` members, the leader first. Each is assigned its index as a byte."""
         waiting = [self.join(client_id=f"c{index}", **arguments) for index in range(count)]
         while not all(isinstance(one, JoinGroupResponse) for one in waiting):
             waiting = [self._settle(one, arguments) for one in waiting]
@@ -257,7 +257,7 @@ class World:
         return joined
 
     def _settle(self, waiting: Any, arguments: dict[str, Any]) -> Any:
-        """What a client would do next: wait on, or join again for a newer generation."""
+        """The next step of a client: keep waiting, or rejoin for a newer generation."""
         if isinstance(waiting, Parked):
             return self.answers.get(waiting, waiting)
         group = self.shard.group(GROUP)
