@@ -1,12 +1,13 @@
 """One node: settings, data directory, controller, broker and listeners, in one tree of nurseries.
 
-Start-up in order: settings, the addresses (bound before anything is written, so that a taken port changes nothing), the
-data directory with its lock, the metadata log, the logs of the partitions, the registration as a broker. Only then does
-the node listen; until then connections are refused at once and clients try again. Stopping is the same backwards, and
-ends with the clean-shutdown marker, which says that the logs need no repair.
+Start-up order: settings, addresses, the data directory with its lock, the metadata log, the logs of the partitions, the
+broker registration. The addresses are bound before anything is written, so a port in use leaves the disk unchanged.
+The node listens last; until then connections are refused at once and clients retry. Shutdown runs in reverse order and
+ends by writing the clean-shutdown marker, so the next start skips recovery.
 
-A second signal, or one that comes before the node serves, ends the process at once, and a data directory that fails
-ends it as soon as clients have been told: what was acknowledged is on the disk, and recovery does the rest.
+A second signal, or a signal before the node serves, ends the process at once. If the data directory fails, the node
+sends errors to its clients for a moment and then ends. In both cases acknowledged records are on the disk and the next
+start recovers the logs.
 """
 
 from __future__ import annotations
@@ -76,16 +77,16 @@ log = logger(__name__)
 
 
 class NodeFailed(Exception):
-    """The node cannot start or go on; the message is for whoever started it."""
+    """The node cannot start or continue; the message is for the operator."""
 
 
 _WARNED_OF: Final = {TOPIC_RESOURCE: "topic", GROUP_RESOURCE: "group", CLIENT_METRICS_RESOURCE: "subscription"}
-"""Resources whose changed settings may call for a warning, and its field."""
+"""Resource types whose changed settings can cause a warning -> field of the log line that names the resource."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoundListener:
-    """An address that is bound, and what clients are told of it."""
+    """A bound address, and the address that is advertised to clients for it."""
 
     name: str
     listeners: list[Listener]
@@ -111,9 +112,10 @@ def run_node(
     container: Container | None = None,
     cluster_id: str | None = None,
 ) -> int:
-    """Run a node until a signal ends it; the exit code.
+    """Run a node until a signal ends it; return the exit code.
 
-    Shape   container is what the environment says, where it counts; cluster_id is that of a new data directory
+    Shape   container holds the settings from environment variables, None outside a container; cluster_id is the id for
+            a new data directory
     Errors  NodeFailed
     """
     logs.configure(as_json=log_format == "json", level=log_level.upper())
@@ -129,12 +131,12 @@ def run_node(
     except (ConfigError, OSError) as error:
         raise NodeFailed(str(error)) from error
     if container is not None:
-        # A sibling of the data directory, the default elsewhere, would not lie in the volume.
+        # The usual default, a sibling of the data directory, would be outside the container's volume.
         settings = settings.with_tier_directory(f"{settings.data_directory}/tier")
     for warning in (*settings.warnings, *(() if container is None else container.warnings)):
         log.warning(warning)
     if container is not None:
-        # Three places and the defaults were merged: whoever looks into a container's log sees what came out.
+        # Settings come from three places and the defaults: log the merged result.
         for name, text in sorted(settings.layers.static.items()):
             declaration = broker_setting(name)
             hidden = declaration is None or declaration.sensitive
@@ -146,8 +148,8 @@ def run_node(
     node = Node(env, settings, cluster_id=cluster_id)
     trio.run(_run_until_signal, node, partial(on_ready, settings.node_id))
     if env.abandoned:
-        # Everything is written and closed, but calls of a store that says nothing would be waited for.
-        log.warning("calls of the tier's storage were left alone", calls=env.abandoned)
+        # All data is written and closed, but a normal exit would wait for threads that hang in the tier's store.
+        log.warning("abandoned calls to the tier's storage", calls=env.abandoned)
         sys.stdout.flush()
         os._exit(0)
     return 0
@@ -171,7 +173,7 @@ async def _stop_on_signal(node: Node, signals: AsyncIterator[int]) -> None:
     first = True
     async for number in signals:
         if not first or not node.is_serving:
-            # A start has nothing to put in order, and what it does in a thread (a long recovery) cannot be interrupted.
+            # Start-up needs no orderly stop, and a thread that recovers logs cannot be interrupted.
             log.warning("stopping at once", signal=signal.Signals(number).name)
             os._exit(EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_TERMINATED)
         first = False
@@ -180,10 +182,10 @@ async def _stop_on_signal(node: Node, signals: AsyncIterator[int]) -> None:
 
 
 class Node:
-    """One node of a cluster, which so far is the whole of it: `run` it, `stop` it from another task.
+    """The only node of a cluster: `run` it, and `stop` it from another task.
 
-    Shape  broker is the domain that the listeners serve, once it is there
-    Shape  is_serving: connections are accepted, or have been
+    Shape  broker is the domain that the listeners serve; None until the logs are open
+    Shape  is_serving: the node has begun to accept connections
     """
 
     def __init__(self, env: Env, settings: Settings, *, cluster_id: str | None = None) -> None:
@@ -204,11 +206,11 @@ class Node:
         return self._stop.is_set()
 
     def stop(self) -> None:
-        """Have `run` stop in order; harmless when repeated."""
+        """Make `run` shut down in order. Idempotent."""
         self._stop.set()
 
     async def run(self, *, on_ready: OnReady) -> None:
-        """Serve until `stop`. on_ready(host, port) is called with the first listener's address when it answers.
+        """Serve until `stop`. Call on_ready(host, port) with the first listener's address once it accepts connections.
 
         Errors  NodeFailed
         """
@@ -252,15 +254,15 @@ class Node:
     def _on_directory_failure(self, error: OSError) -> None:
         log.error("the data directory has failed; the node stops", directory=self.settings.data_directory, error=error)
         if self.broker is not None and self._token is not None:
-            # A thread may have found it. Who waits for records or replicas hears of it now.
+            # A thread may call this. Wake the requests that wait for records or replicas: they fail now.
             self._token.run_sync_soon(self.broker.wake_all)
             self._token.run_sync_soon(self.stop)
 
     def _pages(self) -> AbstractAsyncContextManager[OnImage | None]:
-        """Serve the pages about this node, if that is asked for; who is to hear of images meanwhile."""
+        """Serve the HTTP pages if the settings ask for them; yields the pages' image listener, or None."""
         if self.settings.observability.kbroker_http_listener is None:
             return nullcontext()
-        from kbroker.web.pages import serving_pages  # noqa: PLC0415  (a broker without pages does not pay for them)
+        from kbroker.web.pages import serving_pages  # noqa: PLC0415  (not imported by a broker without pages)
 
         return serving_pages(self, self._listen)
 
@@ -270,7 +272,11 @@ class Node:
         env, settings = self.env, self.settings
         cluster_id = directory.identity.cluster_id
         if self._new_cluster_id not in (None, cluster_id):
-            log.warning("the data directory keeps its cluster's id", cluster_id=cluster_id, asked=self._new_cluster_id)
+            log.warning(
+                "the data directory has another cluster id; keeping it",
+                cluster_id=cluster_id,
+                asked=self._new_cluster_id,
+            )
         controller = await open_controller(
             env,
             directory.path,
@@ -283,7 +289,7 @@ class Node:
             reserve=directory.reserve,
         )
         if not directory.was_used:
-            # Also shows the next start that there has to be a metadata log.
+            # This file also shows the next start that a metadata log must exist.
             await env.run_blocking(directory.write_recovery_points)
         refuse_tiered_topics_without_system(controller.image, settings.tier)
         replicas = Replicas(
@@ -328,7 +334,7 @@ class Node:
             await nursery.start(broker.groups.run)
             broker_epoch = await self._register(controller, directory, bound)
             await broker.tier.start(nursery)
-            self._look_after_logs(nursery, directory, broker)
+            self._start_log_tasks(nursery, directory, broker)
             await nursery.start(server.run)
             for one in bound:
                 for listener in one.listeners:
@@ -339,23 +345,23 @@ class Node:
             on_ready(first.host, first.port)
             await self._stop.wait()
             if directory.state.failure is not None:
-                # It was the only directory (D8). Clients are told so for a moment; then this is over, as for a kill.
+                # The only data directory failed (D8). Send clients errors for a moment, then end as a kill would.
                 await env.sleep_ms(FAILURE_NOTICE_MS)
                 await server.stop(grace_ms=FAILURE_NOTICE_MS)
                 _refuse_failed(directory)
             await server.stop(grace_ms=STOP_GRACE_MS)
             await broker.tier.stop()
-            with _going_on_when_full("the next start fences this broker"):
+            with _ignoring_full_disk("the next start fences this broker"):
                 await controller.shut_down_broker()
             nursery.cancel_scope.cancel()
         await broker.tier.close()
-        with _going_on_when_full("the next start repairs the metadata log"):
+        with _ignoring_full_disk("the next start repairs the metadata log"):
             await controller.close()
         await close_logs(env, directory)
         await env.run_blocking(partial(replicas.close, broker_epoch=broker_epoch))
         log.info("stopped")
 
-    def _look_after_logs(self, nursery: trio.Nursery, directory: LogDirectory, broker: Broker) -> None:
+    def _start_log_tasks(self, nursery: trio.Nursery, directory: LogDirectory, broker: Broker) -> None:
         env, settings, report = self.env, self.settings, log.warning
         start = nursery.start_soon
         start(partial(flush_logs, env, directory, broker, interval_ms=FLUSH_INTERVAL_MS, report=report))
@@ -395,20 +401,19 @@ class Node:
         try:
             for one in self.settings.listeners.bound:
                 listeners = await self._listen(one.host, one.port, accepts=False)
-                told = advertised.get(one.name, one)
-                bound.append(BoundListener(one.name, listeners, _told_host(told.host), told.port or listeners[0].port))
+                endpoint = advertised.get(one.name, one)
+                port = endpoint.port or listeners[0].port
+                bound.append(BoundListener(one.name, listeners, _advertised_host(endpoint.host), port))
         except OSError as error:
             for earlier in bound:
                 earlier.close()
             raise NodeFailed(f"cannot listen on {one}: {error}") from error
         if any(not is_loopback(one.listeners[0].host) for one in bound):
-            log.warning("clients of other machines can connect, and nothing asks who they are: there is no TLS or SASL")
+            log.warning("clients on other machines can connect without authentication: TLS and SASL are not supported")
         return bound
 
     async def _listen(self, host: str | None, port: int, *, accepts: bool = True) -> list[Listener]:
-        """Listen on one address, or for localhost on both of its addresses if there are two; without `accepts` the
-        addresses are only bound.
-        """
+        """Listen on one address; for localhost on 127.0.0.1 and, if possible, ::1. Without `accepts` only bind."""
         server = self.settings.server
         listen = partial(
             self.env.listen,
@@ -423,7 +428,7 @@ class Node:
         try:
             listeners.append(await listen("::1", listeners[0].port))
         except OSError as error:
-            log.debug("localhost is served by IPv4 alone", error=error)
+            log.debug("localhost is served over IPv4 only", error=error)
         return listeners
 
     async def _register(self, controller: ControllerClient, directory: LogDirectory, bound: list[BoundListener]) -> int:
@@ -438,8 +443,8 @@ class Node:
 
 
 @contextmanager
-def _going_on_when_full(consequence: str) -> Iterator[None]:
-    """A full disk keeps no node from stopping."""
+def _ignoring_full_disk(consequence: str) -> Iterator[None]:
+    """Log a full disk and continue, so that the node can still stop."""
     try:
         yield
     except KafkaError as error:
@@ -449,13 +454,13 @@ def _going_on_when_full(consequence: str) -> Iterator[None]:
 
 
 def _refuse_failed(directory: LogDirectory) -> None:
-    """Not to go on with a directory that has failed. Errors: NodeFailed."""
+    """Raise NodeFailed if the data directory has failed."""
     if directory.state.failure is not None:
         raise NodeFailed(f"the data directory {directory.path} has failed: {directory.state.failure}")
 
 
-def _told_host(host: str | None) -> str:
-    """What clients are told of an address: one that means every interface is none that they can connect to."""
+def _advertised_host(host: str | None) -> str:
+    """The host to advertise: clients cannot connect to an address that means "every interface"."""
     return LOCALHOST if host in EVERY_INTERFACE else str(host)
 
 

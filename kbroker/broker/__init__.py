@@ -1,4 +1,4 @@
-"""The broker as its handlers see it: metadata, partitions, and what may wait on them. It knows no socket."""
+"""The broker as its handlers see it: metadata, partitions, and waiting on partitions. It does not use sockets."""
 
 from kbroker.broker.appending import Appended
 from kbroker.broker.broker import AdvertisedNode, Broker

@@ -1,9 +1,9 @@
 """Appending produced batches to the logs of partitions.
 
-Theory of operation: between two awaits a trio task is alone, so a small append needs no lock: it runs inline from its
-plan to its commit. What would hold up everybody else leaves the event loop: a sync, the roll of a segment, a batch that
-is dear to validate, and a big write where the system is slow to take one (`WritePace`). Such an append holds its
-partition's lock meanwhile, so that nobody plans on top of it; whoever finds the lock taken stands in line.
+Theory of operation: no other trio task runs between two awaits, so a small append needs no lock: it runs inline from
+plan to commit. Slow steps run in a thread: a sync, a segment roll, the validation of an expensive batch, and a large
+write while the system is slow to accept them (`WritePace`). Such an append holds its partition's lock, so that no other
+append plans from the same log end offset; later appends to the partition wait for the lock in order.
 
 Source: decisions 1, 3, 11 and 14 of ARCHITECTURE.md.
 """
@@ -25,22 +25,22 @@ from wire.errors import ErrorCode
 from wire.record_batch import RecordBatch
 
 INLINE_WRITE_BYTES = 128 * 1024
-"""A write up to this size takes less than the two thread hops that it would cost to leave the loop for it."""
+"""A write up to this size takes less time than the two thread hops needed to move it off the event loop."""
 INLINE_LARGE_WRITE_BYTES = 2 * 1024 * 1024
-"""A write up to this size stays on the loop for as long as the page cache takes such writes quickly."""
+"""A write up to this size stays on the event loop as long as the page cache accepts such writes quickly."""
 QUICK_WRITE_NS = 2_000_000
 QUICK_WRITES_WANTED = 64
 SMALL_UNPACKING_BYTES = 8 * 1024 * 1024
-"""What common producers' batches take to be checked: these do not wait for larger ones."""
+"""Batches of common producers need less memory than this to check; they do not wait for larger batches."""
 
 
 class WritePace:
-    """Whether large writes are quick enough to be made where they are.
+    """Decides whether large writes are fast enough to run on the event loop.
 
-    Into a page cache with room 900 KiB take 0.3 ms, less than leaving the loop and the lock of the interpreter that the
-    thread and the loop then fight for: 1,380 MB/s inline, 830 MB/s in a thread. Where the kernel makes writers wait for
-    the disk they take as long as they please, and everybody would wait with them. So one slow write sends those that
-    follow into threads, until a row of them was quick.
+    A 900 KiB write into a page cache with room takes 0.3 ms. In a thread it takes longer, because the thread and the
+    event loop compete for the interpreter lock: 1,380 MB/s inline, 830 MB/s in a thread. But when the kernel makes
+    writers wait for the disk, an inline write blocks every client. So one slow write moves the following large writes
+    into threads, until QUICK_WRITES_WANTED writes in a row were fast.
     """
 
     __slots__ = ("_wanted",)
@@ -49,11 +49,11 @@ class WritePace:
         self._wanted = 0
 
     def is_inline(self, size: int) -> bool:
-        """Whether a write of so many bytes may be made on the event loop."""
+        """Whether a write of `size` bytes may run on the event loop."""
         return size <= INLINE_WRITE_BYTES or (not self._wanted and size <= INLINE_LARGE_WRITE_BYTES)
 
     def note(self, took_ns: int) -> None:
-        """A large write took so many nanoseconds, wherever it was made."""
+        """Record the duration of a large write, inline or in a thread."""
         if took_ns > QUICK_WRITE_NS:
             self._wanted = QUICK_WRITES_WANTED
         elif self._wanted:
@@ -63,7 +63,7 @@ class WritePace:
 class Appended:
     """A batch that is in the leader's log.
 
-    Units  offsets count records; log_append_time_ms is wall time, -1 where the topic keeps the producer's timestamps
+    Units  offsets count records; log_append_time_ms is wall time, -1 if the topic keeps the producer's timestamps
     """
 
     __slots__ = ("base_offset", "leader_epoch", "log_append_time_ms", "log_start_offset", "next_offset", "partition")
@@ -72,19 +72,19 @@ class Appended:
         self.partition = partition
         self.base_offset = plan.first_offset
         self.next_offset = plan.next_offset
-        # A batch that was stored before is answered with the time at which that happened.
+        # The reply to a duplicate batch has the time of the first append.
         self.log_append_time_ms = plan.timestamp_ms if plan.is_duplicate else log_append_time_ms
         self.log_start_offset = partition.log.log_start_offset
         self.leader_epoch = partition.leader_epoch
 
     @property
     def is_committed(self) -> bool:
-        """Whether every in-sync replica has it."""
+        """Whether every in-sync replica has the batch."""
         progress = self.partition.progress
         return progress is not None and progress.high_watermark >= self.next_offset
 
     def outcome(self) -> ErrorCode | None:
-        """What acks=all is answered now; None while waiting may change it."""
+        """The error code for a Produce with acks=all; None while the batch is not committed yet."""
         partition = self.partition
         progress = partition.progress
         if partition.log.state.failure is not None:
@@ -99,9 +99,9 @@ class Appended:
 class Appender:
     """Appends for one broker.
 
-    Bound unpacking: the memory in which batches are checked by threads (`kbroker.max.unpacking.bytes`)
-    Note  max_decompressed_bytes is what a compressed batch may unpack to; it follows the settings
-    Note  who changes a log in more than one step holds its lock in `locks`
+    Bound unpacking: the memory that threads use to check batches (`kbroker.max.unpacking.bytes`)
+    Note  max_decompressed_bytes limits the decompressed size of a batch; it follows the settings
+    Note  code that changes a log in more than one step holds the partition's lock in `locks`
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Appender:
         version: int,
         check: Callable[[RecordBatch], None] | None = None,
     ) -> Appended:
-        """Append one produced batch to a partition that this broker leads, if `check` lets it pass.
+        """Append one produced batch to a partition that this broker leads, if `check` accepts it.
 
         Errors  those of validate_produced, Partition.leading and Log.plan_append; TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         """
@@ -148,7 +148,7 @@ class Appender:
                 batch = await self._env.run_blocking(_validate_and_check, validate, check)
             finally:
                 claim.release()
-            partition.leading()  # the leadership may have moved meanwhile
+            partition.leading()  # the leader may have changed during the await
         size = len(batch.data)
         if self._pace.is_inline(size) and partition.key not in self.locks:
             plan = log.plan_append(batch.data, leader_epoch=partition.leader_epoch, timestamp_ms=timestamp_ms)
@@ -171,9 +171,9 @@ class Appender:
         return Appended(partition, plan, batch.log_append_time)
 
     async def _append_off_the_loop(self, partition: Partition, batch: ProducedBatch, timestamp_ms: int) -> AppendPlan:
-        """Append with the write in a thread, after the appends that are under way."""
+        """Append with the write in a thread, after the appends in progress."""
         async with self.locks.holding(partition.key):
-            partition.leading()  # while this one stood in line the leadership may have moved
+            partition.leading()  # the leader may have changed while this append waited
             log = partition.log
             plan = log.plan_append(batch.data, leader_epoch=partition.leader_epoch, timestamp_ms=timestamp_ms)
             await self._env.run_blocking(self._write_large, log, plan)
@@ -184,7 +184,7 @@ class Appender:
     def _write_large(self, log: Log, plan: AppendPlan) -> None:
         began = self._env.now_ns()
         log.write(plan)
-        if plan.size > INLINE_WRITE_BYTES and not (plan.rolls or plan.syncs):  # which are slow for other reasons
+        if plan.size > INLINE_WRITE_BYTES and not (plan.rolls or plan.syncs):  # rolls and syncs are always slow
             self._pace.note(self._env.now_ns() - began)
 
 

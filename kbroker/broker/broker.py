@@ -1,4 +1,4 @@
-"""The domain container: it ties metadata, partitions and waiting together, and says what a handler may do with them.
+"""The domain container: it connects metadata, partitions and waiting requests, and is the handlers' interface to them.
 
 Source: decisions 1, 3, 11 and 14 of ARCHITECTURE.md.
 """
@@ -51,7 +51,7 @@ log = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AdvertisedNode:
-    """A broker as clients of one listener are told of it."""
+    """A broker with the address that clients of one listener use."""
 
     id: int
     host: str
@@ -60,7 +60,7 @@ class AdvertisedNode:
 
 
 class Broker:
-    """One broker: what its handlers act on.
+    """One broker: the object that handlers act on.
 
     Shape   purgatory is keyed by partition, (topic, index)
     Errors  KafkaError from everything that a client can cause
@@ -101,13 +101,13 @@ class Broker:
         self.tier = Tier(self)
         self._kept = PartitionLocks()
         self._checkpoint_lock = trio.Lock()
-        self._following = trio.Lock()  # held by who brings the replicas up to an image
+        self._following = trio.Lock()  # held while the replicas are brought up to date with an image
 
     async def on_image(self, image: Image, delta: Delta) -> None:
-        """Follow the metadata: give up, make and serve partitions, and take over changed settings.
+        """Apply new metadata: remove, create and serve partitions, and apply changed settings.
 
-        What is given up goes first, files and all: a topic that is made anew under the same name finds nothing of the
-        old one, and nobody who still holds the old one can write into the new one's files.
+        Removed partitions go first, with their files: a topic that is created again with the same name finds no files
+        of the old topic, and no task that still holds the old partition can write into the new partition's files.
         """
         replicas = self.replicas
         async with self._following:
@@ -127,7 +127,7 @@ class Broker:
         self.tier.on_image(image, delta)
 
     async def _remove(self, gone: list[TopicPartition]) -> None:
-        """Give up the files of partitions, together: nobody else holds the lock of one while waiting for another's."""
+        """Remove the files of partitions while holding all their locks; no other task takes more than one at a time."""
         async with AsyncExitStack() as held:
             for key in gone:
                 await held.enter_async_context(self.appender.locks.holding(key))
@@ -135,7 +135,7 @@ class Broker:
             await self.env.run_blocking(self.replicas.remove_files, gone)
 
     async def reopen_failed(self, *, interval_ms: int) -> None:
-        """Try again, for ever, to make or open the logs for which there was no space, or too few descriptors."""
+        """Retry forever to create or open logs that failed for lack of disk space or file descriptors."""
         while True:
             await self.env.sleep_ms(interval_ms)
             if not self.replicas.may_reopen:
@@ -154,7 +154,7 @@ class Broker:
         self.tier.reconfigure(settings.tier)
 
     def wake_all(self) -> None:
-        """Let everybody who waits on a partition look again: the log directory has failed."""
+        """Wake every request that waits on a partition: the log directory has failed."""
         self.purgatory.wake_many(self.replicas.partitions)
 
     # Metadata
@@ -165,12 +165,12 @@ class Broker:
         return self.controller.image
 
     def topic_name(self, topic_id: UUID) -> str | None:
-        """The name of the topic with this id; None if there is none."""
+        """The name of the topic with this id, or None."""
         topic = self.image.topics_by_id.get(topic_id)
         return topic.name if topic is not None else None
 
     def nodes(self, listener: str) -> list[AdvertisedNode]:
-        """The brokers that are not fenced, as clients of this listener reach them, by id."""
+        """The brokers that are not fenced, with their addresses for this listener, ordered by id."""
         found = []
         for broker_id, broker in sorted(self.image.brokers.items()):
             endpoint: Endpoint | None = broker.endpoints.get(listener)
@@ -179,15 +179,15 @@ class Broker:
         return found
 
     def viewpoint(self, listener: str) -> Viewpoint:
-        """Who answers, to clients of this listener."""
+        """This cluster and broker as clients of this listener see them."""
         return Viewpoint(self.cluster_id, self.node_id, listener)
 
     def may_create(self, name: str) -> bool:
-        """Whether a client that names this unknown topic may bring it into being."""
+        """Whether a client that names this unknown topic causes its automatic creation."""
         return may_create(name, self.controller.settings)
 
     async def create_automatically(self, names: list[str]) -> None:
-        """Create topics that a client named, with the defaults; the client finds out when it asks again."""
+        """Create topics that a client named, with the defaults. Failures are logged; the client asks again."""
         try:
             request = auto_creation_request(names, self.controller.settings)
             is_needed = names == [GROUP_METADATA_TOPIC] and self.groups.has_space
@@ -196,7 +196,7 @@ class Broker:
             log.warning("automatic creation failed", topics=names, code=error.code.name, why=error.message)
             return
         failed = [one for one in answer.topics if one.error_code not in (0, ErrorCode.TOPIC_ALREADY_EXISTS)]
-        if failed:  # one line, because a request may name many thousands
+        if failed:  # one log line, because a request can name thousands of topics
             codes = sorted({ErrorCode(one.error_code).name for one in failed})
             log.warning("automatic creation failed", topic=failed[0].name, failed=len(failed), codes=codes)
 
@@ -209,7 +209,7 @@ class Broker:
         include_synonyms: bool,
         include_documentation: bool,
     ) -> list[ConfigEntry]:
-        """The settings of a topic, of this broker (by its id), of all brokers (""), of its loggers, of a group.
+        """The settings of a topic, this broker (by id), all brokers (""), this broker's loggers, or a group.
 
         Errors  UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST
         """
@@ -224,7 +224,7 @@ class Broker:
         )
 
     async def alter_configs(self, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
-        """Change single settings: of loggers here and at once, of everything else by the controller."""
+        """Change single settings. Logger levels change here at once; the controller changes all other settings."""
         loggers = [one for one in request.resources if one.resource_type == BROKER_LOGGER_RESOURCE]
         if not loggers:
             return await self.controller.incremental_alter_configs(request)
@@ -240,7 +240,7 @@ class Broker:
     # Groups
 
     async def find_group_coordinator(self, group_id: str, *, listener: str) -> AdvertisedNode:
-        """The broker that coordinates a group. The first question brings the topic of the groups into being.
+        """The broker that coordinates a group. The first call creates `__consumer_offsets`.
 
         Errors  COORDINATOR_NOT_AVAILABLE
         """
@@ -270,7 +270,7 @@ class Broker:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {topic}-{index}")
 
     def find_fetched(self, asked: FetchedPartition) -> Partition:
-        """The partition of a Fetch, by id where it gave one.
+        """The partition of a Fetch, found by topic id if the request has one.
 
         Errors  UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID, and those of `find`
         """
@@ -279,17 +279,17 @@ class Broker:
             assert asked.name is not None, "a fetch without topic ids names its topics"
             return self.find(asked.name, asked.index)
         if asked.name is None:
-            # Once an id was resolved the name stays: a session hears that its topic is gone, or another one now.
+            # Keep the resolved name: if the topic is deleted or recreated later, the session gets an error for it.
             asked.name = self.topic_name(topic_id)
             if asked.name is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with id {topic_id}")
         partition = self.find(asked.name, asked.index)
         if partition.topic_id != topic_id:
-            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{asked.name} is another topic by now")
+            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{asked.name} now has another topic id")
         return partition
 
     def current_leader(self, topic: str, index: int) -> tuple[int, int]:
-        """(leader, leader epoch) as far as this broker knows; -1 for what it does not know."""
+        """(leader, leader epoch) that this broker knows; -1 for unknown."""
         partition = self.replicas.partitions.get((topic, index))
         if partition is not None:
             return partition.leader, partition.leader_epoch
@@ -297,7 +297,7 @@ class Broker:
         return (known.leader, known.leader_epoch) if known is not None else (-1, -1)
 
     def fetcher(self, replica_id: int, *, replica_epoch: int, read_committed: bool) -> Fetcher:
-        """Who fetches. A replica is stale if the broker that is alive under its id has registered since."""
+        """The sender of a Fetch. A replica is stale if its broker id has been registered again with a newer epoch."""
         if replica_id < 0:
             return _CONSUMERS[read_committed] if replica_id == CONSUMER else Fetcher(replica_id)
         broker = self.image.brokers.get(replica_id)
@@ -316,7 +316,7 @@ class Broker:
         all_in_sync: bool,
         check: Check | None = None,
     ) -> Awaitable[Appended]:
-        """Append one produced batch to a partition that this broker leads, if `check` lets it pass.
+        """Append one produced batch to a partition that this broker leads, if `check` accepts it.
 
         Errors  those of find, Partition.leading and Appender.append; NOT_ENOUGH_REPLICAS
         """
@@ -329,38 +329,38 @@ class Broker:
             )
         return self.appender.append(partition, records, version=version, check=check)
 
-    # For those who look after the logs (kbroker.storage.tasks, kbroker.coordinator)
+    # For the tasks that maintain logs (kbroker.storage.tasks, kbroker.coordinator)
 
     def is_locked(self, held: Log) -> bool:
-        """Whether somebody appends to a log, or changes it otherwise, in more than one step."""
+        """Whether a task is appending to a log, or changing it otherwise, in more than one step."""
         return (held.topic, held.partition) in self.appender.locks
 
     def locked(self, held: Log) -> AbstractAsyncContextManager[None]:
-        """Hold off appends to a log, and its removal."""
+        """Block appends to a log, and its removal."""
         return self.appender.locks.holding((held.topic, held.partition))
 
     def kept(self, held: Log) -> AbstractAsyncContextManager[None]:
-        """Hold off the removal of a log; appends go on."""
+        """Block the removal of a log; appends continue."""
         return self._kept.holding((held.topic, held.partition))
 
     def high_watermark(self, held: Log) -> int:
-        """Up to where a log is committed; its start for one that this broker does not lead any more."""
+        """The high watermark of a log; its log start offset if this broker no longer leads the partition."""
         partition = self.replicas.partitions.get((held.topic, held.partition))
         if partition is None or partition.log is not held or partition.progress is None:
             return held.log_start_offset
         return partition.progress.high_watermark
 
     def highest_offset_in_remote_storage(self, held: Log) -> int | None:
-        """Up to where the tier has a log, -1 for nothing; None while that is not known."""
+        """The last offset of a log in the tier, -1 if it has none; None while unknown."""
         partition = self.replicas.partitions.get((held.topic, held.partition))
         if partition is None or partition.log is not held or partition.remote is None:
             return None
         return partition.remote.highest_offset_in_remote_storage
 
     async def delete_records(self, topic: str, index: int, offset: int) -> int:
-        """Raise a partition's log_start_offset to `offset`, or to its high watermark for -1; the new low watermark.
+        """Raise a partition's log_start_offset to `offset` (-1: its high watermark); return the new low watermark.
 
-        It holds after a crash once `write_log_starts` has been called.
+        The change survives a crash once `write_log_starts` has returned.
         Errors  those of find and Partition.leading, OFFSET_OUT_OF_RANGE, POLICY_VIOLATION (the topic is not deletable),
                 INVALID_TOPIC_EXCEPTION (it is internal)
         """
@@ -381,11 +381,11 @@ class Broker:
             return partition_log.log_start_offset
 
     async def write_log_starts(self) -> None:
-        """Write down where the logs begin. Errors: KAFKA_STORAGE_ERROR."""
+        """Write the checkpoint of log start offsets. Errors: KAFKA_STORAGE_ERROR."""
         await self._write_checkpoint(self.replicas.directory.write_log_starts)
 
     async def keep_checkpoint(self, write: Callable[[], None], *, interval_ms: int) -> None:
-        """Have a blocking function write one of the checkpoints, for ever."""
+        """Call a blocking function that writes one of the checkpoints, forever."""
         while True:
             await self.env.sleep_ms(interval_ms)
             try:
@@ -394,28 +394,28 @@ class Broker:
                 log.warning(error.message)
 
     async def _write_checkpoint(self, write: Callable[[], None]) -> None:
-        async with self._checkpoint_lock:  # each is replaced by way of one other file
+        async with self._checkpoint_lock:  # all writers of a checkpoint use the same temporary file
             await self.env.run_blocking(write)
 
     # The cluster and its machines
 
     def disk_space(self) -> Awaitable[tuple[int, int]]:
-        """The size of the data directory's disk and what is free of it, in bytes. Errors: KAFKA_STORAGE_ERROR."""
+        """Total and free bytes of the data directory's disk. Errors: KAFKA_STORAGE_ERROR."""
         return self.env.run_blocking(self.replicas.directory.space)
 
     async def unregister(self, broker_id: int) -> None:
-        """Take a broker out of the cluster.
+        """Remove a broker's registration from the cluster.
 
-        Kafka takes out a broker that serves as well, and the cluster is without it until it registers at its next
-        start. This one is the whole cluster and cannot mean that.
+        Kafka also unregisters a running broker; it registers again at its next start. This broker is the whole cluster,
+        so it refuses to unregister itself.
         Errors  BROKER_ID_NOT_REGISTERED, INVALID_REQUEST (it is this broker)
         """
         if broker_id == self.node_id:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker {broker_id} serves; there is no other in this cluster")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker {broker_id} is the only broker of this cluster")
         await self.controller.decide(lambda controller: controller.unregister_broker(broker_id))
 
     # Producer ids
 
     async def next_producer_id(self) -> int:
-        """An id that no producer of this cluster ever had."""
+        """A producer id that this cluster has never used."""
         return await self.controller.next_producer_id()

@@ -1,4 +1,4 @@
-"""The sender of a request: as the group coordinator keeps and shows it, and as a warning in the log names it."""
+"""The sender of a request, in the form that the group coordinator stores and that log warnings show."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logger(__name__)
 
 
 class Asking(Protocol):
-    """What a request's context says of its client; see kbroker.handlers.Context."""
+    """The client of a request; see kbroker.handlers.Context."""
 
     @property
     def client_id(self) -> str: ...
@@ -27,7 +27,7 @@ class Asking(Protocol):
 
 
 def caller_of(context: Asking) -> Caller:
-    """The sender of a request, with its address as Java writes it."""
+    """The sender of a request, with its address in Java's format."""
     host = context.stream.peer_host
     if ":" in host:
         host = ":".join(f"{int(part, 16):x}" for part in IPv6Address(host.partition("%")[0]).exploded.split(":"))
@@ -35,7 +35,7 @@ def caller_of(context: Asking) -> Caller:
 
 
 def warn_unserved(what: str, context: Asking, limit: RateLimitedLog, *, now_ms: int) -> None:
-    """Log that a client asks for what is not implemented; one line for each address and interval of the limit."""
+    """Log that a client uses an unimplemented feature; at most one line for each address and interval of the limit."""
     peer = context.stream.peer_host
     left_out = limit.admit((what, peer), now_ms=now_ms)
     if left_out is not None:

@@ -1,4 +1,4 @@
-"""Closing all logs at the end.
+"""Closes all logs at shutdown.
 
 Source: decision 1 of ARCHITECTURE.md.
 """
@@ -19,9 +19,9 @@ CLOSING_THREADS = 8
 
 
 async def close_logs(env: Env, directory: LogDirectory) -> None:
-    """Close the logs, several at a time: closing is mostly waiting for the disk, which syncs many files as fast as one.
+    """Close the logs, several at a time, because a disk syncs several files about as fast as one.
 
-    Logs that do not fit on a full disk stay open, for `LogDirectory.close` to report.
+    Logs that cannot be flushed to a full disk stay open; `LogDirectory.close` reports them.
     Errors  KAFKA_STORAGE_ERROR
     """
     if directory.state.failure is not None:

@@ -1,7 +1,8 @@
-"""What resources are set to, and the one kind of setting that this process keeps by itself: the levels of its loggers.
+"""Describes the settings of resources, and changes the levels of this process's loggers.
 
-Topics, brokers, groups and subscriptions are described from the image over the broker's own settings, and changed by
-the controller. A logger's level is a fact of one process: it is changed here, at once, and forgotten at the end.
+The settings of topics, brokers, groups and subscriptions come from the metadata image on top of the broker's own
+settings; the controller changes them. A logger's level belongs to one process: it changes here at once, and is lost
+when the process ends.
 
 Source: ConfigHelper and ConfigAdminManager of Apache Kafka 4.3.1.
 """
@@ -112,9 +113,9 @@ def _check_broker_id(name: str, node_id: int, *, expected: str) -> None:
 def alter_loggers(
     resources: Iterable[AlterConfigsResource], *, node_id: int, validate_only: bool
 ) -> list[AlterConfigsResourceResponse]:
-    """Change the levels of loggers, each resource's all together or not at all.
+    """Change the levels of loggers; all changes of one resource are applied, or none.
 
-    Per resource: INVALID_REQUEST, INVALID_CONFIG for a logger or a level that there is not.
+    Per resource: INVALID_REQUEST, INVALID_CONFIG for an unknown logger or level.
     """
     resources = list(resources)
     times = Counter(resource.resource_name for resource in resources)
@@ -138,7 +139,7 @@ def alter_loggers(
 
 
 def _wanted_levels(resource: AlterConfigsResource, node_id: int) -> dict[str, str | None]:
-    """Logger by logger what a resource asks for; None is the level of the logger above."""
+    """Logger -> level that a resource requests; None means the parent logger's level."""
     name, changes = resource.resource_name, resource.configs
     if len({change.name for change in changes}) != len(changes):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")

@@ -1,8 +1,8 @@
-"""What clients may write into the topics that the broker itself reads: records that it can read.
+"""Checks records that clients write to internal topics: the broker must be able to read them.
 
-Apache Kafka takes anything from a client with the id of its tools, and a record that does not decode then makes groups
-unavailable or ends tiering. Here such a record is refused with INVALID_RECORD, and so is one that belongs into another
-partition. Records of types that this broker does not know are taken: a tool may bring them along from a later broker.
+Apache Kafka accepts any record from a client with the client id of its tools; a record that does not decode then makes
+groups unavailable or stops tiering. This broker refuses such a record with INVALID_RECORD, and also a record that
+belongs to another partition. It accepts records of unknown types, because a tool may copy them from a newer broker.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from wire.stored.frame import decode_key, decode_value
 from wire.stored.transactions import TransactionLogKey, TransactionLogValue
 
 Check = Callable[[RecordBatch], None]
-"""Raises RecordsRefused for a batch whose records the broker could not read. CPU only."""
+"""Raises RecordsRefused for a batch with records that the broker cannot read. CPU only."""
 
 
 def check_of(topic: str, partition: int, partition_count: int) -> Check | None:
-    """The check of what a client writes to a partition; None for topics that the broker does not read."""
+    """The check for batches that clients write to a partition; None for topics that the broker does not read."""
     where = _PARTITIONS.get(topic)
     if where is None:
         return None
@@ -35,9 +35,9 @@ def check_of(topic: str, partition: int, partition_count: int) -> Check | None:
             try:
                 expected = where(record, partition_count)
                 if expected not in (None, partition):
-                    raise Malformed(f"it belongs into partition {expected}")
+                    raise Malformed(f"it belongs to partition {expected}")
             except Malformed as error:
-                errors.append(RecordError(index, f"{topic} cannot take this record: {error}"))
+                errors.append(RecordError(index, f"{topic} cannot accept this record: {error}"))
                 if len(errors) == MAX_RECORD_ERRORS:
                     break
         if errors:
@@ -80,4 +80,4 @@ _PARTITIONS: Final[dict[str, Callable[[Record, int], int | None]]] = {
     TRANSACTION_STATE_TOPIC: _transaction_partition,
     REMOTE_LOG_METADATA_TOPIC: _tier_partition,
 }
-"""Where a record belongs; None for types that the broker passes over. Errors: Malformed."""
+"""Topic -> function that gives the partition of a record; None for types that the broker skips. Errors: Malformed."""

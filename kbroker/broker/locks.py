@@ -1,4 +1,4 @@
-"""Locks that exist as long as somebody holds or wants them."""
+"""Locks that exist only while a task holds them or waits for them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from kbroker.storage.checkpoint import TopicPartition
 
 
 class PartitionLocks:
-    """One lock for each partition, fair: who asks stands in line."""
+    """One fair lock for each partition: tasks get it in the order in which they asked."""
 
     def __init__(self) -> None:
         self._locks: dict[TopicPartition, trio.Lock] = {}
 
     def __contains__(self, key: TopicPartition) -> bool:
-        """Whether somebody holds or wants the lock of this partition."""
+        """Whether a task holds the lock of this partition or waits for it."""
         return key in self._locks
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Long requests in portions, between which the event loop has a turn."""
+"""Splits long requests into portions, so that the event loop can run other tasks between them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ PORTION: Final = 1_000
 
 
 def in_portions(topics: Iterable[Topic], field: str, *, size: int = PORTION) -> Iterator[list[Topic]]:
-    """The same topics in lists, each with at most `size` elements in the arrays `field` of its topics together.
+    """The same topics in lists. The arrays `field` of the topics of one list have at most `size` elements in total.
 
-    A topic with more stands in several lists. An empty array counts as one element.
+    A topic with more elements is split over several lists. An empty array counts as one element.
     """
     portion: list[Topic] = []
     room = size

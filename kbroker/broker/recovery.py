@@ -1,9 +1,9 @@
-"""Opening all partitions at the start, after an unclean shutdown with the help of worker processes.
+"""Opens all partitions at start-up; after an unclean shutdown with the help of worker processes.
 
-After a clean shutdown, or with little to recover, one thread opens the logs and no process is started. Otherwise the
-workers recover them first (`kbroker.storage.recovering`), the largest first, and opening them takes no reading. A log
-whose worker dies is given to another one; if that dies too, this process recovers it. A signal ends this process at
-once, and the workers with it (`kbroker.runtime.working`).
+After a clean shutdown, or with little to recover, one thread opens the logs and no process is started. Otherwise worker
+processes recover the logs (`kbroker.storage.recovering`), the largest first; the broker then opens them without reading
+them again. If a worker dies, another worker recovers its log; if that one dies too, this process recovers it. A signal
+ends this process at once, and the workers with it (`kbroker.runtime.working`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kbroker.storage.log_directory import LogDirectory
 from kbroker.storage.recovering import LogToRecover, find_logs_to_recover, recover_log, worth_a_worker
 
 WORTH_WORKERS_BYTES: Final = 32 << 20
-"""Less is recovered here in the time in which a process starts."""
+"""Below this size, recovery in this process takes less time than starting a worker."""
 THREADS_KEY: Final = "num.recovery.threads.per.data.dir"
 REPORT_INTERVAL_MS: Final = 5_000
 WORKER_TRIES: Final = 2
@@ -36,7 +36,7 @@ log = logger(__name__)
 
 @dataclass(slots=True)
 class RecoveryProgress:
-    """How far the recovery after an unclean shutdown is. Units: bytes count what has to be read."""
+    """Progress of the recovery after an unclean shutdown. Units: bytes are those that recovery has to read."""
 
     logs: int = 0
     size_bytes: int = 0
@@ -56,7 +56,7 @@ class RecoveryProgress:
 async def load_partitions(
     env: Env, replicas: Replicas, removed_topics: Callable[[], Container[UUID]], progress: RecoveryProgress
 ) -> None:
-    """Open every partition that the metadata places here. Errors: OSError, KAFKA_STORAGE_ERROR."""
+    """Open every partition that the metadata assigns to this broker. Errors: OSError, KAFKA_STORAGE_ERROR."""
     directory = replicas.directory
     wanted = await env.run_blocking(replicas.put_away_unexpected, removed_topics)
     find = partial(find_logs_to_recover, directory, wanted, timestamp_ms=env.timestamp_ms())
@@ -78,11 +78,11 @@ async def load_partitions(
             try:
                 await _recover_in(workers, env, directory, large, progress)
             finally:
-                workers.close()  # they end with their pipes, at once
+                workers.close()  # closing the pipes ends the workers at once
     await env.run_blocking(replicas.open_expected)
-    directory.recovered.clear()  # a log that could not be opened is recovered when somebody tries again
+    directory.recovered.clear()  # a log that could not be opened is recovered again at the next attempt
     progress.is_running = False
-    log.info("logs are recovered", logs=len(logs), mib=progress.size_bytes >> 20, ms=env.now_ms() - began_ms)
+    log.info("recovered logs", logs=len(logs), mib=progress.size_bytes >> 20, ms=env.now_ms() - began_ms)
 
 
 async def _recover_in(
@@ -93,7 +93,7 @@ async def _recover_in(
     progress: RecoveryProgress,
 ) -> None:
     waiting = deque(logs)
-    threads = env.threads(workers.limit)  # each waits for a worker
+    threads = env.threads(workers.limit)  # one thread for each worker
 
     async def work() -> None:
         while waiting:

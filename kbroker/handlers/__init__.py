@@ -1,16 +1,15 @@
-"""The APIs that this broker serves: one file an API, with the name of its file in `wire.messages`. `ls` is the support
+"""The APIs that this broker serves: one file per API, named like its file in `wire.messages`. `ls` is the support
 matrix.
 
     @handles(HeartbeatRequest, versions="0-4", authorize="READ group:{group_id}")
     async def heartbeat(request: HeartbeatRequest, broker: Broker, context: Context) -> HeartbeatResponse: ...
 
-A handler translates between the protocol and the broker's domain, and holds no logic of its own. It runs in the task of
-its connection, and only one at a time for each connection. What goes wrong is raised as `KafkaError`;
-`kbroker.server.dispatch` makes the reply.
+A handler translates between the protocol and the broker's domain, and has no domain logic. It runs in the task of its
+connection, one at a time for each connection. It raises errors as `KafkaError`; `kbroker.server.dispatch` makes the
+reply.
 
-A handler returns the response; None means that there is no reply (Produce with acks=0). When it returns or raises,
-nothing may refer to the request's bytes any more: `records` of a request are a view of the connection's receive buffer,
-which is then used again.
+A handler returns the response; None means no reply (Produce with acks=0). `records` of a request are a view of the
+connection's receive buffer, which is reused after the handler returns or raises: nothing may refer to them after that.
 """
 
 from __future__ import annotations
@@ -36,23 +35,23 @@ Response = TypeVar("Response")
 
 
 class CloseConnection(Exception):
-    """Ends a connection without a reply; the message is for the log. For what has no reply: a bad frame, acks=0."""
+    """Closes a connection without a reply, where none is possible (a bad frame, acks=0). The message is logged."""
 
 
 class Room(Protocol):
-    """Memory for the answer that is being made; it counts as free when the answer has left."""
+    """Memory for the reply in progress; it is released when the reply has been sent."""
 
     def share(self, wanted: int) -> int:
-        """Take `wanted` bytes, or fewer, perhaps none, for an answer that can be shorter; how many."""
+        """Take up to `wanted` bytes, perhaps none, for a reply that can be shorter; return how many."""
         ...
 
     def take(self, size: int) -> None:
-        """Take `size` bytes more, or give some back if it is negative."""
+        """Take `size` more bytes; a negative size gives bytes back."""
         ...
 
 
 class Unbounded:
-    """Room for any answer."""
+    """Room without a limit."""
 
     def share(self, wanted: int) -> int:
         return wanted
@@ -62,17 +61,16 @@ class Unbounded:
 
 
 class Context:
-    """What a handler may know of the connection that a request came on. One object serves all requests of a connection,
-    in turn.
+    """A handler's view of the connection of a request. The requests of a connection share one object.
 
-    listener        the name of the listener (PLAINTEXT, ...), by which advertised addresses are chosen
-    client_id       as the client calls itself in this request; "" if it does not. Escape it, it is anything
-    api_version     the version of this request
-    room            memory for answers that are large
+    listener        name of the listener (PLAINTEXT, ...); selects the advertised addresses
+    client_id       client id of this request, "" if it has none. Untrusted text: escape it
+    api_version     version of this request
+    room            memory for large replies
     served          the handlers of this server by api key
-    has_errors      the handler says that its response holds error codes, where looking for them in every response would
-                    cost too much (Produce, Fetch); it is taken back when they were counted
-    is_large        request or response have many array elements: the response is encoded in a thread
+    has_errors      a handler sets it when its response has error codes, for APIs whose responses are too expensive to
+                    search (Produce, Fetch); the dispatcher resets it after counting the errors
+    is_large        request or response has many array elements: the response is encoded in a thread
     """
 
     __slots__ = (
@@ -103,9 +101,10 @@ class Context:
         self.wait_scope: trio.CancelScope | None = None
 
     async def wait(self, purgatory: Purgatory, *keys: Hashable, until: Callable[[], bool], max_wait_ms: int) -> bool:
-        """As `Purgatory.wait`, but it ends early (False) when the client closes its connection or the server stops.
+        """Like `Purgatory.wait`, but returns False early when the client closes its connection or the server stops.
 
-        For requests whose waiting is of use to the client alone, as Fetch. Not for Produce: what was received is done.
+        For requests that only serve the client, such as Fetch. Not for Produce: the broker finishes every Produce that
+        it has received.
         """
         if until():
             return True
@@ -121,7 +120,7 @@ class Context:
 
     @contextmanager
     def waiting(self, scope: trio.CancelScope) -> Iterator[None]:
-        """Cancel `scope` when the client closes its connection or the server stops, as long as the block runs."""
+        """Cancel `scope` if the client closes its connection or the server stops while the block runs."""
         if self.stopping:
             scope.cancel()
         self.wait_scope = scope
@@ -133,7 +132,7 @@ class Context:
             self.wait_scope = None
 
     def stop(self) -> None:
-        """End the wait of the request that is waiting now, and of all later ones."""
+        """End the current wait, and all later waits at once."""
         self.stopping = True
         if self.wait_scope is not None:
             self.wait_scope.cancel()
@@ -143,11 +142,10 @@ class Context:
 class Handler(Generic[Request]):
     """One API as this broker serves it.
 
-    versions    those that are served; advertised are those that ApiVersions names, which may be more (Produce:
-                protocol.md 1.3)
-    authorize   what the principal must be allowed to do, as "OPERATION resource-type:{request_attribute}"; None is
-                anything
-    on_error    the response that says of a whole request that it failed with a code; None as its result closes the
+    versions    the versions that are served
+    advertised  the versions that ApiVersions names; may be more than those served (Produce: protocol.md 1.3)
+    authorize   the required permission, as "OPERATION resource-type:{request_attribute}"; None for no check
+    on_error    makes the response for a request that failed as a whole with a code; a result of None closes the
                 connection
     """
 
@@ -161,7 +159,7 @@ class Handler(Generic[Request]):
 
     @property
     def name(self) -> str:
-        """The API's name, as Kafka has it: Produce."""
+        """The API's name in Kafka, such as Produce."""
         return self.request_class.__name__.removesuffix("Request")
 
     def __call__(self, request: Request, broker: Any, context: Context) -> Awaitable[Any]:
@@ -178,7 +176,7 @@ def handles(
 ) -> Callable[[Callable[[Request, Broker, Context], Awaitable[Response | None]]], Handler[Request]]:
     """Declare that a function serves an API; see `Handler` for the parameters.
 
-    `on_error` may be left out where the response has a top-level error_code in every version served.
+    `on_error` is optional if the response has a top-level error_code in every version served.
     """
     schema = schema_of(request_class)
     served = Versions.parse(versions)
@@ -209,7 +207,7 @@ def _with_error_code(
     assert response is not None, f"{request_class.__name__} has no response class"
     fields = schema_of(response).fields
     assert any(field.name == "error_code" and served.lowest in field.versions for field in fields), (
-        f"{response.__name__} has no error_code at its top: give on_error"
+        f"{response.__name__} has no top-level error_code: give on_error"
     )
     required = [field for field in fields if field.default is MISSING and field.name != "error_code"]
 
@@ -220,14 +218,14 @@ def _with_error_code(
 
 
 def _empty(field: Field) -> object:
-    """What a failed request has in a field that has no default."""
+    """The value of a field without a default in the response to a failed request."""
     if field.is_array:
         return []
     return field.kind.default if isinstance(field.kind, Primitive) else None
 
 
 def discover() -> dict[int, Handler[Any]]:
-    """The handlers of this package by api key, found by listing it."""
+    """The handlers of all modules of this package, by api key."""
     found: dict[int, Handler[Any]] = {}
     for module in pkgutil.iter_modules(__path__):
         for value in vars(import_module(f"{__name__}.{module.name}")).values():

@@ -1,4 +1,4 @@
-"""AlterConfigs: replace all settings of topics and brokers; the older form, which librdkafka still sends."""
+"""AlterConfigs: replace all settings of topics and brokers. Deprecated in Kafka, but librdkafka still sends it."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def _refused(request: AlterConfigsRequest, code: ErrorCode) -> AlterConfigsRespo
 
 @handles(AlterConfigsRequest, versions="0-2", on_error=_refused)
 async def alter_configs(request: AlterConfigsRequest, broker: Broker, context: Context) -> AlterConfigsResponse:
-    """Have the controller decide; what a resource has and the request does not name is deleted."""
+    """Ask the controller. Settings of a resource that the request does not name are deleted."""
     return await broker.controller.alter_configs(request)

@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments: move replicas between brokers, of which there is one yet."""
+"""AlterPartitionReassignments: move replicas between brokers. A cluster has only one broker so far."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wire.messages.alter_partition_reassignments import (
 async def alter_partition_reassignments(
     request: AlterPartitionReassignmentsRequest, broker: Broker, context: Context
 ) -> AlterPartitionReassignmentsResponse:
-    """Have the controller decide."""
+    """Ask the controller."""
     return await broker.controller.decide(
         lambda controller: controller.alter_partition_reassignments(request), may_be_long=True
     )

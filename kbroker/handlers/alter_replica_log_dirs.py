@@ -1,4 +1,4 @@
-"""AlterReplicaLogDirs: move replicas between the log directories of a broker (KIP-113), of which there is one."""
+"""AlterReplicaLogDirs: move replicas between the log directories of a broker (KIP-113). A broker has only one."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def _refused(request: AlterReplicaLogDirsRequest, code: ErrorCode) -> AlterRepli
 async def alter_replica_log_dirs(
     request: AlterReplicaLogDirsRequest, broker: Broker, context: Context
 ) -> AlterReplicaLogDirsResponse:
-    """Find every replica where it is wanted, or say that there is no such directory, partition or replica.
+    """Succeed for replicas that are in the named directory; fail for unknown directories, partitions and replicas.
 
-    A partition that is named more than once goes by what is said last.
+    If the request names a partition more than once, the last entry counts.
     """
     codes: dict[tuple[str, int], ErrorCode] = {}
     for wanted in request.dirs:
@@ -55,6 +55,6 @@ def _move(broker: Broker, topic: str, index: int, *, path: str) -> ErrorCode:
     try:
         broker.find(topic, index)
     except KafkaError as error:
-        # Kafka kept this code for tools that know no other.
+        # Kafka answers with this older code, because old tools know no other.
         return ErrorCode.REPLICA_NOT_AVAILABLE if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER else error.code
     return ErrorCode.NONE

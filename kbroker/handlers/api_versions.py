@@ -1,12 +1,12 @@
-"""ApiVersions: what this broker can do. The first request of nearly every connection.
+"""ApiVersions: the APIs, versions and features of this broker. The first request of nearly every connection.
 
-Theory of operation: the table is made from the handlers that were found, so nothing is advertised that is not served.
-Features are those of the metadata log: metadata.version alone, until transactions and new groups are implemented,
-because clients switch protocols by features and not by versions.
+Theory of operation: the table is made from the discovered handlers, so the broker advertises only what it serves.
+Features come from the metadata log: only metadata.version until transactions and new groups are implemented, because
+clients select protocols by features and not by versions.
 
-A request of a version that we do not know is answered in version 0 with UNSUPPORTED_VERSION and the range of this one
-API, so that the client comes again (KIP-511). Its body is not looked at. That is the one case in which a broker answers
-an unknown version at all.
+A request in an unknown version gets a reply in version 0 with UNSUPPORTED_VERSION and the version range of this one
+API, so that the client retries with a known version (KIP-511). Its body is not read. A broker answers no other request
+in an unknown version.
 
 Source: KIP-35, KIP-511, KIP-584; ApiVersionsRequest and ApiVersionsResponse of Apache Kafka 4.3.1.
 """
@@ -28,9 +28,9 @@ from wire.messages.api_versions import (
 )
 
 SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = {"metadata.version": (7, 21)}
-"""The levels of each feature that this broker can run at.
+"""Feature -> (lowest, highest) level that this broker supports.
 
-7 is 3.3-IV3, the lowest that Kafka 4.x knows, 21 is 3.9-IV0.
+7 is 3.3-IV3, the lowest level that Kafka 4.x knows; 21 is 3.9-IV0.
 """
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -50,7 +50,7 @@ class _Broker(Protocol):
 
 @handles(ApiVersionsRequest, versions="0-4")
 async def api_versions(request: ApiVersionsRequest, broker: _Broker, context: Context) -> ApiVersionsResponse:
-    """Name the versions of every API served, and the features."""
+    """Return the versions of every API served, and the features."""
     if context.api_version >= 3 and not (
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
@@ -72,7 +72,7 @@ async def api_versions(request: ApiVersionsRequest, broker: _Broker, context: Co
 
 
 def unsupported_version(served: Mapping[int, Handler[Any]]) -> ApiVersionsResponse:
-    """The answer, in version 0, to an ApiVersions request of a version that is not served."""
+    """The version 0 response to an ApiVersions request in a version that is not served."""
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_range(served[api_versions.api_key])]
     )

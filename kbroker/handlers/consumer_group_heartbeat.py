@@ -1,7 +1,7 @@
-"""ConsumerGroupHeartbeat: the group protocol of KIP-848 is not served yet, and each member hears so.
+"""ConsumerGroupHeartbeat: always refused, because the group protocol of KIP-848 is not implemented yet.
 
-The API is advertised all the same, as Kafka does where the protocol is switched off. librdkafka looks for another
-coordinator for ever when the API is missing, and takes UNSUPPORTED_VERSION as final; so does Java's consumer.
+The API is advertised anyway, as Kafka does when the protocol is disabled. Without the API, librdkafka looks for another
+coordinator forever. Both librdkafka and Java's consumer treat UNSUPPORTED_VERSION as final.
 """
 
 from __future__ import annotations
@@ -27,6 +27,6 @@ def _refused(
 async def consumer_group_heartbeat(
     request: ConsumerGroupHeartbeatRequest, broker: Broker, context: Context
 ) -> ConsumerGroupHeartbeatResponse:
-    """Refuse the member for good, and say why in the log."""
+    """Refuse the member with a final error, and log the reason."""
     warn_unserved(NOT_YET, context, broker.log_limit, now_ms=broker.env.now_ms())
     return _refused(request, ErrorCode.UNSUPPORTED_VERSION, NOT_YET)

@@ -1,4 +1,4 @@
-"""CreateAcls: refused, since there is no authorizer that would heed access control entries."""
+"""CreateAcls: always refused, because there is no authorizer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _refused(request: CreateAclsRequest, code: ErrorCode, why: str | None = None
 
 @handles(CreateAclsRequest, versions="1-3", on_error=_refused)
 async def create_acls(request: CreateAclsRequest, broker: Broker, context: Context) -> CreateAclsResponse:
-    """As Kafka without an authorizer: SECURITY_DISABLED, and nothing at all for an entry of an unknown kind."""
+    """Like Kafka without an authorizer: answer SECURITY_DISABLED; close the connection for an entry of unknown kind."""
     for entry in request.creations:
         if UNKNOWN in (entry.resource_type, entry.resource_pattern_type, entry.operation, entry.permission_type):
             raise CloseConnection("CreateAcls of an unknown kind")

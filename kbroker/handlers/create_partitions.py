@@ -1,4 +1,4 @@
-"""CreatePartitions: give topics more partitions."""
+"""CreatePartitions: add partitions to topics."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def _refused(request: CreatePartitionsRequest, code: ErrorCode) -> CreatePartiti
 async def create_partitions(
     request: CreatePartitionsRequest, broker: Broker, context: Context
 ) -> CreatePartitionsResponse:
-    """Have the controller decide; the reply leaves when this broker serves what was made."""
+    """Ask the controller; reply once this broker serves the new partitions."""
     return await broker.controller.create_partitions(request)

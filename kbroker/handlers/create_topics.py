@@ -1,4 +1,4 @@
-"""CreateTopics: make topics, or say what would be made."""
+"""CreateTopics: create topics, or only validate the request."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def _refused(request: CreateTopicsRequest, code: ErrorCode) -> CreateTopicsRespo
 
 @handles(CreateTopicsRequest, versions="2-7", on_error=_refused)
 async def create_topics(request: CreateTopicsRequest, broker: Broker, context: Context) -> CreateTopicsResponse:
-    """Have the controller decide; the reply leaves when this broker serves what was made."""
+    """Ask the controller; reply once this broker serves the new topics."""
     return await broker.controller.create_topics(request)

@@ -1,4 +1,4 @@
-"""DeleteAcls: refused, since there is no authorizer and so nothing to delete."""
+"""DeleteAcls: always refused, because there is no authorizer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _refused(request: DeleteAclsRequest, code: ErrorCode, why: str | None = None
 
 @handles(DeleteAclsRequest, versions="1-3", on_error=_refused)
 async def delete_acls(request: DeleteAclsRequest, broker: Broker, context: Context) -> DeleteAclsResponse:
-    """As Kafka without an authorizer: SECURITY_DISABLED, and nothing at all for a filter of an unknown kind."""
+    """Like Kafka without an authorizer: answer SECURITY_DISABLED; close the connection for a filter of unknown kind."""
     for one in request.filters:
         if UNKNOWN in (one.resource_type_filter, one.pattern_type_filter, one.operation, one.permission_type):
             raise CloseConnection("DeleteAcls of an unknown kind")

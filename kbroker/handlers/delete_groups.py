@@ -1,4 +1,4 @@
-"""DeleteGroups: forget empty groups with their offsets."""
+"""DeleteGroups: delete empty groups and their offsets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsReques
 
 @handles(DeleteGroupsRequest, versions="0-2", on_error=lambda request, code: refuse(request, code, 0))
 async def delete_groups(request: DeleteGroupsRequest, broker: Broker, context: Context) -> DeleteGroupsResponse:
-    """Each group by itself; one that is named twice is deleted once."""
+    """Delete each group independently of the others; duplicate names count once."""
     caller = caller_of(context)
     results: list[DeletableGroupResult] = []
     for group_id in dict.fromkeys(request.groups_names):

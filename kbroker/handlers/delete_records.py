@@ -1,4 +1,4 @@
-"""DeleteRecords: raise log_start_offset, so that nobody reads below it any more."""
+"""DeleteRecords: raise log_start_offset, so that earlier records can no longer be read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _failed(asked: DeleteRecordsPartition, code: ErrorCode) -> DeleteRecordsPart
 
 @handles(DeleteRecordsRequest, versions="0-2", on_error=_refused)
 async def delete_records(request: DeleteRecordsRequest, broker: Broker, context: Context) -> DeleteRecordsResponse:
-    """Delete what lies below the offset of each partition; -1 stands for its high watermark."""
+    """Delete the records below the given offset of each partition; -1 means its high watermark."""
 
     topics = []
     raised = False

@@ -1,4 +1,4 @@
-"""DeleteTopics: remove topics, by name or by id."""
+"""DeleteTopics: delete topics by name or by id."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _refused(request: DeleteTopicsRequest, code: ErrorCode) -> DeleteTopicsRespo
 
 @handles(DeleteTopicsRequest, versions="1-6", on_error=_refused)
 async def delete_topics(request: DeleteTopicsRequest, broker: Broker, context: Context) -> DeleteTopicsResponse:
-    """Have the controller decide; the reply leaves when this broker no longer serves what was removed."""
+    """Ask the controller; reply once this broker no longer serves the deleted topics."""
     answer = await broker.controller.delete_topics(request, version=context.api_version)
     for topic in answer.responses:
         if broker.turns.due():

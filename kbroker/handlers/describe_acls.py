@@ -1,4 +1,4 @@
-"""DescribeAcls: there is no authorizer, so there are no access control entries, and no answer but that."""
+"""DescribeAcls: always refused, because there is no authorizer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNKNOWN = 0
     on_error=lambda request, code: DescribeAclsResponse(error_code=code, error_message=None, resources=[]),
 )
 async def describe_acls(request: DescribeAclsRequest, broker: Broker, context: Context) -> DescribeAclsResponse:
-    """As Kafka without an authorizer: SECURITY_DISABLED, and nothing at all for a filter of an unknown kind."""
+    """Like Kafka without an authorizer: answer SECURITY_DISABLED; close the connection for a filter of unknown kind."""
     kinds = (
         request.resource_type_filter,
         request.pattern_type_filter,

@@ -16,7 +16,7 @@ from wire.messages.describe_cluster import DescribeClusterRequest, DescribeClust
 async def describe_cluster(
     request: DescribeClusterRequest, broker: Broker, context: Context
 ) -> DescribeClusterResponse:
-    """Answer from the image."""
+    """Answer from the metadata image."""
     return answer_describe_cluster(
         broker.image, request, version=context.api_version, viewpoint=broker.viewpoint(context.listener)
     )

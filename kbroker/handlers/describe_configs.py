@@ -1,4 +1,4 @@
-"""DescribeConfigs: the settings of topics and brokers, with where each value comes from."""
+"""DescribeConfigs: the settings of topics and brokers, with the source of each value."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def _failed(resource: DescribeConfigsResource, error: KafkaError) -> DescribeCon
 async def describe_configs(
     request: DescribeConfigsRequest, broker: Broker, context: Context
 ) -> DescribeConfigsResponse:
-    """Answer each resource once.
+    """Describe each resource once, even if the request names it more than once.
 
-    Kafka answers a resource as often as it is named, in 20 kB each time. Clients look up answers by resource. Results
-    are encoded one by one, because their objects take forty times the bytes of their encoding.
+    Kafka repeats the result, of about 20 kB, for every mention; clients look up results by resource and need only one.
+    Results are encoded one by one, because the objects take forty times as much memory as their encoding.
 
     Errors  INVALID_REQUEST if the reply would exceed kbroker.max.reply.bytes
     """
@@ -77,7 +77,7 @@ async def describe_configs(
 def _each_once(
     resources: Iterable[DescribeConfigsResource],
 ) -> Iterable[tuple[DescribeConfigsResource, set[str] | None]]:
-    """Each resource with all the keys that are asked of it; None is every key."""
+    """Each resource with all keys that the request names for it; None means all keys."""
     asked: dict[tuple[int, str], tuple[DescribeConfigsResource, set[str] | None]] = {}
     for resource in resources:
         name = resource.resource_type, resource.resource_name

@@ -10,12 +10,12 @@ from wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest,
 
 FIRST_VERSION_WITH_AUTHORIZED_OPERATIONS = 3
 ALL_GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
-"""Read, delete, describe, describe configs, alter configs: without an authorizer everybody may do everything."""
+"""Read, delete, describe, describe configs, alter configs: without an authorizer every operation is allowed."""
 
 
 @handles(DescribeGroupsRequest, versions="0-6", on_error=lambda request, code: refuse(request, code, 0))
 async def describe_groups(request: DescribeGroupsRequest, broker: Broker, context: Context) -> DescribeGroupsResponse:
-    """Each group once, in the order of the request. Kafka describes a group as often as it is named."""
+    """Describe each group once, in the order of the request. Kafka repeats a group that is named more than once."""
     version = context.api_version
     groups: list[DescribedGroup] = []
     for group_id in dict.fromkeys(request.groups):

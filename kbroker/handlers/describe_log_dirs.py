@@ -1,4 +1,4 @@
-"""DescribeLogDirs: the data directory, how full its disk is, and how large the partitions in it are."""
+"""DescribeLogDirs: the data directory, the space on its disk, and the sizes of its partitions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from wire.messages.describe_log_dirs import (
 async def describe_log_dirs(
     request: DescribeLogDirsRequest, broker: Broker, context: Context
 ) -> DescribeLogDirsResponse:
-    """Describe the one directory; partitions that are not in it are left out."""
+    """Describe the only directory; omit partitions that are not in it."""
     asked = None
     if request.topics is not None:
         asked = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
@@ -41,7 +41,7 @@ async def describe_log_dirs(
                 DescribeLogDirsPartition(
                     partition_index=index,
                     partition_size=partition.log.size,
-                    # A replica in its final place lags behind nothing but itself.
+                    # A lag exists only for a replica that moves between directories.
                     offset_lag=0,
                     is_future_key=False,
                 )

@@ -1,4 +1,4 @@
-"""DescribeProducers: which idempotent producers the partitions of this broker remember."""
+"""DescribeProducers: the idempotent producers that the partitions of this broker remember."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ def _failed(index: int, error: KafkaError) -> PartitionResponse:
 async def describe_producers(
     request: DescribeProducersRequest, broker: Broker, context: Context
 ) -> DescribeProducersResponse:
-    """Answer each partition by itself.
+    """Answer each partition independently of the others.
 
-    One that is named twice is answered once: its producers are so many that a short request must not multiply them.
+    A partition that is named twice is answered once: it can have many producers, and a short request must not multiply
+    the size of the response.
     """
     asked: dict[str, list[int]] = {}
     for topic in request.topics:

@@ -1,7 +1,7 @@
-"""DescribeQuorum: who leads the metadata log, at which epoch, and how far its voters have come.
+"""DescribeQuorum: the leader of the metadata log, its epoch, and the log end offsets of the voters.
 
-The quorum is the one controller in this process, which leads for life: it is the only voter and has everything that is
-committed. It has no listener of its own, so none is told.
+The quorum is the controller in this process. It is the only voter and always the leader. It has no listener of its own,
+so the response has no listeners.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from wire.messages.describe_quorum import (
     on_error=lambda request, code: DescribeQuorumResponse(error_code=code, topics=[]),
 )
 async def describe_quorum(request: DescribeQuorumRequest, broker: Broker, context: Context) -> DescribeQuorumResponse:
-    """Answer for partition 0 of the metadata log; anything else makes the whole request unknown."""
+    """Answer for partition 0 of the metadata log; any other partition fails the whole request as unknown."""
     asked = [
         (topic.topic_name, partition.partition_index) for topic in request.topics for partition in topic.partitions
     ]

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: topics with their partitions, page by page (KIP-966)."""
+"""DescribeTopicPartitions: topics with their partitions, in pages (KIP-966)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _refused(request: DescribeTopicPartitionsRequest, code: ErrorCode) -> Descri
 async def describe_topic_partitions(
     request: DescribeTopicPartitionsRequest, broker: Broker, context: Context
 ) -> DescribeTopicPartitionsResponse:
-    """Answer one page from the image."""
+    """Answer one page from the metadata image."""
     answer = partial(
         answer_describe_topic_partitions,
         broker.image,

@@ -1,4 +1,4 @@
-"""ElectLeaders: give partitions back to their preferred leaders, or elect one at any price."""
+"""ElectLeaders: elect the preferred leaders of partitions, or hold unclean elections."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def _refused(request: ElectLeadersRequest, code: ErrorCode) -> ElectLeadersRespo
 
 @handles(ElectLeadersRequest, versions="0-2", on_error=_refused)
 async def elect_leaders(request: ElectLeadersRequest, broker: Broker, context: Context) -> ElectLeadersResponse:
-    """Have the controller decide; the reply leaves when this broker knows the new leaders."""
+    """Ask the controller; reply once this broker knows the new leaders."""
     return await broker.controller.decide(lambda controller: controller.elect_leaders(request), may_be_long=True)

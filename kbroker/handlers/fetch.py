@@ -1,4 +1,4 @@
-"""Fetch: see kbroker.replication.fetching for what is read, kbroker.replication.fetch_session for what is answered."""
+"""Fetch: read batches. See kbroker.replication.fetching for reading, kbroker.replication.fetch_session for sessions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from wire.types import ZERO_UUID
 
 READ_COMMITTED = 1
 MANY_PARTITIONS = 500
-"""A Fetch of more is read in a thread and answered in turns."""
+"""A Fetch of more partitions is read in a thread, and its response is made in turns."""
 FIRST_VERSION_WITH_STORAGE_ERRORS = 6
 FIRST_VERSION_WITH_NODE_ENDPOINTS = 16
 _LEADERSHIP_ERRORS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
@@ -33,7 +33,7 @@ _LEADERSHIP_ERRORS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_
 
 @handles(FetchRequest, versions="4-17", on_error=lambda request, code: FetchResponse(error_code=code, responses=[]))
 async def fetch(request: FetchRequest, broker: Broker, context: Context) -> FetchResponse:
-    """Read from the partitions of the request (or of its session), waiting for min_bytes at most max_wait_ms."""
+    """Read from the partitions of the request or its session; wait for min_bytes for at most max_wait_ms."""
     by_id = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
     now_ms = broker.env.now_ms()
     session = broker.fetch_sessions.begin(
@@ -77,7 +77,7 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
             max_wait_ms=max(0, request.max_wait_ms),
             remote_wait_ms=broker.settings.tier.remote_fetch_max_wait_ms,
         )
-        broker.tier.expired_fetches += is_expired  # not in one with the wait: others count meanwhile
+        broker.tier.expired_fetches += is_expired  # separate from the await: other tasks change the counter during it
     if session.is_superseded:
         return FetchResponse(
             error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=request.session_id, responses=[]
@@ -92,7 +92,7 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
         if context.is_large and broker.turns.due():
             await broker.turns.next()
         asked = answer.asked
-        # Neighbours of one topic stand under one heading, in the order of the session.
+        # Consecutive partitions of one topic share one topic entry, in the order of the session.
         if topic is None or topic.topic_id != (asked.topic_id or ZERO_UUID) or topic.topic != (asked.name or ""):
             topic = FetchableTopicResponse(topic=asked.name or "", topic_id=asked.topic_id or ZERO_UUID, partitions=[])
             response.responses.append(topic)
@@ -135,7 +135,7 @@ def _asked(request: FetchRequest, broker: Broker, *, by_id: bool) -> list[Fetche
                     partition.partition,
                     partition.fetch_offset,
                     partition.partition_max_bytes,
-                    # Any negative epoch is none.
+                    # Any negative epoch means "no epoch".
                     max(NO_EPOCH, partition.current_leader_epoch),
                     max(NO_EPOCH, partition.last_fetched_epoch),
                     partition.log_start_offset,
@@ -176,17 +176,17 @@ def _found(answer: PartitionAnswer, *, reads_committed: bool) -> PartitionData:
 def _failed(answer: PartitionAnswer, broker: Broker, version: int) -> PartitionData:
     code = answer.error_code
     if code is ErrorCode.KAFKA_STORAGE_ERROR and version < FIRST_VERSION_WITH_STORAGE_ERRORS:
-        # Clients of that age do not know it, and would not try again.
+        # Older clients do not know KAFKA_STORAGE_ERROR and would not retry.
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     data = PartitionData(
         partition_index=answer.asked.index,
         error_code=code,
-        # Known where what was asked for has moved to the tier: a follower needs them then.
+        # Known if the requested offset has moved to the tier: a follower needs the offsets then.
         high_watermark=answer.high_watermark,
         last_stable_offset=-1,
         log_start_offset=answer.log_start_offset,
         aborted_transactions=[] if answer.is_unknown else None,
-        # Empty, not null: several clients index into records without a look at the error.
+        # Empty, not null: several clients read records without checking the error code first.
         records=b"",
     )
     if code in _LEADERSHIP_ERRORS and version >= FIRST_VERSION_WITH_NODE_ENDPOINTS and answer.asked.name is not None:

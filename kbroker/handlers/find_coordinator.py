@@ -1,14 +1,14 @@
-"""FindCoordinator: which broker coordinates a group; from v4 on several at once.
+"""FindCoordinator: the broker that coordinates a group; from v4 on for several groups at once.
 
-The first question about a group brings `__consumer_offsets` into being. Where Kafka answers COORDINATOR_NOT_AVAILABLE
-to that one, and is asked again, the topic is served here before the reply leaves.
+The first request for a group creates `__consumer_offsets`. Kafka answers that request with COORDINATOR_NOT_AVAILABLE,
+and the client retries; this broker serves the topic before it replies.
 
-Transactions are not served yet. The answer is CLUSTER_AUTHORIZATION_FAILED: it is the only code that librdkafka takes
-as final here and with which Java's producer shows the error message. docs/clients.md lists what each client makes of
-it. Share groups are not served either; the answer is Kafka's where they are switched off.
+Transactions are not supported yet. The reply is CLUSTER_AUTHORIZATION_FAILED, the only code that librdkafka treats as
+final here and with which Java's producer shows the error message. docs/clients.md lists how each client reacts. Share
+groups are not supported either; the reply is that of Kafka with share groups disabled.
 
-That version 0 is served matters beyond groups: librdkafka before 2.12 takes lz4 for supported only then, and otherwise
-sends such batches uncompressed without a word.
+Version 0 must be served: without it, librdkafka before 2.12 assumes that lz4 is unsupported and silently sends its
+batches uncompressed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, 
 FIRST_VERSION_WITH_SEVERAL_KEYS = 4
 GROUP, TRANSACTION = 0, 1
 NO_TRANSACTIONS = "transactions are not implemented yet"
-SUCCESS_MESSAGE = "NONE"  # what Kafka's brokers say, and tests of clients compare
+SUCCESS_MESSAGE = "NONE"  # Kafka's text; tests of clients compare it
 
 
 def _refused(request: FindCoordinatorRequest, code: ErrorCode) -> FindCoordinatorResponse:
@@ -49,7 +49,7 @@ def _single(found: Coordinator) -> FindCoordinatorResponse:
 async def find_coordinator(
     request: FindCoordinatorRequest, broker: Broker, context: Context
 ) -> FindCoordinatorResponse:
-    """Answer each key once."""
+    """Answer each key once, even if the request repeats it."""
     if context.api_version < FIRST_VERSION_WITH_SEVERAL_KEYS:
         return _single(await _find(request.key, request.key_type, broker, context))
     coordinators = []

@@ -1,4 +1,4 @@
-"""Heartbeat: a member of a classic group is alive, and learns whether a rebalance waits for it."""
+"""Heartbeat: keeps the session of a classic group's member alive; the reply says whether a rebalance is in progress."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 @handles(HeartbeatRequest, versions="0-4", authorize="READ group:{group_id}")
 async def heartbeat(request: HeartbeatRequest, broker: Broker, context: Context) -> HeartbeatResponse:
-    """Let the member's session go on."""
+    """Renew the member's session."""
     answer = await broker.groups.ask(request.group_id, request, caller_of(context), wait=context.wait)
     assert isinstance(answer, HeartbeatResponse)
     return answer

@@ -30,5 +30,5 @@ def _refused(request: IncrementalAlterConfigsRequest, code: ErrorCode) -> Increm
 async def incremental_alter_configs(
     request: IncrementalAlterConfigsRequest, broker: Broker, context: Context
 ) -> IncrementalAlterConfigsResponse:
-    """Have the changes made; the reply leaves when they hold on this broker."""
+    """Make the changes; reply once they are in effect on this broker."""
     return await broker.alter_configs(request)

@@ -1,4 +1,4 @@
-"""InitProducerId: a producer id that no producer ever had, so that its batches can be told from all others."""
+"""InitProducerId: a new producer id, never used before, that identifies a producer's batches."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def _refused(request: InitProducerIdRequest, code: ErrorCode) -> InitProducerIdR
 
 @handles(InitProducerIdRequest, versions="0-5", on_error=_refused)
 async def init_producer_id(request: InitProducerIdRequest, broker: Broker, context: Context) -> InitProducerIdResponse:
-    """A new id at epoch 0; an idempotent producer that asks to raise its epoch gets a new id as well, as from Kafka."""
+    """Return a new id with epoch 0, like Kafka also to an idempotent producer that asks for a higher epoch."""
     if (request.producer_id == -1) != (request.producer_epoch == -1):
         return _refused(request, ErrorCode.INVALID_REQUEST)
     if request.transactional_id == "":
         return _refused(request, ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
-        # Transactions are not served yet. Clients hear so from FindCoordinator; one that asks here all the same gets
-        # what Produce says too, which is final for each of them.
+        # Transactions are not supported yet. Clients usually fail at FindCoordinator already. A client that sends this
+        # request anyway gets the same code as from Produce; every client treats it as final.
         return _refused(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     return InitProducerIdResponse(producer_id=await broker.next_producer_id(), producer_epoch=0)

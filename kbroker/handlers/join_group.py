@@ -1,4 +1,4 @@
-"""JoinGroup: become a member of a classic group, or come back to it; the reply waits for the rebalance."""
+"""JoinGroup: join or rejoin a classic group; the reply waits for the rebalance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LeaveGroup: members go, so that their partitions are given to others without waiting for their sessions to end."""
+"""LeaveGroup: remove members, so that their partitions are reassigned before their sessions time out."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 
 @handles(LeaveGroupRequest, versions="0-5", authorize="READ group:{group_id}")
 async def leave_group(request: LeaveGroupRequest, broker: Broker, context: Context) -> LeaveGroupResponse:
-    """Remove the members, each by itself."""
+    """Remove each member independently of the others."""
     whole, members, caller = LeaveGroupResponse(members=[]), request.members, caller_of(context)
-    for start in range(0, max(1, len(members)), PORTION):  # one time without members too, for their error
+    for start in range(0, max(1, len(members)), PORTION):  # runs once even without members, for the error
         if broker.turns.due(len(members[start : start + PORTION])):
             await broker.turns.next()
         request.members = members[start : start + PORTION]

@@ -1,4 +1,4 @@
-"""ListConfigResources: what can be described by DescribeConfigs, by name."""
+"""ListConfigResources: the names of the resources that DescribeConfigs can describe."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _EVERY_TYPE = (TOPIC_RESOURCE, BROKER_RESOURCE, BROKER_LOGGER_RESOURCE, CLIENT_M
 async def list_config_resources(
     request: ListConfigResourcesRequest, broker: Broker, context: Context
 ) -> ListConfigResourcesResponse:
-    """Answer from the image; groups and subscriptions are listed once they have settings."""
+    """Answer from the metadata image. Groups and subscriptions are listed only if they have settings."""
     wanted = set(request.resource_types) or set(_EVERY_TYPE)
     if context.api_version == 0:
         wanted = {CLIENT_METRICS_RESOURCE}

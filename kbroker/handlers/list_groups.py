@@ -13,8 +13,8 @@ STATES = {state.value.lower() for state in GroupState}
 
 @handles(ListGroupsRequest, versions="0-5")
 async def list_groups(request: ListGroupsRequest, broker: Broker, context: Context) -> ListGroupsResponse:
-    """Those of all shards that pass the filters; while one is being loaded nothing is listed."""
-    # The filters are looked at once, since a request may have many thousands of names that no state or type has.
+    """List the groups of all shards that pass the filters; fail while a shard is loading."""
+    # Reduce the filters once: a request may have many thousands of names that match no state or type.
     states = {state.lower().strip() for state in request.states_filter} & STATES
     types = {name.lower().strip() for name in request.types_filter} & {GROUP_TYPE}
     if (request.states_filter and not states) or (request.types_filter and not types):

@@ -1,4 +1,4 @@
-"""ListOffsets: the offset for a timestamp, or for one of the named ends of a partition."""
+"""ListOffsets: the offset for a timestamp, or for a special position such as earliest or latest."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _refused(request: ListOffsetsRequest, code: ErrorCode) -> ListOffsetsRespons
 
 @handles(ListOffsetsRequest, versions="1-11", on_error=_refused)
 async def list_offsets(request: ListOffsetsRequest, broker: Broker, context: Context) -> ListOffsetsResponse:
-    """Answer every partition by itself; one that is named twice is an INVALID_REQUEST."""
+    """Answer each partition independently of the others; a partition that is named twice gets INVALID_REQUEST."""
     named = Counter(
         (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
     )
@@ -66,9 +66,9 @@ async def list_offsets(request: ListOffsetsRequest, broker: Broker, context: Con
         if must_wait or partition.is_remote(partition.log.log_start_offset):
             asks_both.append((name, asked.partition_index, Question(partition, question)))
             return None
-        # A search by timestamp reads the disk, perhaps a cold part of it.
+        # A search by timestamp reads the disk, perhaps outside the page cache.
         found = await broker.env.run_blocking(look_up, partition, question)
-        partition.leading()  # else another topic may have taken the name of the files meanwhile
+        partition.leading()  # a recreated topic may have taken over the file names during the await
         return found
 
     answers: dict[tuple[str, int], OffsetFound | KafkaError] = {}

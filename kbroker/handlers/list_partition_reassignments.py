@@ -23,7 +23,7 @@ from wire.messages.list_partition_reassignments import (
 async def list_partition_reassignments(
     request: ListPartitionReassignmentsRequest, broker: Broker, context: Context
 ) -> ListPartitionReassignmentsResponse:
-    """Answer from the image; what is not being moved, or does not exist, is left out."""
+    """Answer from the metadata image; omit partitions that are not being moved or do not exist."""
     known = broker.image.topics_by_name
     asked: list[tuple[TopicImage, Collection[int]]]
     if request.topics is None:

@@ -1,4 +1,4 @@
-"""Metadata: the brokers, and the topics with their leaders; unknown topics may be created on the way."""
+"""Metadata: the brokers, and the topics with their leaders. A request can create unknown topics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _refused(request: MetadataRequest, code: ErrorCode) -> MetadataResponse:
 
 @handles(MetadataRequest, versions="0-13", on_error=_refused)
 async def metadata(request: MetadataRequest, broker: Broker, context: Context) -> MetadataResponse:
-    """Answer from the image. A topic that is created is answered as unknown this time: clients ask again."""
+    """Answer from the metadata image. A topic that this request creates is unknown in this reply: clients retry."""
     version, image = context.api_version, broker.image
     encoded = partial(
         broker.topic_cache.encoded,
@@ -45,7 +45,7 @@ async def metadata(request: MetadataRequest, broker: Broker, context: Context) -
         encoded=encoded,
     )
     answer = await broker.env.run_blocking(plan) if context.is_large else plan()
-    topics: list[Any] = answer.response.topics  # bytes stand for the topics that they encode
+    topics: list[Any] = answer.response.topics  # some entries are bytes: topics that are already encoded
     for topic in answer.topics:
         topics.append(topic)
         if broker.turns.due():

@@ -1,8 +1,9 @@
-"""OffsetCommit: keep how far a group has read. The reply leaves when that is in the log.
+"""OffsetCommit: store the offsets of a group. The broker replies once they are in the log.
 
-Partitions that do not exist are refused one by one, before the group is looked at. The others are committed together,
-up to PARTITIONS_TOGETHER; a commit of more is several, between which the event loop has a turn. A rebalance between two
-of them refuses the rest, so that the offset of each partition stays one that its owner committed.
+Partitions that do not exist are refused individually, before the group is checked. The others are committed together,
+up to PARTITIONS_TOGETHER; a larger request is split into several commits, and the event loop runs other tasks between
+them. If a rebalance happens between two of them, the remaining ones are refused, so that only the owner of a partition
+commits its offset.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ PARTITIONS_TOGETHER = 500
     on_error=lambda request, code: refuse(request, code, 0),
 )
 async def offset_commit(request: OffsetCommitRequest, broker: Broker, context: Context) -> OffsetCommitResponse:
-    """Commit what can be committed."""
+    """Commit the offsets of partitions that exist; refuse the others."""
     sort_out = partial(_sort_out, request, broker.image, by_id=context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS)
     known, answered = await broker.env.run_blocking(sort_out) if context.is_large else sort_out()
     caller = caller_of(context)
@@ -53,7 +54,7 @@ async def offset_commit(request: OffsetCommitRequest, broker: Broker, context: C
 def _sort_out(
     request: OffsetCommitRequest, image: Image, *, by_id: bool
 ) -> tuple[list[OffsetCommitRequestTopic], list[OffsetCommitResponseTopic]]:
-    """The partitions that exist, each once, and answers for the others. These stand first, as in Kafka."""
+    """The partitions that exist, each once, and the error entries for the others. Errors come first, as in Kafka."""
     known: list[OffsetCommitRequestTopic] = []
     refused: list[OffsetCommitResponseTopic] = []
     for topic in request.topics:
@@ -63,7 +64,7 @@ def _sort_out(
             refused.append(_refused(topic, [one.partition_index for one in topic.partitions], code))
             continue
         topic.name, topic.topic_id = found.name, found.id
-        asked = {one.partition_index: one for one in topic.partitions}  # of one that is named twice the last counts
+        asked = {one.partition_index: one for one in topic.partitions}  # of duplicates, the last one counts
         unknown = [index for index in asked if index not in found.partitions]
         if unknown:
             refused.append(_refused(topic, unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
@@ -82,7 +83,7 @@ def _refused(topic: OffsetCommitRequestTopic, indexes: list[int], code: ErrorCod
 
 
 def _merged(topics: list[OffsetCommitResponseTopic]) -> list[OffsetCommitResponseTopic]:
-    """One entry a topic."""
+    """Merge the entries of each topic."""
     by_topic: dict[tuple[str, UUID], OffsetCommitResponseTopic] = {}
     for topic in topics:
         entry = by_topic.setdefault((topic.name, topic.topic_id), topic)

@@ -1,4 +1,4 @@
-"""OffsetDelete: forget how far a group has read topics that none of its members reads."""
+"""OffsetDelete: delete a group's offsets for topics to which no member is subscribed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from wire.messages.offset_delete import (
 
 @handles(OffsetDeleteRequest, versions="0", authorize="DELETE group:{group_id}")
 async def offset_delete(request: OffsetDeleteRequest, broker: Broker, context: Context) -> OffsetDeleteResponse:
-    """Delete what exists; partitions that do not are refused one by one, unless the whole request is."""
+    """Delete the offsets; refuse unknown partitions individually, unless the whole request fails."""
     image = broker.image
     known: list[OffsetDeleteRequestTopic] = []
     refused: list[OffsetDeleteResponseTopic] = []
     for topic in request.topics:
         found = image.topics_by_name.get(topic.name)
         indexes = () if found is None else found.partitions
-        asked = {one.partition_index: one for one in topic.partitions}  # one that is named twice is deleted once
+        asked = {one.partition_index: one for one in topic.partitions}  # duplicates count once
         unknown = [index for index in asked if index not in indexes]
         if unknown:
             refused.append(_unknown(topic.name, unknown))

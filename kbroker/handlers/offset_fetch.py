@@ -1,8 +1,8 @@
-"""OffsetFetch: how far groups have read, from v8 on of several groups at once, from v10 on by topic ids.
+"""OffsetFetch: the committed offsets of groups; from v8 on for several groups at once, from v10 on by topic ids.
 
-Before v8 there is one group, whose error stands at the top of the response; before v2 there is no such place, so that
-it stands at each partition. All partitions of a group (topics is null) are answered from v10 on without those of topics
-that have no id any more.
+Before v8 a request names one group, and its error code is at the top of the response; before v2 that field does not
+exist, and each partition has the error code. A request for all partitions of a group (topics is null) omits, from v10
+on, topics that no longer have an id.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _failed(request: OffsetFetchRequest, code: ErrorCode) -> OffsetFetchResponse
 
 @handles(OffsetFetchRequest, versions="1-10", authorize="DESCRIBE group:{group_id}", on_error=_failed)
 async def offset_fetch(request: OffsetFetchRequest, broker: Broker, context: Context) -> OffsetFetchResponse:
-    """Answer each group once, and each partition of it once. Kafka repeats what is named repeatedly."""
+    """Answer each group and each of its partitions once. Kafka repeats entries that are named more than once."""
     version = context.api_version
     if version >= FIRST_VERSION_WITH_GROUPS:
         by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
@@ -76,7 +76,7 @@ async def offset_fetch(request: OffsetFetchRequest, broker: Broker, context: Con
 
 
 def _each_once(groups: Iterable[OffsetFetchRequestGroup]) -> list[OffsetFetchRequestGroup]:
-    """One entry a group, with all the topics that are asked of it, each of these once as well."""
+    """One entry for each group, with all topics that the request names for it, each topic once."""
     asked: dict[str, OffsetFetchRequestGroup] = {}
     for group in groups:
         known = asked.setdefault(group.group_id, group)
@@ -113,7 +113,7 @@ async def _fetch(
 
 
 def _topics_once(topics: Iterable[OffsetFetchRequestTopics]) -> list[OffsetFetchRequestTopics]:
-    """One entry a topic, with each partition once."""
+    """One entry for each topic, with each partition once."""
     asked: dict[tuple[str, UUID], OffsetFetchRequestTopics] = {}
     for topic in topics:
         known = asked.setdefault((topic.name, topic.topic_id), topic)
@@ -125,7 +125,7 @@ def _topics_once(topics: Iterable[OffsetFetchRequestTopics]) -> list[OffsetFetch
 
 
 def _identify(asked: OffsetFetchRequestGroup, image: Image) -> list[OffsetFetchResponseTopics]:
-    """Give the topics their names; the answers for those that do not exist, which are not asked for any more."""
+    """Fill in the topic names; remove topics that do not exist, and return the error entries for them."""
     known, unknown = [], []
     for topic in asked.topics or ():
         found = image.topics_by_id.get(topic.topic_id)
@@ -139,7 +139,7 @@ def _identify(asked: OffsetFetchRequestGroup, image: Image) -> list[OffsetFetchR
 
 
 def _add_ids(asked: OffsetFetchRequestGroup, image: Image) -> list[OffsetFetchResponseTopics]:
-    """Give the topics that exist their ids, lest they get the offset of an earlier one with the same name."""
+    """Fill in the ids of existing topics, so that none gets the offset of an earlier topic with the same name."""
     for topic in asked.topics or ():
         found = image.topics_by_name.get(topic.name)
         topic.topic_id = ZERO_UUID if found is None else found.id

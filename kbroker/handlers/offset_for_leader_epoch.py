@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where a leader epoch ended, for those who have to find out what they share with this log."""
+"""OffsetForLeaderEpoch: the end offset of a leader epoch; replicas and consumers use it to detect log divergence."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _refused(request: OffsetForLeaderEpochRequest, code: ErrorCode) -> OffsetFor
 async def offset_for_leader_epoch(
     request: OffsetForLeaderEpochRequest, broker: Broker, context: Context
 ) -> OffsetForLeaderEpochResponse:
-    """Answer from the epochs of the log; -1 where they do not say."""
+    """Answer from the log's leader epochs; -1 if the epoch is unknown."""
     topics = []
     for topic in request.topics:
         partitions = []

@@ -1,12 +1,13 @@
-"""Produce: append batches to partitions, and answer when as many replicas have them as `acks` asks for.
+"""Produce: append batches to partitions, and reply when as many replicas have them as `acks` requires.
 
 The reply is never UNKNOWN_SERVER_ERROR: Java's producer would send the batch again, and a producer that is not
-idempotent would then have written it twice. With acks=0 there is no reply; what went wrong closes the connection once
-everything else of the request is appended, so that the client asks for new metadata.
+idempotent would write it twice. With acks=0 there is no reply; after an error the broker appends the remaining batches
+and then closes the connection, so that the client refreshes its metadata.
 
-Records of topics that the broker itself reads have to be such that it can (see kbroker/broker/internal_records.py).
+Records in topics that the broker itself reads must be readable for it (see kbroker/broker/internal_records.py).
 
-There are no transactions yet. Records of one are refused as Kafka refuses those of a transaction that it cannot verify.
+Transactions are not supported yet. Transactional records are refused as Kafka refuses those of an unverified
+transaction.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ PARTITIONS_IN_ONE_GO = 16
 FIRST_VERSION_WITH_CURRENT_LEADER = 10
 FIRST_VERSION_WITH_ABORTABLE_TRANSACTIONS = 11
 TOOLS_CLIENT_ID = "__admin_client"
-"""The client id with which Kafka's own tools may write to internal topics."""
+"""The client id of Kafka's own tools; only this client id may write to internal topics."""
 
 _LOW_ATTRIBUTES, _TRANSACTIONAL = 22, 0x10
-# Kafka gives log_start_offset with what the log itself refuses, but for these.
+# Kafka sets log_start_offset in the reply to a refused batch, except with these codes.
 _REFUSED_BEFORE_THE_LOG = frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
@@ -56,7 +57,7 @@ _REFUSED_BEFORE_THE_LOG = frozenset(
 
 @handles(ProduceRequest, versions="3-11", advertised="0-11", on_error=lambda request, code: None)
 async def produce(request: ProduceRequest, broker: Broker, context: Context) -> ProduceResponse | None:
-    """Append every partition's batch by itself: one that is refused does not touch the others."""
+    """Append each partition's batch independently: a refused batch does not affect the others."""
     acks, version = request.acks, context.api_version
     in_transaction = request.transactional_id is not None
     if not in_transaction and _has_transactional(request):
@@ -72,7 +73,7 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
             if steps > PARTITIONS_IN_ONE_GO and broker.turns.due():
                 await broker.turns.next()
             records = data.records
-            assert records is None or isinstance(records, memoryview), "what was decoded is a view"
+            assert records is None or isinstance(records, memoryview), "decoded records are a view"
             try:
                 if acks not in (ALL_IN_SYNC, LEADER_ONLY, NO_REPLY) or is_internal(topic.name):
                     _refuse(topic.name, data, acks, broker, context)
@@ -118,7 +119,7 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
 async def _wait_until_committed(
     waiting: list[tuple[PartitionProduceResponse, Appended]], broker: Broker, timeout_ms: int
 ) -> None:
-    """Wait for the in-sync replicas; a client that goes away changes nothing about what was received."""
+    """Wait for the in-sync replicas, even if the client closes its connection."""
     await broker.purgatory.wait(
         *(appended.partition.key for _, appended in waiting),
         until=lambda: all(appended.outcome() is not None for _, appended in waiting),
@@ -152,7 +153,7 @@ def _unverified(version: int) -> KafkaError:
 
 
 def _refuse(topic: str, data: PartitionProduceData, acks: int, broker: Broker, context: Context) -> None:
-    """Refuse what is refused whatever the records are; a partition that does not exist is unknown first of all."""
+    """Raise errors that do not depend on the records. For an unknown partition do nothing: `append` refuses it."""
     if broker.image.partition(topic, data.index) is None:
         return
     if acks not in (ALL_IN_SYNC, LEADER_ONLY, NO_REPLY):

@@ -1,4 +1,4 @@
-"""SyncGroup: give the leader's assignment, and get one's own part once it is stored."""
+"""SyncGroup: the leader sends the assignment; each member gets its own part once it is stored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _refused(request: SyncGroupRequest, code: ErrorCode) -> SyncGroupResponse:
 
 @handles(SyncGroupRequest, versions="0-5", authorize="READ group:{group_id}", on_error=_refused)
 async def sync_group(request: SyncGroupRequest, broker: Broker, context: Context) -> SyncGroupResponse:
-    """Wait until the leader has said who reads what."""
+    """Wait until the leader's assignment is stored."""
     if context.api_version >= FIRST_VERSION_THAT_NAMES_THE_PROTOCOL and None in (
         request.protocol_type,
         request.protocol_name,

@@ -1,4 +1,4 @@
-"""UnregisterBroker: take a broker that is gone for good out of the metadata."""
+"""UnregisterBroker: remove a broker that is gone permanently from the metadata."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterB
 async def unregister_broker(
     request: UnregisterBrokerRequest, broker: Broker, context: Context
 ) -> UnregisterBrokerResponse:
-    """Have the controller decide, with its words for what is wrong."""
+    """Ask the controller; the reply has its error message."""
     try:
         await broker.unregister(request.broker_id)
     except KafkaError as error:

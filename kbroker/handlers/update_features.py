@@ -13,5 +13,5 @@ from wire.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesR
     on_error=lambda request, code: UpdateFeaturesResponse(error_code=code, error_message=None),
 )
 async def update_features(request: UpdateFeaturesRequest, broker: Broker, context: Context) -> UpdateFeaturesResponse:
-    """Have the controller decide."""
+    """Ask the controller."""
     return await broker.controller.update_features(request)

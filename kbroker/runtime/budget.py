@@ -1,16 +1,16 @@
-"""Budgets of bytes: what many holders may have in memory together.
+"""Byte budgets: limits on the memory that many holders use together.
 
-Theory of operation: a holder makes a `Claim` and takes what it is about to allocate. What does not fit waits, first
-come, first served. A claim may grow while others wait; if all claims that hold something wait for more, none of them
-could ever go on, so then the first in line gets what it asks for, however much that is (Kafka's SimpleMemoryPool is
-lenient in the same way: a request is admitted while anything is left). A holder that has to wait therefore asks for all
-that it still needs, and never waits again. So the bytes held are at most max_bytes and what one holder asks for.
+Theory of operation: a holder makes a `Claim` and takes bytes before it allocates them. A claim that does not fit waits,
+first come, first served. A claim may grow while others wait. If all claims that hold bytes wait for more, none of them
+could continue, so the first in line gets its bytes even beyond the bound (Kafka's SimpleMemoryPool is lenient in the
+same way: it admits a request while any memory is left). Therefore a holder that has to wait asks for all bytes that it
+still needs, and never waits again. So the bytes held are at most max_bytes plus the request of one holder.
 
-A `SplitBudget` keeps one half for small claims, so that large ones cannot keep them waiting.
+A `SplitBudget` reserves one half for small claims, so that large claims cannot delay them.
 
-An answer cannot wait: when its size is known, it is made; nor can the first bytes of a request, which are received
-before anything is known of it. An `EvictingBudget` counts what is in memory already. Beyond its bound it hangs up on
-the connections that have moved nothing for longest.
+A reply cannot wait: it is already in memory when its size is known. The first bytes of a request cannot wait either:
+they are received before its size is known. An `EvictingBudget` counts memory that is already in use. Beyond its bound
+it closes the connections whose last progress is longest ago.
 
 Source: SimpleMemoryPool of Apache Kafka 4.3.1 (KIP-72)
 """
@@ -27,10 +27,10 @@ _SHARE: Final = 4
 
 
 class ByteBudget:
-    """See the module's text.
+    """A budget whose claims wait; see the module's docstring.
 
-    Shape  a negative max_bytes is no bound
-    Units  used_bytes are those of all claims; it may be more than max_bytes
+    Shape  a negative max_bytes means no bound
+    Units  used_bytes is the total of all claims; it can exceed max_bytes
     """
 
     __slots__ = ("_active", "_waiting", "max_bytes", "used_bytes")
@@ -38,7 +38,7 @@ class ByteBudget:
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.used_bytes = 0
-        self._active = 0  # claims that hold something and do not wait
+        self._active = 0  # claims that hold bytes and do not wait
         self._waiting: deque[tuple[Claim, int, trio.Event]] = deque()
 
     def __len__(self) -> int:
@@ -66,7 +66,7 @@ class ByteBudget:
 
 
 class Claim:
-    """What one holder has of a budget. Release it when the memory is free."""
+    """One holder's share of a budget. Release it when the memory is freed."""
 
     __slots__ = ("budget", "held_bytes")
 
@@ -75,7 +75,7 @@ class Claim:
         self.held_bytes = 0
 
     def try_take(self, size: int) -> bool:
-        """Take `size` more bytes if they fit and nobody is in line."""
+        """Take `size` more bytes if they fit and no claim is waiting."""
         budget = self.budget
         if budget._waiting or not budget._fits(size):
             return False
@@ -83,7 +83,7 @@ class Claim:
         return True
 
     async def take(self, size: int) -> None:
-        """Take `size` more bytes; wait in line if they do not fit. `size` should be all that the holder needs."""
+        """Take `size` more bytes; wait in line if they do not fit. Ask for all bytes that the holder still needs."""
         budget = self.budget
         granted = trio.Event()
         entry = (self, size, granted)
@@ -100,7 +100,7 @@ class Claim:
             raise
 
     def release(self) -> None:
-        """Give everything back; harmless when repeated. Not while it waits."""
+        """Give all bytes back. Idempotent. Do not call it while `take` waits."""
         if self.held_bytes:
             budget = self.budget
             budget._active -= 1
@@ -121,12 +121,12 @@ class SplitBudget:
         self.large = ByteBudget(half)
 
     def claim(self, size: int) -> Claim:
-        """A claim that holds nothing yet, and may take `size` bytes in the end."""
+        """A claim that holds nothing yet; `size` is the total that it will take."""
         return (self.small if size <= self.small_bytes else self.large).claim()
 
     @property
     def used_bytes(self) -> int:
-        """Those of all claims."""
+        """The total of all claims."""
         return self.small.used_bytes + self.large.used_bytes
 
     def __len__(self) -> int:
@@ -135,10 +135,10 @@ class SplitBudget:
 
 
 class EvictingBudget:
-    """See the module's text.
+    """A budget that evicts claims; see the module's docstring.
 
-    Shape  a negative max_bytes is no bound; `evicted` counts the connections that were ended to make room
-    Bound  max_bytes, and what holders have that may not be evicted
+    Shape  a negative max_bytes means no bound; `evicted` counts the connections closed to free memory
+    Bound  max_bytes, plus the bytes of holders that may not be evicted
     """
 
     __slots__ = ("_claims", "evicted", "max_bytes", "used_bytes")
@@ -146,15 +146,13 @@ class EvictingBudget:
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.used_bytes = self.evicted = 0
-        self._claims: dict[
-            EvictableClaim, None
-        ] = {}  # those that hold something, in the order in which they last moved
+        self._claims: dict[EvictableClaim, None] = {}  # claims that hold bytes, in the order of their last progress
 
 
 class EvictableClaim:
-    """What one connection holds.
+    """The bytes of one connection.
 
-    Shape  is_evictable: the connection waits for its client, and for nothing else; hang_up ends it
+    Shape  is_evictable: the connection waits for its client only; hang_up closes it
     """
 
     __slots__ = ("_budget", "_hang_up", "held_bytes", "is_evictable")
@@ -166,9 +164,10 @@ class EvictableClaim:
         self._hang_up = hang_up
 
     def share(self, wanted: int) -> int:
-        """Take `wanted` bytes, or fewer, perhaps none, for an answer that can be shorter; how many.
+        """Take up to `wanted` bytes, perhaps none, for a reply that can be shorter; return how many.
 
-        Such answers fill one half. Each gets at most a part of what is free, so that something is left for the next.
+        Such replies use at most half of the budget. Each gets at most a fraction of the free bytes, so that some remain
+        for the next.
         """
         budget = self._budget
         taken = max(0, min(wanted, (budget.max_bytes // 2 - budget.used_bytes) // _SHARE))
@@ -176,7 +175,7 @@ class EvictableClaim:
         return taken
 
     def take(self, size: int) -> None:
-        """Take `size` bytes, or give some back if it is negative. May hang up on other connections."""
+        """Take `size` more bytes; a negative size gives bytes back. May close other connections."""
         budget = self._budget
         self.held_bytes += size
         budget.used_bytes += size
@@ -186,19 +185,19 @@ class EvictableClaim:
             self._make_room()
 
     def try_take(self, size: int) -> bool:
-        """The same; there is always room."""
+        """The same; always succeeds."""
         self.take(size)
         return True
 
     def release(self) -> None:
-        """Give everything back; harmless when repeated."""
+        """Give all bytes back. Idempotent."""
         if self.held_bytes:
             self._budget.used_bytes -= self.held_bytes
             self.held_bytes = 0
         self._budget._claims.pop(self, None)
 
     def note_progress(self) -> None:
-        """The client has sent or taken something."""
+        """Note that the client has sent or accepted bytes."""
         if self.held_bytes:
             claims = self._budget._claims
             del claims[self]

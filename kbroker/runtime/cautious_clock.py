@@ -1,14 +1,15 @@
-"""The wall clock as those see it who destroy what is old: a jump ahead makes nothing old at once.
+"""The clock that retention uses: time-based deletion pauses for one hour after a large clock jump.
 
-Theory of operation: the distance between the wall clock and the monotonic clock is constant but for small corrections.
-When it is found changed by more than an hour, somebody or something has set the wall clock, and nobody here can say
-whether rightly: a broker that believes a clock that is a year ahead deletes everything it has. So the time from before
-goes on, counted by the monotonic clock, until the new one has stood for an hour; whoever set it wrongly has so long to
-set it right, and finds everything in its place. In a cluster the controller would be asked; here it is this process.
+Theory of operation: the difference between the wall clock and the monotonic clock is constant except for small
+corrections. If it changes by more than an hour, the wall clock was set. The new time may be wrong, and a broker that
+trusts a clock that is a year ahead deletes all its data. So this clock continues from the old time, counted by the
+monotonic clock, until the new wall time has been stable for an hour. In that hour an operator can correct the clock
+without losing data. In a cluster the controller would decide; here this process does.
 
-A jump back is believed at once, since it only makes things younger. So what is told is never ahead of the wall clock.
+A backward jump is trusted at once, because it only makes records younger. So this clock is never ahead of the wall
+clock.
 
-A machine that slept looks like one whose clock was set ahead: an hour later than usual old records go.
+A machine that was suspended looks like one whose clock was set ahead: it deletes old records an hour late.
 
 Source: row T2 of the list of faults.
 """
@@ -24,9 +25,9 @@ HOUR_MS: Final = 3_600_000
 
 
 class CautiousClock:
-    """Asked by every loop that deletes by time, again and again.
+    """Every loop that deletes by time calls `timestamp_ms` regularly.
 
-    Shape  report is told in one sentence of each jump, and when it is believed
+    Shape  report gets one sentence for each jump, and one when the clock trusts the new time
     Units  milliseconds of wall time
     """
 
@@ -49,7 +50,7 @@ class CautiousClock:
         return self._clock.timestamp_ms() - self._clock.now_ms()
 
     def timestamp_ms(self) -> int:
-        """The time by which something may be called old."""
+        """The time against which ages are measured."""
         self._look()
         return min(self._clock.now_ms() + self._trusted, self._clock.timestamp_ms())
 
@@ -57,7 +58,7 @@ class CautiousClock:
         distance, now_ms = self._distance(), self._clock.now_ms()
         if abs(distance - self._trusted) <= self._believed_jump_ms:
             if self._new != self._trusted:
-                self._report("the wall clock is where it was before its jump")
+                self._report("the wall clock is back at the time before its jump")
             self._trusted = self._new = distance
             return
         if abs(distance - self._new) > self._believed_jump_ms:
@@ -67,9 +68,9 @@ class CautiousClock:
             else:
                 self._report(
                     f"the wall clock was set ahead by {(distance - self._trusted) // 1000} s; "
-                    f"nothing is deleted by the new time for {self._believed_after_ms // 1000} s"
+                    f"deletion by age ignores the new time for {self._believed_after_ms // 1000} s"
                 )
         elif now_ms - self._new_since_ms >= self._believed_after_ms:
             if distance > self._trusted:
-                self._report("the wall clock has stood since it was set ahead; records are deleted by its time again")
+                self._report("the wall clock has been stable since it was set ahead; deletion by age uses it again")
             self._trusted = self._new = distance

@@ -1,7 +1,7 @@
 """The real disk: `Disk` and `File` of `kbroker.runtime.ports` over system calls.
 
-Everything goes through `os.pread` and `os.pwrite`, which need no shared cursor and release the interpreter lock, so a
-file may be read by several threads at once.
+It uses `os.pread` and `os.pwrite`, which need no shared cursor and release the interpreter lock, so several threads can
+read a file at the same time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RealFile:
         data = os.pread(self._descriptor, size, position)
         if len(data) == size or not data:
             return data
-        # One call returns at most 2 GiB, and may return less when a signal comes: read on until the file ends.
+        # One call returns at most 2 GiB, and less if a signal interrupts it: continue until the end of the file.
         parts = [data]
         done = len(data)
         while done < size and (data := os.pread(self._descriptor, size - done, position + done)):
@@ -36,17 +36,17 @@ class RealFile:
         return b"".join(parts)
 
     def pread_into(self, buffer: memoryview, position: int) -> int:
-        """Fill a buffer as far as the file goes; how many bytes that were. For who reads much: nothing is allocated."""
+        """Fill a buffer up to the end of the file; return the number of bytes. For large reads: allocates nothing."""
         done = 0
         while done < len(buffer) and (count := os.preadv(self._descriptor, [buffer[done:]], position + done)):
             done += count
         return done
 
     def begin_write_back(self, position: int, size: int) -> None:
-        """Have the kernel begin to write what was just written there. Nothing is durable by that, but the sync that
-        follows has less to wait for, and shares its commit of the journal with those of other files.
+        """Make the kernel start writing dirty pages to the disk. This makes nothing durable, but the following sync
+        waits less, and shares its journal commit with the syncs of other files.
         """
-        # Dirty pages are not dropped by this call, only sent on their way.
+        # For dirty pages this call does not drop them: it only starts writing them.
         os.posix_fadvise(self._descriptor, position, size, os.POSIX_FADV_DONTNEED)
 
     def pwrite(self, data: Buffer, position: int) -> None:
@@ -54,7 +54,7 @@ class RealFile:
         done = os.pwrite(self._descriptor, data, position)
         if done == size:
             return
-        # A short write is how a full disk or a quota announces itself: the next call then raises the error.
+        # A short write usually means a full disk or a quota: the next call then raises the error.
         rest = memoryview(data)
         while done < size:
             done += os.pwrite(self._descriptor, rest[done:], position + done)
@@ -88,7 +88,7 @@ class RealDisk:
         return RealFile(path, os.open(path, flags, 0o600))
 
     def exists(self, path: str) -> bool:
-        # os.path.exists calls every error absence; a directory that cannot be searched is not an empty one.
+        # os.path.exists returns False for every error, also if the directory cannot be searched.
         try:
             os.stat(path)
         except FileNotFoundError:
@@ -144,8 +144,7 @@ class RealDisk:
     def lock(self, path: str) -> RealFile:
         descriptor = os.open(path, os.O_CLOEXEC | os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            # flock also holds off a second broker inside this process; the record lock is the one that Apache Kafka
-            # takes.
+            # flock also excludes a second broker inside this process; lockf excludes Apache Kafka, which uses it.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -155,9 +154,7 @@ class RealDisk:
 
 
 def raise_descriptor_limit(wanted: int | None = None) -> int:
-    """Raise the soft limit of open files to the hard one, or to `wanted` if that is less; return the limit now in
-    force.
-    """
+    """Raise the soft limit of open files to the hard limit, or to `wanted` if that is lower; return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     goal = hard if wanted is None else min(wanted, hard)
     if soft < goal:

@@ -1,6 +1,6 @@
-"""The real world: the only module that reads clocks, draws chance, or starts threads.
+"""The real environment: the only module that reads clocks, draws random numbers, or starts threads.
 
-Everything else is given an `Env` (see `kbroker.runtime.net_ports`), so the same code runs in a simulation.
+All other code gets an `Env` (see `kbroker.runtime.net_ports`), so the same code runs in a simulation.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Arguments = TypeVarTuple("Arguments")
 
 
 class RealThreads:
-    """Threads of this process, of which at most `max_threads` work at once; further calls wait their turn.
+    """Threads of this process. At most `max_threads` run at once; further calls wait in order.
 
-    Leaner than trio.to_thread.run_sync, which names the thread, copies the context and yields to other tasks before it
-    starts: here the thread runs before anything else does.
+    Faster than trio.to_thread.run_sync, which names the thread, copies the context and yields to other tasks before it
+    starts the thread. This class starts the thread before any other task runs.
 
-    Note  abandons: a caller that is cancelled does not wait; abandoned counts the calls that nobody waits for any more
+    Note  abandons: a cancelled caller does not wait for its call; abandoned counts running calls without a caller
     """
 
     def __init__(self, max_threads: int) -> None:
@@ -46,7 +46,7 @@ class RealThreads:
         if self._working < self._max_threads:
             self._working += 1
         else:
-            await self._waiting.park()  # whoever ends next hands its place over
+            await self._waiting.park()  # the next call that ends passes its thread on
         task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
         is_awaited = True
 
@@ -57,7 +57,7 @@ class RealThreads:
                 self.abandoned -= 1
 
         def deliver(result: Outcome[Result]) -> None:
-            with suppress(trio.RunFinishedError):  # only a call that was abandoned ends so late
+            with suppress(trio.RunFinishedError):  # only an abandoned call can end after the event loop
                 token.run_sync_soon(finish, result)
 
         def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
@@ -84,9 +84,9 @@ class RealThreads:
 
 
 class RealEnv:
-    """The clocks, chance, network, disk and threads of this process.
+    """The clocks, randomness, network, disk and threads of this process.
 
-    Bound  at most `max_threads` blocking calls run at once; further ones wait their turn
+    Bound  at most `max_threads` blocking calls run at once; further calls wait in order
     """
 
     def __init__(self, *, max_threads: int = 8, disk: Disk | None = None) -> None:
@@ -106,7 +106,7 @@ class RealEnv:
     def new_uuid(self) -> UUID:
         while True:
             made = UUID(int=self.random.getrandbits(128), version=4)
-            # The base64 text begins with the top six bits; 62 is the dash, which command lines take for an option.
+            # The first base64 digit is the top six bits; 62 is the dash, which command lines parse as an option.
             if made.int >> 122 != 62:
                 return made
 
@@ -151,5 +151,5 @@ class RealEnv:
 
     @property
     def abandoned(self) -> int:
-        """How many calls run on that nobody waits for any more: they keep the process from ending by itself."""
+        """The number of running calls whose callers were cancelled; their threads keep the process from exiting."""
         return sum(one.abandoned for one in self._other_threads)

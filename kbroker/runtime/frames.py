@@ -1,8 +1,8 @@
-"""Errors that are kept, as an answer or for all who wait for the same.
+"""Removes stack frames from errors that are stored.
 
-An error refers to the frames that it came through, and these to what they were at. Where one of them refers to the one
-who keeps the error, nothing of that goes before the collector of garbage comes by, which may be much later: pieces of
-segments, and answers that left long ago.
+An error refers to the stack frames that it passed through, and these to their local variables. If one of them refers to
+the object that stores the error, the cycle is freed only by the garbage collector, perhaps much later. Such a cycle can
+keep pieces of segments and old replies in memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Error = TypeVar("Error", bound=BaseException)
 
 
 def without_frames(error: Error) -> Error:
-    """The error itself; neither it nor what led to it refers to any frame from now on."""
+    """Remove the tracebacks of an error and of its causes; return the same error."""
     one: BaseException | None = error
     while one is not None:
         one.__traceback__ = None

@@ -1,6 +1,6 @@
-"""How much of something may pass in a time: token buckets, and the same for log lines.
+"""Rate limits: a token bucket, and a limiter for log lines.
 
-Both take `now_ms` and keep no clock, so that quotas, throttled copies and rate-limited logs are tested as tables.
+Both take `now_ms` as an argument and have no clock, so that tests are tables.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Hashable
 
 
 class TokenBucket:
-    """So many units a second on average, `burst` of them at once.
+    """Allows `rate` units per second on average, and up to `burst` units at once.
 
     Units      rate in units per second (bytes, connections, ...); time in milliseconds of monotonic time
-    Invariant  takers that pause as long as they are told take at most burst + rate * t within any t seconds, and one
-               taking more: what is larger than the burst must pass too, and those after it pay
+    Invariant  callers that pause as returned take at most burst + rate * t in any t seconds, plus one take: an amount
+               larger than the burst must pass too, and the following takers wait for it
     """
 
     __slots__ = ("_level", "_updated_ms", "burst", "rate")
@@ -27,7 +27,7 @@ class TokenBucket:
         self._updated_ms = now_ms
 
     def take(self, amount: float, *, now_ms: int) -> int:
-        """Take `amount`; return for how many milliseconds the taker should pause before it takes more, 0 for none."""
+        """Take `amount`; return the milliseconds that the caller should pause before the next take, 0 for none."""
         self._level = min(self.burst, self._level + (now_ms - self._updated_ms) * self.rate / 1000) - amount
         self._updated_ms = now_ms
         if self._level >= 0:
@@ -36,11 +36,11 @@ class TokenBucket:
 
 
 class RateLimitedLog:
-    """Decides which log lines about one subject (an address, a partition) are written.
+    """Limits the log lines about each subject (an address, a partition).
 
-    Shape  a line for each subject in `interval_ms`, and how many were left out in between
-    Bound  `max_subjects` are remembered; with more, the one that was written about longest ago is forgotten (and may be
-           written about again at once)
+    Shape  one line per subject in `interval_ms`, with the number of lines left out since the last one
+    Bound  `max_subjects` subjects; beyond that, the subject with the oldest line is evicted (its next line is written
+           at once)
     """
 
     def __init__(self, *, interval_ms: int, max_subjects: int = 1000) -> None:
@@ -54,7 +54,7 @@ class RateLimitedLog:
         if known is not None and now_ms - known.written_ms < self._interval_ms:
             known.left_out += 1
             return None
-        # Written about just now means last in the order of the dictionary: its first is the one to forget.
+        # Insertion order is the order of the last lines: the first entry is the one to evict.
         self._subjects.pop(subject, None)
         if len(self._subjects) >= self._max_subjects:
             del self._subjects[next(iter(self._subjects))]

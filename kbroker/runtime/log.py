@@ -1,12 +1,12 @@
-"""Structured log events: a short message that never varies, and fields that do.
+"""Structured log events: a constant short message, and variable fields.
 
     log = logger(__name__)
     log.info("topic created", topic=name, partitions=6)
 
-On a terminal that is `12:30:01.204 INFO  topic created topic=orders partitions=6`; with JSON, one object a line. Much
-of what is logged was sent by clients, so every value is escaped in both forms: no client can begin a line, move a
-cursor or fill a disk (values are cut). Events go through the standard library's `logging`, under the logger of the
-module, so levels and handlers work as everywhere.
+On a terminal this is `12:30:01.204 INFO  topic created topic=orders partitions=6`; as JSON, one object per line. Many
+logged values come from clients, so both formats escape and truncate every value: a client cannot start a new line, move
+the cursor or fill the disk. Events go through the standard library's `logging`, under the module's logger, so levels
+and handlers work as usual.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEVELS: Final[Mapping[str, int]] = {
     "ERROR": logging.ERROR,
     "FATAL": logging.CRITICAL,
 }
-"""Kafka's names of levels. There is nothing finer than DEBUG here."""
+"""Kafka's level names -> levels of `logging`. No event is finer than DEBUG."""
 
 _LEVEL_NAMES: Final = {number: name for name, number in LEVELS.items()}
 _MAX_VALUE_LENGTH = 500
@@ -37,7 +37,7 @@ _FIELDS = "kbroker_fields"
 
 
 class Log:
-    """The events of one module."""
+    """Writes the events of one module."""
 
     __slots__ = ("_logger",)
 
@@ -45,23 +45,23 @@ class Log:
         self._logger = logging.getLogger(name)
 
     def debug(self, event: str, **fields: object) -> None:
-        """Of use only to who looks for a fault."""
+        """An event for debugging only."""
         self._write(logging.DEBUG, event, fields)
 
     def info(self, event: str, **fields: object) -> None:
-        """Something that is as it should be, and rare."""
+        """A normal and rare event."""
         self._write(logging.INFO, event, fields)
 
     def warning(self, event: str, **fields: object) -> None:
-        """Something that an operator may want to change."""
+        """An event on which an operator may want to act."""
         self._write(logging.WARNING, event, fields)
 
     def error(self, event: str, **fields: object) -> None:
-        """Something that an operator has to look at."""
+        """An event that an operator must investigate."""
         self._write(logging.ERROR, event, fields)
 
     def exception(self, event: str, **fields: object) -> None:
-        """An error, with the traceback of the exception that is being handled."""
+        """An error, with the traceback of the current exception."""
         self._write(logging.ERROR, event, fields, traceback=True)
 
     def _write(self, level: int, event: str, fields: dict[str, object], *, traceback: bool = False) -> None:
@@ -75,7 +75,7 @@ def logger(name: str) -> Log:
 
 
 def configure(*, as_json: bool = False, level: str = "INFO", stream: TextIO | None = None) -> None:
-    """Write the events of kbroker to `stream` (by default the standard error), in place of any handler set before."""
+    """Write the events of kbroker to `stream` (default: standard error); replaces earlier handlers."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if as_json else TerminalFormatter())
     root = logging.getLogger(ROOT_NAME)
@@ -85,7 +85,7 @@ def configure(*, as_json: bool = False, level: str = "INFO", stream: TextIO | No
 
 
 def levels() -> dict[str, str]:
-    """The loggers of this process by name, with the level at which each writes; the one above all is ROOT."""
+    """Logger name -> effective level, for all loggers of this process; the root logger is called ROOT."""
     names = [ROOT_NAME, *(name for name in logging.root.manager.loggerDict if name.startswith(f"{ROOT_NAME}."))]
     return {
         _shown(name): _LEVEL_NAMES.get(logging.getLogger(name).getEffectiveLevel(), "DEBUG") for name in sorted(names)
@@ -93,9 +93,9 @@ def levels() -> dict[str, str]:
 
 
 def set_level(name: str, level: str | None) -> None:
-    """Have a logger that `levels` names, and those below it, write from this level on; None is as the one above it.
+    """Set the level of a logger in `levels` and of its children; None inherits the parent's level.
 
-    It holds until the process ends.
+    The level is lost when the process ends.
     Errors  KeyError for a level that is not in LEVELS
     """
     logging.getLogger(ROOT_NAME if name == ROOT else name).setLevel(logging.NOTSET if level is None else LEVELS[level])
@@ -106,7 +106,7 @@ def _shown(name: str) -> str:
 
 
 def escape(value: object) -> str:
-    """`value` as one word of printable ASCII: bare if it is one already, else quoted and escaped as in JSON."""
+    """`value` as one word of printable ASCII; if it is not one already, quoted and escaped as in JSON."""
     text = _cut(value)
     if text and text.isascii() and text.isprintable() and not any(character in text for character in ' "=\\'):
         return text
@@ -124,7 +124,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class TerminalFormatter(logging.Formatter):
-    """Time, level, event, then key=value; a traceback on lines of its own."""
+    """Time, level, event, then key=value; a traceback follows on separate lines."""
 
     default_msec_format = "%s.%03d"
 
@@ -141,7 +141,7 @@ class TerminalFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time (seconds since the epoch), level, module, event, the fields, perhaps a traceback."""
+    """One JSON object per line: time (seconds since the epoch), level, module, event, fields, optional traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One event as JSON."""
@@ -162,7 +162,7 @@ def _json_value(value: object) -> object:
 
 
 def _escaped_lines(text: str) -> str:
-    """Each line of a traceback, indented and without anything that a terminal obeys."""
+    """The lines of a traceback, indented, with control characters escaped."""
     return "\n".join(
         "    " + line.encode("unicode_escape", "backslashreplace").decode("ascii") for line in text.splitlines()
     )

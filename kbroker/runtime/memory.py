@@ -1,16 +1,15 @@
-"""What the C library does with memory that was freed, and what Python's collector of cycles looks at.
+"""Tunes the C library's allocator and Python's cycle collector for a broker.
 
-A large request is received into a buffer of about a megabyte. By default glibc gives such buffers back to the kernel
-when they are freed, and touching fresh pages for the next one costs more than receiving into it (0.2-0.5 ms a MiB, on
-virtual machines several times that). Told to keep some, it hands out the same pages again. It would keep them for each
-thread apart: what one thread read from the tier and another let go of would be missing to both. With one arena for all,
-a cold read takes a fifth less of the processor, and the process stays some 60 MiB smaller. Another C library stays as
-it is.
+A large request is received into a buffer of about a megabyte. By default glibc returns such buffers to the kernel when
+they are freed. Touching fresh pages for the next buffer costs more than receiving into it (0.2-0.5 ms per MiB, several
+times that on virtual machines). So glibc is configured to keep some freed memory and to reuse its pages. It would keep
+memory in an arena for each thread, where other threads cannot reuse it; with one arena for all threads, a cold read
+takes a fifth less CPU time, and the process is about 60 MiB smaller. Other C libraries are not changed.
 
-Python's collector goes through all objects that may be part of a cycle whenever their number has grown by a quarter. In
-a broker of 5,000 partitions that takes 100 ms, during which no client is served, and it finds nothing, because the
-broker's objects are freed by their reference counts. So once a full collection has become expensive, the objects that
-it looked at are exempt from later ones.
+Python's collector scans all objects that may be part of a cycle whenever their number has grown by a quarter. In a
+broker with 5,000 partitions this takes 100 ms, in which no client is served. It finds nothing, because reference counts
+free the broker's objects. So once a full collection has become expensive, the objects that it scanned are exempt from
+later collections.
 
 Source: mallopt(3); gc.freeze of CPython
 """
@@ -23,10 +22,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 KEPT_BYTES = 16 << 20
-"""How much freed memory at the end of the heap is kept; the most that a broker's resident size may grow by."""
+"""The freed memory that is kept at the end of the heap; a broker's resident size grows by at most this."""
 
 EXPENSIVE_NS: Final = 10_000_000
-"""A full collection of about 100,000 objects."""
+"""About the duration of a full collection of 100,000 objects."""
 
 _OLDEST_GENERATION: Final = 2
 _M_TRIM_THRESHOLD = -1
@@ -36,7 +35,7 @@ _LARGEST_MMAP_THRESHOLD = 32 << 20
 
 
 def keep_freed_memory() -> bool:
-    """Have freed buffers used again; whether the C library knows how."""
+    """Configure the C library to reuse freed buffers; return whether it supports this."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
@@ -44,16 +43,16 @@ def keep_freed_memory() -> bool:
     wanted = {
         _M_MMAP_THRESHOLD: _LARGEST_MMAP_THRESHOLD,
         _M_TRIM_THRESHOLD: KEPT_BYTES,
-        _M_ARENA_MAX: 1,  # small objects are not malloc's but Python's: there is nothing for threads to contend for
+        _M_ARENA_MAX: 1,  # Python allocates small objects itself, so threads hardly contend for the arena
     }
     return all(mallopt(parameter, value) for parameter, value in wanted.items())
 
 
 def spare_lasting_objects(now_ns: Callable[[], int]) -> Callable[[], None]:
-    """From now on, freeze what an expensive full collection leaves; the function that ends this.
+    """From now on, freeze the objects that survive an expensive full collection; return a function that stops this.
 
-    A frozen object is freed as ever when nothing refers to it. If it has become part of a cycle, it stays; but it takes
-    100,000 new objects until there is another freeze.
+    A frozen object is still freed when its reference count becomes zero. A frozen object in a garbage cycle is never
+    freed; but the next freeze happens only after 100,000 new objects.
     """
     began_ns = 0
 

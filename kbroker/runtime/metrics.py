@@ -1,8 +1,8 @@
-"""Counters, tallies and histograms, cheap enough for the path of a request.
+"""Counters, tallies and histograms that are cheap enough for the request path.
 
-A counter is an object whose `value` one adds to; a tally is a counter for each of a few things; a histogram puts
-integers into powers of two, by one `bit_length`.
-Nothing is locked: all of it happens on the event loop. `Metrics.snapshot()` is what a metrics page or a test reads.
+A counter is an object with a `value`; a tally has a counter for each of a few keys; a histogram sorts integers into
+powers of two with one `bit_length`.
+There are no locks: all updates happen on the event loop. The metrics page and tests read `Metrics.snapshot()`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Counter:
 
 
 class Tally:
-    """How often each of several things happened, as each error of each API.
+    """Event counts by key, such as errors by API and code.
 
-    Bound  none: only what is few may be a key, never what a peer can make up
+    Bound  none: keys must come from a small set, never from a peer
     """
 
     __slots__ = ("counts",)
@@ -41,11 +41,11 @@ class Tally:
 
 
 class Histogram:
-    """How often values of each size came.
+    """The distribution of values, in powers of two.
 
     Shape  counts[n] counts the values v with v.bit_length() == n: counts[0] zeros, counts[1] ones, counts[2] 2 to 3,
            counts[3] 4 to 7
-    Units  those of the metric's name (`_us`, `_ms`, `_bytes`)
+    Units  that in the metric's name (`_us`, `_ms`, `_bytes`)
     """
 
     __slots__ = ("counts", "total")
@@ -65,9 +65,9 @@ class Histogram:
         return sum(self.counts)
 
     def quantile(self, fraction: float) -> int:
-        """An upper bound, at most twice too high, of the value below which `fraction` of all lie.
+        """An upper bound, at most twice too high, of the value below which `fraction` of all values lie.
 
-        0 when there are none.
+        0 if there are no values.
         """
         wanted = fraction * self.count
         passed = 0
@@ -80,7 +80,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class Metrics:
-    """All metrics of one broker, by name; a name that is new makes its metric."""
+    """All metrics of one broker, by name. The first use of a name creates its metric."""
 
     counters: dict[str, Counter] = field(default_factory=dict)
     tallies: dict[str, Tally] = field(default_factory=dict)
@@ -88,23 +88,23 @@ class Metrics:
     gauges: dict[str, Callable[[], int]] = field(default_factory=dict)
 
     def counter(self, name: str) -> Counter:
-        """The counter of that name. Keep it: this is a look-up."""
+        """The counter with this name. Callers keep it, to avoid the look-up."""
         return self.counters.setdefault(name, Counter())
 
     def tally(self, name: str) -> Tally:
-        """The tally of that name. Keep it: this is a look-up."""
+        """The tally with this name. Callers keep it, to avoid the look-up."""
         return self.tallies.setdefault(name, Tally())
 
     def histogram(self, name: str) -> Histogram:
-        """The histogram of that name. Keep it: this is a look-up."""
+        """The histogram with this name. Callers keep it, to avoid the look-up."""
         return self.histograms.setdefault(name, Histogram())
 
     def gauge(self, name: str, read: Callable[[], int]) -> None:
-        """Let `read()` give the value of `name` whenever somebody asks."""
+        """Define a gauge: each snapshot calls `read()` for its value."""
         self.gauges[name] = read
 
     def snapshot(self) -> dict[str, int]:
-        """Every value now, by name; a histogram gives its count, its total and two quantiles."""
+        """The current values by name; a histogram gives its count, total and two quantiles."""
         values = {name: counter.value for name, counter in self.counters.items()}
         values.update((name, read()) for name, read in self.gauges.items())
         for name, tally in self.tallies.items():

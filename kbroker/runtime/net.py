@@ -2,18 +2,18 @@
 
 Theory of operation: each operation first tries its system call, and waits for the socket (`wait_readable`,
 `wait_writable`) only when the kernel has nothing to give or no room. trio's own streams add a checkpoint, several
-microseconds, to every call; here a call that does not wait does not yield, and who uses a stream in a loop (the server)
-yields when it has held the loop for long enough.
+microseconds, to every call. Here a call that does not wait does not yield; a caller that uses a stream in a loop (the
+server) must yield itself from time to time.
 
-Files are sent with `sendfile`, out of the page cache into the socket. What is not in the page cache would block the
-event loop while the disk is read, so a range is probed first (`preadv2` with RWF_NOWAIT, one byte in each step of the
-kernel's read-ahead) and what misses is read once in a thread. The parts in front of a range are sent with MSG_MORE, so
-that they share a packet with its first bytes.
+Files are sent with `sendfile`, from the page cache to the socket. Data outside the page cache would block the event
+loop during the disk read. So a range is probed first (`preadv2` with RWF_NOWAIT, one byte in each step of the kernel's
+read-ahead); if a probe fails, a thread reads the range once. The parts before a range are sent with MSG_MORE, so that
+they share a packet with its first bytes.
 
-A wait for the next request may look for it a while before it sleeps: see `BusyPoll`.
+A connection that waits for its next request may poll for a while before it sleeps: see `BusyPoll`.
 
-Closed peers are noticed through an epoll of the listener's own, which asks for EPOLLRDHUP alone: it sees the end of a
-connection behind unread requests, costs no task, and a watch is one system call to begin and one to end.
+Each listener has an epoll for EPOLLRDHUP to detect closed peers. It sees the end of a connection even behind unread
+requests and needs no task; starting and ending a watch takes one system call each.
 
 Source: tcp(7), epoll(7), sendfile(2), preadv2(2), sched_yield(2).
 """
@@ -34,11 +34,11 @@ from kbroker.runtime.ports import Buffer
 
 # Parts up to this size are joined into one system call; beyond it the copy costs more than a call.
 _JOIN_BYTES = 64 * 1024
-# A range of a file up to this size is read and joined with what is around it: two calls and two copies instead of four
-# calls (send, two probes, sendfile).
+# A file range up to this size is read and joined with its neighbours: two calls and two copies instead of four calls
+# (send, two probes, sendfile).
 _COPY_BYTES = 32 * 1024
 _SENDFILE_BYTES = 1024 * 1024
-# The kernel reads ahead in steps of this size by default, and evicts what it read together.
+# The kernel reads ahead in steps of this size by default, and evicts the pages of a step together.
 _PROBE_STEP_BYTES = 128 * 1024
 
 _NOT_READ_AT_ONCE = frozenset({errno.EAGAIN, errno.EOPNOTSUPP})
@@ -47,10 +47,10 @@ _GONE = frozenset(
 )
 
 
-# A connection polls again after so many short waits in a row, at first and after it polled in vain.
+# A connection starts to poll after this many short waits in a row, also after a failed poll.
 _SHORT_WAITS_WANTED = 16
-# What moved since the last wait, in both directions: beyond it the peer is busy with more than its next request, and
-# what a sleep costs is lost in it.
+# No poll if more bytes moved since the last wait, in both directions: the peer is busy with the data, and the cost of
+# a sleep is small compared to that.
 _POLL_BYTES = 96 * 1024
 
 # A function that calls another one off the event loop: `Env.run_blocking`.
@@ -88,7 +88,7 @@ class SocketStream:
         self._run_blocking = run_blocking
         try:
             self.peer_host, self.peer_port = connected.getpeername()[:2]
-        except OSError:  # reset before we came to accept it: the first receive will say so
+        except OSError:  # reset before it was accepted: the first receive raises the error
             self.peer_host, self.peer_port = "unknown", 0
         self.received_bytes = 0
         self.sent_bytes = 0
@@ -183,7 +183,7 @@ class SocketStream:
             rest = memoryview(rest)[sent:]
 
     async def _read_if_small(self, part: FileBytes) -> Buffer | None:
-        """The bytes of a range that is cheaper to copy than to send by a call of its own; None for larger ones."""
+        """The bytes of a range that is cheaper to copy than to send in its own call; None for larger ranges."""
         if part.size > _COPY_BYTES:
             return None
         data = bytearray(part.size)
@@ -206,7 +206,7 @@ class SocketStream:
         out = self._socket.fileno()
         while True:
             try:
-                # The descriptor is asked for each time: a cache of open files may have opened the file anew meanwhile.
+                # Get the descriptor each time: the cache of open files may have reopened the file.
                 sent = os.sendfile(out, part.file.fileno(), position, min(end - position, _SENDFILE_BYTES))
             except BlockingIOError:
                 await trio.lowlevel.wait_writable(self._socket)
@@ -254,7 +254,7 @@ def _broken(error: OSError) -> trio.BrokenResourceError | trio.ClosedResourceErr
 
 
 def _is_cached(descriptor: int, position: int, end: int) -> bool:
-    """Whether reading the range would not wait for the disk, as far as one byte in each read-ahead step tells."""
+    """Whether the range seems to be in the page cache; checks one byte in each read-ahead step."""
     one = bytearray(1)
     buffers = [one]
     try:
@@ -264,7 +264,7 @@ def _is_cached(descriptor: int, position: int, end: int) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        if error.errno == errno.EOPNOTSUPP:  # a file system that cannot tell: hope, as sendfile alone would
+        if error.errno == errno.EOPNOTSUPP:  # the file system does not support the probe: assume that it is cached
             return True
         raise
     return True
@@ -276,19 +276,18 @@ def _read_through(part: FileBytes) -> None:
     while position < end:
         read = len(part.file.pread(min(end - position, _SENDFILE_BYTES), position))
         if not read:
-            return  # sendfile meets the same end, and says so
+            return  # sendfile reports the end of the file
         position += read
 
 
 class BusyPoll:
-    """Looks for a peer's next request for a moment, instead of sleeping until it comes.
+    """Polls for a peer's next request for a short time before sleeping.
 
-    Theory of operation: to wake a sleeping processor, and a virtual one above all, takes as long as to answer a small
-    request. So where a peer has sent its next request soon after each of the last replies, its connection looks for it
-    once in each turn of the event loop, for at most `window_ns`. All other tasks and sockets have their turns
-    meanwhile, other threads and processes are let in front before each, and one connection polls at a time. Whoever
-    polled in vain sleeps, and has to have a row of short waits before the next try: peers that take their time cost
-    nothing.
+    Theory of operation: waking an idle processor, especially a virtual one, takes as long as answering a small request.
+    So if a peer has sent each of its last requests soon after the previous reply, its connection polls once in each
+    pass of the event loop, for at most `window_ns`. Other tasks and sockets run between polls, each poll first yields
+    to other threads and processes, and only one connection polls at a time. After a failed poll the connection sleeps,
+    and needs a number of short waits in a row before it polls again. So slow peers cost nothing.
 
     Units  nanoseconds on the clock now_ns
     """
@@ -302,7 +301,7 @@ class BusyPoll:
         self._one = bytearray(1)
 
     async def finds(self, connected: socket.socket, *, until_ns: int) -> bool:
-        """Whether there is something to receive, be it the end or an error, before the time is up."""
+        """Poll until `until_ns`; whether there is something to receive (bytes, the end or an error)."""
         assert self.is_free
         self.is_free = False
         try:
@@ -324,7 +323,7 @@ class BusyPoll:
 class ClosedPeers:
     """Calls back for each watched socket whose peer has closed its side.
 
-    Bound  one entry for each connection that waits
+    Bound  one entry for each waiting connection
     """
 
     def __init__(self) -> None:
@@ -338,12 +337,12 @@ class ClosedPeers:
         self._watched[descriptor] = on_peer_closed
 
     def remove(self, descriptor: int) -> None:
-        """Watch it no more; harmless when it is not watched."""
+        """Stop watching a socket; no effect if it is not watched."""
         if self._watched.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
 
     async def notice(self) -> None:
-        """Call back, for ever."""
+        """Wait for closed peers and call back, forever."""
         while True:
             await trio.lowlevel.wait_readable(self._epoll.fileno())
             for descriptor, _events in self._epoll.poll(0):
@@ -367,7 +366,7 @@ class SocketListener:
         self.host, self.port = bound.getsockname()[:2]
 
     def listen(self) -> None:
-        # Accepted sockets inherit this. Without it their TIME_WAIT would keep the next broker from binding.
+        # Accepted sockets inherit this. Without it, their TIME_WAIT state prevents the next broker from binding.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.listen(self._backlog)
 
@@ -378,7 +377,7 @@ class SocketListener:
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(self._socket)
             except (ConnectionAbortedError, ConnectionResetError, InterruptedError):
-                continue  # the client gave up before we came
+                continue  # the client gave up before the connection was accepted
             else:
                 return SocketStream(
                     connected, run_blocking=self._run_blocking, peers=self._peers, busy_poll=self._busy_poll
@@ -394,7 +393,7 @@ class SocketListener:
 
 
 _NO_SUCH_FAMILY = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
-"""What a system without IPv6 says: the next address of the host may do."""
+"""Errors of a system without IPv6: try the next address of the host."""
 
 
 async def listen(
@@ -410,7 +409,7 @@ async def listen(
     """Bind and listen; see `kbroker.runtime.net_ports.Env.listen`."""
     found = await trio.socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     if not host:
-        # "Every address" is one socket where the system has IPv6: it serves IPv4 as well.
+        # For "every address" prefer IPv6: one such socket also serves IPv4.
         found.sort(key=lambda entry: entry[0] != socket.AF_INET6)
     failure: OSError | None = None
     for family, kind, protocol, _name, address in found:
@@ -429,12 +428,12 @@ async def listen(
 
 
 def _bound(family: int, kind: int, protocol: int, address: Any, *, buffers: Buffers, every: bool) -> socket.socket:
-    """A socket that has the address for itself and refuses connections until it listens."""
+    """A socket with exclusive use of its address; it refuses connections until it listens."""
     bound = socket.socket(family, kind, protocol)
     try:
         if family == socket.AF_INET6:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if every else 1)
-        # Accepted sockets inherit both sizes. A size that is set is fixed; the system adapts one that is not.
+        # Accepted sockets inherit both sizes. Without a fixed size the system adapts it.
         if buffers.send_bytes != -1:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffers.send_bytes)
         if buffers.receive_bytes != -1:
@@ -442,9 +441,9 @@ def _bound(family: int, kind: int, protocol: int, address: Any, *, buffers: Buff
         if not address[1]:
             bound.bind(address)
             return bound
-        # SO_REUSEADDR gets past the TIME_WAIT of earlier connections, but lets any number of sockets bind that do not
-        # listen. So this one listens for a moment, which fails if another one does, and gives the option up: from then
-        # on Linux refuses the address to every other socket.
+        # SO_REUSEADDR ignores the TIME_WAIT of earlier connections, but allows any number of non-listening sockets to
+        # bind the same address. So this socket listens for a moment, which fails if another one listens, and then
+        # clears the option: from then on Linux refuses the address to all other sockets.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
         bound.listen(0)

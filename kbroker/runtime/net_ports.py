@@ -1,13 +1,12 @@
-"""What a server needs of the network and of the world around it, as Protocols.
+"""Protocols for the network and the environment of a server.
 
-Real sockets (`kbroker.runtime.net`) and the in-memory network of `kbroker.testing` both serve these, so code above them
-says nothing of sockets. Two decisions show in the shapes:
+Real sockets (`kbroker.runtime.net`) and the in-memory network of `kbroker.testing` both implement them, so higher
+layers do not depend on sockets. Two design decisions:
 
-* What is sent is a list of parts: bytes, and ranges of files that a stream may send without reading them
-  (`os.sendfile`). A stream that cannot do so reads the range and sends the bytes; its caller does not see the
-  difference.
-* A request that waits must notice that its client has gone. `Stream.watch` calls back when the peer has closed its
-  side, without reading anything: pipelined requests stay in the kernel's buffer, which bounds them.
+* A message is a list of parts: bytes, and file ranges that a stream can send without reading them (`os.sendfile`). A
+  stream that does not support this reads the range and sends the bytes; the caller does not see the difference.
+* A waiting request must notice that its client has gone. `Stream.watch` calls back when the peer has closed its side.
+  It reads nothing, so pipelined requests stay in the kernel's buffer, which bounds them.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Arguments = TypeVarTuple("Arguments")
 
 @runtime_checkable
 class FileBytes(Protocol):
-    """A range of an open file that stands for its bytes.
+    """A range of an open file, sent as its bytes.
 
     Units  position and size are bytes; the range lies within the file
     """
@@ -44,9 +43,9 @@ Part: TypeAlias = Buffer | FileBytes
 
 
 class Pieces:
-    """Bytes in memory that lie in several places, and stand in a message as if they were one.
+    """Several buffers that form one field of a message.
 
-    Units  size is that of all of them, in bytes
+    Units  size is their total in bytes
     """
 
     __slots__ = ("buffers", "size")
@@ -60,7 +59,7 @@ class Pieces:
 
 
 class Buffers(NamedTuple):
-    """How much the network holds for each connection, in bytes; -1 leaves it to the system, which adapts it."""
+    """Socket buffer sizes of each connection in bytes; -1 lets the system adapt the size."""
 
     send_bytes: int
     receive_bytes: int
@@ -68,34 +67,34 @@ class Buffers(NamedTuple):
 
 DEFAULT_BUFFERS = Buffers(send_bytes=256 * 1024, receive_bytes=-1)
 DEFAULT_BUSY_POLL_US = 150
-"""What was measured to be best for 1 MiB fetches and 900 KiB produces over loopback.
+"""Measured best for 1 MiB fetches and 900 KiB produces over loopback.
 
-A send buffer that the system adapts grows beyond the processor's cache (3.3 GB/s of fetches at 0.29 CPU s/GB, with 256
-KiB 5.5 GB/s at 0.18); a receive buffer of Kafka's 100 KiB wakes the server for every 64 KiB (0.75 CPU s/GB of produces,
-adapted 0.2).
+A send buffer that the system adapts grows beyond the processor's cache (fetches: 3.3 GB/s at 0.29 CPU s/GB; with 256
+KiB: 5.5 GB/s at 0.18). A receive buffer of 100 KiB, Kafka's default, wakes the server for every 64 KiB (produces: 0.75
+CPU s/GB; adapted: 0.2).
 """
 
 
 class Stream(Protocol):
     """A connection: bytes both ways, in order. One task receives and one sends at a time; they may be two.
 
-    Errors  trio.BrokenResourceError when the connection is gone; OSError when a file that is sent cannot be read (the
-            connection is then of no use, for half a reply may have left)
+    Errors  trio.BrokenResourceError if the connection is gone; OSError if a file that is sent cannot be read (the
+            connection is then unusable, because part of a reply may have been sent)
     """
 
     peer_host: str
     peer_port: int
     received_bytes: int
-    """Bytes received since the connection was made; it moves whenever the peer makes progress."""
+    """Bytes received since the connection was opened; grows whenever the peer makes progress."""
     sent_bytes: int
-    """Bytes that the network has taken since the connection was made."""
+    """Bytes that the network has accepted since the connection was opened."""
 
     async def receive(self, max_bytes: int) -> bytes:
-        """At least one byte and at most `max_bytes`; b"" when the peer sends no more. May return without yielding."""
+        """At least one byte and at most `max_bytes`; b"" at the end of the stream. May return without yielding."""
         ...
 
     async def receive_into(self, buffer: memoryview | bytearray) -> int:
-        """`receive` into `buffer`, which is not empty; how many bytes came."""
+        """`receive` into `buffer`, whose size is not 0; return the number of bytes."""
         ...
 
     async def send(self, parts: Sequence[Part]) -> None:
@@ -103,7 +102,7 @@ class Stream(Protocol):
         ...
 
     def send_nowait(self, data: Buffer) -> int:
-        """Send what the network takes of `data` at once, perhaps nothing, and return how many bytes that was."""
+        """Send the part of `data` that the network accepts at once, perhaps nothing; return the number of bytes."""
         ...
 
     def watch(self, on_peer_closed: Callable[[], object]) -> None:
@@ -118,7 +117,7 @@ class Stream(Protocol):
         ...
 
     def close(self) -> None:
-        """Close at once; harmless when repeated. Who waits on the stream gets trio.ClosedResourceError."""
+        """Close at once. Idempotent. Tasks that wait on the stream get trio.ClosedResourceError."""
         ...
 
 
@@ -129,44 +128,44 @@ class Listener(Protocol):
     port: int
 
     def listen(self) -> None:
-        """Begin to take connections. OSError if that is impossible."""
+        """Begin to accept connections. Errors: OSError."""
         ...
 
     async def accept(self) -> Stream:
         """The next connection.
 
-        Errors  OSError when the system cannot make one now (EMFILE, ENFILE, ENOBUFS, ENOMEM): the caller lets time pass
+        Errors  OSError if the system lacks resources (EMFILE, ENFILE, ENOBUFS, ENOMEM): the caller backs off
         """
         ...
 
     async def notice_closed_peers(self) -> None:
-        """Serve `Stream.watch` for the streams accepted here, for ever.
+        """Serve `Stream.watch` for the streams of this listener, forever.
 
-        `Stream.watch` notices nothing while this does not run.
+        `Stream.watch` calls back only while this runs.
         """
         ...
 
     def close(self) -> None:
-        """Stop listening; accepted streams live on."""
+        """Stop listening; accepted streams stay open."""
         ...
 
 
 class Threads(Protocol):
-    """Threads for one kind of blocking calls, so that these cannot take the place of others."""
+    """Threads reserved for one kind of blocking calls, so that these cannot delay other kinds."""
 
     async def run_blocking(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-        """Call a blocking function off the event loop, when one of the threads is free. A cancelled caller waits until
-        the function has returned.
+        """Call a blocking function in one of the threads, as soon as one is free. A cancelled caller waits until the
+        function has returned.
         """
         ...
 
     def resize(self, max_threads: int) -> None:
-        """Let so many calls run at once from now on; those that run are not disturbed."""
+        """Change the number of calls that may run at once; running calls continue."""
         ...
 
 
 class Env(Clock, Protocol):
-    """The world of one broker: clocks, chance, network, disk, threads. A simulation has one for each of its nodes."""
+    """The environment of one broker: clocks, randomness, network, disk, threads. A simulation has one for each node."""
 
     @property
     def random(self) -> Random: ...
@@ -175,11 +174,11 @@ class Env(Clock, Protocol):
     def disk(self) -> Disk: ...
 
     def now_ns(self) -> int:
-        """Nanoseconds on the clock of `now_ms`: to measure what takes microseconds."""
+        """Nanoseconds of monotonic time, on the clock of `now_ms`: to measure short durations."""
         ...
 
     def new_uuid(self) -> UUID:
-        """A random UUID (version 4) whose base64 text does not begin with a dash, as Kafka's."""
+        """A random UUID (version 4) whose base64 text does not begin with a dash, as in Kafka."""
         ...
 
     async def listen(
@@ -192,30 +191,31 @@ class Env(Clock, Protocol):
         busy_poll_us: int = DEFAULT_BUSY_POLL_US,
         accepts: bool = True,
     ) -> Listener:
-        """Bind and listen; port 0 takes a free one, "" as host every address. OSError if that is impossible.
+        """Bind and listen. Port 0 means any free port, host "" every address. Errors: OSError.
 
-        Without `accepts` the address is only bound: no other process can take it, and connections are refused until
+        Without `accepts` the address is only bound: no other process can use it, and connections are refused until
         `Listener.listen`.
-        busy_poll_us is how long a connection may look for its next request before it sleeps; 0 is not at all.
+        busy_poll_us is how long a connection may poll for its next request before it sleeps; 0 disables polling.
         """
         ...
 
     async def connect(self, host: str, port: int) -> Stream:
-        """Connect; OSError if nobody answers."""
+        """Connect to an address. Errors: OSError."""
         ...
 
     async def sleep_ms(self, delay_ms: int) -> None: ...
 
     async def run_blocking(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-        """Call a blocking function off the event loop. A cancelled caller waits until the function has returned."""
+        """Call a blocking function in a thread. A cancelled caller waits until the function has returned."""
         ...
 
     def threads(self, max_threads: int) -> Threads:
-        """Threads beside those of `run_blocking`: what waits for a network must not keep appends waiting."""
+        """Threads separate from those of `run_blocking`: calls that wait for a network must not delay appends."""
         ...
 
     def abandon_threads(self) -> None:
-        """The process is ending: from now on who calls by such threads, and is cancelled, does not wait any more, while
-        the call goes on unheeded. Never before: its effect would come when nobody expects it.
+        """From now on, a cancelled caller of `threads` does not wait for its call, which continues in the background.
+
+        Call this only when the process is ending: at any other time, effects of abandoned calls would come late.
         """
         ...

@@ -1,8 +1,7 @@
-"""What a decision returns: the records to append, and the response to send once they are committed.
+"""The result of a decision: the records to append, and the response to send once they are committed.
 
-Controller, groups, transactions and remote-log metadata share this one pattern (ARCHITECTURE.md, "Decisions"): a
-decision changes nothing by itself; the response is parked until its records are in the log, and only ``replay(record)``
-moves the state.
+Controller, groups, transactions and remote-log metadata share this pattern (ARCHITECTURE.md, "Decisions"): a decision
+does not change state. Its response waits until its records are in the log, and only ``replay(record)`` changes state.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ R = TypeVar("R")
 class Outcome(Generic[R]):
     """The result of one decision.
 
-    Shape    records are stored-record messages in the order in which they must be replayed; may be empty
-    Meaning  all of them become visible together, or none; the response is true only then
+    Shape    records are stored-record messages in replay order; may be empty
+    Meaning  the records become visible together or not at all; the response is valid only once they are visible
     """
 
     records: list[Any] = field(repr=False)

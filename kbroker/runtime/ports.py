@@ -1,9 +1,8 @@
-"""What kbroker needs of the world, as Protocols.
+"""Protocols for clocks, files and disks.
 
-A module that decides takes plain values; a module that does blocking I/O takes a `Disk`; an async shell takes an
-environment whose parts satisfy these Protocols. The real ones are `kbroker.runtime.disk` and `kbroker.runtime.env`; the
-simulated ones are in `kbroker.testing`. Everything that a disk can do wrong is an `OSError`, as the kernel would raise
-it.
+A decision module takes plain values; a module with blocking I/O takes a `Disk`; an async shell takes an environment
+whose parts satisfy these Protocols. The real implementations are in `kbroker.runtime.disk` and `kbroker.runtime.env`,
+the simulated ones in `kbroker.testing`. Every disk error is an `OSError`, as the kernel would raise it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class Clock(Protocol):
-    """Two clocks with two names, so that one is never taken for the other."""
+    """The monotonic clock and the wall clock, with different names so that they are not confused."""
 
     def now_ms(self) -> int:
         """Milliseconds of monotonic time: deadlines, sessions, delays."""
@@ -29,52 +28,51 @@ class Clock(Protocol):
 class File(Protocol):
     """An open file, read and written at explicit positions, so that several readers need no shared cursor.
 
-    Promise  it stays open while anybody holds it, and closes itself with its last reference; `close` is for who cannot
-             wait
+    Promise  it stays open while a reference to it exists, and closes with the last reference; `close` closes it at once
     Units    sizes and positions are bytes
     Errors   OSError
     """
 
     @property
     def path(self) -> str:
-        """The path by which it was opened; a later rename does not change it."""
+        """The path with which it was opened; a later rename does not change it."""
         ...
 
     def pread(self, size: int, position: int) -> bytes:
-        """`size` bytes at `position`; fewer only where the file ends."""
+        """`size` bytes at `position`; fewer only at the end of the file."""
         ...
 
     def pwrite(self, data: Buffer, position: int) -> None:
-        """All of `data` at `position`, or OSError (then any part of it may have been written)."""
+        """Write all of `data` at `position`. After an OSError any part of it may have been written."""
         ...
 
     def truncate(self, size: int) -> None: ...
 
     def sync(self) -> None:
-        """Make contents and size durable. After an error nobody knows what is on the disk: never try again."""
+        """Make contents and size durable. After an error the state of the disk is unknown: never retry."""
         ...
 
     def size(self) -> int: ...
 
     def fileno(self) -> int:
-        """The descriptor, for sendfile; OSError where there is none."""
+        """The descriptor, for sendfile; OSError if the file has none."""
         ...
 
     def close(self) -> None:
-        """Release the descriptor; harmless when repeated."""
+        """Release the descriptor. Idempotent."""
         ...
 
 
 class Disk(Protocol):
     """The file system, blocking.
 
-    Promise  a completed `pwrite` survives the death of the process; only `sync` makes it survive the loss of power. A
-             created, renamed or unlinked name survives the loss of power only after `sync_directory` of its directory.
-    Errors   OSError, of the subclass that the kernel's errno has (FileNotFoundError, FileExistsError, ...)
+    Promise  a completed `pwrite` survives a crash of the process; it survives a power failure only after `sync`. A
+             created, renamed or unlinked name survives a power failure only after `sync_directory` of its directory.
+    Errors   OSError, in the subclass for the kernel's errno (FileNotFoundError, FileExistsError, ...)
     """
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
-        """Open a file; `create` makes a missing one (empty), and leaves an existing one as it is."""
+        """Open a file; `create` creates a missing file empty, and does not change an existing one."""
         ...
 
     def exists(self, path: str) -> bool: ...
@@ -86,7 +84,7 @@ class Disk(Protocol):
         ...
 
     def make_directory(self, path: str) -> None:
-        """Make one directory; FileExistsError if there is something of that name."""
+        """Create one directory; FileExistsError if the name exists."""
         ...
 
     def remove_directory(self, path: str) -> None:
@@ -98,7 +96,7 @@ class Disk(Protocol):
         ...
 
     def unlink(self, path: str) -> None:
-        """Remove a name; who has the file open can read on."""
+        """Remove a name; open files stay readable."""
         ...
 
     def sync_directory(self, path: str) -> None:
@@ -106,30 +104,28 @@ class Disk(Protocol):
         ...
 
     def free_bytes(self, path: str) -> int:
-        """What an unprivileged process may still write to the file system that holds `path`."""
+        """The bytes that an unprivileged process can still write to the file system of `path`."""
         ...
 
     def total_bytes(self, path: str) -> int:
-        """The size of the file system that holds `path`."""
+        """The size of the file system of `path`."""
         ...
 
     def allocate(self, path: str, size: int) -> None:
-        """Take `size` bytes of disk space for a file that is at least so long afterwards, made if it is missing.
+        """Allocate disk space for the first `size` bytes of a file, and extend or create the file if needed.
 
-        OSError where there is no room; the file may then have grown, and part of the space may be taken.
+        OSError if there is not enough space; part of it may be allocated then, and the file may have grown.
         """
         ...
 
     def device(self, path: str) -> int:
-        """A number that tells file systems apart: two paths on the same one share its space."""
+        """A number that identifies the file system of `path`; paths with the same number share its space."""
         ...
 
     def modified_ms(self, path: str) -> int:
-        """Time of the last modification, milliseconds of wall time."""
+        """Time of the last modification, in milliseconds of wall time."""
         ...
 
     def lock(self, path: str) -> File:
-        """Create the file and lock it until it is closed or the process ends; BlockingIOError when another one holds
-        it.
-        """
+        """Create a file and lock it until it is closed or the process ends; BlockingIOError if it is already locked."""
         ...

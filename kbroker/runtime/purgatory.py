@@ -1,10 +1,10 @@
-"""Where requests wait until something that they look at has changed.
+"""Lets requests wait until an object that they depend on has changed.
 
 Theory of operation: a waiter registers under the keys (usually topic-partitions) whose change may satisfy it, parks,
-and evaluates its predicate again whenever one of the keys is woken. The predicate is pure and is what decides; a wake
-is only a hint, so to wake too often is merely slow, and two wakes before the waiter runs are one. Nothing lies between
-the evaluation and the parking, so that no wake is lost. A wake of a key on which nobody waits costs one look into a
-dictionary: it is on the path of every append.
+and evaluates its predicate again whenever one of the keys is woken. Only the pure predicate decides. A wake is a hint:
+waking too often is only slow, and two wakes before the waiter runs count as one. No other task runs between evaluating
+the predicate and parking, so no wake is lost. Every append wakes its partition; a wake of a key without waiters costs
+one dictionary look-up.
 
 A request that is satisfied at once never parks, sets no deadline and does not yield.
 
@@ -27,7 +27,7 @@ class _Waiter:
         self.parked = False
 
     def on_abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self.parked = False  # trio runs the task now; a wake must not do so again
+        self.parked = False  # trio schedules the task now; a wake must not schedule it again
         return trio.lowlevel.Abort.SUCCEEDED
 
 
@@ -35,12 +35,12 @@ class Purgatory:
     """The waiters of one broker, by key.
 
     Shape      a waiter is registered under each of its keys exactly while `wait` runs
-    Bound      one waiter for each request in progress, thus for each connection
-    Invariant  a key without waiters takes no memory
+    Bound      one waiter for each request in progress, so one for each connection
+    Invariant  a key without waiters uses no memory
     """
 
     def __init__(self) -> None:
-        # The inner dictionaries are ordered sets: the order of wakes is the order of arrival, in every run alike.
+        # The inner dictionaries are ordered sets: waiters wake in order of arrival, the same in every run.
         self._waiters: dict[Hashable, dict[_Waiter, None]] = {}
 
     async def wait(self, *keys: Hashable, until: Callable[[], bool], max_wait_ms: int) -> bool:
@@ -52,9 +52,9 @@ class Purgatory:
         )
 
     async def park(self, *keys: Hashable, until: Callable[[], bool], max_wait_ms: int, scope: trio.CancelScope) -> bool:
-        """`wait`, after the caller has found that `until()` does not hold yet.
+        """Like `wait`, for a caller that has already found `until()` false.
 
-        `scope` is entered here: whoever has it may cancel it to end the wait early.
+        The wait runs in `scope`; cancel the scope to end the wait early.
         """
         waiter = _Waiter(trio.lowlevel.current_task())
         for key in keys:
@@ -70,11 +70,11 @@ class Purgatory:
         finally:
             for key in dict.fromkeys(keys):
                 self._remove(key, waiter)
-        # The deadline and the change may have come in one tick: the predicate decides, not the race.
+        # The deadline and the change may have come at the same time: the predicate decides.
         return until()
 
     def wake(self, key: Hashable) -> None:
-        """Something about `key` has changed: let its waiters look again."""
+        """Make the waiters of `key` evaluate their predicates again."""
         waiters = self._waiters.get(key)
         if waiters:
             self._wake_all(waiters)
@@ -85,12 +85,12 @@ class Purgatory:
             self.wake(key)
 
     def waiting(self, key: Hashable) -> int:
-        """How many wait on `key`: for metrics and tests."""
+        """The number of waiters on `key`: for metrics and tests."""
         return len(self._waiters.get(key, ()))
 
     @property
     def size(self) -> int:
-        """How many wait, each counted once: for metrics."""
+        """The number of waiters, each counted once: for metrics."""
         return len({waiter for waiters in self._waiters.values() for waiter in waiters})
 
     @staticmethod

@@ -1,20 +1,20 @@
-"""Turns: how long work on the event loop leaves room for everything else.
+"""Turns: long work on the event loop regularly lets other tasks run.
 
-Theory of operation: one event loop serves every client, so a request that loops over thousands of things must not do so
-in one go. It calls `due()` at every step and awaits `next()` when that is true:
+Theory of operation: one event loop serves every client, so a request that loops over thousands of items must yield. It
+calls `due()` at every step and awaits `next()` if that is true:
 
     for name in names:
         if turns.due():
             await turns.next()
         ...
 
-A slice begins with a turn, or with a request (`begin`) if there was no such work just before it, so that a small
-request never waits for a turn. All such work of a process stands in one line. In each pass of the event loop only the
-first of the line works, for about SLICE_NS, and then goes to the end of the line. So a small request waits for one
-slice, however many long ones are under way at the same time.
+A slice begins with a turn, or with a request (`begin`) if no long work ran just before it, so a small request never
+waits for a turn. All long work of a process shares one queue. In each pass of the event loop only the first task of the
+queue works, for about SLICE_NS, and then moves to the end of the queue. So a small request waits for one slice, however
+many long requests are in progress.
 
-Between two turns the state of the broker may change. A caller works on an immutable image, on a copy, or accepts the
-change; it never takes a turn between a decision and the effect of that decision.
+The state of the broker may change between two turns. A caller works on an immutable image or a copy, or accepts the
+change; it never takes a turn between a decision and its effect.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ import trio
 
 SLICE_NS: Final = 2_000_000
 MAX_STEPS: Final = 200
-"""A turn ends after so many steps even if no time has passed, as on a simulated clock."""
+"""A turn ends after this many steps even if no time has passed, as on a simulated clock."""
 
 
 class Turns:
     """The turns of one event loop.
 
-    Shape  taken is how many turns there were
+    Shape  taken is the number of turns so far
     """
 
     __slots__ = ("_began_ns", "_is_taken", "_line", "_now_ns", "_seen_ns", "_steps", "taken")
@@ -41,24 +41,24 @@ class Turns:
         self.taken = 0
         self._now_ns = now_ns
         self._line = trio.lowlevel.ParkingLot()
-        self._is_taken = False  # somebody has the turn of the next pass
+        self._is_taken = False  # a task owns the turn of the next pass
         self._began_ns = self._seen_ns = now_ns()
         self._steps = 0
 
     def begin(self, now_ns: int) -> None:
-        """Note the beginning of a request."""
+        """Note the start of a request."""
         if now_ns - self._seen_ns >= SLICE_NS:
             self._began_ns, self._steps = now_ns, 0
         self._seen_ns = now_ns
 
     def due(self, steps: int = 1) -> bool:
-        """Count the steps that come next; whether the caller has to await `next` before it takes them."""
+        """Count the next steps; return whether the caller must await `next` before it takes them."""
         self._steps += steps
         now_ns = self._seen_ns = self._now_ns()
         return self._steps >= MAX_STEPS or now_ns - self._began_ns >= SLICE_NS
 
     async def next(self) -> None:
-        """Wait for the next turn. When cancelled, the turn goes to the next in line."""
+        """Wait for the next turn. If cancelled, the turn goes to the next task in the queue."""
         if self._is_taken:
             await self._line.park()
         else:

@@ -1,7 +1,7 @@
-"""Text that a terminal shows and does not obey.
+"""Escapes text so that a terminal can show it safely.
 
-Much of what is logged or printed was sent by clients: names, ids, keys, error messages of brokers. A terminal acts on
-control characters in it, and bidirectional overrides show a line in another order.
+Much logged or printed text comes from clients or other brokers: names, ids, keys, error messages. A terminal executes
+control characters in it, and bidirectional overrides reorder a line.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 import re
 from typing import Final
 
-# C0 but the tab, DEL, C1, marks and overrides of direction, line separators, and surrogates, which cannot be encoded.
+# C0 except the tab, DEL, C1, direction marks and overrides, line separators, and surrogates, which cannot be encoded.
 _CONTROLS: Final = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def visible(text: str) -> str:
-    """The text on one line, with control characters as Python escapes them; tabs stay."""
+    """The text on one line, with control characters except tabs escaped as in Python."""
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def visible_lines(text: str) -> str:
-    """The same with the line feeds of the text."""
+    """The same, but line feeds stay."""
     return "\n".join(map(visible, text.split("\n")))
 
 
 def visible_json(text: str) -> str:
-    """The lines of JSON, with the escapes of JSON."""
+    """JSON text with its line feeds; other control characters are escaped as in JSON."""
     lines = (_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", line) for line in text.split("\n"))
     return "\n".join(lines)

@@ -1,16 +1,17 @@
-"""Work on files for which the event loop must not have to wait: done by a process of its own.
+"""Worker processes for long work on files, so that it does not slow down the event loop.
 
-A thread that looks at each batch of a gigabyte in Python holds the interpreter's lock, piece by piece, and whoever
-produces meanwhile waits for it again and again. So such functions are called in another process, at a lower priority,
-by a thread that waits for the answer without the lock. `kbroker.runtime.working` is what runs there.
+A thread that reads every batch of a gigabyte in Python takes the interpreter lock again and again, and delays producers
+each time. So such functions run in another process, at a lower priority. A thread of this process waits for the result
+without the lock. `kbroker.runtime.working` is the program of the worker process.
 
-    processes   started when there is something to do, by `exec` and not by a fork of this one; at most `limit`; ended
-                when there was nothing to do for a while, by `end_idle`
-    errors      of the function are raised here as they were there
-    a failure   of the process (killed, out of memory, an answer that is none) is nobody's error: it is ended, and the
-                function is called by another process, `tries` times in all, and then here; unless it must not be begun
-                twice: then EAGAIN says that nobody knows. After three failures in a row no process is started any more
-    its end     a process ends with the pipe to it, so at the latest with this process, however that ends
+    processes   started on demand, by `exec` and not by a fork of this process; at most `limit`; `end_idle` ends idle
+                ones
+    errors      of the function are raised again in this process
+    failures    of the process (killed, out of memory, a malformed reply) are not errors of the function: the process
+                is ended, and another process calls the function, `tries` times in total, then this process calls it.
+                If the function must not run twice, the caller gets EAGAIN instead: its outcome is unknown. After three
+                failures in a row no new process is started
+    end         a process ends when the pipe to it closes, so at the latest with this process, however that ends
 
 Source  measured: see docs/benchmarks.md, Produce while 1 GB moves to the directory tier
 """
@@ -40,12 +41,12 @@ END_GRACE_S: Final = 2.0
 
 
 class Runner(Protocol):
-    """Who calls a function and waits for its result."""
+    """Calls a function and waits for its result."""
 
     def __call__(
         self, function: Callable[[*Arguments], Result], *arguments: *Arguments, may_repeat: bool = True
     ) -> Result:
-        """Blocking. Errors: those of the function; OSError (EAGAIN) without `may_repeat`: it may have done anything."""
+        """Blocking. Errors: those of the function; without `may_repeat` also EAGAIN: its effects are then unknown."""
         ...
 
 
@@ -54,19 +55,19 @@ def run_here(
     *arguments: *Arguments,
     may_repeat: bool = True,  # noqa: ARG001  (a Runner has it)
 ) -> Result:
-    """A Runner that just does it."""
+    """A Runner that calls the function in this thread."""
     return function(*arguments)
 
 
 class WorkerFailed(Exception):
-    """The process did not answer, or with something that is no answer; it is gone."""
+    """The process did not reply, or its reply was malformed. The process has ended."""
 
 
 class Worker:
     """One process, for one caller at a time. Errors: OSError if it cannot be started."""
 
     def __init__(self, niceness: int = NICENESS) -> None:
-        # With the paths of this process it finds what was found here, from wherever this one was started.
+        # The worker gets the import paths of this process.
         paths = [path or os.getcwd() for path in sys.path]
         self._process = subprocess.Popen(  # noqa: S603  (this interpreter, with a file of this package)
             [sys.executable, "-P", working.__file__, str(niceness)],
@@ -75,12 +76,12 @@ class Worker:
             stderr=subprocess.DEVNULL,
             bufsize=0,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            process_group=0,  # a terminal's Ctrl-C is for those that it can see
+            process_group=0,  # so that a terminal's Ctrl-C does not reach the worker
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._requests, self._replies = self._process.stdin, self._process.stdout
-        self.is_idle = False  # nothing was asked since somebody looked
+        self.is_idle = False  # no call since the last `Workers.end_idle`
         self.is_gone = False
 
     @property
@@ -95,8 +96,8 @@ class Worker:
             write(self._requests.fileno(), request)
             is_result, value = _checked(read_frame(self._replies.fileno()))
         except BaseException as error:
-            # It must be gone before anybody else does what it may be doing still; and who gave up, out of memory or
-            # interrupted, leaves an answer that the next one would take for his.
+            # The process must have ended before another one repeats the call. And a caller that gave up (out of
+            # memory, interrupted) leaves a reply that the next caller would read as its own.
             self._process.kill()
             code = self.end(grace_s=None)
             if not isinstance(error, BrokenFrame | EOFError | OSError):
@@ -108,7 +109,7 @@ class Worker:
         return cast(Result, value)
 
     def end(self, *, grace_s: float | None = END_GRACE_S) -> int:
-        """Let go of it and wait until it is gone; it is killed after a while. Its exit code."""
+        """Close its pipe and wait until it has ended; kill it after `grace_s`. Return the exit code."""
         with suppress(OSError):
             self._requests.close()
         try:
@@ -122,19 +123,19 @@ class Worker:
 
 
 def _checked(reply: object) -> tuple[bool, object]:
-    """A reply that is one. Errors: BrokenFrame."""
+    """Check the type of a reply. Errors: BrokenFrame."""
     match reply:
         case (True, value):
             return True, value
         case (False, Exception() as error):
             return False, error
-    raise BrokenFrame(f"no reply is {type(reply).__name__}")
+    raise BrokenFrame(f"a reply must not be {type(reply).__name__}")
 
 
 class Workers:
-    """The processes that work for this one; `run` is a Runner. Used by several threads at once; see the module's text.
+    """The worker processes; `run` is a Runner. Thread-safe. See the module's docstring.
 
-    Bound  at most `limit` work at once; who asks for more waits
+    Bound  at most `limit` processes; further calls wait
     """
 
     def __init__(
@@ -158,12 +159,12 @@ class Workers:
 
     @property
     def pids(self) -> list[int]:
-        """The processes that there are."""
+        """The ids of all worker processes."""
         with self._guard:
             return [one.pid for one in (*self._idle, *self._busy)]
 
     def run(self, function: Callable[[*Arguments], Result], *arguments: *Arguments, may_repeat: bool = True) -> Result:
-        """Call a function that has a name, with arguments and a result that can be pickled. See Runner."""
+        """Call a named function with picklable arguments and a picklable result. See Runner."""
         with self._turns:
             for _ in range(self._tries):
                 worker = self._take()
@@ -180,7 +181,7 @@ class Workers:
         return function(*arguments)
 
     def end_idle(self) -> None:
-        """End those that had nothing to do since this was last called. Blocking, but for a moment."""
+        """End the processes without a call since the last `end_idle`. Blocks for a moment."""
         with self._guard:
             ended = [one for one in self._idle if one.is_idle]
             self._idle = [one for one in self._idle if not one.is_idle]
@@ -190,7 +191,7 @@ class Workers:
             one.end()
 
     def close(self) -> None:
-        """End all that have nothing to do, and each of the others when it is done; from now on none is started."""
+        """End idle processes now, and each busy one after its call; start no more processes."""
         with self._guard:
             self._is_closed = True
             ended, self._idle = self._idle, []
@@ -198,7 +199,7 @@ class Workers:
             one.end()
 
     def _take(self) -> Worker | None:
-        """A process to work with; None where there can be none."""
+        """An idle or new process; None if no process can be started."""
         with self._guard:
             if self._is_closed or self._failures >= MAX_FAILURES:
                 return None
@@ -231,9 +232,9 @@ class Workers:
         with self._guard:
             self._failures += 1
             is_last = self._failures == MAX_FAILURES
-        self._report(f"a worker failed; what it did is done again: {error}")
+        self._report(f"a worker failed; its work is repeated: {error}")
         if is_last:
-            self._report("no worker is started any more: what they are for is done in this process from now on")
+            self._report("no more workers are started after repeated failures; their work runs in this process")
 
 
 def workers_for(
@@ -244,12 +245,12 @@ def workers_for(
     tries: int = 1,
     niceness: int = NICENESS,
 ) -> Workers | None:
-    """Workers for files on this disk; None where it is one that other processes do not see."""
+    """Workers for files on this disk; None if other processes cannot access it (a simulated disk)."""
     if type(disk) is not RealDisk:
         return None
     return Workers(report=report, limit=limit, tries=tries, niceness=niceness)
 
 
 def cores() -> int:
-    """How many processor cores this process may use."""
+    """The number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0))

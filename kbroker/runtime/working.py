@@ -1,15 +1,14 @@
-"""What a worker process runs: it calls functions that it is told of by a pipe, one after the other.
+"""The program of a worker process: it reads calls from a pipe and runs them one after another.
 
     request  (function, its arguments)               by the standard input
     reply    (True, result) or (False, exception)    by the standard output
 
-Both are pickled, in a frame of magic, length and CRC-32, so that half an answer is never taken for one. A function is
-named by its module, which is imported when it is first called: this module imports next to nothing, since what a
-process needs before it has done anything is memory that nobody else can use.
+Both are pickled, in a frame with magic, length and CRC-32, so that a truncated reply is detected. A function's module
+is imported at its first call. This module imports very little, to keep the memory of an idle worker small.
 
-The process ends with its input: at once, also in the middle of a call, since whoever asked is gone, by `kill -9`
-perhaps, and his successor may be at the same files. Signals that ask a terminal's or a service's processes to end are
-for the one who asked, who then lets go of the pipe.
+The process ends as soon as its input ends, even in the middle of a call: its parent has ended, perhaps by `kill -9`,
+and the next broker may already use the same files. The worker ignores the signals that a terminal or a service manager
+sends to all processes: the parent handles them and closes the pipe.
 """
 
 from __future__ import annotations
@@ -29,28 +28,28 @@ FRAME: Final = Struct(">4sII")  # magic, length and CRC-32 of what follows
 MAGIC: Final = b"kbw1"
 MAX_FRAME_BYTES: Final = 64 << 20
 NICENESS: Final = 10
-"""What a worker does may take longer while others have something to do, unless its argument is another niceness."""
+"""The default niceness of a worker: its work may take longer while other processes are busy."""
 
 
 class BrokenFrame(Exception):
-    """What came by a pipe is no frame, or not all of one."""
+    """The bytes from a pipe are not a complete frame."""
 
 
 def framed(value: object) -> bytes:
-    """A value as it is sent. Errors: what pickle says of one that cannot be."""
+    """Pickle a value into a frame. Errors: those of pickle."""
     data = pickle.dumps(value, protocol=5)
     return FRAME.pack(MAGIC, len(data), zlib.crc32(data)) + data
 
 
 def write(descriptor: int, frame: bytes) -> None:
-    """Send all of a frame. Errors: OSError (nobody reads any more)."""
+    """Send a whole frame. Errors: OSError (the reader has closed the pipe)."""
     left = memoryview(frame)
     while left:
         left = left[os.write(descriptor, left) :]
 
 
 def read_frame(descriptor: int) -> Any:
-    """The next value; EOFError where the pipe ends before one. Errors: BrokenFrame, OSError."""
+    """The next value. Errors: EOFError at the end of the pipe, BrokenFrame, OSError."""
     head = _read(descriptor, FRAME.size)
     if not head:
         raise EOFError
@@ -65,14 +64,14 @@ def read_frame(descriptor: int) -> Any:
     if zlib.crc32(data) != checksum:
         raise BrokenFrame("a frame's CRC is wrong")
     try:
-        # The pipe is between two processes of one program, and nobody else has it.
+        # The data is trusted: only the two processes of this program use the pipe.
         return pickle.loads(data)  # noqa: S301
-    except Exception as error:  # a pickle that is none may raise anything
+    except Exception as error:  # a malformed pickle may raise any exception
         raise BrokenFrame(f"a frame cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _read(descriptor: int, size: int) -> bytes:
-    """So many bytes, or what there is before the pipe's end."""
+    """`size` bytes; fewer at the end of the pipe."""
     data = b""
     while len(data) < size and (more := os.read(descriptor, size - len(data))):
         data += more
@@ -80,7 +79,7 @@ def _read(descriptor: int, size: int) -> bytes:
 
 
 def serve(requests: int, replies: int) -> None:
-    """Answer requests until there are no more. Errors: BrokenFrame, OSError."""
+    """Answer requests until the pipe ends. Errors: BrokenFrame, OSError."""
     while True:
         try:
             function, arguments = read_frame(requests)
@@ -90,14 +89,14 @@ def serve(requests: int, replies: int) -> None:
         try:
             reply = True, function(*arguments)
         except MemoryError:
-            return  # of this process; the other one may have some
-        except Exception as error:  # noqa: BLE001  (whatever it is, it belongs to who asked)
+            return  # end this process; the parent may have more memory
+        except Exception as error:  # noqa: BLE001  (every error goes to the caller)
             reply = False, error
         write(replies, framed(reply))
 
 
 def _end_with(descriptor: int) -> None:
-    """End this process as soon as nobody holds the other end of a pipe, whatever it is doing."""
+    """End this process as soon as the other end of a pipe is closed, even during a call."""
     hung_up = select.poll()
     hung_up.register(descriptor, 0)
     hung_up.poll()
@@ -111,7 +110,7 @@ def main() -> None:
     with suppress(OSError):
         os.nice(int(sys.argv[1]) if len(sys.argv) > 1 else NICENESS)
     replies = os.dup(1)
-    os.dup2(2, 1)  # what a function prints is no reply
+    os.dup2(2, 1)  # output that a function prints must not mix with replies
     _thread.start_new_thread(_end_with, (0,))
     with suppress(BrokenFrame, OSError):
         serve(0, replies)

@@ -1,22 +1,21 @@
 """One connection: requests in, replies out, in one task and in order.
 
-Theory of operation: the task receives until a frame is whole, answers it, and sends the reply, and so on. While further
-whole frames are in the buffer, their replies are collected and leave together, but never wait for anything: before the
-task receives, and at the first moment that a handler suspends, what was collected is sent. So a client that pipelines
-small requests costs one system call for many of them, and a Fetch that waits holds back none of the replies before it.
-There is no queue for a connection, and a second task only while a large request is answered, whose work is done in a
-thread: it receives the next request meanwhile.
+Theory of operation: the task receives until it has a complete frame, handles the request, sends the reply, and repeats.
+While more complete frames are in the buffer, the task collects their replies and sends them together. Collected replies
+never wait: the task sends them before it receives again, and as soon as a handler suspends. So many pipelined small
+requests cost one system call, and a Fetch that waits does not delay earlier replies. A connection has no queue. It has
+a second task only while a thread handles a large request: that task receives the next request.
 
-What a connection has in memory counts against budgets of the server (`Memory`). A frame of which only a part has come
-takes its bytes as they arrive; where there are none left, the task stops receiving until there are, and the network
-stops the client. A frame that comes whole in one receive costs nothing. An answer counts when its client does not take
-it at once.
+The memory of a connection counts against the server's budgets (`Memory`). A partly received frame takes bytes from the
+budget as they arrive; when the budget is exhausted, the task stops receiving, and TCP flow control stops the client. A
+frame that arrives complete in one receive is not counted. A reply is counted only if its client does not accept it at
+once.
 
-A task that always finds its next frame would hold the event loop for ever; it yields when the clock has moved or after
-so many requests.
+A task that always finds a next frame would block the event loop forever, so it yields after _REQUESTS_BETWEEN_YIELDS
+requests, and whenever the millisecond clock has advanced.
 
-What the sweeper of `server.tcp` needs to know (is the connection idle, is a frame or a reply stuck?) is kept as plain
-attributes that cost nothing to keep: the state, the number of requests, and the streams' counts of bytes.
+The sweeper of `server.tcp` decides whether a connection is idle, or a frame or reply is stuck. For this it reads plain
+attributes: the state, the number of requests, and the stream's byte counts.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ Result = TypeVar("Result")
 _COLLECT_BYTES = 64 * 1024
 _LARGE_BYTES = 128 * 1024
 _SMALL_BYTES = 2 * 1024 * 1024
-"""Twice what producers send by default: such a request never waits for larger ones to find memory."""
+"""Twice the default request size of producers: such a request never waits behind larger ones for memory."""
 _REQUESTS_BETWEEN_YIELDS = 64
 _SHOWN_CLIENT_ID = 256
 
@@ -50,9 +49,9 @@ _SHOWN_CLIENT_ID = 256
 class Memory:
     """The budgets that all connections of a server share.
 
-    Bound  max_request_bytes: a quarter for requests of which one receive has brought a part (`cut`); the rest for
-           larger ones, of which those of up to _SMALL_BYTES have a half for themselves (`requests`). A negative number
-           is no bound. max_answer_bytes: answers that clients have not taken
+    Bound  max_request_bytes: a quarter is for requests no larger than one receive that arrived only in part (`cut`).
+           The rest is for larger requests (`requests`); half of it is reserved for requests of up to _SMALL_BYTES. A
+           negative number means no bound. max_answer_bytes: replies that clients have not accepted yet
     """
 
     def __init__(self, *, max_request_bytes: int, max_answer_bytes: int) -> None:
@@ -63,17 +62,17 @@ class Memory:
 
     @property
     def request_bytes(self) -> int:
-        """Those of all requests that arrive or are answered."""
+        """Bytes of all requests that are being received or handled."""
         return self.cut.used_bytes + self.requests.used_bytes
 
     @property
     def evicted(self) -> int:
-        """How many connections were ended to make room."""
+        """The number of connections closed to free memory."""
         return self.cut.evicted + self.answers.evicted
 
 
 class State(IntEnum):
-    """What the task of a connection does."""
+    """The current activity of a connection's task."""
 
     RECEIVING = 0
     ANSWERING = 1
@@ -84,8 +83,9 @@ class State(IntEnum):
 class Connection:
     """One accepted connection.
 
-    Bound  the receive buffer: one frame of at most socket.request.max.bytes, grown as bytes arrive, and what came with
-           it; while a large request is answered, one frame more; replies: those of one request, and _COLLECT_BYTES
+    Bound  receive buffer: one frame of at most socket.request.max.bytes, which grows as bytes arrive, and the bytes
+           received with it; one more frame while a large request is handled. Replies: that of one request, and
+           _COLLECT_BYTES
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Connection:
         self.ahead: memoryview | None = None
         self._memory = memory
         self._scope = trio.CancelScope()
-        self._claim: Claim | EvictableClaim | None = None  # for the frame under way
+        self._claim: Claim | EvictableClaim | None = None  # for the frame being received
         self._answers = EvictableClaim(memory.answers, self._scope.cancel)
         self._context = Context(stream, listener=listener, served=dispatcher.handlers, room=self._answers)
         self._answer = dispatcher.answer
@@ -116,15 +116,15 @@ class Connection:
         self._collected_size = 0
 
     async def serve(self) -> None:
-        """Answer requests until the client leaves, the connection is to be closed, or `hang_up`.
+        """Handle requests until the client disconnects, a handler closes the connection, or `hang_up` is called.
 
-        Errors  CloseConnection; trio.BrokenResourceError when the client has gone; OSError from a file that is sent
+        Errors  CloseConnection; trio.BrokenResourceError if the client has gone; OSError from a file that is sent
         """
         with self._scope:
             try:
                 await self._serve()
             except CloseConnection:
-                await self._send_collected()  # what was answered before stays answered
+                await self._send_collected()  # replies to earlier requests still go out
                 raise
             finally:
                 self._answers.release()
@@ -133,37 +133,37 @@ class Connection:
 
     @property
     def listener(self) -> str:
-        """The name of the listener that it came by."""
+        """The name of the listener that accepted the connection."""
         return self._context.listener
 
     @property
     def client_id(self) -> str:
-        """As the client called itself in its last request; "" if it did not."""
+        """The client id of the last request, "" if it had none."""
         return self._context.client_id
 
     @property
     def keeps_others_waiting(self) -> bool:
-        """Whether others wait for memory of which the frame under way has some."""
+        """Whether other connections wait for a budget of which the current frame holds bytes."""
         claim = self._claim
         return type(claim) is Claim and claim.held_bytes > 0 and len(claim.budget) > 0
 
     def note_progress(self) -> None:
-        """Bytes have moved since the sweeper looked last."""
+        """The sweeper calls this if bytes have moved since its last sweep."""
         self._answers.note_progress()
         if type(self._claim) is EvictableClaim:
             self._claim.note_progress()
 
     def forget_long_client_id(self) -> None:
-        """Between two requests, keep no more of the client's name than there is room to show."""
+        """Between two requests, truncate the client id to the length that pages show."""
         if self.state is State.RECEIVING and len(self._context.client_id) > _SHOWN_CLIENT_ID:
             self._context.client_id = self._context.client_id[:_SHOWN_CLIENT_ID]
 
     def hang_up(self) -> None:
-        """End the connection now. Not while it is answering, but for a client that lost its claim on the answer."""
+        """Close the connection now. Do not call it while a request is handled, except to evict the reply's claim."""
         self._scope.cancel()
 
     def finish(self) -> None:
-        """End the connection after the request that is answered now; one that waits stops waiting."""
+        """Close the connection after the current request; a request that waits stops waiting."""
         self._context.stop()
         if self.state in (State.RECEIVING, State.WAITING_FOR_MEMORY) and not self._collected:
             self._scope.cancel()
@@ -175,8 +175,8 @@ class Connection:
             try:
                 frame, self.ahead = self.ahead or frames.next_frame(), None
             except Malformed as error:
-                bounds = "socket.request.max.bytes and kbroker.max.request.bytes bound it"
-                raise CloseConnection(f"malformed frame: {error}; {bounds}") from error
+                limits = "socket.request.max.bytes and kbroker.max.request.bytes limit its size"
+                raise CloseConnection(f"malformed frame: {error}; {limits}") from error
             if frame is None:
                 await self._send_collected()
                 if self._context.stopping:
@@ -187,7 +187,7 @@ class Connection:
             self.requests += 1
             claim, self._claim = self._claim, None
             if type(claim) is EvictableClaim:
-                claim.release()  # what was received is answered, whatever else happens
+                claim.release()  # a complete request is always handled, so its claim cannot be evicted
             try:
                 if len(frame) < _LARGE_BYTES:
                     await self._answer_one(frame)
@@ -219,11 +219,11 @@ class Connection:
                 frames.filled(received)
                 return True
         if frames.pending_bytes:
-            raise CloseConnection("the connection ended inside a frame")
+            raise CloseConnection("the client closed the connection inside a frame")
         return False
 
     def _has_memory(self) -> bool:
-        """Take what the next receive needs for the frame under way; False if that is not to be had now."""
+        """Take the memory that the next receive needs for the current frame; False if the budget lacks it."""
         frames, claim = self.frames, self._claim
         if claim is None:
             if not (size := frames.frame_bytes):
@@ -239,7 +239,7 @@ class Connection:
         return lacking <= 0 or claim.try_take(lacking)
 
     async def _wait_for_memory(self) -> None:
-        """Wait until there is memory for all of the frame under way."""
+        """Wait until there is memory for the whole current frame."""
         frames, claim = self.frames, self._claim
         assert type(claim) is Claim
         self.state = State.WAITING_FOR_MEMORY
@@ -247,9 +247,9 @@ class Connection:
         self.state = State.RECEIVING
 
     async def _answer_large(self, frame: memoryview) -> None:
-        """Answer a request whose work leaves the event loop, and receive what follows it meanwhile.
+        """Handle a request whose work runs in a thread, and receive the next frame at the same time.
 
-        A large frame has a buffer of its own, so the next one does not touch it. At most one frame is received ahead.
+        A large frame has its own buffer, so the next frame does not overwrite it. At most one frame is received ahead.
         """
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
@@ -264,11 +264,11 @@ class Connection:
         self.frames.release(frame)
 
     async def _receive_ahead(self) -> None:
-        """Receive until the next frame is whole. What goes wrong is found again by the receive that comes next."""
+        """Receive until the next frame is complete. Ignore errors: the next regular receive hits them again."""
         with suppress(CloseConnection, trio.BrokenResourceError, trio.ClosedResourceError, Malformed):
             while self.ahead is None and not self._context.stopping:
                 if self.frames.pending_bytes and not self._has_memory():
-                    return  # what waits holds nothing else
+                    return  # a task must not wait for memory while it holds other memory
                 if not await self._receive():
                     return
                 self.ahead = self.frames.next_frame()
@@ -284,7 +284,7 @@ class Connection:
             return
         self._collected += parts
         for part in parts:
-            # A range of a file, or a large part, is worth its own system call.
+            # A file range or a large part justifies its own system call.
             self._collected_size += len(part) if type(part) is bytes else _COLLECT_BYTES
         if self._collected_size >= _COLLECT_BYTES:
             await self._send_collected()
@@ -292,7 +292,7 @@ class Connection:
     async def _send_collected(self) -> None:
         if self._collected:
             parts, self._collected, self._collected_size = self._collected, [], 0
-            # Parts that are not bytes are files, or from the tier, and these were counted when they were read.
+            # Other parts are file ranges, or bytes from the tier that were counted when they were read.
             size = sum([len(part) for part in parts if type(part) is bytes])
             if len(parts) == 1 and isinstance(only := parts[0], bytes):
                 sent = self.stream.send_nowait(only)
@@ -307,13 +307,13 @@ class Connection:
             self.state = State.RECEIVING
 
     def _send_collected_nowait(self) -> None:
-        """Send what the network takes at once. A file stops it, for it might have to be read from the disk."""
+        """Send what the network accepts at once. Stop at a file, because reading it may block on the disk."""
         collected = self._collected
         while collected and isinstance(part := collected[0], bytes | bytearray | memoryview):
             try:
                 sent = self.stream.send_nowait(part)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
-                return  # the task finds the same when it sends; the request that it is at is not disturbed
+                return  # the task gets the same error at its next send; do not disturb the current request
             if sent < len(part):
                 collected[0] = memoryview(part)[sent:]
                 return
@@ -324,7 +324,7 @@ class Connection:
 def _calling_at_first_suspension(
     coroutine: Coroutine[Any, Any, Result], call: Callable[[], None]
 ) -> Generator[Any, Any, Result]:
-    """Run `coroutine`, and `call()` when it suspends for the first time, if it does."""
+    """Run `coroutine`; call `call()` the first time it suspends."""
     try:
         trapped = coroutine.send(None)
     except StopIteration as finished:

@@ -1,20 +1,20 @@
 """From the bytes of a request to the parts of its reply.
 
-Theory of operation: the header names an API and a version; the handler for both is looked up, the body decoded, the
-handler run, its response encoded. Everything that can go wrong is mapped here and nowhere else:
+Theory of operation: the header names an API and a version. The dispatcher looks up the handler, decodes the body, runs
+the handler and encodes its response. Only this module maps errors to replies:
 
-    what                                      the client gets
-    header or body that does not decode       its connection closed
+    error                                     the client gets
+    header or body that does not decode       a closed connection
     more array elements than max_elements     the same
     a reply of more than max_reply_bytes      the same
-    an API or version that is not served      its connection closed; for ApiVersions version 0 with UNSUPPORTED_VERSION
-    KafkaError(code)                          the response of this API that carries the code
+    an API or version that is not served      a closed connection; for ApiVersions version 0 with UNSUPPORTED_VERSION
+    KafkaError(code)                          the response of this API with the code
     OSError (a log directory)                 the same with KAFKA_STORAGE_ERROR
-    any other exception (a fault of ours)     the same with UNKNOWN_SERVER_ERROR; for Produce its connection closed
-    CloseConnection, an on_error of None      its connection closed
+    any other exception (a bug)               the same with UNKNOWN_SERVER_ERROR; for Produce a closed connection
+    CloseConnection, an on_error of None      a closed connection
 
-Produce must never say UNKNOWN_SERVER_ERROR: Java clients then give up the batch's sequence number, and a retry
-duplicates the records. A closed connection makes them send the batch again as it was, which is recognized.
+Produce must never return UNKNOWN_SERVER_ERROR: Java clients then discard the batch's sequence number, and a retry
+duplicates the records. After a closed connection they send the same batch again, and the broker recognizes it.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from wire.framing import RequestHeader, decode_request_header, encode_response_f
 _PRODUCE, _FETCH = 0, 1
 _LARGE_BYTES: Final = 4 * 1024
 ELEMENTS_ON_THE_LOOP: Final = 1_000
-"""A request or response with more array elements is decoded or encoded in a thread: it takes more than a few ms."""
+"""A request or response with more array elements is decoded or encoded in a thread, because it takes milliseconds."""
 
 log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What one request may cost: the elements of all its arrays, and the bytes of its reply without records."""
+    """Limits of one request: the number of elements in all its arrays, and the size of its reply without records."""
 
     max_elements: int = 20_000
     max_reply_bytes: int = 32 * 1024 * 1024
@@ -62,7 +62,7 @@ class _Route:
         self.version = version
         self.counter = counter
         self.times_us = times_us
-        self.looks_for_errors = handler.api_key not in (_PRODUCE, _FETCH)  # these say themselves that there are some
+        self.looks_for_errors = handler.api_key not in (_PRODUCE, _FETCH)  # their handlers set has_errors
         self.find_errors = finder(handler.api_key)
         self.weigh = weigher(handler.api_key) if self.looks_for_errors else None
 
@@ -70,7 +70,7 @@ class _Route:
 class Dispatcher:
     """Answers requests to one broker.
 
-    `raise_faults` lets exceptions that are faults of ours through, after the log line: for tests.
+    `raise_faults` raises exceptions that are bugs again after logging them: for tests.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Dispatcher:
         self._turns = turns
         self._bounds = bounds or Bounds()
         self._now_ns = env.now_ns
-        # One thread, because each that works keeps the event loop from the interpreter's lock for 5 ms at a time.
+        # One thread, because each busy thread keeps the interpreter lock from the event loop for 5 ms at a time.
         self._large = env.threads(1)
         self._errors_by_code = metrics.tally("requests.errors_by_code")
         self._errors = metrics.counter("requests.errors")
@@ -104,8 +104,8 @@ class Dispatcher:
                 self._routes[_route_number(handler.api_key, version)] = route
 
     async def answer(self, frame: memoryview, context: Context) -> list[Part] | None:
-        """Serve the request in `frame` (without its length); the parts of the reply with its length, or None for no
-        reply.
+        """Handle the request in `frame` (without its length). Return the parts of the reply (with its length), or None
+        for no reply.
 
         Errors  CloseConnection
         """
@@ -181,7 +181,7 @@ class Dispatcher:
         return parts
 
     def _code_of(self, error: Exception, handler: Handler[Any], header: RequestHeader) -> ErrorCode:
-        """The code that stands for an exception, which is logged and counted."""
+        """The error code for an exception; logs and counts the exception."""
         api = handler.name
         self._errors.value += 1
         if isinstance(error, KafkaError):
@@ -189,7 +189,7 @@ class Dispatcher:
             log.debug("request failed", api=api, code=code.name, message=error)
         elif isinstance(error, OSError):
             code = ErrorCode.KAFKA_STORAGE_ERROR
-            log.exception("storage failed under a request", api=api)
+            log.exception("a request failed with a storage error", api=api)
         else:
             code = ErrorCode.UNKNOWN_SERVER_ERROR
             self._faults.value += 1
@@ -208,7 +208,7 @@ def _refuse(header: RequestHeader, handler: Handler[Any], request: object, code:
 
 
 def _encode(correlation_id: int, response: object, version: int) -> list[Part]:
-    # What this broker puts in the place of records is bytes, in one piece or several, or a range of a file.
+    # This broker's records are bytes, in one or several pieces, or a file range.
     parts = cast("list[Part | Pieces]", encode_response_frame(correlation_id, response, version))
     if len(parts) == 1:
         return cast("list[Part]", parts)

@@ -1,7 +1,7 @@
-"""Where the error codes of a response are: for counting them, so that each API has its errors by code on a page.
+"""Finds the error codes of a response, so that the metrics page can count errors by API and code.
 
-A response may have a code at its top, one for each topic, and one for each partition below. Which fields these are is
-taken from the declaration of the response, at the first one.
+A response can have a top-level code, one for each topic, and one for each partition. The fields are found in the
+declaration of the response class, once for each API.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from wire.schema import Schema, is_struct, response_class, schema_of
 Find: TypeAlias = Callable[[Any], Iterator[int]]
 
 _NAME = "error_code"
-# Ten thousand partitions without a leader are no errors to count one by one: their topics' codes are enough.
+# Do not count partitions without a leader one by one: there may be ten thousand. Count only the topics' codes.
 _WITHOUT_PARTITIONS = frozenset({"MetadataResponse", "DescribeTopicPartitionsResponse"})
 
 
 @cache
 def finder(api_key: int) -> Find:
-    """A function that gives every error code in a response of this API, NONE excepted."""
+    """A function that gives every error code in a response of this API, except NONE."""
     response = response_class(api_key)
     if response is None:
         return _nothing
@@ -33,7 +33,7 @@ def _nothing(_message: Any) -> Iterator[int]:
 
 
 def _finder(schema: Schema, *, levels: int | None) -> Find | None:
-    """None where there is no error code in the whole tree below."""
+    """The same for a struct; None if no field of the struct, at any level, is an error code."""
     has_own = any(field.name == _NAME for field in schema.fields)
     below: list[tuple[str, bool, Find]] = []
     if levels is None or levels > 1:
@@ -52,7 +52,7 @@ def _finder(schema: Schema, *, levels: int | None) -> Find | None:
             value = getattr(message, name)
             if value is not None:
                 for one in value if is_array else (value,):
-                    if one.__class__ is not bytes:  # what a handler has encoded itself has no errors
+                    if one.__class__ is not bytes:  # elements that a handler has encoded itself have no errors
                         yield from inner(one)
 
     return find

@@ -1,15 +1,15 @@
-"""The server: listeners, connections, and the limits that keep one client from being felt by the others.
+"""The server: listeners, connections, and the limits that protect clients from each other.
 
 Theory of operation: an accept loop for each listener starts a task for each connection (`server.connection`). No
-connection has a timer of its own: one task sweeps over all of them about once a second, compares what each has done
-since the last sweep, and hangs up on those that have been idle, or stuck in a frame or a reply, for too long. An idle
-connection so costs a look at a few attributes a second, and a busy one nothing at all.
+connection has a timer: one sweeper task checks all connections about once a second, compares their progress with
+the last sweep, and closes those that have been idle, or stuck in a frame or a reply, for too long. An idle connection
+costs a look at a few attributes each second, and a busy connection costs nothing.
 
-Accepting stops while there are `max_connections`, pauses when connections are made faster than
-`max_connection_creation_rate`, and backs off when the system is out of descriptors or memory; each ends by itself.
+Accepting stops while there are `max_connections` connections, pauses while clients connect faster than
+`max_connection_creation_rate`, and backs off while the system lacks file descriptors or memory. It resumes by itself.
 
-Stopping is in order: no new connections, waits end, requests that run are answered, then everything is closed; it takes
-at most as long as the caller allows.
+To stop, the server accepts no new connections, ends waits, lets running requests finish, and then closes all
+connections. This takes at most the time that the caller allows.
 
 Source: rows W1-W3, W8-W10 and D13 of the fault list; Kafka's SocketServer and ConnectionQuotas for the meaning of the
 limits.
@@ -43,15 +43,15 @@ _SWEPT_BETWEEN_YIELDS = 100
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What clients may take. Names and defaults are Kafka's where Kafka has the limit.
+    """Limits for clients. Names and defaults are Kafka's if Kafka has the limit.
 
-    A Produce may have socket_request_max_bytes, every other request max_request_bytes.
+    A Produce may have up to socket_request_max_bytes, every other request up to max_request_bytes.
 
-    A frame that has begun, and a reply that is sent, must move by `progress_bytes_per_s` on average once they have
-    taken `frame_grace_ms` or `send_grace_ms`, and must never pause for longer than `send_grace_ms`. So a frame is whole
-    after at most max(frame_grace_ms, its size / progress_bytes_per_s). While others wait for memory of which it has
-    some, it must move at that rate within each memory_grace_ms. With a negative connections_max_idle_ms, as in Kafka,
-    connections may be idle for ever.
+    A frame being received must average at least `progress_bytes_per_s` after `frame_grace_ms`, a reply being sent after
+    `send_grace_ms`; neither may pause for longer than `send_grace_ms`. So a frame is complete after at most
+    max(frame_grace_ms, its size / progress_bytes_per_s). While other connections wait for a budget of which it holds
+    bytes, a frame must reach that rate within every memory_grace_ms. A negative connections_max_idle_ms, as in Kafka,
+    allows connections to be idle forever.
     """
 
     socket_request_max_bytes: int = 100 * 1024 * 1024
@@ -72,7 +72,7 @@ class Limits:
 class Server:
     """Serves any number of listeners with one dispatcher: `run` it in a nursery, `add` listeners, `stop` it.
 
-    Bound  max_connections, plus one for each listener but the first
+    Bound  max_connections, plus one for each additional listener
     """
 
     def __init__(self, env: Env, dispatcher: Dispatcher, *, metrics: Metrics, limits: Limits | None = None) -> None:
@@ -102,20 +102,20 @@ class Server:
 
     @property
     def limits(self) -> Limits:
-        """What clients may take; may be changed at any time. Connections that there are keep their frame limit."""
+        """The limits for clients; can be replaced at any time. Existing connections keep their frame limits."""
         return self._limits
 
     @limits.setter
     def limits(self, limits: Limits) -> None:
         self._limits = limits
         self._creations.rate = self._creations.burst = limits.max_connection_creation_rate
-        self._departures.unpark_all()  # there may be room now
+        self._departures.unpark_all()  # max_connections may be higher now
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until `stop` or cancellation; started when `add` may be called."""
+        """Serve until `stop` or cancellation; reports started when `add` may be called."""
         try:
             async with trio.open_nursery() as self._nursery:
-                self._nursery.start_soon(self._hang_up_on_the_stuck)
+                self._nursery.start_soon(self._close_stuck_connections)
                 task_status.started()
         finally:
             for listener, _scope in self._listeners:
@@ -123,7 +123,7 @@ class Server:
 
     def add(self, listener: Listener, *, name: str) -> None:
         """Accept connections from `listener`, whose name is `name` (PLAINTEXT, ...)."""
-        assert self._nursery is not None, "run() comes first"
+        assert self._nursery is not None, "run() must be called first"
         scope = trio.CancelScope()
         self._listeners.append((listener, scope))
         self._names.append(name)
@@ -131,14 +131,14 @@ class Server:
         self._nursery.start_soon(self._accept, listener, scope, name)
 
     def connections_by_listener(self) -> dict[str, int]:
-        """How many connections each listener has: for metrics."""
+        """The number of connections of each listener: for metrics."""
         found = dict.fromkeys(self._names, 0)
         for connection in self.connections:
             found[connection.listener] += 1
         return found
 
     async def stop(self, *, grace_ms: int) -> None:
-        """Accept no more, end waits, let running requests finish for at most `grace_ms`, then close everything."""
+        """Stop accepting, end waits, give running requests at most `grace_ms` to finish, then close all connections."""
         assert self._nursery is not None
         for listener, scope in self._listeners:
             scope.cancel()
@@ -161,7 +161,7 @@ class Server:
                     stream = await listener.accept()
                 except OSError as error:
                     self._accept_errors.add()
-                    self._warn("no connection can be accepted for now", "accept", error=error)
+                    self._warn("cannot accept connections; will retry", "accept", error=error)
                     await self._env.sleep_ms(_ACCEPT_BACKOFF_MS)
                     continue
                 self._admit(stream, name)
@@ -174,7 +174,7 @@ class Server:
     def _admit(self, stream: Stream, listener: str) -> None:
         host = stream.peer_host
         allowed = self._limits.max_connections_per_ip_overrides.get(host, self._limits.max_connections_per_ip)
-        # Any client can set the limits: one connection from this machine is always left to change them again.
+        # Any client can lower these limits: always allow one connection from this machine, so that it can raise them.
         if self._by_host.get(host, 0) >= max(allowed, is_loopback(host)):
             self._refused.add()
             stream.close()
@@ -204,9 +204,9 @@ class Server:
             self._closed_for_fault.add()
             self._warn("connection closed", stream.peer_host, peer=stream.peer_host, reason=reason)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # the client has gone, as clients do
+            pass  # the client has disconnected
         except OSError as error:
-            self._warn("a reply broke off: a file cannot be read", "file", peer=stream.peer_host, error=error)
+            self._warn("cannot send a reply: reading a file failed", "file", peer=stream.peer_host, error=error)
         except Exception:
             log.exception("fault in a connection", peer=stream.peer_host)
             if self._dispatcher.raise_faults:
@@ -223,7 +223,7 @@ class Server:
             del self._by_host[host]
         self._departures.unpark_all()
 
-    async def _hang_up_on_the_stuck(self) -> None:
+    async def _close_stuck_connections(self) -> None:
         while True:
             limits = self._limits
             times_ms = (limits.connections_max_idle_ms, limits.frame_grace_ms, limits.send_grace_ms)
@@ -243,14 +243,14 @@ class Server:
                     await trio.lowlevel.checkpoint()
 
     def _warn(self, event: str, subject: str, **fields: object) -> None:
-        """Log, but no more than one line about one subject (an address, as a rule) in _LOG_INTERVAL_MS."""
+        """Log at most one line per subject (usually an address) in _LOG_INTERVAL_MS."""
         left_out = self._log_limit.admit(subject, now_ms=self._env.now_ms())
         if left_out is not None:
             log.warning(event, **fields, left_out=left_out)
 
 
 class Observed:
-    """What the sweeper saw of a connection: since when it does what it does, and when it last moved a byte."""
+    """The sweeper's record of a connection: when its current activity began, and when it last moved a byte."""
 
     __slots__ = ("_bytes", "_bytes_then", "_connection", "_doing", "_since_ms", "_window", "moved_ms")
 
@@ -259,14 +259,14 @@ class Observed:
         self._doing: object = None
         self._bytes = self._bytes_then = 0
         self._since_ms = self.moved_ms = now_ms
-        self._window = (now_ms, 0)  # since when, and from how many bytes on, its pace is looked at while others wait
+        self._window = (now_ms, 0)  # start time and byte count of the current memory_grace_ms window
 
     def unchanged_ms(self, now_ms: int) -> int:
-        """For how long it has done what it did when the sweeper looked last: idle, if it was receiving."""
+        """Milliseconds since the current activity began: the idle time, if the connection is receiving."""
         return now_ms - self._since_ms
 
     def stuck(self, *, now_ms: int, limits: Limits) -> str | None:
-        """Look again; why the connection is to be closed, or None."""
+        """Compare the connection with the last sweep; return the reason to close it, or None."""
         connection = self._connection
         stream, state, of_frame = connection.stream, connection.state, connection.frames.pending_bytes
         moved = stream.received_bytes + stream.sent_bytes

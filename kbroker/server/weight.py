@@ -1,4 +1,4 @@
-"""Whether a response has many array elements, so that encoding it takes long."""
+"""Checks whether a response has so many array elements that encoding it takes long."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Weigh: TypeAlias = Callable[[Any, int], bool]
 
 @cache
 def weigher(api_key: int) -> Weigh | None:
-    """A function that tells whether a response of this API has more than so many array elements.
+    """A function that checks whether a response of this API has more array elements than a limit.
 
-    It looks at no more elements than that. None for an API whose responses have no arrays.
+    It stops counting at the limit. None for an API whose responses have no arrays.
     """
     response = response_class(api_key)
     count = None if response is None else _counter(schema_of(response))

@@ -20,7 +20,7 @@ _RUNNING, _STARTING, _STOPPING = 3, 1, 6  # Kafka's BrokerState
 
 
 def count_isr_changes(metrics: Metrics, broker_id: int) -> Callable[[Image, Delta], None]:
-    """A listener for images that counts the in-sync replicas that came and went, on what this broker leads."""
+    """An image listener that counts ISR shrinks and expansions of the partitions that this broker leads."""
     shrinks, expands = metrics.counter(_SHRINKS), metrics.counter(_EXPANDS)
 
     def on_image(_image: Image, delta: Delta) -> None:
@@ -37,7 +37,7 @@ def _held(broker: Broker) -> tuple[Partition, ...]:
     return tuple(broker.replicas.partitions.values())
 
 
-# What clients bring and take
+# Traffic of clients
 
 
 def _traffic(broker: Broker, read: Callable[[Traffic], int]) -> Samples:
@@ -49,7 +49,7 @@ def _traffic(broker: Broker, read: Callable[[Traffic], int]) -> Samples:
         yield (topic,), value
 
 
-_TRAFFIC_NOTE = "Without a label: all topics, deleted ones as well."
+_TRAFFIC_NOTE = "Without a label: all topics, including deleted ones."
 
 
 @of_broker(
@@ -103,7 +103,7 @@ def _log_start_offset(broker: Broker) -> Samples:
         yield (held.topic, str(held.index)), held.log.log_start_offset
 
 
-@of_broker(GAUGE, "kafka_log_log_logendoffset", "The offset that a partition's next record gets.", "topic", "partition")
+@of_broker(GAUGE, "kafka_log_log_logendoffset", "The offset of a partition's next record.", "topic", "partition")
 def _log_end_offset(broker: Broker) -> Samples:
     for held in _held(broker):
         yield (held.topic, str(held.index)), held.log.log_end_offset
@@ -115,7 +115,7 @@ def _offline_directories(broker: Broker) -> Samples:
 
 
 @of_broker(
-    GAUGE, "kbroker_stray_directories", "Partition directories that the metadata does not list, and that are kept."
+    GAUGE, "kbroker_stray_directories", "Partition directories that are kept although the metadata does not list them."
 )
 def _stray_directories(broker: Broker) -> Samples:
     return one(broker.replicas.directory.stray_count)
@@ -142,7 +142,7 @@ def _leader_count(broker: Broker) -> Samples:
 @of_broker(
     GAUGE,
     "kafka_server_replicamanager_underreplicatedpartitions",
-    "Partitions led here with fewer in-sync replicas than replicas.",
+    "Partitions led by this broker with fewer in-sync replicas than replicas.",
 )
 def _under_replicated(broker: Broker) -> Samples:
     return one(sum(held.is_leader and len(held.isr) < len(held.replicas) for held in _held(broker)))
@@ -151,7 +151,7 @@ def _under_replicated(broker: Broker) -> Samples:
 @of_broker(
     GAUGE,
     "kafka_server_replicamanager_underminisrpartitioncount",
-    "Partitions led here with fewer in-sync replicas than acks=all asks for.",
+    "Partitions led by this broker with fewer in-sync replicas than acks=all requires.",
 )
 def _under_min_isr(broker: Broker) -> Samples:
     progresses = (held.progress for held in _held(broker))
@@ -170,14 +170,18 @@ def _offline_replicas(broker: Broker) -> Samples:
 
 
 @of_node(
-    COUNTER, "kafka_server_replicamanager_isrshrinks_total", "How often a partition led here lost an in-sync replica."
+    COUNTER,
+    "kafka_server_replicamanager_isrshrinks_total",
+    "Times that a partition led by this broker lost an in-sync replica.",
 )
 def _isr_shrinks(node: Observed) -> Samples:
     return one(node.metrics.counter(_SHRINKS).value)
 
 
 @of_node(
-    COUNTER, "kafka_server_replicamanager_isrexpands_total", "How often a partition led here gained an in-sync replica."
+    COUNTER,
+    "kafka_server_replicamanager_isrexpands_total",
+    "Times that a partition led by this broker gained an in-sync replica.",
 )
 def _isr_expands(node: Observed) -> Samples:
     return one(node.metrics.counter(_EXPANDS).value)
@@ -189,7 +193,7 @@ def _isr_expands(node: Observed) -> Samples:
 @of_broker(
     GAUGE,
     "kafka_server_delayedoperationpurgatory_purgatorysize",
-    "Requests that wait under a partition: a Fetch for records, or a Produce for in-sync replicas.",
+    "Requests that wait on a partition: a Fetch for records, or a Produce for in-sync replicas.",
     "delayedOperation",
 )
 def _purgatory(broker: Broker) -> Samples:
@@ -266,7 +270,7 @@ def _metadata_offset(broker: Broker) -> Samples:
     return one(broker.image.offset)
 
 
-@of_node(GAUGE, "kafka_server_kafkaserver_brokerstate", "1 while it starts, 3 while it runs, 6 while it stops.")
+@of_node(GAUGE, "kafka_server_kafkaserver_brokerstate", "1 while the broker starts, 3 while it runs, 6 while it stops.")
 def _broker_state(node: Observed) -> Samples:
     return one(_STOPPING if node.is_stopping else _RUNNING if node.is_serving else _STARTING)
 
@@ -287,7 +291,7 @@ def _offsets(broker: Broker) -> Samples:
 @of_broker(
     GAUGE,
     "kbroker_group_partitions",
-    "Partitions of the groups' offsets that this broker leads, by what they do.",
+    "Partitions of __consumer_offsets that this broker leads, by state.",
     "state",
 )
 def _group_partitions(broker: Broker) -> Samples:
@@ -298,14 +302,14 @@ def _group_partitions(broker: Broker) -> Samples:
 @of_broker(
     GAUGE,
     "kbroker_group_unreadable_records",
-    "Records of the groups' offsets that could not be read when they were loaded, and were skipped.",
+    "Records of __consumer_offsets that were skipped during loading, because they could not be read.",
 )
 def _unreadable_records(broker: Broker) -> Samples:
     return one(sum(led.unreadable_records for led in broker.groups.led.values()))
 
 
 @of_broker(
-    COUNTER, "kafka_server_group_coordinator_metrics_offset_commit_total", "Offsets that were committed, one by one."
+    COUNTER, "kafka_server_group_coordinator_metrics_offset_commit_total", "Committed offsets, each partition counted."
 )
 def _commits(broker: Broker) -> Samples:
     return one(sum(shard.counts.offset_commits for shard in shards(broker)))
@@ -314,15 +318,13 @@ def _commits(broker: Broker) -> Samples:
 @of_broker(
     COUNTER,
     "kafka_server_group_coordinator_metrics_offset_expiration_total",
-    "Offsets that were forgotten for their age.",
+    "Offsets that expired.",
 )
 def _expirations(broker: Broker) -> Samples:
     return one(sum(shard.counts.offset_expirations for shard in shards(broker)))
 
 
-@of_broker(
-    COUNTER, "kafka_server_group_coordinator_metrics_offset_deletion_total", "Offsets that were deleted for a client."
-)
+@of_broker(COUNTER, "kafka_server_group_coordinator_metrics_offset_deletion_total", "Offsets that clients deleted.")
 def _deletions(broker: Broker) -> Samples:
     return one(sum(shard.counts.offset_deletions for shard in shards(broker)))
 
@@ -330,7 +332,7 @@ def _deletions(broker: Broker) -> Samples:
 @of_broker(
     COUNTER,
     "kafka_server_group_coordinator_metrics_group_completed_rebalance_total",
-    "Rebalances that came to a new generation.",
+    "Rebalances that completed with a new generation.",
 )
 def _rebalances(broker: Broker) -> Samples:
     return one(sum(shard.counts.completed_rebalances for shard in shards(broker)))
@@ -359,7 +361,7 @@ def _committed(broker: Broker) -> Samples:
 @of_broker(
     GAUGE,
     "kafka_consumergroup_lag",
-    "Records between what a group has committed and the high watermark.",
+    "Records between a group's committed offset and the high watermark.",
     "consumergroup",
     "topic",
     "partition",

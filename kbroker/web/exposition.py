@@ -1,7 +1,7 @@
-"""The page for Prometheus, in its text format, by Prometheus's own library.
+"""Renders the metrics page in Prometheus's text format, with Prometheus's own library.
 
-The library renders a whole registry in one go, which for ten thousand partitions takes half a second. Here it renders a
-hundred samples at a time; of the pieces of one metric only the first keeps the lines about it.
+The library renders a whole registry at once, which takes half a second for ten thousand partitions. This module renders
+a hundred samples at a time; only the first piece of a metric keeps its HELP and TYPE lines.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from kbroker.web.ports import Observed
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 SAMPLES_IN_A_PIECE = 100
 HISTOGRAMS_IN_A_PIECE = 4
-# From 32 us to 34 s; what is quicker or slower counts in the first and in the last.
+# From 32 us to 34 s; faster values count in the first bucket, slower ones in the last.
 BUCKETS = range(5, 26)
 
 _PROCESS = ProcessCollector(registry=None)
 
 
 class _Piece(Collector):
-    """Some samples, as the library wants them."""
+    """A collector for a few samples, as the library expects it."""
 
     def __init__(self, *families: Metric) -> None:
         self._families = families
 
     def collect(self) -> Iterable[Metric]:
-        """The families, as they are."""
+        """The families, unchanged."""
         return self._families
 
 
@@ -51,13 +51,13 @@ def render(node: Observed) -> Iterator[bytes]:
         first = True
         while piece := list(islice(samples, _piece_size(declared))):
             text = generate_latest(_Piece(_family(declared, piece)))
-            yield text if first else text.split(b"\n", 2)[2]  # HELP and TYPE are said once
+            yield text if first else text.split(b"\n", 2)[2]  # HELP and TYPE appear only once
             first = False
     yield generate_latest(_Piece(*_PROCESS.collect()))
 
 
 def process_metrics() -> list[Metric]:
-    """What the library says of the process."""
+    """The library's metrics of the process."""
     return list(_PROCESS.collect())
 
 
@@ -84,7 +84,7 @@ def _family(declared: Declared, samples: list[Sample]) -> Metric:
 
 
 def _buckets_ms(histogram: Histogram) -> list[tuple[str, float]]:
-    """Upper bounds in milliseconds and how many values lie below them, of a histogram of microseconds.
+    """The buckets of a histogram of microseconds: upper bounds in milliseconds, and the number of values below each.
 
     counts[n] holds values below 2^n us.
     """

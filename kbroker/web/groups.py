@@ -1,4 +1,4 @@
-"""The groups that a broker coordinates, and how far they are behind."""
+"""The groups that a broker coordinates, and their lag."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from kbroker.coordinator.shard import GroupShard
 
 
 class Committed(NamedTuple):
-    """What a group has committed for one partition.
+    """A group's committed offset for one partition.
 
-    Units  offset counts records; lag is the records from there to the high watermark, None where the partition is not
-           led here. An offset beyond the high watermark (the topic was made anew) is no lag
+    Units  offset counts records; lag is the number of records from there to the high watermark, None if this broker
+           does not lead the partition, 0 for an offset beyond the high watermark (the topic was recreated)
     """
 
     topic: str
@@ -25,7 +25,7 @@ class Committed(NamedTuple):
 
 
 def groups(broker: Broker) -> Iterator[tuple[GroupShard, Group]]:
-    """Every group with its shard. Groups may come and go between two of them."""
+    """Every group with its shard. Groups may appear and disappear during the iteration."""
     for shard in shards(broker):
         for group_id in shard.group_ids():
             group = shard.group(group_id)
@@ -34,17 +34,17 @@ def groups(broker: Broker) -> Iterator[tuple[GroupShard, Group]]:
 
 
 def shards(broker: Broker) -> list[GroupShard]:
-    """The shards whose groups are known."""
+    """The shards whose groups are loaded."""
     return [led.shard for led in broker.groups.led.values() if led.state is State.ACTIVE]
 
 
 def count(broker: Broker, state: State) -> int:
-    """How many partitions of the groups' offsets are in a state."""
+    """The number of partitions of `__consumer_offsets` in a state."""
     return sum(led.state is state for led in broker.groups.led.values())
 
 
 def committed(shard: GroupShard, group: Group, broker: Broker) -> Iterator[Committed]:
-    """What a group has committed, by topic and partition."""
+    """A group's committed offsets, ordered by topic and partition."""
     for topic, partitions in sorted(shard.offsets_of(group.group_id).items()):
         for index, stored in sorted(partitions.items()):
             partition = broker.replicas.partitions.get((topic, index))

@@ -1,8 +1,7 @@
-"""Whether the node is alive, and whether it is ready.
+"""Liveness and readiness of the node.
 
-Alive is whoever answers: what is not answered within a time-out hangs. Ready is a node that accepts connections, acts
-on all of the metadata, has its directory, and has read in the groups that it coordinates and what the tier holds. A
-node that is not ready says everything that keeps it from being so.
+A node is alive if it responds within a timeout. It is ready if it accepts connections, has applied all metadata, has a
+working data directory, and has loaded its groups and the tier's metadata. A node that is not ready lists all problems.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ _OK, _UNAVAILABLE = 200, 503
 
 
 def live(node: Observed) -> Reply:
-    """The event loop turns."""
+    """The liveness page: the event loop runs."""
     return _reply(_OK, {"status": "alive", "node_id": node.settings.node_id, "version": __version__})
 
 
 def ready(node: Observed) -> Reply:
-    """Clients can be sent here."""
+    """The readiness page: whether the node can serve clients."""
     wrong = problems(node)
     body: dict[str, Any] = {
         "status": "not ready" if wrong else "ready",
@@ -44,7 +43,7 @@ def ready(node: Observed) -> Reply:
 
 
 def problems(node: Observed) -> list[str]:
-    """Why this node is not ready; empty when it is."""
+    """The reasons why this node is not ready; empty if it is ready."""
     broker = node.broker
     found = []
     if node.is_stopping:
@@ -55,7 +54,7 @@ def problems(node: Observed) -> list[str]:
             f"are recovered, {recovery.recovered_bytes >> 20} of {recovery.size_bytes >> 20} MiB"
         )
     elif broker is None:
-        found.append("the node is starting: metadata and logs are being read")
+        found.append("the node is starting: it is loading metadata and logs")
     elif not node.is_serving:
         found.append("the node is starting: it is not registered yet")
     if broker is not None:
@@ -66,36 +65,36 @@ def problems(node: Observed) -> list[str]:
         if node.is_serving and not node.is_stopping and (registered is None or registered.fenced):
             found.append("the controller has fenced this broker")
         if loading := count(broker, State.LOADING):
-            found.append(f"{loading} partitions of the groups' offsets are being read")
+            found.append(f"{loading} partitions of __consumer_offsets are being loaded")
         if broker.tier.waits_for:
             found.append(f"tiered topics: {broker.tier.waits_for}")
     return found
 
 
 def _warnings(broker: Broker) -> list[str]:
-    """What an operator should see to, though clients are served."""
+    """Conditions that an operator should check, although the node serves clients."""
     replicas = broker.replicas
     found = [f"the log of {topic}-{index} could not be opened" for topic, index in sorted(replicas.failed)]
     if failed := count(broker, State.FAILED):
-        found.append(f"{failed} partitions of the groups' offsets could not be read: their groups are not served")
+        found.append(f"{failed} partitions of __consumer_offsets could not be loaded: their groups are not served")
     if unreadable := [led for led in broker.groups.led.values() if led.unreadable_records]:
         count_of_all, first = sum(led.unreadable_records for led in unreadable), unreadable[0]
         found.append(
-            f"{count_of_all} records of the groups' offsets cannot be read and were skipped,"
-            f" the first in {first.partition.name} at {first.first_unreadable}"
+            f"{count_of_all} records of __consumer_offsets cannot be read and were skipped,"
+            f" the first in {first.partition.name} at offset {first.first_unreadable}"
         )
     if replicas.directory.state.is_short_of_space:
-        found.append("the disk is nearly full: no records are taken")
+        found.append("the disk is nearly full: the broker refuses records")
     if strays := replicas.directory.stray_count:
         found.append(f"{strays} stray directories hold partitions that the metadata does not list")
     if (manager := broker.tier.manager) is not None:
         if manager.unknown_partitions:
             found.append(f"the tier holds {manager.unknown_partitions} partitions that the metadata does not list")
         if manager.has_wrong_store:
-            found.append("the store of the tier has none of the segments that the metadata lists: check its settings")
+            found.append("the tier's store has none of the segments that the metadata lists: check its settings")
     tiered = [one.remote for one in tuple(replicas.partitions.values()) if one.remote is not None]
     if troubled := [remote.last_error for remote in tiered if remote.last_error]:
-        found.append(f"the tier does not do what it should for {len(troubled)} partitions: {troubled[0]}")
+        found.append(f"tier operations fail for {len(troubled)} partitions and are retried: {troubled[0]}")
     return found
 
 

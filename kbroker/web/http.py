@@ -1,17 +1,17 @@
-"""HTTP/1.1 for a few pages: h11 decides what the bytes mean, this module waits.
+"""An HTTP/1.1 server for a few pages: h11 parses and builds messages, this module does the I/O.
 
-Theory of operation: one task a connection; it waits for a request, answers it, and waits for the next one. A page comes
-in pieces, each made in about a millisecond, and between two of them the event loop belongs to others: the broker's
-clients do not notice that somebody reads a long page.
+Theory of operation: each connection has one task, which waits for a request, answers it, and waits for the next one. A
+page is made in pieces that take about a millisecond each; other tasks run between two pieces, so a long page does not
+delay the broker's clients.
 
-Whoever connects is bounded in everything: the size of a request's head and body, the time in which they have to come,
-the time in which a reply has to be taken, and the number of connections. When there are too many, the one that has
-waited longest for a request makes room. If all are being answered, the path with the most connections loses its
-oldest. So neither silent connections nor slow readers of one page keep others from any page.
+Every resource of a client has a bound: the size of a request's head and body, the time for it to arrive, the time to
+read a reply, and the number of connections. If there are too many connections, the server closes the one that has
+waited longest for a request. If all are being answered, it closes the oldest connection of the path with the most
+connections. So neither idle connections nor slow readers of one page block other pages.
 
-A page may be read under the server's own names only. Otherwise a web page could have its host name resolve to this
-address, and the browser of somebody who is allowed to connect would read the pages for it (DNS rebinding). That needs
-a public host name: IP addresses, names without a dot and those under .localhost are always the server's own.
+The server answers requests only under its own host names. Otherwise a foreign web page could let its host name resolve
+to this address and read the pages through the browser of a user who may connect (DNS rebinding). This attack needs a
+public host name, so IP addresses, names without a dot and names under .localhost are always accepted.
 
 Source: RFC 9110, RFC 9112.
 """
@@ -35,7 +35,7 @@ from kbroker.runtime.net_ports import Env, Listener, Part, Stream
 
 TEXT = "text/plain; charset=utf-8"
 OTHER = "other"
-"""Stands for every path that is no page, where requests are counted."""
+"""The path under which requests for unknown paths are counted."""
 
 _METHODS = (b"GET", b"HEAD")
 _RECEIVE_BYTES = 16 * 1024
@@ -49,12 +49,12 @@ log = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a client of the pages may take; bytes and milliseconds.
+    """Limits for clients of the pages, in bytes and milliseconds.
 
     idle_ms     from the end of one request to the first byte of the next
     request_ms  from the first byte of a request to its last
-    send_ms     for taking one reply
-    stall_ms    for taking the next 16 KiB of it
+    send_ms     for reading one reply
+    stall_ms    for reading the next 16 KiB of a reply
     """
 
     max_connections: int = 32
@@ -68,7 +68,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A page: its pieces are made while they are sent, and none may take longer than a millisecond or two."""
+    """A page. Its pieces are made while they are sent; none may take longer than one or two milliseconds."""
 
     status: int
     content_type: str
@@ -81,7 +81,7 @@ Find = Callable[[str], Page | None]
 
 
 class _Refused(Exception):
-    """A request that is answered by a status alone, after which the connection ends."""
+    """A request that gets only a status; the connection then closes."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -94,15 +94,15 @@ class _Connection:
     machine: h11.Connection
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     is_waiting: bool = True  # for a request, or for the rest of one
-    is_leaving: bool = False  # it makes room for another one
-    path: str = OTHER  # of the request that is answered
+    is_leaving: bool = False  # it is being closed to make room
+    path: str = OTHER  # of the current request
 
 
 class HttpServer:
     """Serves pages on any number of listeners: run `serve` for each.
 
-    Shape  find maps a path to its page, None where there is none; names are host names of this server, in lower case
-    Bound  max_connections, and one more for the moment in which another one makes room
+    Shape  find maps a path to its page or None; names are host names of this server, in lower case
+    Bound  max_connections, and for a moment one more while another connection is being closed
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class HttpServer:
         self._find = find
         self._names = names
         self._limits = limits or Limits()
-        # In the order in which they began to wait, oldest first.
+        # Ordered by the start of their wait, oldest first.
         self._connections: dict[_Connection, None] = {}
         self._requests = metrics.tally("http.requests")
         self._refused = metrics.counter("http.connections.refused")
@@ -131,7 +131,7 @@ class HttpServer:
                 try:
                     stream = await listener.accept()
                 except OSError as error:
-                    log.debug("no connection to the pages can be accepted for now", error=error)
+                    log.debug("cannot accept connections to the pages; will retry", error=error)
                     await self._env.sleep_ms(_ACCEPT_BACKOFF_MS)
                     continue
                 self._make_room()
@@ -163,7 +163,7 @@ class HttpServer:
                     self._connections[connection] = None
                     await trio.lowlevel.checkpoint()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # the client has gone, as clients do
+            pass  # the client has disconnected
         except Exception:
             log.exception("fault in a page", peer=connection.stream.peer_host)
         finally:
@@ -171,7 +171,7 @@ class HttpServer:
             del self._connections[connection]
 
     async def _serve_one(self, connection: _Connection) -> bool:
-        """Answer one request; whether the connection can have another one."""
+        """Answer one request; return whether the connection can serve another one."""
         request: h11.Request | None = None
         path = OTHER
         try:
@@ -184,7 +184,7 @@ class HttpServer:
         except _Refused as refused:
             reply = _plain(refused.status, str(refused))
         except h11.RemoteProtocolError as error:
-            reply = _plain(error.error_status_hint, "this is no request that can be understood")
+            reply = _plain(error.error_status_hint, "the request is malformed")
         connection.is_waiting = False
         self._requests.add(path, str(reply.status))
         if connection.machine.our_state not in _UNSENT:
@@ -195,7 +195,7 @@ class HttpServer:
         return was_taken and machine.our_state is h11.DONE and machine.their_state is h11.DONE
 
     async def _request(self, connection: _Connection) -> h11.Request | None:
-        """The next request, once all of it is there; None when the client sends no more, or nothing for too long."""
+        """Wait for the next complete request; None if the client closes the connection or is idle for too long."""
         machine, stream, limits = connection.machine, connection.stream, self._limits
         request: h11.Request | None = None
         body_bytes = 0
@@ -205,7 +205,7 @@ class HttpServer:
                 event = machine.next_event()
                 if event is h11.NEED_DATA:
                     if machine.they_are_waiting_for_100_continue:
-                        return request  # it is answered without the body, which nobody wants
+                        return request  # answer without reading the body
                     data = await stream.receive(_RECEIVE_BYTES)
                     machine.receive_data(data)
                     if data and not began:
@@ -216,7 +216,7 @@ class HttpServer:
                 elif isinstance(event, h11.Data):
                     body_bytes += len(event.data)
                     if body_bytes > limits.body_bytes:
-                        raise _Refused(413, "pages take no such body")
+                        raise _Refused(413, "the request body is too large")
                 elif isinstance(event, h11.EndOfMessage):
                     return request
                 else:
@@ -226,27 +226,27 @@ class HttpServer:
         return None
 
     def _reply(self, request: h11.Request) -> tuple[str, Reply]:
-        """The path under which a request is counted, and what it gets."""
+        """The path under which a request is counted, and its reply."""
         if not self._is_own_name(request):
-            raise _Refused(421, "no name of this server: use its IP address, or add the name to kbroker.http.hosts")
+            raise _Refused(421, "unknown host name: use the server's IP address, or add the name to kbroker.http.hosts")
         path = _path(request.target)
         page = self._find(path)
         if page is None:
-            return OTHER, _plain(404, "there is no such page; / lists those that there are")
+            return OTHER, _plain(404, "no such page; / lists the pages")
         if request.method not in _METHODS:
-            reply = _plain(405, "pages can only be read")
+            reply = _plain(405, "only GET and HEAD are allowed")
             return path, Reply(reply.status, reply.content_type, reply.pieces, (("Allow", "GET, HEAD"),))
         return path, page()
 
     def _is_own_name(self, request: h11.Request) -> bool:
-        """Whether a request is for this server. Clients older than the Host header are no browsers."""
+        """Whether the Host header names this server. A missing one is accepted: every browser sends it."""
         host = next((value.decode("latin-1") for name, value in request.headers if name == b"host"), "")
         name = host.rpartition(":")[0] if _PORT.search(host) else host
         name = name.removeprefix("[").removesuffix("]").rstrip(".").lower()
         return "." not in name or name.endswith(".localhost") or name in self._names or is_ip(name)
 
     async def _send(self, connection: _Connection, reply: Reply, *, with_body: bool) -> bool:
-        """Send a reply; False if its reader was too slow."""
+        """Send a reply; False if the client reads too slowly."""
         machine, stream, limits = connection.machine, connection.stream, self._limits
         headers = [
             ("Content-Type", reply.content_type),
@@ -292,7 +292,7 @@ def _plain(status: int, text: str) -> Reply:
 
 
 def _path(target: bytes) -> str:
-    """The path of a request's target, which may be a whole URL; "" for one that is none."""
+    """The path of a request's target, which may be a full URL; "" if it is malformed."""
     try:
         return urlsplit(target.decode("ascii")).path
     except ValueError:

@@ -1,16 +1,15 @@
-"""How a metric of the page is declared: once, with its name, its sort, its labels, a sentence, and how it is read.
+"""Declarations of metrics. Each metric is declared once, with its type, name, help text, labels and reader.
 
     @gauge("kafka_log_log_size", "Bytes of the log's segments.", "topic", "partition")
     def log_size(broker: Broker) -> Samples:
         for partition in held(broker):
             yield (partition.topic, str(partition.index)), partition.log.size
 
-Names are Kafka's as the usual rules of Prometheus's JMX exporter write them: `kafka.server:type=BrokerTopicMetrics,
-name=MessagesInPerSec` is `kafka_server_brokertopicmetrics_messagesin_total`. What Kafka does not have begins with
-`kbroker_`. The declaration writes the page and docs/metrics.md.
+Names are Kafka's in the usual format of Prometheus's JMX exporter: `kafka.server:type=BrokerTopicMetrics,
+name=MessagesInPerSec` is `kafka_server_brokertopicmetrics_messagesin_total`. Metrics that Kafka does not have begin
+with `kbroker_`. The metrics page and docs/metrics.md are generated from the declarations.
 
-A reader runs in the event loop, a hundred samples at a time, and others run in between: it takes a copy of what it goes
-through.
+A reader runs on the event loop, a hundred samples at a time. Other tasks run in between, so it iterates over copies.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from kbroker.web.ports import Observed
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 
 Sample: TypeAlias = tuple[tuple[str, ...], float | Histogram]
-"""Values of the first labels (all of them, or none for the sum over all) and the value."""
+"""(label values, value); empty label values mean the sum over all labels."""
 Samples: TypeAlias = Iterable[Sample]
 NodeReader: TypeAlias = Callable[[Observed], Samples]
 BrokerReader: TypeAlias = Callable[[Broker], Samples]
@@ -47,7 +46,7 @@ class Declared:
 
 
 def of_node(kind: str, name: str, help: str, *labels: str) -> Callable[[NodeReader], NodeReader]:
-    """Declare a metric that is read from the node; it is there from the start."""
+    """Declare a metric that is read from the node; it is available from the start."""
     assert name.endswith("_total") == (kind == COUNTER), name
 
     def declare(read: NodeReader) -> NodeReader:
@@ -58,7 +57,7 @@ def of_node(kind: str, name: str, help: str, *labels: str) -> Callable[[NodeRead
 
 
 def of_broker(kind: str, name: str, help: str, *labels: str) -> Callable[[BrokerReader], BrokerReader]:
-    """Declare a metric that is read from the broker; it is there once the logs are open."""
+    """Declare a metric that is read from the broker; it is available once the logs are open."""
 
     def declare(read: BrokerReader) -> BrokerReader:
         of_node(kind, name, help, *labels)(lambda node: () if node.broker is None else read(node.broker))

@@ -1,4 +1,4 @@
-"""Which path is what, and the task that serves them."""
+"""The paths of the pages, and the task that serves them."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ log = logger(__name__)
 
 _INDEX = b"""\
 /metrics       for Prometheus
-/health        200 when the node is ready, 503 and why when it is not; also as /health/ready
-/health/live   200 when the node answers at all
+/health        200 if the node is ready, else 503 with the reasons; also as /health/ready
+/health/live   200 whenever the process responds
 /state         partitions, groups and connections as JSON
 """
 
 
 @asynccontextmanager
 async def serving_pages(node: Observed, listen: Listen) -> AsyncIterator[Callable[[Image, Delta], None]]:
-    """Serve the pages of a node where its settings say; gives who is to hear of every image meanwhile.
+    """Serve the pages of a node on the address in its settings; yields a listener for metadata images.
 
-    Errors  OSError where it is not possible to listen
+    Errors  OSError if the address cannot be used
     """
     address = node.settings.observability.kbroker_http_listener
-    assert address is not None, "somebody asked for them"
+    assert address is not None, "the caller checks that pages are on"
     host, port = http_address(address)
     try:
         listeners = await listen(host, port)
     except OSError as error:
         raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from error
-    told = listeners[0].host
-    log.info("pages are served", url=f"http://{f'[{told}]' if ':' in told else told}:{listeners[0].port}/")
-    if not is_loopback(told):
-        log.warning("other machines can read the pages about this node: nothing asks who they are")
+    bound = listeners[0].host
+    log.info("serving pages", url=f"http://{f'[{bound}]' if ':' in bound else bound}:{listeners[0].port}/")
+    if not is_loopback(bound):
+        log.warning("other machines can read the pages about this node: the pages have no authentication")
     advertised = (one.host or "" for one in node.settings.listeners.advertised)
-    hosts = (host, told, *advertised, *node.settings.observability.kbroker_http_hosts)
+    hosts = (host, bound, *advertised, *node.settings.observability.kbroker_http_hosts)
     names = frozenset(name.lower() for name in hosts)
     server = HttpServer(node.env, _pages(node).get, metrics=node.metrics, names=names)
     try:

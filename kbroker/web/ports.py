@@ -1,4 +1,4 @@
-"""What the pages need of the node, as a Protocol: the node stands above them."""
+"""The node as the pages see it: a Protocol, because the node is in a higher layer."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from kbroker.server.tcp import Server
 
 
 class Observed(Protocol):
-    """A node, from the moment at which its addresses are bound.
+    """A node whose addresses are bound.
 
-    Shape  broker and server are None until they are there
-    Note   is_serving: connections are accepted, or have been
+    Shape  broker and server are None until they are created
+    Note   is_serving: the node has begun to accept connections
     """
 
     @property

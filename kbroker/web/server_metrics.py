@@ -38,7 +38,7 @@ def _errors(node: Observed) -> Samples:
 @of_node(
     HISTOGRAM,
     "kafka_network_requestmetrics_totaltimems",
-    "Milliseconds from a whole request to its response, waiting included, by API, once there was one.",
+    "Milliseconds from a complete request to its response, including waits. An API appears after its first request.",
     "request",
 )
 def _total_times(node: Observed) -> Samples:
@@ -47,7 +47,7 @@ def _total_times(node: Observed) -> Samples:
             yield (name.removeprefix(_REQUESTS).removesuffix(_TIMES),), histogram
 
 
-@of_node(COUNTER, "kbroker_request_faults_total", "Requests that met a fault of the broker itself; see its log.")
+@of_node(COUNTER, "kbroker_request_faults_total", "Requests that failed because of a bug in the broker; see its log.")
 def _faults(node: Observed) -> Samples:
     return _counter(node, "requests.faults")
 
@@ -67,12 +67,14 @@ def _accepted(node: Observed) -> Samples:
     return _counter(node, "connections.accepted")
 
 
-@of_node(COUNTER, "kbroker_connections_refused_total", "Connections closed at once: one address had too many.")
+@of_node(
+    COUNTER, "kbroker_connections_refused_total", "Connections closed at once, because their address had too many."
+)
 def _refused(node: Observed) -> Samples:
     return _counter(node, "connections.refused")
 
 
-@of_node(COUNTER, "kbroker_connection_accept_errors_total", "Times at which the system could make no connection.")
+@of_node(COUNTER, "kbroker_connection_accept_errors_total", "Times that the system could not accept a connection.")
 def _accept_errors(node: Observed) -> Samples:
     return _counter(node, "connections.accept_errors")
 
@@ -80,8 +82,8 @@ def _accept_errors(node: Observed) -> Samples:
 @of_node(
     COUNTER,
     "kbroker_connections_closed_total",
-    "Connections that the broker closed: for bytes that are no request (fault), for being idle or stuck (delay), or "
-    "because they moved nothing for longest when memory ran out (memory).",
+    "Connections that the broker closed: for malformed requests (fault), because they were idle or stuck (delay), or "
+    "because memory ran out and their last progress was longest ago (memory).",
     "reason",
 )
 def _closed(node: Observed) -> Samples:
@@ -97,8 +99,8 @@ def _closed(node: Observed) -> Samples:
 @of_node(
     GAUGE,
     "kbroker_memory_used_bytes",
-    "Memory within a budget: of requests that arrive or are answered, of answers that clients have not taken, and "
-    "of compressed batches that are checked.",
+    "Bytes in use of each memory budget: requests being received or handled, replies that clients have not read, and "
+    "compressed batches being checked.",
     "for",
 )
 def _memory(node: Observed) -> Samples:
@@ -109,7 +111,7 @@ def _memory(node: Observed) -> Samples:
         yield ("unpacking",), node.broker.appender.unpacking.used_bytes
 
 
-@of_node(GAUGE, "kbroker_memory_waiting", "Requests that wait for memory of such a budget.", "for")
+@of_node(GAUGE, "kbroker_memory_waiting", "Requests that wait for memory, by budget.", "for")
 def _memory_waiting(node: Observed) -> Samples:
     if node.server is not None:
         yield ("requests",), len(node.server.memory.requests)
@@ -125,7 +127,11 @@ def _pages(node: Observed) -> Samples:
     return tuple(node.metrics.tally("http.requests").counts.items())
 
 
-@of_node(COUNTER, "kbroker_http_connections_refused_total", "Connections to the pages that made room, or found none.")
+@of_node(
+    COUNTER,
+    "kbroker_http_connections_refused_total",
+    "Connections to the pages that were closed because there were too many.",
+)
 def _pages_refused(node: Observed) -> Samples:
     return _counter(node, "http.connections.refused")
 

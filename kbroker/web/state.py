@@ -1,7 +1,7 @@
-"""`/state`: every partition, group and connection as JSON, for people and for tests that look inside.
+"""`/state`: every partition, group and connection as JSON, for people and for tests.
 
-The page is one JSON object, written piece by piece: one partition, group or connection each. Offsets count records,
-sizes are bytes, times are milliseconds; what is not known is null.
+The page is one JSON object, made in pieces of one or more partitions, groups or connections. Offsets count records,
+sizes are bytes, times are milliseconds; unknown values are null.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from kbroker.web.ports import Observed
 from wire.types import uuid_to_text
 
 PIECE_BYTES = 8 * 1024
-"""Of entries that are sent together: some twenty partitions of a segment each, or one of many segments."""
+"""The size of a piece: about twenty partitions of one segment each, or one partition with many segments."""
 SEGMENTS_SHOWN = 1_000
-"""Of each partition, the newest; the number of all is beside them."""
+"""For each partition the newest segments are listed; `segment_count` counts all of them."""
 
 
 def render(node: Observed) -> Iterator[bytes]:
@@ -59,7 +59,7 @@ def _json(value: object) -> bytes:
 
 
 def _node(node: Observed) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    found: dict[str, Any] = {
         "node_id": node.settings.node_id,
         "version": __version__,
         "state": "stopping" if node.is_stopping else "running" if node.is_serving else "starting",
@@ -67,7 +67,7 @@ def _node(node: Observed) -> dict[str, Any]:
     }
     if (broker := node.broker) is not None:
         image = broker.image
-        told |= {
+        found |= {
             "cluster_id": broker.cluster_id,
             "metadata_offset": image.offset,
             "controller_epoch": image.epoch,
@@ -76,7 +76,7 @@ def _node(node: Observed) -> dict[str, Any]:
                 {"id": one.id, "epoch": one.epoch, "fenced": one.fenced} for _, one in sorted(image.brokers.items())
             ],
         }
-    return told
+    return found
 
 
 def _sorted_partitions(broker: Broker | None) -> list[Partition]:
@@ -88,8 +88,8 @@ def _partition(held: Partition, timestamp_ms: int) -> dict[str, Any]:
     segments = tuple(log.segments)
     shown = [_segment(segment) for segment in segments[-SEGMENTS_SHOWN:]]
     if held.remote is not None and len(segments) <= SEGMENTS_SHOWN:
-        for told, kept in zip(shown, _kept(held, held.remote, segments, timestamp_ms), strict=True):
-            told |= {"is_copied": kept.is_copied, "kept": kept.why.value, "kept_because": kept.text}
+        for entry, kept in zip(shown, _kept(held, held.remote, segments, timestamp_ms), strict=True):
+            entry |= {"is_copied": kept.is_copied, "kept": kept.why.value, "kept_because": kept.text}
     return {
         "topic": held.topic,
         "partition": held.index,
@@ -131,7 +131,7 @@ def _remote(remote: RemotePartition) -> dict[str, Any]:
 def _kept(
     held: Partition, remote: RemotePartition, segments: Sequence[Segment], timestamp_ms: int
 ) -> list[KeptSegment]:
-    """Why segments are still local, by what is in memory: one whose times nobody has looked up yet counts as new."""
+    """Why each segment is still local, from data in memory: a segment with unknown timestamps counts as new."""
     log = held.log
     high_watermark = held.known_high_watermark
     stable = held.last_stable_offset
@@ -155,7 +155,7 @@ def _kept(
 
 
 def _segment(segment: Segment) -> dict[str, Any]:
-    # A largest timestamp below zero is one that there is not, or that nobody has looked up since the start.
+    # A negative largest timestamp means that there is none, or that it was not looked up since the start.
     timestamp_ms = segment.max_timestamp if segment.max_timestamp >= 0 else None
     return {"base_offset": segment.base_offset, "size_bytes": segment.size, "max_timestamp_ms": timestamp_ms}
 

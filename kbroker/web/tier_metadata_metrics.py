@@ -1,6 +1,6 @@
-"""Metrics of the tier's metadata: how much of `__remote_log_metadata` was read, and what in it was of no use.
+"""Metrics of the tier's metadata: events read from `__remote_log_metadata`, and records that were not usable.
 
-They stay 0 until something is tiered, and where a plug-in keeps the metadata in another way.
+They stay 0 until a topic is tiered, and if a plug-in stores the metadata elsewhere.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ def _counted(name: str, help: str, read: Callable[[Any], int]) -> None:
 
 _counted(
     "kbroker_tier_metadata_events_read_total",
-    "Events that were read from the log of the tier's metadata, and not from a snapshot.",
+    "Events read from the log of the tier's metadata; events from a snapshot do not count.",
     lambda counters: counters.events_read,
 )
 _counted(
     "kbroker_tier_metadata_skipped_records_total",
-    "Records of the tier's metadata that could not be read, damaged ones or a stranger's; each is told of in the log.",
+    "Records of the tier's metadata that could not be read (damaged, or from a foreign writer); each one is logged.",
     lambda counters: counters.skipped_records,
 )
 _counted(
     "kbroker_tier_metadata_dropped_events_total",
-    "Events of the tier's metadata that did not fit what was known, such as an impossible state.",
+    "Events of the tier's metadata that contradict earlier events, such as an impossible state change.",
     lambda counters: counters.dropped_events,
 )

@@ -1,6 +1,6 @@
-"""Metrics of the tier: what Kafka's BrokerTopicMetrics have of it, by topic and over all topics.
+"""Metrics of the tier: those of Kafka's BrokerTopicMetrics by topic and over all topics, and our own.
 
-Lags and sizes are those that the partition's tasks last found, which they look for whether or not a copy succeeds.
+Lags and sizes are those that the partition's tasks last found; they look for them even if copies fail.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _NAME: Final = "kafka_server_brokertopicmetrics_{}".format
 _MANAGER: Final = "kafka_log_remote_remotelogmanager"
-_ALL_TIME: Final = "Without a label: all topics, deleted ones as well."
+_ALL_TIME: Final = "Without a label: all topics, including deleted ones."
 _ALL: Final = "Without a label: all topics."
 
 
@@ -55,35 +55,45 @@ def _gauged(name: str, help: str, read: Callable[[RemotePartition], int]) -> Non
     of_broker(GAUGE, _NAME(name), f"{help} {_ALL}", "topic")(samples)
 
 
-_counted("remotecopybytes", "Bytes that were copied to the tier.", lambda found: found.copy_bytes)
-_counted("remotecopyrequests", "Segments that were to be copied to the tier.", lambda found: found.copy_requests)
-_counted("remotecopyerrors", "Copies that failed.", lambda found: found.copy_errors)
-_counted("remotefetchbytes", "Bytes that were read from the tier for clients.", lambda found: found.fetch_bytes)
+_counted("remotecopybytes", "Bytes copied to the tier.", lambda found: found.copy_bytes)
+_counted("remotecopyrequests", "Attempts to copy a segment to the tier.", lambda found: found.copy_requests)
+_counted("remotecopyerrors", "Failed copies of segments to the tier.", lambda found: found.copy_errors)
+_counted("remotefetchbytes", "Bytes read from the tier for clients.", lambda found: found.fetch_bytes)
 _counted("remotefetchrequests", "Reads of the tier for clients.", lambda found: found.fetch_requests)
-_counted("remotefetcherrors", "Such reads that failed.", lambda found: found.fetch_errors)
-_counted("remotedeleterequests", "Segments that were to be deleted from the tier.", lambda found: found.delete_requests)
-_counted("remotedeleteerrors", "Deletions that failed.", lambda found: found.delete_errors)
+_counted("remotefetcherrors", "Failed reads of the tier for clients.", lambda found: found.fetch_errors)
+_counted("remotedeleterequests", "Attempts to delete a segment from the tier.", lambda found: found.delete_requests)
+_counted("remotedeleteerrors", "Failed deletions of segments in the tier.", lambda found: found.delete_errors)
 _gauged(
     "remotecopylagbytes",
     "Bytes of closed segments that are not in the tier yet.",
     lambda remote: remote.copy_lag_bytes,
 )
-_gauged("remotecopylagsegments", "Such segments.", lambda remote: remote.copy_lag_segments)
+_gauged(
+    "remotecopylagsegments", "Closed segments that are not in the tier yet.", lambda remote: remote.copy_lag_segments
+)
 _gauged(
     "remotedeletelagbytes",
-    "Bytes in the tier that are due to be deleted and still there.",
+    "Bytes of segments in the tier that are due for deletion.",
     lambda remote: remote.delete_lag_bytes,
 )
-_gauged("remotedeletelagsegments", "Such segments.", lambda remote: remote.delete_lag_segments)
+_gauged(
+    "remotedeletelagsegments",
+    "Segments in the tier that are due for deletion.",
+    lambda remote: remote.delete_lag_segments,
+)
 _gauged(
     "remotelogsizebytes",
-    "Bytes of segments in the tier, deletions under way included.",
+    "Bytes of segments in the tier, including those being deleted.",
     lambda remote: remote.remote_size_bytes,
 )
-_gauged("remotelogmetadatacount", "Such segments.", lambda remote: remote.remote_segments)
+_gauged(
+    "remotelogmetadatacount",
+    "Segments in the tier, including those being deleted.",
+    lambda remote: remote.remote_segments,
+)
 _gauged(
     "remotelogsizecomputationtime",
-    "Milliseconds that it last took to find out what is in the tier, and what of that is due to be deleted.",
+    "Duration in milliseconds of the last computation of the tier's size and of the segments due for deletion.",
     lambda remote: remote.size_computation_ms,
 )
 
@@ -94,17 +104,17 @@ def _in_percent(name: str, help: str, read: Callable[[RemotePartition], int | No
             if held.remote is not None and held.is_leader and (value := read(held.remote)) is not None:
                 yield (held.topic, str(held.index)), value
 
-    of_broker(GAUGE, f"{_MANAGER}_{name}", f"{help} 0 where there is no such limit.", "topic", "partition")(samples)
+    of_broker(GAUGE, f"{_MANAGER}_{name}", f"{help} 0 if there is no such limit.", "topic", "partition")(samples)
 
 
 _in_percent(
     "retentionsizeinpercent",
-    "How much of retention.bytes a partition takes, in the tier and here.",
+    "Size of a partition in the tier and on the local disk, in percent of retention.bytes.",
     lambda remote: remote.retention_percent,
 )
 _in_percent(
     "localretentionsizeinpercent",
-    "How much of local.retention.bytes, or else of retention.bytes, a partition takes here.",
+    "Size of a partition on the local disk, in percent of local.retention.bytes (or of retention.bytes).",
     lambda remote: remote.local_retention_percent,
 )
 
@@ -112,7 +122,7 @@ _in_percent(
 @of_broker(
     GAUGE,
     "kbroker_tier_highest_offset",
-    "The last offset of a partition that is in the tier, -1 for none; not there before the metadata are read.",
+    "The last offset of a partition in the tier, -1 for none; missing until the tier's metadata is loaded.",
     "topic",
     "partition",
 )
@@ -123,13 +133,13 @@ def _highest_offset(broker: Broker) -> Samples:
             yield (topic, str(index)), remote.highest_offset_in_remote_storage
 
 
-# What the tier is busy with
+# Tasks of the tier
 
 
 @of_broker(
     GAUGE,
     f"{_MANAGER}_remotelogmanagertasksavgidlepercent",
-    "How much of what may be copied at once is not taken just now, from 0 to 1.",
+    "Idle fraction of the copy slots (0 to 1).",
 )
 def _idle(broker: Broker) -> Samples:
     manager = broker.tier.manager
@@ -137,7 +147,7 @@ def _idle(broker: Broker) -> Samples:
 
 
 @of_broker(
-    GAUGE, "kbroker_tier_tasks", "Partitions that copy or expire segments now, or wait for their turn.", "task", "state"
+    GAUGE, "kbroker_tier_tasks", "Partitions that copy or expire segments now, or wait for a slot.", "task", "state"
 )
 def _tasks(broker: Broker) -> Samples:
     manager = broker.tier.manager
@@ -164,7 +174,7 @@ def _reader_idle(broker: Broker) -> Samples:
 
 
 for _group in ("org_apache_kafka_storage_internals_log", "kafka_log_remote"):
-    # Kafka has both, the first one as deprecated.
+    # Kafka has both; the first one is deprecated.
     _pool = f"{_group}_remotestoragethreadpool"
     _of_cache(
         GAUGE,
@@ -175,14 +185,14 @@ for _group in ("org_apache_kafka_storage_internals_log", "kafka_log_remote"):
     of_broker(
         GAUGE,
         f"{_pool}_remotelogreaderavgidlepercent",
-        "How much of what may be read of the tier at once is not taken just now, from 0 to 1.",
+        "Idle fraction of the slots for reads of the tier (0 to 1).",
     )(_reader_idle)
 
 
 @of_broker(
     HISTOGRAM,
     f"{_MANAGER}_remotelogreaderfetchrateandtimems",
-    "Milliseconds that a read of the tier for a client took, also one that failed or that nobody waits for any more.",
+    "Duration in milliseconds of reads of the tier for clients, including failed and abandoned reads.",
 )
 def _read_times(broker: Broker) -> Samples:
     reader = broker.tier.reader
@@ -199,23 +209,23 @@ def _throttled(what: str, help: str, read: Callable[[RemoteLogManager], ByteQuot
 
 _throttled(
     "copy",
-    "Milliseconds that a segment waited for the quota of copies, of those that had to.",
+    "Milliseconds that a segment waited for the copy quota; segments that did not wait are not counted.",
     lambda manager: manager.copy_quota,
 )
 _throttled(
     "fetch",
-    "Milliseconds that a piece of a segment waited for the quota of reads, of those that had to.",
+    "Milliseconds that a piece of a segment waited for the read quota; pieces that did not wait are not counted.",
     lambda manager: manager.fetch_quota,
 )
 
 
-# What took too long
+# Timeouts
 
 
 @of_broker(
     COUNTER,
     "kafka_server_delayedremotefetchmetrics_expires_total",
-    "Fetches that were answered because remote.fetch.max.wait.ms were over.",
+    "Fetches that were answered because remote.fetch.max.wait.ms had passed.",
 )
 def _expired_fetches(broker: Broker) -> Samples:
     return one(broker.tier.expired_fetches)
@@ -224,7 +234,7 @@ def _expired_fetches(broker: Broker) -> Samples:
 @of_broker(
     COUNTER,
     "kafka_server_delayedremotelistoffsetsmetrics_expires_total",
-    "Partitions of ListOffsets that the tier did not answer in time. Without labels: all, deleted ones as well.",
+    "Partitions of ListOffsets that the tier did not answer in time. Without labels: all, including deleted ones.",
     "topic",
     "partition",
 )
@@ -244,7 +254,7 @@ def _unknown_partitions(broker: Broker) -> Samples:
     return one(0 if broker.tier.manager is None else broker.tier.manager.unknown_partitions)
 
 
-# Caches, and what reads met
+# Caches and damage
 
 
 def _by_sort(name: str, help: str, read: Callable[[RemoteReader, RemoteIndexCache], dict[str, int]]) -> None:
@@ -260,24 +270,24 @@ def _by_sort(name: str, help: str, read: Callable[[RemoteReader, RemoteIndexCach
 _of_cache(
     GAUGE,
     "kbroker_tier_chunk_cache_bytes",
-    "Bytes of segments in memory, or being read into it.",
+    "Bytes of tiered segments in memory, or being read into memory.",
     lambda cache: cache.used_bytes,
 )
 _by_sort(
     "kbroker_tier_chunks_total",
-    "Pieces of segments that were wanted and in memory (hit), or not (miss), and those that were read ahead.",
+    "Pieces of tiered segments that were found in memory (hit), were not in memory (miss), or were read ahead (ahead).",
     lambda reader, _: {"hit": reader.cache.hits, "miss": reader.cache.misses, "ahead": reader.cache.read_ahead},
 )
 _of_cache(
     COUNTER,
     "kbroker_tier_chunk_read_bytes_total",
-    "Bytes that the store gave for such pieces.",
+    "Bytes read from the tier's store for such pieces.",
     lambda cache: cache.read_bytes,
 )
 
 
 @of_broker(
-    GAUGE, "kbroker_tier_index_cache_bytes", "Bytes of the indexes of segments in the tier that are kept here, on disk."
+    GAUGE, "kbroker_tier_index_cache_bytes", "Bytes of the indexes of tiered segments in the cache on the local disk."
 )
 def _index_bytes(broker: Broker) -> Samples:
     indexes = broker.tier.indexes
@@ -286,8 +296,8 @@ def _index_bytes(broker: Broker) -> Samples:
 
 _by_sort(
     "kbroker_tier_indexes_total",
-    "Indexes of a segment that were in memory (resident), on disk, or had to be fetched from the tier; those that were "
-    "evicted, found damaged here, or made anew from their segment, and writes here that failed.",
+    "Indexes of tiered segments: found in memory (resident), found on the local disk (disk), fetched from the tier, "
+    "evicted, found damaged on the local disk, rebuilt from their segment; and failed writes to the local disk.",
     lambda _, indexes: {
         "resident": indexes.counters.resident_hits,
         "disk": indexes.counters.disk_hits,
@@ -300,7 +310,7 @@ _by_sort(
 )
 _by_sort(
     "kbroker_tier_damage_total",
-    "What reads of the tier met: batches that are damaged, segments that are missing, pieces that were read again.",
+    "Damage found by reads of the tier: damaged batches, missing segments, pieces that were read again.",
     lambda reader, _: {
         "batch": reader.counters.damaged_batches,
         "segment": reader.counters.missing_segments,

@@ -1,4 +1,4 @@
-"""Every test of this directory runs on virtual time, against nodes in memory."""
+"""All tests in this directory run on virtual time, against nodes in memory."""
 
 from tests.handlers.conftest import broker, client, pytest_collection_modifyitems
 

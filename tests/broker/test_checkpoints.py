@@ -1,4 +1,4 @@
-"""Checkpoints are written at the intervals of Kafka's settings, and by one writer at a time."""
+"""Checkpoints are written at the intervals of Kafka's settings, one at a time."""
 
 import trio
 
@@ -8,7 +8,7 @@ from tests.handlers.asking import batch, create_topic, delete_records, produce
 
 
 def lines(broker: MemoryBroker, name: str) -> list[str]:
-    """The partitions of a checkpoint file but for the metadata log; none if there is no file."""
+    """The partitions in a checkpoint file, without the metadata log; empty if there is no file."""
     path = f"/data/{name}"
     if not broker.disk.exists(path):
         return []
@@ -27,9 +27,7 @@ async def test_each_checkpoint_is_written_at_its_interval(broker: MemoryBroker, 
     assert lines(broker, "recovery-point-offset-checkpoint") == ["t 0 8"]
 
 
-async def test_records_that_are_deleted_are_in_the_checkpoint_before_the_answer(
-    broker: MemoryBroker, client: Client
-) -> None:
+async def test_deleted_records_are_in_the_checkpoint_before_the_reply(broker: MemoryBroker, client: Client) -> None:
     await create_topic(client, "t")
     for _ in range(8):
         await produce(client, "t", batch(b"x"))
@@ -37,12 +35,10 @@ async def test_records_that_are_deleted_are_in_the_checkpoint_before_the_answer(
     assert lines(broker, "log-start-offset-checkpoint") == ["t 0 5"]
 
 
-async def test_d9_a_checkpoint_that_does_not_fit_on_the_disk_is_written_the_next_time(
-    broker: MemoryBroker, client: Client
-) -> None:
+async def test_d9_a_checkpoint_that_fails_on_a_full_disk_is_retried(broker: MemoryBroker, client: Client) -> None:
     await create_topic(client, "t")
     await produce(client, "t", batch(b"x"))
-    times = 17  # half of the reserve, slice by slice, does not help either
+    times = 17  # more failures than half of the reserve has slices
     broker.disk.inject(Fault(28, name="write", path="*replication-offset-checkpoint*", times=times))
     await trio.sleep(6)
     assert lines(broker, "replication-offset-checkpoint") == []
@@ -50,7 +46,7 @@ async def test_d9_a_checkpoint_that_does_not_fit_on_the_disk_is_written_the_next
     assert lines(broker, "replication-offset-checkpoint") == ["t 0 1"]
 
 
-async def test_a_stop_leaves_the_high_watermarks_of_those_who_led() -> None:
+async def test_a_stop_writes_high_watermarks() -> None:
     disk = SimulatedDisk()
     async with memory_broker(disk) as broker:
         client = await broker.connect()

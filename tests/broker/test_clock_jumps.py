@@ -1,4 +1,4 @@
-"""T1: a wall clock that jumps and strobes moves no deadline; only the timestamps of records are compared with it."""
+"""T1: jumps of the wall clock do not move deadlines; only record timestamps are compared with the wall clock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ JUMPS = [HOUR_MS, -HOUR_MS, YEAR_MS, -YEAR_MS]
 
 
 async def strobe(broker: MemoryBroker) -> None:
-    """Set the wall clock to and fro every 200 ms."""
+    """Move the wall clock forth and back every 200 ms."""
     step = 0
     while True:
         broker.env.wall_jump_ms = JUMPS[step % len(JUMPS)]
@@ -36,7 +36,7 @@ async def strobe(broker: MemoryBroker) -> None:
 
 
 @pytest.mark.parametrize("jump_ms", JUMPS)
-async def test_t1_a_waiting_fetch_ends_when_it_said_and_wakes_when_there_is_something(jump_ms: int) -> None:
+async def test_t1_a_clock_jump_neither_delays_nor_ends_a_waiting_fetch(jump_ms: int) -> None:
     async with memory_broker() as broker, trio.open_nursery() as nursery:
         client = await broker.connect()
         await create_topic(client, "t")
@@ -54,7 +54,7 @@ async def test_t1_a_waiting_fetch_ends_when_it_said_and_wakes_when_there_is_some
         assert values(parts(answers[0][1])[0]) == [b"v"]
 
 
-async def test_t1_a_strobing_clock_costs_no_connection_no_session_and_no_leader() -> None:
+async def test_t1_a_strobing_clock_keeps_connections_sessions_and_leaders() -> None:
     settings = {"connections.max.idle.ms": 60_000}
     async with memory_broker(settings=settings) as broker, trio.open_nursery() as nursery:
         client, idle = await broker.connect(), await broker.connect()
@@ -70,7 +70,7 @@ async def test_t1_a_strobing_clock_costs_no_connection_no_session_and_no_leader(
             assert answer.error_code == 0
         assert (partition.is_leader, partition.leader_epoch) == (True, epoch)
         request = ApiVersionsRequest(client_software_name="t", client_software_version="1")
-        assert (await idle.ask(request)).error_code == 0, "48 s is not idle for long"
+        assert (await idle.ask(request)).error_code == 0, "48 s are below the idle timeout"
         nursery.cancel_scope.cancel()
 
 
@@ -94,7 +94,7 @@ async def test_t1_a_record_too_far_ahead_of_this_clock_is_refused(
     assert (await list_offset(client, "t", -1))[1] == 2
 
 
-async def test_t1_idle_connections_are_closed_by_the_monotonic_clock_alone() -> None:
+async def test_t1_idle_connections_are_closed_by_the_monotonic_clock() -> None:
     async with memory_broker(settings={"connections.max.idle.ms": 60_000}) as broker:
         client = await broker.connect()
         request = ApiVersionsRequest(client_software_name="t", client_software_version="1")
@@ -107,7 +107,7 @@ async def test_t1_idle_connections_are_closed_by_the_monotonic_clock_alone() -> 
         assert await client.stream.receive(1) == b""
 
 
-async def test_t1_a_restart_under_another_clock_finds_everything() -> None:
+async def test_t1_a_restart_under_another_clock_keeps_all_data() -> None:
     async with memory_broker() as broker:
         client = await broker.connect()
         await create_topic(client, "t", settings={"segment.ms": 1000})

@@ -1,13 +1,11 @@
-"""The end of a node with many partitions."""
+"""Shutdown of a node with many partitions."""
 
 from kbroker.testing.broker import memory_broker
 from kbroker.testing.disk import Operation
 from tests.handlers.asking import batch, create_topic, produce, read
 
 
-async def test_logs_that_never_held_anything_are_closed_without_the_disk_and_the_others_with_one_sync_of_names() -> (
-    None
-):
+async def test_closing_skips_empty_logs_and_syncs_names_once() -> None:
     seen: list[str] = []
 
     def note(operation: Operation) -> None:

@@ -1,4 +1,4 @@
-"""A disk without a single free byte: topics can be deleted, the node lives, stops and starts."""
+"""On a disk without a free byte, topics can be deleted, and the node keeps running, stops and starts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOPICS = 300
 
 
 def fill_up(disk: SimulatedDisk) -> None:
-    """Another file takes whatever is free now."""
+    """Let another file use all free space."""
     disk.capacity_bytes = 1 << 40
     disk.capacity_bytes -= disk.free_bytes("/data")
 
@@ -108,7 +108,7 @@ LIFE = ("write", "create", "rename", "make_directory")
 
 
 async def live(disk: SimulatedDisk) -> None:
-    """Start, delete a topic, take records, flush, write checkpoints, delete segments, stop."""
+    """Start, delete a topic, accept records, flush, write checkpoints, delete segments, stop."""
     async with memory_broker(disk, settings=QUICK) as broker:
         client = await broker.connect()
         await delete_topic(client, "gone")
@@ -116,7 +116,7 @@ async def live(disk: SimulatedDisk) -> None:
         await trio.sleep(4)
 
 
-async def test_d9_no_write_of_a_nodes_life_that_finds_a_full_disk_ends_it() -> None:
+async def test_d9_no_write_on_a_full_disk_ends_the_node() -> None:
     async with memory_broker(stops_cleanly=False) as broker:
         client = await broker.connect()
         for name in ("t", "gone"):
@@ -139,7 +139,7 @@ async def test_d9_no_write_of_a_nodes_life_that_finds_a_full_disk_ends_it() -> N
 
 
 async def test_d9_a_start_removes_deleted_partitions_before_it_writes() -> None:
-    """Without a reserve: an earlier version kept none."""
+    """There is no reserve, as in a directory of an earlier version."""
     settings = {"kbroker.metadata.reserve.bytes": 0}
     async with memory_broker(settings=settings, stops_cleanly=False) as broker:
         client = await broker.connect()
@@ -153,7 +153,7 @@ async def test_d9_a_start_removes_deleted_partitions_before_it_writes() -> None:
         assert not [path for path in broker.files() if "-delete" in path]
 
 
-async def test_a_first_start_on_a_disk_too_small_for_the_reserve_is_refused() -> None:
+async def test_a_first_start_without_space_for_the_reserve_is_refused() -> None:
     disk = SimulatedDisk(capacity_bytes=50_000)
     too_small = pytest.RaisesExc(NodeFailed, match=r"or lower kbroker\.metadata\.reserve\.bytes")
     with pytest.RaisesGroup(too_small, flatten_subgroups=True):
@@ -180,7 +180,7 @@ async def test_changed_settings_leave_half_of_the_reserve_to_deletions() -> None
         await delete_topic(client, "t")
 
 
-async def test_d9_decisions_that_find_neither_space_nor_reserve_fail_and_may_be_repeated() -> None:
+async def test_d9_decisions_without_space_or_reserve_fail_and_can_be_retried() -> None:
     async with memory_broker(settings={"kbroker.metadata.reserve.bytes": 0}) as broker:
         client = await broker.connect()
         for name in ("t", "u"):
@@ -198,7 +198,7 @@ async def test_d9_decisions_that_find_neither_space_nor_reserve_fail_and_may_be_
         assert set(broker.node.broker.image.topics_by_name) == {"u"}
 
 
-async def test_d9_records_are_deleted_and_their_segments_go_on_a_full_disk() -> None:
+async def test_d9_records_and_segments_are_deleted_on_a_full_disk() -> None:
     settings = {"log.retention.check.interval.ms": 1_000}
     async with memory_broker(settings=settings) as broker:
         client = await broker.connect()

@@ -1,4 +1,4 @@
-"""Groups on a disk that is nearly full: consumers go on when producers have to stop."""
+"""Groups on a nearly full disk: consumers continue when producers are refused."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ FLOORS = {"kbroker.min.free.bytes": 2 * MEGABYTE, "kbroker.groups.min.free.bytes
 
 
 def leave_free(broker: MemoryBroker, size: int) -> None:
-    """Another file takes all but so much."""
+    """Let another file use all but `size` bytes."""
     disk = broker.disk
     disk.capacity_bytes = 1 << 40
     disk.capacity_bytes += size - disk.free_bytes("/data")
 
 
-async def test_d9_groups_join_commit_and_read_below_the_floor_of_producers() -> None:
+async def test_d9_groups_work_below_the_free_space_that_producers_need() -> None:
     async with memory_broker(settings=FLOORS) as broker:
         client = await broker.connect()
         await create_topic(client, "t")
@@ -36,7 +36,7 @@ async def test_d9_groups_join_commit_and_read_below_the_floor_of_producers() -> 
         assert await offsets_of(client) == {("t", 0): 1}
 
 
-async def test_d9_groups_leave_what_the_tier_and_deletions_need() -> None:
+async def test_d9_groups_leave_space_for_the_tier_and_deletions() -> None:
     async with memory_broker(settings=FLOORS) as broker:
         client = await broker.connect()
         await create_topic(client, "t")
@@ -47,7 +47,7 @@ async def test_d9_groups_leave_what_the_tier_and_deletions_need() -> None:
         assert await commit(client, {("t", 0): 1}) != {("t", 0): 0}
 
 
-async def test_commits_without_end_need_a_bounded_part_of_a_disk_that_is_nearly_full() -> None:
+async def test_endless_commits_use_bounded_space_on_a_nearly_full_disk() -> None:
     async with memory_broker(settings=FLOORS) as broker:
         client = await broker.connect()
         await create_topic(client, "t")

@@ -1,4 +1,4 @@
-"""Topics that go while the loops look after their logs."""
+"""Topics are deleted while background tasks flush and expire their logs."""
 
 import pytest
 import trio
@@ -9,8 +9,8 @@ from tests.handlers.asking import batch, create_topic, delete_records, delete_to
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_r15_topics_that_are_deleted_while_their_logs_are_flushed_harm_nobody(seed: int) -> None:
-    """The flush of a log must neither meet its directory gone, nor write into that of its successor."""
+async def test_r15_deleting_topics_during_a_flush_is_safe(seed: int) -> None:
+    """The flush of a log must not fail on a removed directory or write into that of the recreated topic."""
     async with memory_broker(seed=seed, latency_ms=100) as broker:
         admin, writer = await broker.connect(), await broker.connect()
         names = [f"t{number}" for number in range(6)]
@@ -41,7 +41,7 @@ async def test_r15_topics_that_are_deleted_while_their_logs_are_flushed_harm_nob
             assert found == [b"x" * 500] * end
 
 
-async def test_retention_that_stood_in_line_behind_a_deletion_leaves_the_successor_alone(
+async def test_retention_queued_behind_a_deletion_spares_the_recreated_topic(
     broker: MemoryBroker,
 ) -> None:
     client = await broker.connect()
@@ -53,14 +53,16 @@ async def test_retention_that_stood_in_line_behind_a_deletion_leaves_the_success
     assert old.is_closed
     await create_topic(client, "t")
     await produce(client, "t", batch(b"new"))
-    assert broker.node.broker.high_watermark(old) == old.log_start_offset, "nothing of the successor is told of it"
+    assert broker.node.broker.high_watermark(old) == old.log_start_offset, (
+        "it does not show the recreated topic's offset"
+    )
     await trio.sleep(400)
     assert await read(client, "t") == [b"new"]
 
 
 @pytest.mark.parametrize("loss", [Loss.PROCESS_DEATH, Loss.ONLY_SYNCED])
-async def test_r15_what_checkpoints_say_of_a_deleted_topic_does_not_hold_for_its_successor(loss: Loss) -> None:
-    """Neither the start of its log, nor up to where it was durable, nor its high watermark."""
+async def test_r15_a_recreated_topic_ignores_checkpoints_of_the_deleted_one(loss: Loss) -> None:
+    """The log start offset, the recovery point and the high watermark start again."""
     async with memory_broker(stops_cleanly=False) as broker:
         client = await broker.connect()
         await create_topic(client, "t", settings={"flush.messages": 1})

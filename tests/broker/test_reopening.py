@@ -1,4 +1,4 @@
-"""Partitions whose logs could not be made or opened are served again without a restart, once the disk lets them."""
+"""Partitions whose logs could not be created or opened are served without a restart once the disk works again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def failed(broker: MemoryBroker) -> list[str]:
     return sorted(f"{topic}-{index}" for topic, index in broker.node.broker.replicas.failed)
 
 
-async def test_d9_a_partition_for_which_there_was_no_space_is_made_when_there_is() -> None:
+async def test_d9_a_partition_is_created_once_the_disk_has_space() -> None:
     async with memory_broker() as broker:
         client = await broker.connect()
         broker.disk.inject(Fault(errno.ENOSPC, name="make_directory", path="*/t-*", times=-1))
@@ -36,7 +36,7 @@ async def test_d9_a_partition_for_which_there_was_no_space_is_made_when_there_is
         assert await read(await broker.connect(), "t") == [b"yes"]
 
 
-async def test_d9_a_partition_that_was_made_by_half_is_completed() -> None:
+async def test_d9_a_half_created_partition_is_completed() -> None:
     async with memory_broker() as broker:
         client = await broker.connect()
         broker.disk.inject(Fault(errno.ENOSPC, name="create", path="*/t-0/*.log", times=2))
@@ -48,7 +48,7 @@ async def test_d9_a_partition_that_was_made_by_half_is_completed() -> None:
         assert await read(client, "t") == [b"yes"]
 
 
-async def test_d13_a_log_that_could_not_be_opened_at_the_start_is_opened_later_with_all_that_it_held() -> None:
+async def test_d13_a_log_that_failed_to_open_is_opened_later() -> None:
     async with memory_broker() as broker:
         client = await broker.connect()
         await create_topic(client, "t")
@@ -66,7 +66,7 @@ async def test_d13_a_log_that_could_not_be_opened_at_the_start_is_opened_later_w
         assert await read(client, "t", offset=2) == [b"2", b"3", b"4"]
 
 
-async def test_a_failed_partition_that_is_deleted_is_not_made_any_more() -> None:
+async def test_a_deleted_failed_partition_is_not_created() -> None:
     async with memory_broker() as broker:
         client = await broker.connect()
         broker.disk.inject(Fault(errno.ENOSPC, name="make_directory", path="*/t-0", times=-1))
@@ -78,7 +78,7 @@ async def test_a_failed_partition_that_is_deleted_is_not_made_any_more() -> None
         assert not [path for path in broker.files() if path.startswith("t-0")]
 
 
-async def test_r15_topics_that_come_and_go_while_failed_partitions_are_tried_again_harm_nobody() -> None:
+async def test_r15_changing_topics_while_failed_partitions_are_retried_is_safe() -> None:
     async with memory_broker(latency_ms=4_000) as broker:
         client = await broker.connect()
         for _ in range(8):
@@ -93,7 +93,7 @@ async def test_r15_topics_that_come_and_go_while_failed_partitions_are_tried_aga
         assert (await produce(client, "t", batch(b"yes"))).error_code == 0
 
 
-async def test_groups_of_a_partition_that_failed_are_coordinated_once_it_is_there() -> None:
+async def test_groups_of_a_failed_partition_are_served_after_reopening() -> None:
     async with memory_broker() as broker:
         client = await broker.connect()
         broker.disk.inject(Fault(errno.ENOSPC, name="make_directory", path="*/__consumer_offsets-*", times=-1))
@@ -107,7 +107,7 @@ async def test_groups_of_a_partition_that_failed_are_coordinated_once_it_is_ther
         assert await beat(client, joined) == 0
 
 
-async def test_many_partitions_are_made_with_one_sync_of_their_names_and_removed_with_one() -> None:
+async def test_many_partitions_are_created_and_removed_with_one_directory_sync() -> None:
     async with memory_broker() as broker:
         client = await broker.connect()
         seen: list[str] = []
@@ -123,7 +123,7 @@ async def test_many_partitions_are_made_with_one_sync_of_their_names_and_removed
         assert len(seen) == 2
 
 
-async def test_d7_partitions_that_were_made_together_survive_the_loss_of_power() -> None:
+async def test_d7_partitions_created_together_survive_a_power_loss() -> None:
     for seed in range(4):
         async with memory_broker(stops_cleanly=False) as broker:
             client = await broker.connect()
@@ -137,7 +137,7 @@ async def test_d7_partitions_that_were_made_together_survive_the_loss_of_power()
                 assert await read(client, "t", partition=index) == [b"%d" % index]
 
 
-async def test_d9_a_tiered_partition_for_which_there_was_no_space_is_tiered_as_soon_as_it_is_there() -> None:
+async def test_d9_a_tiered_partition_created_late_is_tiered_at_once() -> None:
     settings = {
         "remote.log.manager.task.interval.ms": 100,
         "rlmm.config.remote.log.metadata.topic.num.partitions": 1,
@@ -152,7 +152,7 @@ async def test_d9_a_tiered_partition_for_which_there_was_no_space_is_tiered_as_s
         await trio.sleep(6)
         assert failed(broker) == []
         assert broker.node.broker is not None
-        assert broker.node.broker.replicas.partitions["t", 0].remote is not None, "no image has come meanwhile"
+        assert broker.node.broker.replicas.partitions["t", 0].remote is not None, "no further image is needed"
         for _ in range(3):
             assert (await produce(client, "t", batch(b"x" * 300))).error_code == 0
         await trio.sleep(2)

@@ -1,4 +1,4 @@
-"""What a stop, or a death, leaves to the next start."""
+"""State that survives a clean stop or a crash."""
 
 import pytest
 
@@ -18,7 +18,7 @@ async def leader_epoch(client: Client, topic: str) -> int:
 
 
 @pytest.mark.parametrize("cleanly", [True, False], ids=["stopped", "killed"])
-async def test_each_start_raises_the_leader_epoch_and_keeps_what_was_acknowledged(cleanly: bool) -> None:
+async def test_each_start_raises_the_leader_epoch_and_keeps_acknowledged_records(cleanly: bool) -> None:
     disk, epochs = SimulatedDisk(), []
     for start in range(4):
         async with memory_broker(disk, stops_cleanly=cleanly) as broker:
@@ -31,14 +31,14 @@ async def test_each_start_raises_the_leader_epoch_and_keeps_what_was_acknowledge
             assert (await produce(client, "t", batch(b"%d" % start))).base_offset == start
             survivor = broker.disk if cleanly else broker.disk.crash(Loss.PROCESS_DEATH)
         disk = survivor
-    assert epochs == sorted(set(epochs)), "each start has a higher one"
+    assert epochs == sorted(set(epochs)), "each start raises the epoch"
     if cleanly:
         checkpoint = disk.image("/data/t-0")["/data/t-0/leader-epoch-checkpoint"]
         assert checkpoint is not None
         assert checkpoint.decode().splitlines()[2:] == [f"{epoch} {at}" for at, epoch in enumerate(epochs)]
 
 
-async def test_a_producer_is_known_after_a_death() -> None:
+async def test_a_producer_is_remembered_after_a_crash() -> None:
     async with memory_broker(stops_cleanly=False) as broker:
         client = await broker.connect()
         await create_topic(client, "t")
@@ -56,7 +56,7 @@ async def test_a_producer_is_known_after_a_death() -> None:
 
 
 @pytest.mark.parametrize("loss", [Loss.ONLY_SYNCED, Loss.SECTORS, Loss.TORN])
-async def test_d7_with_a_sync_for_each_append_a_power_loss_loses_nothing(loss: Loss) -> None:
+async def test_d7_with_synced_appends_a_power_loss_loses_nothing(loss: Loss) -> None:
     async with memory_broker(stops_cleanly=False) as broker:
         client = await broker.connect()
         await create_topic(client, "t", settings={"flush.messages": 1, "segment.bytes": 1 << 20})
@@ -72,8 +72,8 @@ async def test_d7_with_a_sync_for_each_append_a_power_loss_loses_nothing(loss: L
         assert found == values
 
 
-async def test_a_high_watermark_is_never_beyond_the_log_that_was_found() -> None:
-    """The checkpoint may be younger than what a power loss left of the log."""
+async def test_a_high_watermark_is_never_beyond_the_log_end() -> None:
+    """The checkpoint can be newer than the log that a power loss leaves."""
     async with memory_broker() as broker:
         client = await broker.connect()
         await create_topic(client, "t")

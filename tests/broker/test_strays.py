@@ -1,4 +1,4 @@
-"""Data that the metadata do not know: metadata logs that are lost, emptied, cut or older than the logs beside them."""
+"""Data that the metadata does not list: the metadata log is lost, empty, truncated or older than the logs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def remove(disk: SimulatedDisk, path: str) -> None:
 
 
 def restore(disk: SimulatedDisk, path: str, files: Files) -> None:
-    """Put a directory back as it was once, in place of what is there."""
+    """Replace a directory with an earlier copy."""
     if disk.exists(path):
         remove(disk, path)
     disk.make_directory(path)
@@ -49,7 +49,7 @@ def restore(disk: SimulatedDisk, path: str, files: Files) -> None:
 
 
 def cut(disk: SimulatedDisk, size: int) -> None:
-    """Cut the metadata log to so many bytes."""
+    """Truncate the metadata log to `size` bytes."""
     file = disk.open(f"{METADATA}/{0:020d}.log")
     file.truncate(size)
     file.sync()
@@ -57,12 +57,12 @@ def cut(disk: SimulatedDisk, size: int) -> None:
 
 
 def strays(disk: SimulatedDisk) -> list[str]:
-    """The names that stray directories had before."""
+    """The original names of the stray directories."""
     return sorted(match[1] for name in disk.list(DATA) if (match := STRAY.fullmatch(name)) is not None)
 
 
 def records_of(disk: SimulatedDisk, directory: str) -> list[bytes | None]:
-    """What the first segment in a directory holds."""
+    """The records in the first segment of a directory."""
     data = disk.image(directory)[f"{directory}/{0:020d}.log"] or b""
     found, position = [], 0
     while position < len(data):
@@ -73,7 +73,7 @@ def records_of(disk: SimulatedDisk, directory: str) -> list[bytes | None]:
 
 
 async def a_broker_with(*topics: str, cleanly: bool = True) -> SimulatedDisk:
-    """The disk of a broker that had these topics, with a record in each."""
+    """The disk of a stopped broker with these topics and one record in each."""
     async with memory_broker(stops_cleanly=cleanly) as broker:
         client = await broker.connect()
         for topic in topics:
@@ -86,7 +86,7 @@ async def a_broker_with(*topics: str, cleanly: bool = True) -> SimulatedDisk:
 
 
 async def refusal(disk: SimulatedDisk) -> str:
-    """What a broker says that must not start on a disk."""
+    """The error of a broker that must refuse to start on a disk."""
     with pytest.raises(ExceptionGroup) as raised:
         async with memory_broker(disk):
             raise AssertionError("it started")
@@ -116,7 +116,7 @@ LOSSES = [empty_logs, remove_all_files, remove_directory, tear_the_first_batch]
 
 @pytest.mark.parametrize("cleanly", [True, False], ids=["stopped", "killed"])
 @pytest.mark.parametrize("lose", LOSSES)
-async def test_d14_a_start_without_the_metadata_of_what_is_there_is_refused(
+async def test_d14_a_start_without_the_metadata_of_existing_logs_is_refused(
     lose: Callable[[SimulatedDisk], None], cleanly: bool
 ) -> None:
     disk = await a_broker_with("orders", cleanly=cleanly)
@@ -136,13 +136,13 @@ async def test_d14_a_start_without_the_metadata_of_what_is_there_is_refused(
 
 
 @pytest.mark.parametrize("lose", [empty_logs, remove_all_files, remove_directory])
-async def test_metadata_that_name_no_topic_yet_are_missed_too(lose: Callable[[SimulatedDisk], None]) -> None:
+async def test_a_lost_metadata_log_without_topics_is_detected(lose: Callable[[SimulatedDisk], None]) -> None:
     disk = await a_broker_with(cleanly=False)
     lose(disk)
     assert "__cluster_metadata-0" in await refusal(disk)
 
 
-async def test_a_first_start_that_was_interrupted_anywhere_is_begun_again() -> None:
+async def test_a_first_start_interrupted_anywhere_is_repeated() -> None:
     disk, survivors = SimulatedDisk(), list[SimulatedDisk]()
     disk.observer = lambda _: survivors.append(disk.crash(Loss.ONLY_SYNCED))
     async with memory_broker(disk):
@@ -153,7 +153,7 @@ async def test_a_first_start_that_was_interrupted_anywhere_is_begun_again() -> N
             await create_topic(await again.connect(), "t")
 
 
-async def test_d14_a_directory_that_the_metadata_do_not_list_is_kept(
+async def test_d14_a_directory_outside_the_metadata_is_kept(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     disk = await a_broker_with("orders")
@@ -175,9 +175,9 @@ async def test_d14_a_directory_that_the_metadata_do_not_list_is_kept(
     async with memory_broker(disk) as broker:
         client = await broker.connect()
         await create_topic(client, "newer")
-        assert [name for name in disk.list(DATA) if STRAY.fullmatch(name)] == names, "and later starts leave it alone"
+        assert [name for name in disk.list(DATA) if STRAY.fullmatch(name)] == names, "later starts do not change it"
         await produce(client, "newer", batch(b"another"))
-    # With the right metadata it is what it was before.
+    # With the right metadata the partition is served again.
     remove(disk, f"{DATA}/newer-0")
     restore(disk, METADATA, newest)
     for name in names:
@@ -201,13 +201,13 @@ async def test_many_strays_are_logged_in_a_bounded_number_of_lines(caplog: pytes
 
 
 @pytest.mark.parametrize("loss", [Loss.PROCESS_DEATH, Loss.ONLY_SYNCED])
-async def test_a_deletion_that_a_kill_interrupted_is_finished(loss: Loss) -> None:
-    """At every operation of the deletion: either the topic is there, or its files go."""
+async def test_a_deletion_interrupted_by_a_kill_is_finished(loss: Loss) -> None:
+    """For a kill at every operation of the deletion: either the topic exists, or its files are removed."""
     async with memory_broker(stops_cleanly=False) as broker:
         client = await broker.connect()
         await create_topic(client, "t", partitions=2, settings={"file.delete.delay.ms": 0})
         for name in ("t-0", "t-1"):
-            # Without its id, which is synced later, nobody could tell whose directory it is.
+            # Sync the id, which is usually synced later: without it the owner of the directory is unknown.
             broker.disk.open(f"{DATA}/{name}/partition.metadata").sync()
             broker.disk.sync_directory(f"{DATA}/{name}")
         found: list[SimulatedDisk] = []
@@ -227,8 +227,8 @@ async def test_a_deletion_that_a_kill_interrupted_is_finished(loss: Loss) -> Non
     assert was_deleted == {True, False}
 
 
-async def test_a_topic_of_the_same_name_with_another_id_takes_nothing_from_the_earlier_one() -> None:
-    """An older metadata log in which the topic was made by somebody else: its data are not those that are here."""
+async def test_a_topic_with_another_id_gets_no_old_data() -> None:
+    """The metadata log has a topic with this name but another id: its data is not that in the directory."""
     disk = await a_broker_with("other")
     older = disk.image(METADATA)
     async with memory_broker(disk) as broker:
@@ -239,7 +239,7 @@ async def test_a_topic_of_the_same_name_with_another_id_takes_nothing_from_the_e
     restore(disk, METADATA, older)
     async with memory_broker(disk, seed=7) as broker:
         await create_topic(await broker.connect(), "t")
-    # Somebody puts the files of the first one over those of the second.
+    # Replace the files of the second topic with those of the first.
     restore(disk, f"{DATA}/t-0", kept)
     async with memory_broker(disk) as broker:
         client = await broker.connect()
@@ -250,7 +250,7 @@ async def test_a_topic_of_the_same_name_with_another_id_takes_nothing_from_the_e
                 assert records_of(disk, f"{DATA}/{name}") == [b"first"]
 
 
-async def test_a_topic_deleted_and_made_again_just_before_a_kill_loses_only_the_first() -> None:
+async def test_recreating_a_topic_before_a_kill_loses_only_old_data() -> None:
     async with memory_broker(stops_cleanly=False) as broker:
         client = await broker.connect()
         await create_topic(client, "t")
@@ -274,7 +274,7 @@ async def test_a_directory_that_was_renamed_by_hand_is_kept(name: str) -> None:
         assert strays(disk) == [name]
 
 
-async def test_a_directory_without_an_id_that_no_topic_has_is_kept() -> None:
+async def test_a_directory_without_a_topic_id_and_topic_is_kept() -> None:
     disk = await a_broker_with("t")
     files = disk.image(f"{DATA}/t-0")
     copies = {path.replace("t-0", "u-0"): data for path, data in files.items() if "partition.metadata" not in path}
@@ -283,7 +283,7 @@ async def test_a_directory_without_an_id_that_no_topic_has_is_kept() -> None:
         assert strays(disk) == ["u-0"]
 
 
-async def test_metadata_cut_between_two_batches_lose_no_data_of_later_topics() -> None:
+async def test_metadata_cut_between_batches_loses_no_data_of_later_topics() -> None:
     async with memory_broker(stops_cleanly=False) as broker:
         client = await broker.connect()
         await create_topic(client, "a")
@@ -309,7 +309,7 @@ async def tiered_broker(broker: MemoryBroker, *topics: str) -> None:
 
 
 @pytest.mark.parametrize("cleanly", [True, False], ids=["stopped", "killed"])
-async def test_d14_older_metadata_delete_no_object_of_newer_topics(
+async def test_d14_older_metadata_deletes_no_object_of_newer_topics(
     cleanly: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with memory_broker(settings=QUICK) as broker:
@@ -340,7 +340,7 @@ async def test_d14_older_metadata_delete_no_object_of_newer_topics(
         await read_all(await broker.connect(), "newer", 4)
 
 
-async def test_metadata_from_before_the_tier_delete_no_object() -> None:
+async def test_metadata_from_before_tiering_deletes_no_object() -> None:
     disk = await a_broker_with("plain")
     older = disk.image(METADATA)
     async with memory_broker(disk, settings=QUICK) as broker:
@@ -354,7 +354,7 @@ async def test_metadata_from_before_the_tier_delete_no_object() -> None:
 
 
 @pytest.mark.parametrize("outage", [False, True])
-async def test_objects_of_a_topic_removed_in_an_earlier_life_go(outage: bool) -> None:
+async def test_objects_of_a_topic_deleted_before_a_restart_are_deleted(outage: bool) -> None:
     async with memory_broker(settings=QUICK, stops_cleanly=False) as broker:
         await tiered_broker(broker, "orders", "others")
         assert broker.node.broker is not None

@@ -1,4 +1,4 @@
-"""A whole node with tiered topics, in memory: what moves to the tier, what is read from it, what is left of it."""
+"""A whole node with tiered topics, in memory: copies to the tier, reads from it, and deletions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def fill(client: Client, topic: str, count: int, *, start: int = 0, partit
 
 
 async def read_all(client: Client, topic: str, count: int, *, start: int = 0, partition: int = 0) -> None:
-    """Read records one by one, as whoever begins anywhere would, and compare each."""
+    """Read records one by one, each with a Fetch from its offset, and compare each."""
     for number in range(start, count):
         assert (await read(client, topic, partition=partition, offset=number))[0] == value(number)
 
@@ -72,7 +72,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def segments(broker: MemoryBroker, topic: str) -> int:
-    """How many segments the tier's directory holds of topics with this name."""
+    """The number of segments in the tier's directory, of topics with this name."""
     found = broker.disk.image(TIER) if broker.disk.exists(TIER) else {}
     return sum(path.endswith(".manifest.json") and path.startswith(f"{TIER}/{topic}-") for path in found)
 
@@ -101,8 +101,8 @@ def test_without_tiered_topics_nothing_of_the_tier_is_imported() -> None:
     assert loaded <= {"kbroker.tiered.api", "kbroker.tiered.partition", "kbroker.tiered.ports"}
 
 
-async def test_without_tiered_topics_there_is_no_topic_no_task_and_no_file() -> None:
-    """KAFKA-15432: nothing is done for topics that are not tiered."""
+async def test_without_tiered_topics_nothing_is_created() -> None:
+    """KAFKA-15432: topics that are not tiered cause no work."""
     async with memory_broker(settings=QUICK) as broker:
         client = await broker.connect()
         await create_topic(client, "t", settings={"segment.bytes": 400})
@@ -116,7 +116,7 @@ async def test_without_tiered_topics_there_is_no_topic_no_task_and_no_file() -> 
         assert not [name for name in broker.files() if name.startswith("remote-")]
 
 
-async def test_segments_move_to_the_tier_and_everything_is_read_from_offset_0() -> None:
+async def test_segments_are_copied_and_readable_from_offset_0() -> None:
     async with memory_broker(settings=QUICK) as broker:
         client = await broker.connect()
         await create_topic(client, "t", settings=TIERED)
@@ -130,7 +130,7 @@ async def test_segments_move_to_the_tier_and_everything_is_read_from_offset_0() 
         assert (await list_offset(client, "t", LATEST))[1] == 10
 
 
-async def test_the_topic_of_the_metadata_is_made_as_kafka_makes_it() -> None:
+async def test_the_metadata_topic_is_created_as_in_kafka() -> None:
     async with memory_broker(settings=QUICK) as broker:
         client = await broker.connect()
         await create_topic(client, "t", settings=TIERED)
@@ -148,8 +148,8 @@ async def test_the_topic_of_the_metadata_is_made_as_kafka_makes_it() -> None:
 
 
 @pytest.mark.parametrize("cleanly", [True, False], ids=["stopped", "killed"])
-async def test_after_a_restart_everything_is_still_read_and_goes_on(cleanly: bool) -> None:
-    """KAFKA-15351, KAFKA-16146: the log's start below the first local segment outlives a restart."""
+async def test_tiering_continues_after_a_restart(cleanly: bool) -> None:
+    """KAFKA-15351, KAFKA-16146: a log start below the first local segment is kept over a restart."""
     async with memory_broker(settings=QUICK, stops_cleanly=cleanly) as broker:
         client = await broker.connect()
         await create_topic(client, "t", settings=TIERED)
@@ -166,7 +166,7 @@ async def test_after_a_restart_everything_is_still_read_and_goes_on(cleanly: boo
         assert segments(broker, "t") == 9
 
 
-async def test_a_deleted_topic_leaves_nothing_in_the_tier_and_a_new_one_finds_nothing() -> None:
+async def test_a_deleted_topic_leaves_nothing_in_the_tier() -> None:
     """KAFKA-15130."""
     async with memory_broker(settings=QUICK) as broker:
         client = await broker.connect()
@@ -180,8 +180,8 @@ async def test_a_deleted_topic_leaves_nothing_in_the_tier_and_a_new_one_finds_no
             await until(lambda: not objects(broker))
 
 
-async def test_what_a_killed_broker_had_to_delete_the_next_one_deletes() -> None:
-    """KAFKA-15130, with a death between the deletion of the topic and that of its objects."""
+async def test_a_deletion_interrupted_by_a_crash_is_finished() -> None:
+    """KAFKA-15130, with a crash between the deletion of the topic and that of its objects."""
     async with memory_broker(settings=QUICK, stops_cleanly=False) as broker:
         client = await broker.connect()
         await create_topic(client, "t", settings=TIERED)
@@ -193,7 +193,7 @@ async def test_what_a_killed_broker_had_to_delete_the_next_one_deletes() -> None
         await until(lambda: not objects(broker))
 
 
-async def test_a_topic_moves_into_the_tier_with_what_it_has_and_out_with_what_is_here() -> None:
+async def test_a_live_topic_can_enter_and_leave_the_tier() -> None:
     """KAFKA-15290: a live topic is enabled, disabled with its remote data, and enabled again."""
     async with memory_broker(settings=QUICK) as broker:
         client = await broker.connect()
@@ -217,8 +217,8 @@ async def test_a_topic_moves_into_the_tier_with_what_it_has_and_out_with_what_is
         await read_all(client, "t", 8, start=4)
 
 
-async def test_a_read_only_topic_keeps_what_is_in_the_tier_and_copies_nothing_more() -> None:
-    """KIP-950, KAFKA-17236: with copying off nothing local waits for the tier."""
+async def test_a_read_only_topic_keeps_its_remote_data() -> None:
+    """KIP-950, KAFKA-17236: with copying disabled, local deletion does not wait for the tier."""
     async with memory_broker(settings=QUICK) as broker:
         client = await broker.connect()
         await create_topic(client, "t", settings=TIERED)
@@ -231,7 +231,7 @@ async def test_a_read_only_topic_keeps_what_is_in_the_tier_and_copies_nothing_mo
         await read_all(client, "t", 8)
 
 
-async def test_records_that_are_deleted_go_from_the_tier() -> None:
+async def test_deleted_records_are_deleted_from_the_tier() -> None:
     async with memory_broker(settings=QUICK) as broker:
         client = await broker.connect()
         await create_topic(client, "t", settings=TIERED)
@@ -258,10 +258,8 @@ async def test_new_partitions_of_a_tiered_topic_are_tiered() -> None:
             await read_all(client, "t", 3, partition=partition)
 
 
-async def test_a_policy_that_the_broker_is_given_later_takes_no_topic_out_of_the_tier(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Loaded as one without a tier, its log would begin with what is here."""
+async def test_a_later_broker_policy_untiers_no_topic(caplog: pytest.LogCaptureFixture) -> None:
+    """Loaded as an untiered log, it would start at its local log."""
     disk = SimulatedDisk()
     async with memory_broker(disk, settings=QUICK) as broker:
         client = await broker.connect()
@@ -278,7 +276,7 @@ async def test_a_policy_that_the_broker_is_given_later_takes_no_topic_out_of_the
     assert [one.levelname for one in said] == ["WARNING"]
 
 
-async def test_a_broker_does_not_start_without_the_tier_that_its_topics_are_in() -> None:
+async def test_disabling_the_tier_of_tiered_topics_refuses_the_start() -> None:
     """KAFKA-15267."""
     disk = SimulatedDisk()
     async with memory_broker(disk, settings=QUICK) as broker:
@@ -299,8 +297,8 @@ async def test_a_broker_does_not_start_without_the_tier_that_its_topics_are_in()
         assert broker.node.is_serving
 
 
-async def test_nothing_is_tiered_at_a_metadata_version_that_knows_no_tier() -> None:
-    """Directories of an older cluster may be at one; the tier begins when the level is raised."""
+async def test_nothing_is_tiered_below_the_required_metadata_version() -> None:
+    """Directories of an older cluster may have such a version; the tier starts when the level is raised."""
 
     async def set_level(broker: MemoryBroker, level: int) -> None:
         assert broker.node.broker is not None
@@ -329,14 +327,14 @@ async def test_nothing_is_tiered_at_a_metadata_version_that_knows_no_tier() -> N
         ({"remote.log.metadata.manager.class.name": "nobodys"}, "there is no such manager"),
     ],
 )
-async def test_a_plugin_that_cannot_be_had_is_told_at_the_start(settings: dict[str, str], message: str) -> None:
+async def test_an_unusable_plug_in_refuses_the_start(settings: dict[str, str], message: str) -> None:
     with pytest.raises(ExceptionGroup) as caught:
         async with memory_broker(settings=settings):
             pass
     assert message in str(caught.value.exceptions[0])
 
 
-async def test_the_topic_of_the_metadata_is_lost_to_nobody() -> None:
+async def test_the_metadata_topic_cannot_be_deleted_or_changed() -> None:
     async with memory_broker(settings=QUICK) as broker:
         client = await broker.connect()
         await create_topic(client, "t", settings=TIERED)
@@ -352,14 +350,14 @@ async def test_the_topic_of_the_metadata_is_lost_to_nobody() -> None:
         assert code == ErrorCode.INVALID_CONFIG
         code, _ = await delete_records(client, REMOTE_LOG_METADATA_TOPIC, 1)
         assert code == ErrorCode.INVALID_TOPIC_EXCEPTION
-        # As in Kafka, whose own manager says this of its topic; nobody acts on it.
+        # As in Kafka, whose own manager logs this for its topic; there is nothing to do.
         assert (await alter(client, REMOTE_LOG_METADATA_TOPIC, {"remote.storage.enable": "true"}))[0] == 0
         await fill(client, "t", 2, start=2)
         await until(lambda: segments(broker, "t") == 3)
         assert segments(broker, REMOTE_LOG_METADATA_TOPIC) == 0
 
 
-async def test_the_number_of_partitions_of_the_metadata_stays_what_it_was_made_with() -> None:
+async def test_the_metadata_topic_keeps_its_number_of_partitions() -> None:
     disk = SimulatedDisk()
     async with memory_broker(disk, settings=QUICK) as broker:
         client = await broker.connect()
@@ -375,8 +373,8 @@ async def test_the_number_of_partitions_of_the_metadata_stays_what_it_was_made_w
         assert problems(broker.node) == []
 
 
-async def test_a_broker_is_ready_once_it_knows_what_the_tier_holds() -> None:
-    """KAFKA-15260, KAFKA-19426: not before, and however long it takes. Nothing local goes meanwhile."""
+async def test_a_broker_is_ready_once_the_metadata_are_read() -> None:
+    """KAFKA-15260, KAFKA-19426: not earlier, and without a time limit. No local segment is deleted before."""
     disk = SimulatedDisk()
     without = {**QUICK, "rlmm.config.remote.log.metadata.topic.replication.factor": 3}
     async with memory_broker(disk, settings=without) as broker:
@@ -392,7 +390,7 @@ async def test_a_broker_is_ready_once_it_knows_what_the_tier_holds() -> None:
         assert problems(broker.node) == []
 
 
-async def test_a_store_in_trouble_is_told_and_the_backlog_drains_when_it_is_over() -> None:
+async def test_an_outage_is_reported_and_the_backlog_drains_afterwards() -> None:
     async with memory_broker(settings=QUICK) as broker:
         client = await broker.connect()
         await create_topic(client, "t", settings=TIERED)
@@ -404,16 +402,14 @@ async def test_a_store_in_trouble_is_told_and_the_backlog_drains_when_it_is_over
         assert local_start(broker, "t") == 2
         told = json.loads(b"".join(ready(broker.node).pieces))
         assert told["status"] == "ready"
-        assert [
-            one for one in told["warnings"] if one.startswith("the tier does not do what it should for 1 partitions")
-        ]
+        assert [one for one in told["warnings"] if one.startswith("tier operations fail for 1 partitions")]
         broker.disk.heal()
         await until(lambda: local_start(broker, "t") == 6)
         assert json.loads(b"".join(ready(broker.node).pieces))["warnings"] == []
         await read_all(client, "t", 7)
 
 
-async def test_a_quota_is_changed_while_the_broker_runs_and_holds_after_a_restart() -> None:
+async def test_a_dynamic_quota_change_survives_a_restart() -> None:
     """KAFKA-16353."""
     disk = SimulatedDisk()
     key = "remote.log.manager.copy.max.bytes.per.second"
@@ -426,7 +422,7 @@ async def test_a_quota_is_changed_while_the_broker_runs_and_holds_after_a_restar
         began = trio.current_time()
         await fill(client, "t", 6)
         await until(lambda: local_start(broker, "t") == 5)
-        assert trio.current_time() - began > 10, "2 kB at 50 bytes a second, of which 11 seconds may be had at once"
+        assert trio.current_time() - began > 10, "2 kB at 50 bytes per second, with a burst of 11 seconds"
         assert await alter(client, "", {key: None}, resource=BROKER) == (0, None)
         began = trio.current_time()
         await fill(client, "t", 6, start=6)

@@ -1,4 +1,4 @@
-"""The tier's metadata in a whole node: what strangers write, what a torn log leaves, and what a restart reads."""
+"""The tier's metadata in a whole node: records of other clients, a torn log, and reading at a restart."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def counters(broker: MemoryBroker) -> MetadataCounters:
 
 
 async def tiered(broker: MemoryBroker, count: int) -> None:
-    """Have that many segments in the tier, and one more batch here."""
+    """Have this number of segments in the tier, and one more batch locally."""
     client = await broker.connect()
     await create_topic(client, "t", settings=TIERED)
     await fill(client, "t", count + 1)
@@ -37,7 +37,7 @@ async def tiered(broker: MemoryBroker, count: int) -> None:
 
 
 @pytest.mark.parametrize("cleanly", [True, False], ids=["stopped", "killed"])
-async def test_a_restart_after_a_stop_reads_nothing_of_the_metadata_again(cleanly: bool) -> None:
+async def test_a_clean_restart_reads_no_metadata_again(cleanly: bool) -> None:
     async with memory_broker(settings=ONE, stops_cleanly=cleanly) as broker:
         await tiered(broker, 5)
         disk = broker.disk if cleanly else killed(broker)
@@ -50,8 +50,8 @@ async def test_a_restart_after_a_stop_reads_nothing_of_the_metadata_again(cleanl
         await read_all(client, "t", 6)
 
 
-async def test_records_of_strangers_end_nothing_though_the_broker_is_started_again() -> None:
-    """In Apache Kafka one of them stops the uploads of every partition for good."""
+async def test_foreign_records_do_not_stop_tiering() -> None:
+    """In Apache Kafka one such record stops the uploads of every partition for good."""
     async with memory_broker(settings=ONE) as broker:
         await tiered(broker, 3)
         client = await broker.connect()
@@ -59,7 +59,7 @@ async def test_records_of_strangers_end_nothing_though_the_broker_is_started_aga
         for value in (b"", b"not a record", b"\x01\x00\x00", b"\x01\x09\x00"):
             answer = await produce(client, REMOTE_LOG_METADATA_TOPIC, batch(value))
             assert answer.error_code == ErrorCode.INVALID_RECORD
-            # An older release took it, and so does Apache Kafka.
+            # An older release accepted it, and so does Apache Kafka.
             await broker.node.broker.append(REMOTE_LOG_METADATA_TOPIC, 0, batch(value), version=11, all_in_sync=True)
         await fill(client, "t", 3, start=4)
         await until(lambda: local_start(broker, "t") == 6)
@@ -81,7 +81,7 @@ def latest_tiered(broker: MemoryBroker) -> int | None:
     return None if remote is None else remote.highest_offset_in_remote_storage
 
 
-async def test_m10_a_torn_record_of_the_metadata_costs_what_it_told_and_is_made_good_by_another_copy() -> None:
+async def test_m10_a_segment_with_a_torn_record_is_copied_again() -> None:
     disk = SimulatedDisk()
     kept_here = {key: value for key, value in TIERED.items() if key != "local.retention.bytes"}
     async with memory_broker(disk, settings=ONE) as broker:
@@ -97,7 +97,7 @@ async def test_m10_a_torn_record_of_the_metadata_costs_what_it_told_and_is_made_
         client = await broker.connect()
         await until(lambda: latest_tiered(broker) == 4)
         assert counters(broker).skipped_records == 1
-        assert segments(broker, "t") == 5, "the copy of which nobody knows that it is whole was deleted"
+        assert segments(broker, "t") == 5, "the unconfirmed copy was deleted"
         await fill(client, "t", 3, start=6)
         await until(lambda: latest_tiered(broker) == 7)
         await read_all(client, "t", 9)

@@ -1,4 +1,4 @@
-"""What /metrics tells of the tier beside what it holds: limits, quotas, waits and caches, on virtual time."""
+"""The tier's metrics on /metrics: limits, quotas, waits and caches, in virtual time."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def page(broker: MemoryBroker) -> dict[tuple[str, ...], float]:
 
 
 async def moved(broker: MemoryBroker, count: int) -> Client:
-    """A client of a broker with a topic t that has so many records in the tier alone, and one here."""
+    """A client of a broker with a topic t, with this number of records only in the tier, and one local record."""
     client = await broker.connect()
     await create_topic(client, "t", settings=TIERED)
     await fill(client, "t", count + 1)
@@ -67,13 +67,13 @@ async def moved(broker: MemoryBroker, count: int) -> Client:
     return client
 
 
-async def test_how_much_of_its_limits_a_partition_takes_is_told_in_percent() -> None:
-    """As Kafka's gauges: rounded down, of the size in both tiers without what is there twice; 0 without a limit."""
+async def test_used_retention_limits_are_reported_in_percent() -> None:
+    """Like Kafka's gauges: rounded down, of the size in both tiers, duplicates counted once; 0 without a limit."""
     kept = {"remote.storage.enable": "true", "segment.bytes": 400, "retention.ms": -1}
     topics = {
         # Six records in the tier and one here, of which each fills a segment.
         "both": {**kept, "retention.bytes": 100_000, "local.retention.bytes": 100},
-        # All of them here, and six in the tier as well: each counts once.
+        # All of them are local, and six in the tier as well: each counts once.
         "doubled": {**kept, "retention.bytes": 10_000},
         "unlimited": kept,
         "read-only": {**kept, "retention.bytes": 10_000, "remote.log.copy.disable": "true"},
@@ -103,7 +103,7 @@ async def test_how_much_of_its_limits_a_partition_takes_is_told_in_percent() -> 
     }
 
 
-async def test_how_long_it_takes_to_find_the_size_of_the_tier_is_told() -> None:
+async def test_the_size_computation_time_is_reported() -> None:
     manager = f"{SlowToList.__module__}:{SlowToList.__name__}"
     async with memory_broker(settings={**QUICK, "remote.log.metadata.manager.class.name": manager}) as broker:
         assert page(broker)[COMPUTATION,] == 0
@@ -118,7 +118,7 @@ async def test_how_long_it_takes_to_find_the_size_of_the_tier_is_told() -> None:
     assert found[COMPUTATION,] == 2 * SLOW_MS
 
 
-async def test_how_long_the_quotas_hold_up_copies_and_reads_is_told() -> None:
+async def test_throttle_times_of_copies_and_reads_are_reported() -> None:
     quotas = {
         f"remote.log.manager.{what}.{key}": size
         for what in ("copy", "fetch")
@@ -137,7 +137,7 @@ async def test_how_long_the_quotas_hold_up_copies_and_reads_is_told() -> None:
         await until(lambda: segments(broker, "t") == 12)
         copied_s = trio.current_time() - began
         found = page(broker)
-        # The budget of one second lets the first one begin, which overdraws it.
+        # The budget of one second lets the first one start, which overdraws it.
         assert found[f"{COPY_THROTTLE}_count",] == 5
         assert found[f"{COPY_THROTTLE}_sum",] == pytest.approx(copied_s * 1000, rel=0.1)
         assert found[f"{COPY_THROTTLE}_sum",] > 4 * (SIZE - 100) * 1000 / 100
@@ -150,7 +150,7 @@ async def test_how_long_the_quotas_hold_up_copies_and_reads_is_told() -> None:
         assert found[f"{FETCH_THROTTLE}_sum",] == pytest.approx(read_s * 1000, rel=0.1)
 
 
-async def test_what_the_tier_does_not_give_in_time_is_counted() -> None:
+async def test_requests_that_the_tier_answers_too_late_are_counted() -> None:
     async with memory_broker(settings={**QUICK, "remote.fetch.max.wait.ms": 1_000}) as broker:
         client = await moved(broker, 3)
         assert (await read(client, "t"))[0] == value(0)
@@ -172,10 +172,10 @@ async def test_what_the_tier_does_not_give_in_time_is_counted() -> None:
         await trio.sleep(0.5)
         gone.close()
         await trio.sleep(60)
-        assert page(broker)[EXPIRED_FETCHES,] == 1, "nobody waited for that any more"
+        assert page(broker)[EXPIRED_FETCHES,] == 1, "the client had gone"
 
 
-async def test_fetches_that_wait_for_the_tier_at_the_same_time_are_all_counted() -> None:
+async def test_concurrent_waiting_fetches_are_all_counted() -> None:
     async with memory_broker(settings={**QUICK, "kbroker.remote.read.ahead.bytes": 0}) as broker:
         await moved(broker, 3)
         broker.slow_down(20_000)
@@ -187,7 +187,7 @@ async def test_fetches_that_wait_for_the_tier_at_the_same_time_are_all_counted()
         assert page(broker)[EXPIRED_FETCHES,] == 3
 
 
-async def test_what_is_read_of_the_tier_now_takes_from_what_may_be() -> None:
+async def test_running_reads_reduce_the_idle_fraction() -> None:
     settings = {**QUICK, "remote.log.reader.threads": 4, "kbroker.remote.read.ahead.bytes": 0}
     async with memory_broker(settings=settings) as broker:
         assert {page(broker)[name,] for name in IDLE} == {1}
@@ -202,7 +202,7 @@ async def test_what_is_read_of_the_tier_now_takes_from_what_may_be() -> None:
         assert {page(broker)[name,] for name in IDLE} == {1}
 
 
-async def test_indexes_that_were_read_just_before_a_stop_are_on_the_disk_at_the_next_start() -> None:
+async def test_a_stop_writes_recently_read_indexes() -> None:
     disk = SimulatedDisk()
     async with memory_broker(disk, settings=QUICK) as broker:
         assert (await list_offset(await moved(broker, 3), "t", 1))[:2] == (0, 0)
@@ -213,7 +213,7 @@ async def test_indexes_that_were_read_just_before_a_stop_are_on_the_disk_at_the_
         assert (found[INDEXES, "fetched"], found[INDEXES, "disk"]) == (0, 1)
 
 
-async def test_the_caches_tell_what_they_had_and_what_the_store_had_to_give() -> None:
+async def test_cache_hits_and_misses_are_reported() -> None:
     disk = SimulatedDisk()
     settings = {**QUICK, "kbroker.remote.read.ahead.bytes": 0}
     async with memory_broker(disk, settings=settings) as broker:
@@ -235,7 +235,7 @@ async def test_the_caches_tell_what_they_had_and_what_the_store_had_to_give() ->
         assert (await list_offset(client, "t", 1))[:2] == (0, 0)
         found = page(broker)
         assert (found[INDEXES, "fetched"], found[INDEXES, "disk"], found[INDEXES, "damaged"]) == (0, 1, 0)
-        await trio.sleep(70)  # by then it was looked through for what nobody uses
+        await trio.sleep(70)  # by then the unused ones were evicted
         assert page(broker)["kbroker_tier_index_cache_bytes",] == kept
     for path, data in disk.image("/data/remote-log-index-cache").items():
         if data:

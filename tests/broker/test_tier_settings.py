@@ -1,4 +1,4 @@
-"""Each setting of the tier that may be changed while the broker runs: set it has its effect, and deleted none."""
+"""Each dynamic setting of the tier: it takes effect when set, and the default applies after its deletion."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WHOLE = {key: text for key, text in TIERED.items() if not key.startswith("local.
 
 
 class NeverReady(TopicRemoteLogMetadataManager):
-    """A plug-in that never learns what the tier holds."""
+    """A plug-in that never becomes ready."""
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
         return False
@@ -28,7 +28,7 @@ class NeverReady(TopicRemoteLogMetadataManager):
 
 
 async def moved(broker: MemoryBroker, count: int, *, settings: dict[str, object] | None = None) -> Client:
-    """A client of a broker with a topic t, all but the last of whose segments are in the tier."""
+    """A client of a broker with a topic t; all but the last of its segments are in the tier."""
     client = await broker.connect()
     await create_topic(client, "t", settings=TIERED if settings is None else settings)
     await fill(client, "t", count)
@@ -42,7 +42,7 @@ async def set_all(client: Client, key: str, text: object | None) -> None:
 
 @pytest.mark.parametrize("kind", [TOPIC, BROKER], ids=["topic", "broker"])
 @pytest.mark.parametrize(("key", "limit"), [("local.retention.bytes", 1), ("local.retention.ms", 1_000)])
-async def test_a_local_retention_holds_from_its_change_on(kind: int, key: str, limit: int) -> None:
+async def test_a_local_retention_change_takes_effect(kind: int, key: str, limit: int) -> None:
     name, key = ("t", key) if kind == TOPIC else ("", f"log.{key}")
     async with memory_broker(settings=QUICK) as broker:
         client = await moved(broker, 5, settings=dict(WHOLE))
@@ -57,7 +57,7 @@ async def test_a_local_retention_holds_from_its_change_on(kind: int, key: str, l
         assert local_start(broker, "t") == start
 
 
-async def test_a_fetch_waits_for_the_tier_as_long_as_it_was_last_told() -> None:
+async def test_a_change_of_the_fetch_wait_takes_effect() -> None:
     """KAFKA-15776."""
     key = "remote.fetch.max.wait.ms"
     async with memory_broker(settings=QUICK) as broker:
@@ -80,7 +80,7 @@ async def test_a_fetch_waits_for_the_tier_as_long_as_it_was_last_told() -> None:
         assert await waited() == 0.5
 
 
-async def test_a_search_by_time_waits_for_the_tier_as_long_as_it_was_last_told() -> None:
+async def test_a_change_of_the_lookup_wait_takes_effect() -> None:
     """KAFKA-15859."""
     key = "remote.list.offsets.request.timeout.ms"
     name = f"{NeverReady.__module__}:{NeverReady.__name__}"
@@ -103,7 +103,7 @@ async def test_a_search_by_time_waits_for_the_tier_as_long_as_it_was_last_told()
         assert await waited() == 30.0
 
 
-async def test_reading_keeps_to_the_rate_that_it_was_last_given() -> None:
+async def test_a_change_of_the_fetch_quota_takes_effect() -> None:
     key = "remote.log.manager.fetch.max.bytes.per.second"
     async with memory_broker(settings=QUICK) as broker:
         client = await moved(broker, 6)
@@ -123,12 +123,12 @@ async def test_reading_keeps_to_the_rate_that_it_was_last_given() -> None:
             return trio.current_time() - began
 
         await set_all(client, key, 20)
-        assert await seconds(0, 3) > 10, "a kilobyte at 20 bytes a second, of which 11 seconds may be had at once"
+        assert await seconds(0, 3) > 10, "1 kB at 20 bytes per second, with a burst of 11 seconds"
         await set_all(client, key, None)
         assert await seconds(3, 6) < 5
 
 
-async def test_the_cache_of_indexes_shrinks_to_the_size_that_it_is_given() -> None:
+async def test_a_change_of_the_index_cache_size_takes_effect() -> None:
     async with memory_broker(settings=QUICK) as broker:
         client = await moved(broker, 4)
         await until(lambda: local_start(broker, "t") == 3)
@@ -150,7 +150,7 @@ async def test_the_cache_of_indexes_shrinks_to_the_size_that_it_is_given() -> No
         "remote.log.reader.threads",
     ],
 )
-async def test_as_many_threads_work_as_was_last_asked_for(key: str) -> None:
+async def test_a_change_of_the_thread_pools_takes_effect(key: str) -> None:
     async with memory_broker(settings=QUICK) as broker:
         client = await moved(broker, 2)
         assert broker.node.broker is not None

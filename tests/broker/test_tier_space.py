@@ -1,4 +1,4 @@
-"""A disk that is nearly full takes no more records, and is emptied by the tier all the same."""
+"""A nearly full disk accepts no more records, and the tier still frees its space."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from wire.errors import ErrorCode
 MEGABYTE = 1 << 20
 
 
-async def test_a_disk_that_is_nearly_full_is_emptied_by_copying_to_the_tier() -> None:
-    """The tier was out for a while; what it has to write down of each copy goes beyond the floor for clients."""
+async def test_copying_to_the_tier_frees_a_nearly_full_disk() -> None:
+    """After an outage of the tier, the metadata of each copy may use the space below the floor for clients."""
     async with memory_broker(settings={**QUICK, "kbroker.min.free.bytes": MEGABYTE}) as broker:
         client = await broker.connect()
         broker.disk.other_file_systems = ("/data-tier",)
@@ -41,13 +41,13 @@ async def test_a_disk_that_is_nearly_full_is_emptied_by_copying_to_the_tier() ->
 
 
 def records_of_metadata(broker: MemoryBroker) -> int:
-    """How many records were written about what is in the tier."""
+    """The number of records in the tier's metadata topic."""
     assert broker.node.broker is not None
     partitions = broker.node.broker.replicas.partitions
     return sum(one.log.log_end_offset for key, one in partitions.items() if key[0] == REMOTE_LOG_METADATA_TOPIC)
 
 
-async def test_m1_a_store_that_is_full_for_long_costs_one_record() -> None:
+async def test_m1_a_full_store_costs_one_metadata_record() -> None:
     settings = {**QUICK, "remote.log.manager.task.interval.ms": 30_000, "log.retention.check.interval.ms": 30_000}
     async with memory_broker(settings=settings) as broker:
         client = await broker.connect()
@@ -61,11 +61,11 @@ async def test_m1_a_store_that_is_full_for_long_costs_one_record() -> None:
         assert local_start(broker, "t") == 0
         broker.disk.heal()
         await until(lambda: local_start(broker, "t") == 2)
-        assert records_of_metadata(broker) == 4  # the attempt that failed is the one that succeeds
+        assert records_of_metadata(broker) == 4  # the failed attempt is the one that succeeds
         await read_all(await broker.connect(), "t", 3)
 
 
-async def test_m1_a_failed_copy_of_a_segment_that_is_not_wanted_any_more_is_deleted() -> None:
+async def test_m1_a_failed_copy_of_an_expired_segment_is_deleted() -> None:
     async with memory_broker(settings=QUICK) as broker:
         client = await broker.connect()
         await create_topic(client, "t", settings=TIERED)
@@ -81,7 +81,7 @@ async def test_m1_a_failed_copy_of_a_segment_that_is_not_wanted_any_more_is_dele
         await until(lambda: local_start(broker, "t") == 5)
 
 
-async def test_d9_copies_leave_the_floor_free_where_tier_and_data_share_a_disk() -> None:
+async def test_d9_copies_leave_the_floor_free_on_a_shared_disk() -> None:
     async with memory_broker(settings={**QUICK, "kbroker.min.free.bytes": MEGABYTE}) as broker:
         client = await broker.connect()
         await create_topic(client, "t", settings=TIERED)
@@ -90,8 +90,8 @@ async def test_d9_copies_leave_the_floor_free_where_tier_and_data_share_a_disk()
         broker.disk.capacity_bytes = used + MEGABYTE + 3_800
         await fill(client, "t", 5)
         await trio.sleep(60)
-        assert broker.disk.free_bytes("/data") >= MEGABYTE - 1_000  # indexes and checkpoints are not counted before
-        assert local_start(broker, "t") < 4, "what is not copied stays here"
+        assert broker.disk.free_bytes("/data") >= MEGABYTE - 1_000  # indexes and checkpoints are not included
+        assert local_start(broker, "t") < 4, "uncopied segments are kept"
         assert broker.node.broker is not None
         remote = broker.node.broker.replicas.partitions["t", 0].remote
         assert remote is not None

@@ -1,4 +1,4 @@
-"""What a start says of a store that is missing, wrong, or of another cluster."""
+"""What a start reports about a store that is missing, misconfigured, or of another cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHECKS: list[str] = []
 
 
 class Store(LocalRemoteStorage):
-    """The directory as the tier, which says of itself what ERROR says."""
+    """The directory as the tier, with check_store as ERROR says."""
 
     disk: SimulatedDisk
 
@@ -46,7 +46,7 @@ def nothing_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, Mapping[str, Any]]]:
-    """What was said of the store: level, event and fields."""
+    """The log lines about the store: level, event and fields."""
     return [
         (one.levelname, one.getMessage(), one.__dict__["kbroker_fields"])
         for one in caplog.records
@@ -82,7 +82,7 @@ async def test_a_store_with_a_wrong_setting_refuses_a_first_start(monkeypatch: p
     assert str(failure) == "the store of the tier cannot be used: there is no bucket 'x'"
 
 
-async def test_a_store_with_a_wrong_setting_does_not_end_a_broker_that_used_it(
+async def test_a_wrong_setting_does_not_stop_a_restart(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = await disk_with_tiered_segments()
@@ -95,7 +95,7 @@ async def test_a_store_with_a_wrong_setting_does_not_end_a_broker_that_used_it(
 
 
 @pytest.mark.parametrize("error", [RetriableRemoteStorageError("refused"), ZeroDivisionError("a bug of the plug-in")])
-async def test_a_store_that_cannot_be_reached_is_one_warning(
+async def test_an_unreachable_store_is_one_warning(
     error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(Store, "disk", SimulatedDisk(), raising=False)
@@ -106,7 +106,7 @@ async def test_a_store_that_cannot_be_reached_is_one_warning(
         assert [level for level, _, _ in told(caplog)] == ["WARNING"]
 
 
-async def test_a_store_that_says_nothing_holds_a_start_up_for_five_seconds(
+async def test_a_silent_store_delays_the_start_by_five_seconds(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(Store, "disk", SimulatedDisk(), raising=False)
@@ -125,7 +125,7 @@ async def test_a_store_that_says_nothing_holds_a_start_up_for_five_seconds(
         assert "no answer" in str(told(caplog)[0][2]["error"])
 
 
-async def test_without_tiered_topics_and_settings_no_store_is_asked(caplog: pytest.LogCaptureFixture) -> None:
+async def test_without_tiered_topics_and_settings_the_store_is_not_contacted(caplog: pytest.LogCaptureFixture) -> None:
     async with memory_broker():
         await trio.sleep(1)
     assert not told(caplog)
@@ -140,17 +140,15 @@ async def test_a_directory_that_is_a_file_refuses_a_first_start() -> None:
     assert "rsm.config.dir: /file is not a directory" in str(raised.value.exceptions[0])
 
 
-async def test_a_directory_on_a_disk_that_is_not_mounted_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unmounted_directory_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     async with memory_broker(settings={"rsm.config.dir": "/mnt/tier"}):
         (only,) = told(caplog)
         assert only[0] == "WARNING"
         assert "rsm.config.dir: cannot use /mnt" in str(only[2]["error"])
 
 
-async def test_a_store_without_the_segments_that_the_metadata_list_is_noticed(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """The settings of the store were forgotten: the default directory has nothing."""
+async def test_a_store_without_any_listed_segment_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """The settings of the store were lost: the default directory is empty."""
     disk = await disk_with_tiered_segments({**QUICK, "rsm.config.dir": "/elsewhere"}, tier="/elsewhere")
     async with memory_broker(disk, settings=QUICK) as broker:
         await trio.sleep(10)
@@ -168,9 +166,7 @@ async def test_a_store_without_the_segments_that_the_metadata_list_is_noticed(
         assert not any("has none of the segments" in one for one in warnings(broker))
 
 
-async def test_a_store_that_lost_only_some_segments_is_not_called_the_wrong_one(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_store_that_lost_some_segments_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
     disk = await disk_with_tiered_segments()
     for path, data in disk.image("/data-tier").items():
         if "/orders-" in path and data is not None:

@@ -1,6 +1,6 @@
-"""Drawn lives of tiered topics: produced to, deleted from, switched on and off, deleted, restarted and killed, while
-threads take their time. Whatever came of it, what is between a log's start and its end is read as it was written, and
-what is deleted leaves nothing.
+"""Random lives of tiered topics: produced to, deleted from, enabled and disabled, deleted, restarted and killed, while
+threads take their time. In the end every record between a log's start and its end can be read as written, and deleted
+topics leave nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ COPYING = {"remote.log.copy.disable": "false", "local.retention.bytes": "1"}
 
 
 class Life:
-    """What is known of the topics; `ends` counts the records of each that is there."""
+    """The expected state of the topics; `ends` has the number of records of each existing topic."""
 
     def __init__(self, draw: Random) -> None:
         self.draw = draw
@@ -59,13 +59,13 @@ class Life:
         self.lost_power = False
 
     async def take_stock(self, client: Client) -> None:
-        """Read what a start has found. A loss of power takes the end of a log, but nothing that is in the tier."""
+        """Compare with what a start has found. A power loss may truncate a log, but not the tier."""
         for name, end in list(self.ends.items()):
             if self.lost_power:
                 found = (await list_offset(client, name, LATEST))[1]
                 assert found <= end
                 self.ends[name], self.starts[name] = found, min(self.starts[name], found)
-            # A log that was about to enter the tier may seem to begin at 0, until it is known what the tier has.
+            # A log that was about to become tiered may seem to start at 0 until the tier's metadata are known.
             await read_between(client, name, 0, self.ends[name])
             await read_between(client, name, self.starts[name], self.ends[name])
         self.lost_power = False
@@ -95,7 +95,7 @@ class Life:
     async def _enable(self, client: Client, name: str) -> None:
         changes = self.draw.choice((ON, OFF, READ_ONLY, COPYING))
         code, _ = await alter(client, name, changes)
-        # Copies cannot be switched off beside a local retention of another broker setting; nothing else is refused.
+        # Copying cannot be disabled with a local retention of its own; nothing else is refused.
         assert code in (0, ErrorCode.INVALID_CONFIG)
 
     async def _trim(self, client: Client, name: str) -> None:
@@ -110,11 +110,11 @@ class Life:
         del self.ends[name], self.starts[name]
 
     async def _retain(self, client: Client, name: str) -> None:
-        """Let retention take some, which it may do at any time from now on."""
+        """Let retention delete some records; it may do so at any time from now on."""
         assert (await alter(client, name, {"retention.bytes": self.draw.choice((-1, 1_500, 3_000))}))[0] == 0
 
     async def _break(self, _client: Client, _name: str) -> None:
-        """Let the store fail, or work again."""
+        """Make the store fail, or work again."""
         self.disk.heal()
         if self.draw.random() < 0.5:
             fault = Fault(self.draw.choice((errno.EIO, errno.ENOSPC)), path=f"{TIER}/*", times=-1)
@@ -125,7 +125,7 @@ class Life:
 
 
 async def read_between(client: Client, name: str, least_start: int, end: int) -> None:
-    """Read everything that is there, as a consumer does, and compare it; nothing may be missing behind the start."""
+    """Read like a consumer everything that exists, and compare it; there may be no gap after the start."""
     assert (await list_offset(client, name, LATEST))[1] == end
     offset = (await list_offset(client, name, EARLIEST))[1]
     assert least_start <= offset <= end
@@ -134,13 +134,13 @@ async def read_between(client: Client, name: str, least_start: int, end: int) ->
             return
         part = parts(await client.ask(fetching(name, wanted(offset=offset), max_wait_ms=100), version=12))[0]
         if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            # The topic is leaving the tier: its start has moved beyond what was to be read.
+            # The topic is leaving the tier: its start has passed the offset to read.
             start = (await list_offset(client, name, EARLIEST))[1]
             assert start > offset
             offset = start
             continue
         if part.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
-            continue  # on its way out of the tier, or in: clients ask again, and so does this one
+            continue  # entering or leaving the tier: clients retry, and so does this one
         assert part.error_code == 0, part
         for found in values(part):
             if offset < end:
@@ -150,7 +150,7 @@ async def read_between(client: Client, name: str, least_start: int, end: int) ->
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_a_drawn_life_of_tiered_topics_keeps_what_is_there_and_loses_what_is_deleted(seed: int) -> None:
+async def test_random_lives_of_tiered_topics_lose_no_records(seed: int) -> None:
     draw = Random(seed)
     life = Life(draw)
     for number in range(LIVES):
@@ -173,7 +173,7 @@ async def test_a_drawn_life_of_tiered_topics_keeps_what_is_there_and_loses_what_
 
 
 async def finish(broker: MemoryBroker, client: Client, life: Life) -> None:
-    """Delete every topic: nothing is left in the tier."""
+    """Delete every topic: the tier must be empty."""
     for name in list(life.ends):
         await read_between(client, name, life.starts[name], life.ends[name])
         await delete_topic(client, name)

@@ -1,4 +1,4 @@
-"""Where large writes are made: on the event loop while they are quick, in a thread after one that was not."""
+"""Large writes run on the event loop while they are fast, and in threads after a slow one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kbroker.broker.appending import (
 LARGE = INLINE_WRITE_BYTES + 1
 
 
-def test_writes_are_inline_up_to_the_large_size_as_long_as_none_was_slow() -> None:
+def test_large_writes_are_inline_until_one_is_slow() -> None:
     pace = WritePace()
     pace.note(QUICK_WRITE_NS)
     assert pace.is_inline(1)
@@ -21,20 +21,20 @@ def test_writes_are_inline_up_to_the_large_size_as_long_as_none_was_slow() -> No
     assert not pace.is_inline(INLINE_LARGE_WRITE_BYTES + 1)
 
 
-def test_one_slow_write_sends_large_ones_into_threads_and_leaves_small_ones() -> None:
+def test_a_slow_write_moves_only_large_writes_into_threads() -> None:
     pace = WritePace()
     pace.note(QUICK_WRITE_NS + 1)
     assert not pace.is_inline(LARGE)
     assert pace.is_inline(INLINE_WRITE_BYTES)
 
 
-def test_a_whole_row_of_quick_writes_brings_large_ones_back() -> None:
+def test_enough_fast_writes_in_a_row_move_large_writes_back() -> None:
     pace = WritePace()
     pace.note(QUICK_WRITE_NS + 1)
     for _ in range(QUICK_WRITES_WANTED - 1):
         pace.note(QUICK_WRITE_NS)
     assert not pace.is_inline(LARGE)
-    pace.note(QUICK_WRITE_NS + 1)  # the row begins anew
+    pace.note(QUICK_WRITE_NS + 1)  # the count starts again
     for _ in range(QUICK_WRITES_WANTED):
         assert not pace.is_inline(LARGE)
         pace.note(1)

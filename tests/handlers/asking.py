@@ -1,4 +1,4 @@
-"""Questions that tests of handlers ask of a whole node, in few words, and the part of the answer that they look at."""
+"""Helpers that send requests to a node and return the interesting part of the reply."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SET, DELETE = 0, 1
 async def create_topic(
     client: Client, name: str, *, partitions: int = 1, settings: Mapping[str, object] | None = None
 ) -> UUID:
-    """Create one topic, which must succeed; its id."""
+    """Create one topic, which must succeed; return its id."""
     configs = [CreatableTopicConfig(name=key, value=str(value)) for key, value in (settings or {}).items()]
     topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=configs)
     answer = await client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000))
@@ -54,7 +54,7 @@ async def create_topic(
 async def alter_configs(
     client: Client, kind: int, name: str, changes: Mapping[str, object | None], *, version: int = 1
 ) -> tuple[int, str | None]:
-    """Set some keys of a topic or of brokers, or take them away where the value is None: (error code, text)."""
+    """Set keys of a topic or of brokers, or delete those with value None; return (error code, text)."""
     configs = [
         AlterableConfig(
             name=key, config_operation=DELETE if value is None else SET, value=None if value is None else str(value)
@@ -76,14 +76,14 @@ async def delete_topic(client: Client, name: str) -> None:
 
 
 def batch(*values: bytes, timestamp: int = WALL_START_MS, **more: Any) -> bytes:
-    """A batch of some values, all with one timestamp."""
+    """A batch of values with one timestamp."""
     return build_batch([Record(timestamp=timestamp, value=value) for value in values], **more)
 
 
 def producing(
     *entries: tuple[str, int, bytes | None], acks: int = -1, transactional_id: str | None = None, timeout_ms: int = 1000
 ) -> ProduceRequest:
-    """A Produce of (topic, partition, records) each."""
+    """A Produce of several (topic, partition, records)."""
     topics: dict[str, list[PartitionProduceData]] = {}
     for topic, index, records in entries:
         topics.setdefault(topic, []).append(PartitionProduceData(index=index, records=records))
@@ -98,7 +98,7 @@ def producing(
 async def produce(
     client: Client, topic: str, records: bytes | None, *, partition: int = 0, version: int | None = None, **more: Any
 ) -> PartitionProduceResponse:
-    """Produce one batch; the answer for its partition."""
+    """Produce one batch; return the response for its partition."""
     answer = await client.ask(producing((topic, partition, records), **more), version=version)
     found = answer.responses[0].partition_responses[0]
     assert isinstance(found, PartitionProduceResponse)
@@ -106,7 +106,7 @@ async def produce(
 
 
 async def new_producer(client: Client) -> int:
-    """A producer id."""
+    """A new producer id."""
     answer = await client.ask(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000))
     assert answer.error_code == 0
     return int(answer.producer_id)
@@ -148,18 +148,18 @@ def fetching(
 
 
 def parts(answer: FetchResponse) -> dict[int, PartitionData]:
-    """The partitions of an answer from one topic, in their order."""
+    """The partitions of a response with one topic, in order."""
     return {part.partition_index: part for topic in answer.responses for part in topic.partitions}
 
 
 def read_batches(part: PartitionData) -> list[RecordBatch]:
-    """The batches that a partition gave."""
+    """The batches in a partition of a Fetch response."""
     assert isinstance(part.records, memoryview)
     return list(batches(part.records))
 
 
 def values(part: PartitionData) -> list[bytes | None]:
-    """The values that a partition gave, in their order."""
+    """The values in a partition of a Fetch response, in order."""
     return [record.value for one in read_batches(part) for record in one.records()]
 
 
@@ -174,7 +174,7 @@ async def read(client: Client, topic: str, *, partition: int = 0, offset: int = 
 async def list_offset(
     client: Client, topic: str, timestamp: int, *, partition: int = 0, version: int | None = None, **more: Any
 ) -> tuple[int, int, int, int]:
-    """(error code, offset, timestamp, leader epoch) for a timestamp."""
+    """The result of ListOffsets for a timestamp: (error code, offset, timestamp, leader epoch)."""
     current = more.pop("current_leader_epoch", -1)
     asked = ListOffsetsPartition(partition_index=partition, current_leader_epoch=current, timestamp=timestamp)
     request = ListOffsetsRequest(
@@ -190,7 +190,7 @@ async def list_offset(
 async def delete_records(
     client: Client, topic: str, offset: int, *, partition: int = 0, version: int | None = None
 ) -> tuple[int, int]:
-    """(error code, low watermark) of deleting the records below an offset."""
+    """Delete the records below an offset; return (error code, low watermark)."""
     asked = DeleteRecordsPartition(partition_index=partition, offset=offset)
     request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=[asked])], timeout_ms=1000)
     answer = await client.ask(request, version=version)
@@ -203,7 +203,7 @@ ONE = len(batch(b"x" * 100))
 
 
 async def fill(client: Client, topic: str, count: int, *, partition: int = 0) -> None:
-    """Append `count` batches of ONE bytes with a record each."""
+    """Append `count` batches of ONE bytes with one record each."""
     for _ in range(count):
         assert (await produce(client, topic, batch(b"x" * 100), partition=partition)).error_code == 0
 
@@ -219,7 +219,7 @@ def sizes(answer: FetchResponse) -> dict[int, int]:
 async def fetch_in_background(
     nursery: trio.Nursery, broker: MemoryBroker, request: FetchRequest, *, version: int = 12
 ) -> list[tuple[float, FetchResponse]]:
-    """Begin a Fetch that waits; the list gets (time, answer) when it comes."""
+    """Start a Fetch that waits; its (time, response) is added to the list when it arrives."""
     client = await broker.connect()
     answers: list[tuple[float, FetchResponse]] = []
 

@@ -1,4 +1,4 @@
-"""A node in memory and a client of it; every test here and in tests/broker runs on virtual time."""
+"""A node in memory and a client of it; all tests here and in tests/broker run on virtual time."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from inspect import iscoroutinefunction
@@ -14,7 +14,7 @@ from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 def run_on_virtual_time(
     function: Callable[[], Awaitable[Any]], *, clock: None = None, instruments: Sequence[trio.abc.Instrument] = ()
 ) -> Any:
-    """As trio.run, with a clock that jumps to the next deadline when everybody waits."""
+    """Like trio.run, with a clock that jumps to the next deadline when all tasks wait."""
     return trio.run(function, clock=MockClock(autojump_threshold=0), instruments=instruments)
 
 

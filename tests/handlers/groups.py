@@ -1,4 +1,4 @@
-"""Questions about groups, in few words, and the part of the answers that tests look at."""
+"""Helpers that send group requests and return the interesting part of the reply."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REBALANCE_MS = 60_000
 
 
 async def find(client: Client, group_id: str = "g") -> int:
-    """The node that coordinates a group; the topic of the groups is there afterwards."""
+    """The node that coordinates a group. Creates `__consumer_offsets`."""
     answer = await client.ask(FindCoordinatorRequest(coordinator_keys=[group_id]))
     assert answer.coordinators[0].error_code == 0, answer
     return int(answer.coordinators[0].node_id)
@@ -58,7 +58,7 @@ def joining(group_id: str = "g", member_id: str = "", *, instance: str | None = 
 def syncing(
     joined: JoinGroupResponse, assignments: Mapping[str, bytes] | None = None, *, group_id: str = "g", **more: Any
 ) -> SyncGroupRequest:
-    """The SyncGroup that follows a JoinGroup."""
+    """The SyncGroup request after a JoinGroup."""
     given = [SyncGroupRequestAssignment(member_id=one, assignment=part) for one, part in (assignments or {}).items()]
     return SyncGroupRequest(
         group_id=group_id,
@@ -72,14 +72,14 @@ def syncing(
 
 
 async def join(client: Client, group_id: str = "g", member_id: str = "", *, version: int = 3) -> JoinGroupResponse:
-    """Join a group; the answer, when it comes."""
+    """Join a group; return the response."""
     answer = await client.ask(joining(group_id, member_id), version=version)
     assert isinstance(answer, JoinGroupResponse)
     return answer
 
 
 async def form(client: Client, group_id: str = "g", *, assignment: bytes = b"all") -> JoinGroupResponse:
-    """A stable group of one member, which this client is."""
+    """Form a stable group with this client as its only member."""
     joined = await join(client, group_id)
     assert joined.error_code == 0, joined
     answer = await client.ask(syncing(joined, {joined.member_id: assignment}, group_id=group_id))
@@ -103,7 +103,7 @@ def committing(
     joined: JoinGroupResponse | None = None,
     metadata: str | None = None,
 ) -> OffsetCommitRequest:
-    """An OffsetCommit of offsets by topic (name or id) and partition; by a simple consumer unless it has joined."""
+    """An OffsetCommit of offsets by topic (name or id) and partition; from a simple consumer unless it has joined."""
     topics: dict[str | UUID, list[OffsetCommitRequestPartition]] = {}
     for (topic, index), offset in offsets.items():
         topics.setdefault(topic, []).append(
@@ -125,7 +125,7 @@ def committing(
 async def commit(
     client: Client, offsets: Mapping[tuple[str | UUID, int], int], *, version: int = 9, **more: Any
 ) -> dict[tuple[str | UUID, int], int]:
-    """The error code for each partition of an OffsetCommit."""
+    """Send an OffsetCommit; return the error code of each partition."""
     answer = await client.ask(committing(offsets, **more), version=version)
     return {
         (topic.topic_id if version >= 10 else topic.name, one.partition_index): one.error_code
@@ -142,7 +142,7 @@ async def fetch_group(
     version: int = 9,
     require_stable: bool = False,
 ) -> OffsetFetchResponseGroup:
-    """One group's answer to OffsetFetch (v8+), of all partitions unless some are given."""
+    """One group's OffsetFetch response (v8+), for all partitions unless some are given."""
     topics: dict[str | UUID, list[int]] = {}
     for topic, index in places or ():
         topics.setdefault(topic, []).append(index)
@@ -164,7 +164,7 @@ async def fetch_group(
 
 
 async def offsets_of(client: Client, group_id: str = "g", *, version: int = 9) -> dict[tuple[str | UUID, int], int]:
-    """All offsets of a group, once it is loaded."""
+    """All offsets of a group, after it is loaded."""
     while True:
         found = await fetch_group(client, group_id, version=version)
         if found.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:

@@ -1,4 +1,4 @@
-"""What an administrator asks besides topics and settings: directories, elections, features, producers, access."""
+"""Administration other than topics and settings: directories, elections, features, producers, access control."""
 
 import errno
 from typing import Any
@@ -41,7 +41,7 @@ from wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesReques
 
 
 async def directory(client: Client, *, version: int = 5, **partitions: list[int]) -> DescribeLogDirsResult:
-    """What is said of the one directory; partitions by topic, or all."""
+    """The description of the only directory, with the given partitions or all."""
     topics = [DescribableLogDirTopic(topic=name, partitions=indexes) for name, indexes in partitions.items()]
     answer = await client.ask(DescribeLogDirsRequest(topics=topics or None), version=version)
     (found,) = answer.results
@@ -50,7 +50,7 @@ async def directory(client: Client, *, version: int = 5, **partitions: list[int]
 
 
 @pytest.mark.parametrize("version", range(1, 6))
-async def test_a_directory_tells_its_partitions_and_their_sizes(client: Client, version: int) -> None:
+async def test_a_directory_lists_its_partitions_with_their_sizes(client: Client, version: int) -> None:
     await create_topic(client, "a", partitions=2)
     await create_topic(client, "b")
     await fill(client, "a", 3, partition=1)
@@ -67,7 +67,7 @@ async def test_a_directory_tells_its_partitions_and_their_sizes(client: Client, 
 
 
 @pytest.mark.parametrize("version", [1, 2])
-async def test_a_replica_can_only_be_moved_to_where_it_is(client: Client, version: int) -> None:
+async def test_a_replica_can_only_be_moved_to_its_own_directory(client: Client, version: int) -> None:
     await create_topic(client, "a", partitions=2)
 
     def wanted(path: str, topic: str, *partitions: int) -> AlterReplicaLogDir:
@@ -88,7 +88,7 @@ async def test_a_replica_can_only_be_moved_to_where_it_is(client: Client, versio
     }
 
 
-async def test_a_directory_tells_how_full_its_disk_is() -> None:
+async def test_a_directory_has_the_space_of_its_disk() -> None:
     async with memory_broker(settings={"kbroker.min.free.bytes": 0}) as broker:
         broker.disk.capacity_bytes = 10_000_000
         client = await broker.connect()
@@ -123,7 +123,7 @@ async def test_a_single_broker_needs_no_election(client: Client, version: int) -
     assert [(one.topic, one.partition_result) for one in everything.replica_election_results] == [("t", [])]
 
 
-async def test_a_replica_moves_nowhere_and_nothing_is_under_way(client: Client) -> None:
+async def test_replicas_cannot_be_reassigned_and_no_reassignment_is_listed(client: Client) -> None:
     await create_topic(client, "t")
     for replicas, code in (([1], 0), ([1, 2], ErrorCode.INVALID_REPLICA_ASSIGNMENT)):
         partition = ReassignablePartition(partition_index=0, replicas=replicas)
@@ -149,7 +149,7 @@ async def test_the_producers_of_a_partition_are_described(client: Client) -> Non
     assert gone.error_code == answer.topics[1].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_the_only_broker_is_not_unregistered(client: Client) -> None:
+async def test_the_only_broker_cannot_be_unregistered(client: Client) -> None:
     answer = await client.ask(UnregisterBrokerRequest(broker_id=1))
     assert (answer.error_code, bool(answer.error_message)) == (ErrorCode.INVALID_REQUEST, True)
     absent = await client.ask(UnregisterBrokerRequest(broker_id=77))
@@ -161,7 +161,7 @@ async def test_the_only_broker_is_not_unregistered(client: Client) -> None:
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_a_feature_that_is_not_implemented_is_not_raised(client: Client, version: int) -> None:
+async def test_an_unimplemented_feature_cannot_be_raised(client: Client, version: int) -> None:
     update = FeatureUpdateKey(feature="metadata.version", max_version_level=22)
     answer = await client.ask(UpdateFeaturesRequest(feature_updates=[update]), version=version)
     assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
@@ -170,7 +170,7 @@ async def test_a_feature_that_is_not_implemented_is_not_raised(client: Client, v
     assert {one.name: one.max_version_level for one in told.finalized_features} == {"metadata.version": 21}
 
 
-async def test_a_lowered_feature_is_told_to_clients_and_holds_after_a_restart() -> None:
+async def test_a_lowered_feature_is_advertised_and_survives_a_restart() -> None:
     async with memory_broker() as broker:
         client = await broker.connect()
         update = FeatureUpdateKey(feature="metadata.version", max_version_level=20, upgrade_type=2)
@@ -213,7 +213,7 @@ async def test_access_control_of_an_unknown_kind_closes_the_connection(broker: M
 
 
 @pytest.mark.parametrize("version", range(4))
-async def test_partitions_are_added_where_they_are_told_to_be_or_not_at_all(client: Client, version: int) -> None:
+async def test_partitions_are_added_with_the_requested_assignment_or_refused(client: Client, version: int) -> None:
     await create_topic(client, "t")
 
     async def grow(count: int, assignments: list[list[int]] | None, *, validate: bool = False) -> int:
@@ -235,6 +235,6 @@ async def test_partitions_are_added_where_they_are_told_to_be_or_not_at_all(clie
     assert (await produce(client, "t", batch(b"v"), partition=2)).error_code == 0
 
 
-def test_nothing_is_advertised_that_one_broker_cannot_do() -> None:
-    """Quotas, users' credentials and delegation tokens are not implemented."""
+def test_apis_that_one_broker_cannot_serve_are_not_advertised() -> None:
+    """Quotas, user credentials and delegation tokens are not implemented."""
     assert not {38, 39, 40, 41, 48, 49, 50, 51} & set(discover())

@@ -24,7 +24,7 @@ def context(version: int) -> Context:
 
 
 async def answer(version: int, *, name: str = "kcat", release: str = "1.7.1") -> ApiVersionsResponse:
-    """The answer as a client reads it."""
+    """The response as a client decodes it."""
     request = ApiVersionsRequest()
     if version >= 3:
         request = ApiVersionsRequest(client_software_name=name, client_software_version=release)
@@ -33,7 +33,7 @@ async def answer(version: int, *, name: str = "kcat", release: str = "1.7.1") ->
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_every_handler_is_advertised_in_its_range_and_nothing_else(version: int) -> None:
+async def test_exactly_the_versions_of_the_handlers_are_advertised(version: int) -> None:
     response = await answer(version)
     assert response.error_code == 0
     assert {one.api_key: (one.min_version, one.max_version) for one in response.api_keys} == {
@@ -42,7 +42,7 @@ async def test_every_handler_is_advertised_in_its_range_and_nothing_else(version
 
 
 @pytest.mark.parametrize("version", [3, 4])
-async def test_only_metadata_version_is_supported_and_finalized_at_the_offset_of_the_image(version: int) -> None:
+async def test_only_metadata_version_is_finalized_at_the_image_offset(version: int) -> None:
     response = await answer(version)
     assert [(one.name, one.min_version, one.max_version) for one in response.supported_features] == [
         ("metadata.version", 7, 21)
@@ -56,18 +56,18 @@ async def test_only_metadata_version_is_supported_and_finalized_at_the_offset_of
 @pytest.mark.parametrize(
     ("name", "release"), [("", "1"), ("kcat", ""), ("-kcat", "1"), ("kcat", "1."), ("k cat", "1"), ("kcat\n", "1")]
 )
-async def test_a_software_name_that_kafka_refuses_is_an_invalid_request(name: str, release: str) -> None:
+async def test_software_names_that_kafka_refuses_are_refused(name: str, release: str) -> None:
     response = await answer(3, name=name, release=release)
     assert response.error_code == ErrorCode.INVALID_REQUEST
     assert not response.api_keys
 
 
 @pytest.mark.parametrize("name", ["k", "apache-kafka-java", "confluent.kafka-python", "A1"])
-async def test_a_software_name_that_kafka_takes_is_taken(name: str) -> None:
+async def test_software_names_that_kafka_accepts_are_accepted(name: str) -> None:
     assert (await answer(4, name=name)).error_code == 0
 
 
-def test_an_unknown_version_is_told_the_range_of_this_api_alone() -> None:
+def test_an_unknown_version_gets_the_range_of_this_api_only() -> None:
     response = unsupported_version(discover())
     assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
     assert [(one.api_key, one.min_version, one.max_version) for one in response.api_keys] == [(18, 0, 4)]

@@ -1,4 +1,4 @@
-"""W6 and W12: what many clients, or one that means harm, can make a broker remember or unpack."""
+"""W6 and W12: bounds on the state and the decompressed data that clients can cause."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def known_producers(broker: MemoryBroker) -> set[int]:
 
 
 async def first_batch(broker: MemoryBroker, client: Client) -> int:
-    """Produce as a new producer; its id."""
+    """Produce as a new producer; return its id."""
     producer = await new_producer(client)
     records = batch(b"v", timestamp=broker.env.timestamp_ms(), producer_id=producer, producer_epoch=0, base_sequence=0)
     assert (await produce(client, "t", records)).error_code == 0
     return producer
 
 
-async def test_w12_a_producer_is_forgotten_when_it_was_silent_for_so_long(broker: MemoryBroker, client: Client) -> None:
-    """By default a day; an hour here, since a virtual day takes seconds."""
+async def test_w12_an_idle_producer_expires(broker: MemoryBroker, client: Client) -> None:
+    """The default is a day; the test uses an hour, because a virtual day takes seconds."""
     assert await describe(client, BROKER, "1", "producer.id.expiration.ms") == (str(24 * HOUR_S * 1000), DEFAULT)
     assert await alter(client, BROKER, "", "producer.id.expiration.ms", str(HOUR_S * 1000)) == 0
     await create_topic(client, "t")
@@ -55,7 +55,7 @@ async def test_w12_a_producer_is_forgotten_when_it_was_silent_for_so_long(broker
     assert known_producers(broker) == {active}
 
 
-async def test_w12_a_partition_remembers_no_more_producers_than_it_may() -> None:
+async def test_w12_a_partition_remembers_a_bounded_number_of_producers() -> None:
     async with memory_broker(settings={"kbroker.max.producers.per.partition": 32}) as broker:
         client = await broker.connect()
         await create_topic(client, "t")
@@ -80,11 +80,11 @@ async def test_w12_five_thousand_fetchers_share_a_thousand_sessions(client: Clie
 
 
 def bomb(unpacked_bytes: int) -> bytes:
-    """A batch of one record that unpacks to so much."""
+    """A batch of one record with this decompressed size."""
     return batch(bytes(unpacked_bytes), codec=Codec.GZIP)
 
 
-async def test_w6_a_bomb_is_refused_and_nothing_of_it_is_stored() -> None:
+async def test_w6_a_compression_bomb_is_refused_and_not_stored() -> None:
     async with memory_broker(settings={"kbroker.max.decompressed.batch.bytes": 4 * MIB}) as broker:
         client = await broker.connect()
         await create_topic(client, "t")
@@ -95,7 +95,7 @@ async def test_w6_a_bomb_is_refused_and_nothing_of_it_is_stored() -> None:
         assert (await list_offset(client, "t", -1))[1] == 1
 
 
-async def test_w6_who_waits_for_a_bomb_to_be_unpacked_is_its_sender_alone() -> None:
+async def test_w6_unpacking_a_bomb_delays_only_its_sender() -> None:
     async with memory_broker(latency_ms=1_000) as broker:
         client, other = await broker.connect(), await broker.connect()
         await create_topic(client, "t")

@@ -1,4 +1,4 @@
-"""DescribeConfigs and IncrementalAlterConfigs, and what a change reaches."""
+"""DescribeConfigs and IncrementalAlterConfigs, and the effects of a change."""
 
 import pytest
 
@@ -17,7 +17,7 @@ DEFAULT, STATIC, TOPIC_SOURCE, DYNAMIC_DEFAULT, DYNAMIC_BROKER = 5, 4, 1, 3, 2
 
 
 async def alter(client: Client, kind: int, name: str, key: str, value: str | None, *, version: int = 1) -> int:
-    """The error code of setting one key, or of taking it away where the value is None."""
+    """Set one key, or delete it if the value is None; return the error code."""
     return (await alter_configs(client, kind, name, {key: value}, version=version))[0]
 
 
@@ -29,7 +29,7 @@ async def describe(client: Client, kind: int, name: str, key: str) -> tuple[str 
     return found.value, found.config_source
 
 
-async def test_a_changed_setting_of_a_topic_reaches_its_log_at_once(client: Client) -> None:
+async def test_a_changed_topic_setting_reaches_its_log_at_once(client: Client) -> None:
     await create_topic(client, "t")
     large = batch(b"x" * 2000)
     assert (await produce(client, "t", large)).error_code == 0
@@ -41,7 +41,7 @@ async def test_a_changed_setting_of_a_topic_reaches_its_log_at_once(client: Clie
     assert await describe(client, TOPIC, "t", "max.message.bytes") == ("1048588", DEFAULT)
 
 
-async def test_a_changed_default_of_the_brokers_reaches_the_logs_without_a_setting_of_their_own(
+async def test_a_changed_broker_default_reaches_logs_without_their_own_setting(
     client: Client,
 ) -> None:
     await create_topic(client, "a")
@@ -58,7 +58,7 @@ async def test_a_changed_default_of_the_brokers_reaches_the_logs_without_a_setti
     assert (await produce(client, "c", batch(b"x" * 4000))).error_code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-async def test_changes_hold_after_a_restart() -> None:
+async def test_changed_settings_survive_a_restart() -> None:
     async with memory_broker() as broker:
         client = await broker.connect()
         await create_topic(client, "t", settings={"retention.ms": 5000})
@@ -71,7 +71,7 @@ async def test_changes_hold_after_a_restart() -> None:
         assert await describe(client, BROKER, "1", "log.retention.ms") == ("7777", DYNAMIC_DEFAULT)
 
 
-async def test_what_cannot_be_described_says_why(client: Client) -> None:
+async def test_resources_that_cannot_be_described_have_an_error(client: Client) -> None:
     for kind, name, code in (
         (TOPIC, "absent", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (TOPIC, "../x", ErrorCode.INVALID_TOPIC_EXCEPTION),
@@ -98,7 +98,7 @@ async def test_all_settings_of_a_topic_are_described_in_every_version(client: Cl
 
 
 @pytest.mark.parametrize("kind", [BROKER, BROKER_LOGGER])
-async def test_a_broker_id_of_thousands_of_digits_is_no_id(kind: int, client: Client) -> None:
+async def test_a_broker_id_of_thousands_of_digits_is_refused(kind: int, client: Client) -> None:
     name = "9" * 5_000
     resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
     answer = await client.ask(DescribeConfigsRequest(resources=[resource]))
@@ -111,24 +111,24 @@ async def test_a_broker_id_of_thousands_of_digits_is_no_id(kind: int, client: Cl
     [
         ((GROUP, "consumer.session.timeout.ms"), 50_000, "Groups of the consumer, share and streams protocols"),
         ((GROUP, "share.isolation.level"), "read_committed", "Groups of the consumer, share and streams protocols"),
-        ((CLIENT_METRICS, "interval.ms"), 1000, "Clients' metrics are not collected"),
-        ((CLIENT_METRICS, "metrics"), "org.apache.kafka", "Clients' metrics are not collected"),
+        ((CLIENT_METRICS, "interval.ms"), 1000, "The broker does not collect metrics from clients"),
+        ((CLIENT_METRICS, "metrics"), "org.apache.kafka", "The broker does not collect metrics from clients"),
     ],
 )
-async def test_settings_of_groups_and_subscriptions_are_kept_and_said_to_have_no_effect(
+async def test_group_and_subscription_settings_are_stored_with_a_warning(
     resource: tuple[int, str], value: object, why: str, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     kind, key = resource
     assert await alter_configs(client, kind, "mine", {key: value}) == (0, None)
-    lines = [line.getMessage() for line in caplog.records if "without effect" in line.getMessage()]
+    lines = [line.getMessage() for line in caplog.records if "has no effect" in line.getMessage()]
     assert len(lines) == 1
-    assert lines[0].startswith(f"{key}={value} without effect: {why}")
+    assert lines[0].startswith(f"{key}={value} has no effect: {why}")
     assert (await describe(client, kind, "mine", key))[0] == str(value)
     assert await alter_configs(client, kind, "mine", {key: None}) == (0, None)
-    assert len([line for line in caplog.records if "without effect" in line.getMessage()]) == 1
+    assert len([line for line in caplog.records if "has no effect" in line.getMessage()]) == 1
 
 
-async def test_a_list_of_a_subscription_is_appended_to(client: Client) -> None:
+async def test_a_list_setting_of_a_subscription_can_be_appended(client: Client) -> None:
     await alter_configs(client, CLIENT_METRICS, "mine", {"metrics": "a"})
     appended = AlterConfigsResource(
         resource_type=CLIENT_METRICS,

@@ -8,7 +8,7 @@ from wire.errors import ErrorCode
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-async def test_records_below_an_offset_are_gone(client: Client, version: int) -> None:
+async def test_records_below_an_offset_are_deleted(client: Client, version: int) -> None:
     await create_topic(client, "t")
     for value in (b"a", b"b", b"c"):
         await produce(client, "t", batch(value))
@@ -28,7 +28,7 @@ async def test_records_below_an_offset_are_gone(client: Client, version: int) ->
         (-2, (ErrorCode.OFFSET_OUT_OF_RANGE, -1)),
     ],
 )
-async def test_the_log_start_moves_forward_only_and_not_beyond_the_high_watermark(
+async def test_the_log_start_only_rises_up_to_the_high_watermark(
     client: Client, offset: int, expected: tuple[int, int]
 ) -> None:
     await create_topic(client, "t")
@@ -37,7 +37,7 @@ async def test_the_log_start_moves_forward_only_and_not_beyond_the_high_watermar
     assert await delete_records(client, "t", offset) == expected
 
 
-async def test_what_cannot_be_deleted_says_why(broker: MemoryBroker, client: Client) -> None:
+async def test_refused_deletions_have_an_error(broker: MemoryBroker, client: Client) -> None:
     await create_topic(client, "t")
     assert await delete_records(client, "t", 0, partition=1) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
     assert await delete_records(client, "absent", 0) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
@@ -47,7 +47,7 @@ async def test_what_cannot_be_deleted_says_why(broker: MemoryBroker, client: Cli
 
 
 @pytest.mark.parametrize("loss", [Loss.PROCESS_DEATH, Loss.ONLY_SYNCED])
-async def test_deleted_records_stay_deleted_when_the_broker_dies(loss: Loss) -> None:
+async def test_deleted_records_stay_deleted_after_a_crash(loss: Loss) -> None:
     async with memory_broker(stops_cleanly=False) as broker:
         client = await broker.connect()
         await create_topic(client, "t", settings={"flush.messages": 1})

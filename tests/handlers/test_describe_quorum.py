@@ -16,7 +16,7 @@ def quorum(topic: str, *partitions: int) -> DescribeQuorumRequest:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-async def test_the_one_controller_leads_its_quorum(broker: MemoryBroker, client: Client, version: int) -> None:
+async def test_the_only_controller_leads_its_quorum(broker: MemoryBroker, client: Client, version: int) -> None:
     answer = await client.ask(quorum("__cluster_metadata", 0), version=version)
     assert isinstance(answer, DescribeQuorumResponse)
     assert answer.error_code == ErrorCode.NONE

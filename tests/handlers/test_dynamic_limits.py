@@ -1,4 +1,4 @@
-"""W10: the limits of connections, changed while the broker runs; and the idle time-out, which may not be."""
+"""W10: connection limits that change while the broker runs; and the idle timeout, which cannot change."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.handlers.test_configs import alter, describe
 from wire.errors import ErrorCode
 from wire.messages.api_versions import ApiVersionsRequest
 
-ADDRESS = "198.51.100.1"  # of every client in memory
+ADDRESS = "198.51.100.1"  # the address of every client in memory
 REQUEST = ApiVersionsRequest(client_software_name="t", client_software_version="1")
 
 
 async def is_served(client: Client) -> bool:
-    """Whether a connection answers; False if it was closed."""
+    """Whether a connection gets a reply; False if it was closed."""
     try:
         answer = await client.ask(REQUEST)
     except ConnectionClosed:
@@ -27,18 +27,18 @@ async def is_served(client: Client) -> bool:
 
 
 @pytest.mark.parametrize("where", ["", "1"])
-async def test_w10_a_limit_for_each_address_holds_from_the_next_connection_on(
+async def test_w10_a_changed_address_limit_applies_to_the_next_connection(
     broker: MemoryBroker, client: Client, where: str
 ) -> None:
     second = await broker.connect()
     assert await alter(client, BROKER, where, "max.connections.per.ip", "2") == 0
-    assert await is_served(second), "who is there stays"
+    assert await is_served(second), "existing connections stay open"
     assert not await is_served(await broker.connect())
     assert await alter(client, BROKER, where, "max.connections.per.ip", None) == 0
     assert await is_served(await broker.connect())
 
 
-async def test_w10_an_address_gets_a_limit_of_its_own(broker: MemoryBroker, client: Client) -> None:
+async def test_w10_an_address_can_get_its_own_limit(broker: MemoryBroker, client: Client) -> None:
     overrides = "max.connections.per.ip.overrides"
     assert await alter(client, BROKER, "", overrides, f"192.0.2.7:1,{ADDRESS}:2") == 0
     second = await broker.connect()
@@ -50,20 +50,20 @@ async def test_w10_an_address_gets_a_limit_of_its_own(broker: MemoryBroker, clie
     assert not await is_served(await broker.connect())
 
 
-async def test_w10_beyond_max_connections_one_waits_until_there_is_room(broker: MemoryBroker, client: Client) -> None:
+async def test_w10_connections_beyond_max_connections_wait(broker: MemoryBroker, client: Client) -> None:
     assert await alter(client, BROKER, "", "max.connections", "1") == 0
     waiting = [await broker.connect() for _ in range(3)]
     for one in waiting:
         await one.send(REQUEST)
     await wait_all_tasks_blocked()
-    # The one that was being accepted when the limit came is let in.
+    # The accept in progress at the change is still admitted.
     assert broker.node.metrics.snapshot()["connections.open"] == 2
     assert await alter(client, BROKER, "", "max.connections", None) == 0
     for one in waiting:
         assert (await one.receive()).error_code == 0
 
 
-async def test_w10_connections_are_made_at_the_rate_that_was_set_last(broker: MemoryBroker, client: Client) -> None:
+async def test_w10_a_changed_creation_rate_applies_at_once(broker: MemoryBroker, client: Client) -> None:
     async def seconds_for(count: int) -> float:
         began = trio.current_time()
         for one in [await broker.connect() for _ in range(count)]:
@@ -79,7 +79,7 @@ async def test_w10_connections_are_made_at_the_rate_that_was_set_last(broker: Me
     assert await seconds_for(50) == 0
 
 
-async def test_the_idle_time_out_is_read_at_the_start_alone() -> None:
+async def test_the_idle_timeout_cannot_be_changed_while_running() -> None:
     async with memory_broker(settings={"connections.max.idle.ms": 5_000}) as broker:
         client = await broker.connect()
         assert await alter(client, BROKER, "1", "connections.max.idle.ms", "60000") == ErrorCode.INVALID_REQUEST
@@ -90,8 +90,8 @@ async def test_the_idle_time_out_is_read_at_the_start_alone() -> None:
         assert not await is_served(client)
 
 
-async def test_w10_a_flood_is_held_off_and_leaves_nothing_behind() -> None:
-    """Five thousand connections of one address, a thousand at a time, while another client works."""
+async def test_w10_a_flood_of_connections_is_refused_and_leaves_no_state() -> None:
+    """One address opens five thousand connections, a thousand at a time, while another client works."""
     settings = {"max.connections.per.ip": 0, "max.connections.per.ip.overrides": f"{ADDRESS}:200"}
     async with memory_broker(settings=settings) as broker:
         honest = await broker.connect()
@@ -110,8 +110,8 @@ async def test_w10_a_flood_is_held_off_and_leaves_nothing_behind() -> None:
         assert trio.lowlevel.current_statistics().tasks_living == before
 
 
-async def test_w10_nobody_can_be_shut_out_for_good(broker: MemoryBroker, client: Client) -> None:
-    """A limit of zero is for brokers that know who may come: without such exceptions not even this could be undone."""
+async def test_w10_no_limit_locks_all_clients_out_permanently(broker: MemoryBroker, client: Client) -> None:
+    """A limit of zero needs exceptions; without them no client could connect to undo it."""
     key, overrides = "max.connections.per.ip", "max.connections.per.ip.overrides"
     refused = ErrorCode.INVALID_REQUEST
     assert await alter(client, BROKER, "1", key, "0") == refused
@@ -119,7 +119,7 @@ async def test_w10_nobody_can_be_shut_out_for_good(broker: MemoryBroker, client:
     assert await alter(client, BROKER, "1", key, "0") == 0
     assert await alter(client, BROKER, "1", overrides, None) == refused
     assert await is_served(await broker.connect())
-    # What one resource alone does not show is left out where it would be applied.
+    # A combination of resources that excludes all clients passes validation, but is not applied.
     assert await alter(client, BROKER, "1", key, None) == 0
     assert await alter(client, BROKER, "", overrides, f"{ADDRESS}:3") == 0
     assert await alter(client, BROKER, "", key, "0") == 0
@@ -129,13 +129,13 @@ async def test_w10_nobody_can_be_shut_out_for_good(broker: MemoryBroker, client:
 
 @pytest.mark.parametrize("where", ["", "1"])
 async def test_max_connections_of_zero_is_refused(broker: MemoryBroker, client: Client, where: str) -> None:
-    """Apache Kafka takes it, closes every connection, and cannot be changed any more."""
+    """Apache Kafka accepts it, closes every connection, and can no longer be reconfigured."""
     assert await alter(client, BROKER, where, "max.connections", "0") == ErrorCode.INVALID_REQUEST
     assert await is_served(await broker.connect())
 
 
 @pytest.mark.parametrize("exceptions", ["10.9.9.9:0", "broker.example:5", " "])
-async def test_exceptions_that_let_no_address_in_are_none(
+async def test_a_limit_of_zero_needs_exceptions_that_admit_an_address(
     broker: MemoryBroker, client: Client, exceptions: str
 ) -> None:
     assert await alter(client, BROKER, "1", "max.connections.per.ip.overrides", exceptions) == 0

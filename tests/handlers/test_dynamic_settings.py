@@ -1,6 +1,4 @@
-"""Each setting that may be changed while the broker runs: set for a topic, for all brokers or for one, it has its
-effect at once, and deleted it has none any more.
-"""
+"""Every dynamic setting takes effect at once, for a topic, all brokers or one broker, until it is deleted."""
 
 from __future__ import annotations
 
@@ -35,12 +33,12 @@ from wire.compression import Codec
 from wire.errors import ErrorCode
 
 LOOKS_MS = 1_000
-"""How often these brokers look what retention deletes."""
+"""The interval of the retention task in these tests."""
 
 
 @dataclass
 class Rig:
-    """A broker with topic t, and what the checks look at."""
+    """A broker with topic t, and the state that the checks read."""
 
     broker: MemoryBroker
     client: Client
@@ -143,7 +141,7 @@ async def deletes_old_records(rig: Rig) -> bool:
 
 
 async def removes_deleted_files_soon(rig: Rig) -> bool:
-    """A segment that goes leaves files behind for a minute, unless it is told otherwise."""
+    """The files of a deleted segment stay for a minute by default."""
     await trio.sleep(100)
     log = rig.partition.log
     await rig.append(2)
@@ -166,7 +164,7 @@ async def forgets_silent_producers(rig: Rig) -> bool:
 
 
 async def wants_two_replicas(rig: Rig) -> bool:
-    """Where there is one replica that is all there can be, and as in Kafka records are taken all the same."""
+    """With one replica, records are accepted anyway, as in Kafka; so check the value."""
     await rig.append()
     progress = rig.partition.progress
     assert progress is not None
@@ -175,7 +173,7 @@ async def wants_two_replicas(rig: Rig) -> bool:
 
 Check = Callable[[Rig], Awaitable[bool]]
 
-# Topic's key, brokers' key, a value, and whether it has its effect.
+# Topic's key, brokers' key, a value, and the check for its effect.
 EFFECTS: list[tuple[str | None, str, object, Check]] = [
     ("max.message.bytes", "message.max.bytes", 1_000, refuses_large_batches),
     ("message.timestamp.after.max.ms", "log.message.timestamp.after.max.ms", 1_000, refuses_the_future),
@@ -210,12 +208,12 @@ WHERE = {"topic": (TOPIC, "t"), "all brokers": (BROKER, ""), "this broker": (BRO
         if (key := topic_key if kind == TOPIC else broker_key) is not None
     ],
 )
-async def test_a_setting_has_its_effect_at_once_and_loses_it_when_it_is_deleted(
+async def test_a_setting_takes_effect_at_once_until_it_is_deleted(
     kind: int, name: str, key: str, value: object, check: Check
 ) -> None:
     settings: dict[str, object] = {"log.retention.check.interval.ms": LOOKS_MS}
     if check is deletes_old_records:
-        settings["log.segment.bytes"] = 3 * ONE  # only what was closed is deleted
+        settings["log.segment.bytes"] = 3 * ONE  # only closed segments are deleted
     async with memory_broker(settings=settings) as broker:
         rig = Rig(broker, await broker.connect())
         await create_topic(rig.client, "t")
@@ -226,7 +224,7 @@ async def test_a_setting_has_its_effect_at_once_and_loses_it_when_it_is_deleted(
         assert not await check(rig)
 
 
-# Keys whose change is seen elsewhere, and where.
+# Keys that other tests cover, and where.
 SEEN_ELSEWHERE = {
     "max.connections": "tests/handlers/test_dynamic_limits.py",
     "max.connections.per.ip": "tests/handlers/test_dynamic_limits.py",
@@ -267,7 +265,7 @@ SEEN_ELSEWHERE = {
 }
 
 
-def test_no_key_that_may_be_changed_is_left_out() -> None:
+def test_every_dynamic_setting_is_tested() -> None:
     tested = {key for effect in EFFECTS for key in effect[:2]} | set(SEEN_ELSEWHERE)
     changeable = [
         one.name
@@ -284,7 +282,7 @@ LEVELS = {"gzip": (1, 9), "lz4": (1, 12), "zstd": (1, 19)}
 
 @pytest.mark.parametrize("codec", LEVELS)
 @pytest.mark.parametrize("kind", [TOPIC, BROKER])
-async def test_a_level_of_compression_decides_how_a_batch_is_stored(client: Client, kind: int, codec: str) -> None:
+async def test_the_compression_level_applies_to_stored_batches(client: Client, kind: int, codec: str) -> None:
     await create_topic(client, "t", settings={"compression.type": codec})
 
     async def stored() -> int:
@@ -301,7 +299,7 @@ async def test_a_level_of_compression_decides_how_a_batch_is_stored(client: Clie
     assert sizes[1] != sizes[0] == sizes[2] < len(TEXT) // 2
 
 
-# What is refused, and what that leaves as it was
+# Refused changes change nothing
 
 
 @pytest.mark.parametrize(
@@ -342,7 +340,7 @@ async def test_one_bad_value_of_a_topic_changes_nothing(client: Client, bad: tup
         ("", "sasl.jaas.config", "swordfish"),
     ],
 )
-async def test_one_bad_or_read_only_setting_of_a_broker_changes_nothing(
+async def test_one_bad_or_read_only_broker_setting_changes_nothing(
     client: Client, name: str, key: str, value: str
 ) -> None:
     code, text = await alter_configs(client, BROKER, name, {"message.max.bytes": "5000", key: value})
@@ -352,7 +350,7 @@ async def test_one_bad_or_read_only_setting_of_a_broker_changes_nothing(
     assert await describe(client, BROKER, "1", "message.max.bytes") == ("1048588", DEFAULT)
 
 
-async def test_k15_a_secret_is_kept_and_never_shown(caplog: pytest.LogCaptureFixture) -> None:
+async def test_k15_a_secret_is_stored_and_never_shown(caplog: pytest.LogCaptureFixture) -> None:
     key = "listener.name.internal.ssl.keystore.password"
     async with memory_broker() as broker:
         client = await broker.connect()
@@ -362,7 +360,7 @@ async def test_k15_a_secret_is_kept_and_never_shown(caplog: pytest.LogCaptureFix
     assert "swordfish" not in caplog.text
 
 
-async def test_the_strongest_place_that_has_a_value_gives_it() -> None:
+async def test_settings_follow_the_order_of_precedence() -> None:
     async with memory_broker(settings={"message.max.bytes": 4_000}) as broker:
         client = await broker.connect()
         await create_topic(client, "t")
@@ -370,7 +368,7 @@ async def test_the_strongest_place_that_has_a_value_gives_it() -> None:
         limits += [(BROKER, "", "message.max.bytes", 3_000)]
 
         async def limit() -> int:
-            """The size of the largest batch that is taken, to the next 500 bytes."""
+            """The size of the largest accepted batch, in steps of 500 bytes."""
             found = 0
             for size in range(500, 4_500, 500):
                 if (await produce(client, "t", batch(b"x" * (size - 200)))).error_code == 0:

@@ -31,7 +31,7 @@ from wire.types import ZERO_UUID
 
 
 @pytest.mark.parametrize("version", range(4, 18))
-async def test_every_version_reads_records_with_the_offsets_around_them(client: Client, version: int) -> None:
+async def test_every_version_reads_records_and_offsets(client: Client, version: int) -> None:
     topic: str | UUID = await create_topic(client, "t")
     await produce(client, "t", batch(b"a", b"b"))
     if version < 13:
@@ -53,7 +53,7 @@ async def test_read_committed_has_a_list_of_aborted_transactions(client: Client)
     assert values(part) == [b"a"]
 
 
-async def test_a_batch_is_given_whole_when_the_offset_lies_inside(client: Client) -> None:
+async def test_an_offset_inside_a_batch_returns_the_whole_batch(client: Client) -> None:
     await create_topic(client, "t")
     await produce(client, "t", batch(b"a", b"b", b"c"))
     part = parts(await client.ask(fetching("t", wanted(offset=2)), version=12))[0]
@@ -92,9 +92,7 @@ async def test_r13_the_leader_epoch_is_compared(client: Client, version: int, ep
     assert part.current_leader is None
 
 
-async def test_r13_an_old_leader_epoch_is_fenced_and_the_leader_named_from_version_16_on(
-    client: Client, broker: MemoryBroker
-) -> None:
+async def test_r13_an_old_epoch_is_fenced_with_leader_from_version_16(client: Client, broker: MemoryBroker) -> None:
     topic_id = await create_topic(client, "t")
     async with memory_broker(broker.disk.crash(Loss.PROCESS_DEATH)) as again:
         client = await again.connect()
@@ -132,14 +130,14 @@ async def test_a_last_fetched_epoch_is_checked_before_the_offset(
     assert part.error_code == code
 
 
-async def test_a_divergence_is_told_but_not_below_the_log_start(client: Client, broker: MemoryBroker) -> None:
+async def test_a_divergence_is_reported_unless_below_the_log_start(client: Client, broker: MemoryBroker) -> None:
     await create_topic(client, "t")
     await fill(client, "t", 3)
     async with memory_broker(broker.disk.crash(Loss.PROCESS_DEATH)) as again:
         client = await again.connect()
         await fill(client, "t", 1)
         (between,) = {(await list_offset(client, "t", -1))[3] - 1}
-        assert between > 0, "the restart has begun another epoch"
+        assert between > 0, "the restart has started a new epoch"
         asked = [wanted(offset=offset, last_fetched_epoch=between) for offset in (1, 0)]
         part = parts(await client.ask(fetching("t", asked[0]), version=12))[0]
         assert part.diverging_epoch is not None
@@ -151,7 +149,7 @@ async def test_a_divergence_is_told_but_not_below_the_log_start(client: Client, 
         assert (part.error_code, part.diverging_epoch) == (ErrorCode.OFFSET_OUT_OF_RANGE, None)
 
 
-async def test_what_the_metadata_does_not_know_stands_last_and_fails_alone(client: Client) -> None:
+async def test_unknown_partitions_come_last_and_fail_alone(client: Client) -> None:
     await create_topic(client, "t")
     await fill(client, "t", 1)
     answer = await client.ask(fetching("t", wanted(5), wanted(0), wanted(-1)), version=12)
@@ -169,7 +167,7 @@ async def test_an_unknown_topic_id_fails_alone(client: Client, topic_id: UUID, s
     assert trio.current_time() == 0
 
 
-async def test_the_version_of_a_storage_error_that_old_clients_know() -> None:
+async def test_old_versions_get_another_code_for_storage_errors() -> None:
     async with memory_broker(stops_cleanly=False) as broker:
         client = await broker.connect()
         await create_topic(client, "t")
@@ -195,7 +193,7 @@ async def test_the_version_of_a_storage_error_that_old_clients_know() -> None:
         pytest.param(-5, -5, [1, 0, 0], id="negative limits are 0"),
     ],
 )
-async def test_sizes_are_of_whole_batches_and_the_first_one_comes_always(
+async def test_limits_apply_to_whole_batches_except_the_first(
     client: Client, max_bytes: int, limit: int, expected: list[int]
 ) -> None:
     await create_topic(client, "t", partitions=3)
@@ -207,7 +205,7 @@ async def test_sizes_are_of_whole_batches_and_the_first_one_comes_always(
     assert all(size % ONE == 0 for size in sizes(answer).values())
 
 
-async def test_the_budget_is_spent_in_the_order_of_the_request(client: Client) -> None:
+async def test_the_byte_budget_is_used_in_request_order(client: Client) -> None:
     await create_topic(client, "t", partitions=3)
     for partition in range(3):
         await fill(client, "t", 1, partition=partition)
@@ -228,7 +226,7 @@ async def test_fetch_max_bytes_of_the_broker_bounds_a_fetch() -> None:
 # Waiting
 
 
-async def test_a_fetch_without_enough_bytes_is_answered_after_max_wait_ms(client: Client) -> None:
+async def test_a_fetch_below_min_bytes_ends_after_max_wait_ms(client: Client) -> None:
     await create_topic(client, "t")
     await fill(client, "t", 1)
     answer = await client.ask(fetching("t", wanted(), max_wait_ms=5_000, min_bytes=ONE + 1), version=12)
@@ -237,7 +235,7 @@ async def test_a_fetch_without_enough_bytes_is_answered_after_max_wait_ms(client
 
 
 @pytest.mark.parametrize(("max_wait_ms", "min_bytes"), [(0, 1000), (-1, 1000), (5_000, 0)])
-async def test_a_fetch_that_may_not_or_need_not_wait_is_answered_at_once(
+async def test_a_fetch_that_need_not_wait_is_answered_immediately(
     client: Client, max_wait_ms: int, min_bytes: int
 ) -> None:
     await create_topic(client, "t")
@@ -245,7 +243,7 @@ async def test_a_fetch_that_may_not_or_need_not_wait_is_answered_at_once(
     assert trio.current_time() == 0
 
 
-async def test_an_append_wakes_a_fetch_once_min_bytes_are_there(broker: MemoryBroker, client: Client) -> None:
+async def test_an_append_wakes_a_fetch_at_min_bytes(broker: MemoryBroker, client: Client) -> None:
     await create_topic(client, "t", partitions=2)
     async with trio.open_nursery() as nursery:
         request = fetching("t", wanted(0), wanted(1), max_wait_ms=60_000, min_bytes=2 * ONE)
@@ -268,7 +266,7 @@ async def test_more_than_max_bytes_is_not_waited_for(broker: MemoryBroker, clien
     assert [(time, sizes(answer)) for time, answer in answers] == [(0.0, {0: ONE})]
 
 
-async def test_an_unknown_partition_does_not_end_the_wait_for_the_others(broker: MemoryBroker, client: Client) -> None:
+async def test_an_unknown_partition_does_not_end_the_wait(broker: MemoryBroker, client: Client) -> None:
     await create_topic(client, "t")
     async with trio.open_nursery() as nursery:
         answers = await fetch_in_background(nursery, broker, fetching("t", wanted(9), wanted(0), max_wait_ms=500))
@@ -277,7 +275,7 @@ async def test_an_unknown_partition_does_not_end_the_wait_for_the_others(broker:
     assert [(index, part.error_code) for index, part in parts(answer).items()] == [(0, 0), (9, 3)]
 
 
-async def test_a_topic_that_is_deleted_ends_the_wait(broker: MemoryBroker, client: Client) -> None:
+async def test_deleting_the_topic_ends_the_wait(broker: MemoryBroker, client: Client) -> None:
     await create_topic(client, "t")
     async with trio.open_nursery() as nursery:
         answers = await fetch_in_background(nursery, broker, fetching("t", wanted(), max_wait_ms=60_000))
@@ -286,7 +284,7 @@ async def test_a_topic_that_is_deleted_ends_the_wait(broker: MemoryBroker, clien
     assert (time, parts(answer)[0].error_code) == (0.0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
-async def test_d8_a_disk_that_fails_ends_the_wait(client: Client) -> None:
+async def test_d8_a_failing_disk_ends_the_wait(client: Client) -> None:
     async with memory_broker(stops_cleanly=False) as broker, trio.open_nursery() as nursery:
         client = await broker.connect()
         await create_topic(client, "t")
@@ -299,7 +297,7 @@ async def test_d8_a_disk_that_fails_ends_the_wait(client: Client) -> None:
         assert parts(answer)[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def test_a_fetcher_on_an_older_segment_does_not_wait_for_more_than_that_has(client: Client) -> None:
+async def test_a_fetch_from_an_older_segment_does_not_wait(client: Client) -> None:
     await create_topic(client, "t", settings={"segment.bytes": 1 << 20})
     for _ in range(3):
         await produce(client, "t", batch(bytes(500_000)))
@@ -308,7 +306,7 @@ async def test_a_fetcher_on_an_older_segment_does_not_wait_for_more_than_that_ha
     assert [one.base_offset for one in read_batches(parts(answer)[0])] == [0, 1]
 
 
-async def test_a_closed_connection_takes_its_wait_along(broker: MemoryBroker) -> None:
+async def test_closing_the_connection_ends_its_wait(broker: MemoryBroker) -> None:
     client = await broker.connect()
     await create_topic(client, "t")
     waiting = await broker.connect()
@@ -337,7 +335,9 @@ async def test_a_closed_connection_takes_its_wait_along(broker: MemoryBroker) ->
         (-3, -1, 0),
     ],
 )
-async def test_a_replica_that_is_no_follower_is_refused(client: Client, replica_id: int, epoch: int, code: int) -> None:
+async def test_a_replica_that_is_not_a_follower_is_refused(
+    client: Client, replica_id: int, epoch: int, code: int
+) -> None:
     topic_id = await create_topic(client, "t")
     asked = wanted(current_leader_epoch=epoch)
     assert parts(await client.ask(fetching("t", asked, replica_id=replica_id), version=12))[0].error_code == code

@@ -21,7 +21,7 @@ from wire.errors import ErrorCode
 from wire.messages.fetch import FetchRequest, FetchResponse, FetchTopic
 
 
-async def test_a_session_is_told_only_what_changed(client: Client) -> None:
+async def test_a_session_gets_only_changed_partitions(client: Client) -> None:
     topic_id = await create_topic(client, "t", partitions=2)
     await fill(client, "t", 1)
     opened = await client.ask(fetching(topic_id, wanted(0), wanted(1), session=(0, 0), replica_epoch=-1))
@@ -39,12 +39,12 @@ async def test_a_session_is_told_only_what_changed(client: Client) -> None:
     assert sizes(await go_on(1, wanted(0, 1))) == {}
     await fill(client, "t", 1, partition=1)
     assert sizes(await go_on(2)) == {1: ONE}
-    assert sizes(await go_on(3)) == {1: ONE}, "records are told as long as the offset stays"
+    assert sizes(await go_on(3)) == {1: ONE}, "records are returned until the offset moves"
     assert sizes(await go_on(4, forget=(1,))) == {}
-    assert sizes(await go_on(5, wanted(1, 1))) == {1: 0}, "a partition that is new to the session is told"
+    assert sizes(await go_on(5, wanted(1, 1))) == {1: 0}, "a partition that is new in the session is returned"
 
 
-async def test_partitions_that_gave_records_go_behind_the_others(client: Client) -> None:
+async def test_partitions_that_returned_records_move_to_the_end(client: Client) -> None:
     await create_topic(client, "t", partitions=3)
     for partition in range(3):
         await fill(client, "t", 2, partition=partition)
@@ -70,14 +70,12 @@ async def test_w8_wrong_sessions_are_refused(client: Client) -> None:
     assert await error(session + 1, 1) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, 0)
     assert await error(session, 2) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, 0, 0)
     assert await error(session, 1, topic_id, 17) == (ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, 0, 0)
-    assert (await error(session, 1))[:2] == (0, session), "the session has survived all that"
+    assert (await error(session, 1))[:2] == (0, session), "the session still exists"
     assert (await error(session, -1))[:2] == (0, 0)
     assert await error(session, 2) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, 0)
 
 
-async def test_a_session_that_goes_on_elsewhere_ends_the_wait_with_an_error(
-    broker: MemoryBroker, client: Client
-) -> None:
+async def test_reusing_a_session_elsewhere_ends_the_wait_with_an_error(broker: MemoryBroker, client: Client) -> None:
     await create_topic(client, "t")
     opened = await client.ask(fetching("t", wanted(), session=(0, 0)), version=12)
     async with trio.open_nursery() as nursery:
@@ -89,7 +87,7 @@ async def test_a_session_that_goes_on_elsewhere_ends_the_wait_with_an_error(
     assert (answer.error_code, answer.responses) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, [])
 
 
-async def test_r15_a_topic_made_anew_under_its_name_gives_no_byte_of_the_old_one(client: Client) -> None:
+async def test_r15_a_recreated_topic_returns_no_data_of_the_old_one(client: Client) -> None:
     old = await create_topic(client, "t")
     await produce(client, "t", batch(b"old"))
     opened = await client.ask(fetching(old, wanted(), session=(0, 0), replica_epoch=-1))
@@ -109,7 +107,7 @@ async def test_r15_a_topic_made_anew_under_its_name_gives_no_byte_of_the_old_one
     assert (part.high_watermark, values(part)) == (1, [b"new"])
 
 
-async def test_topics_stay_apart_in_one_answer(client: Client) -> None:
+async def test_topics_have_separate_entries_in_one_reply(client: Client) -> None:
     for name in ("a", "b"):
         await create_topic(client, name, partitions=2)
         await produce(client, name, batch(name.encode()))

@@ -1,4 +1,4 @@
-"""FindCoordinator, and `__consumer_offsets`, which its first question about a group makes."""
+"""FindCoordinator, and the creation of `__consumer_offsets` by its first request for a group."""
 
 import pytest
 import trio
@@ -17,7 +17,7 @@ GROUP, TRANSACTION, SHARE = 0, 1, 2
 
 
 async def ask(client: Client, *keys: str, key_type: int = GROUP, version: int = 6) -> list[Coordinator]:
-    """The answers for some keys, in one form for all versions."""
+    """The coordinators of some keys, in the same form for all versions."""
     if version >= 4:
         answer = await client.ask(
             FindCoordinatorRequest(coordinator_keys=list(keys), key_type=key_type), version=version
@@ -51,7 +51,7 @@ async def settings_of_offsets(client: Client) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("version", range(7))
-async def test_the_first_question_already_names_the_node_and_makes_the_topic(client: Client, version: int) -> None:
+async def test_the_first_request_creates_the_topic_and_finds_the_node(client: Client, version: int) -> None:
     assert (await describe(client)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     found = (await ask(client, "g", version=version))[0]
     assert (found.error_code, found.node_id, found.host, found.port) == (0, 1, "broker.example", 9092)
@@ -66,7 +66,7 @@ async def test_the_first_question_already_names_the_node_and_makes_the_topic(cli
     }
 
 
-async def test_several_groups_are_found_at_once_each_by_itself(client: Client) -> None:
+async def test_several_groups_are_found_independently(client: Client) -> None:
     found = await ask(client, "a", "b", "", "a")
     assert [(one.key, one.error_code, one.node_id) for one in found] == [
         ("a", 0, 1),
@@ -76,7 +76,7 @@ async def test_several_groups_are_found_at_once_each_by_itself(client: Client) -
     assert await ask(client) == []
 
 
-async def test_first_questions_at_once_make_one_topic(broker: MemoryBroker) -> None:
+async def test_simultaneous_first_requests_create_one_topic(broker: MemoryBroker) -> None:
     async with trio.open_nursery() as nursery:
         for number in range(20):
             nursery.start_soon(find, await broker.connect(), f"group-{number}")
@@ -84,7 +84,7 @@ async def test_first_questions_at_once_make_one_topic(broker: MemoryBroker) -> N
     assert (await describe(client)).error_code == 0
 
 
-async def test_the_topic_has_the_partitions_replicas_and_segments_that_the_settings_say() -> None:
+async def test_the_offsets_topic_follows_its_settings() -> None:
     own = {"offsets.topic.num.partitions": 3, "offsets.topic.segment.bytes": 4096}
     async with memory_broker(settings=own) as broker:
         client = await broker.connect()
@@ -102,7 +102,7 @@ async def test_more_replicas_than_brokers_leave_groups_without_a_coordinator() -
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-async def test_transactions_are_refused_for_good_and_the_message_says_why(client: Client, version: int) -> None:
+async def test_transactions_are_refused_with_a_final_code_and_a_reason(client: Client, version: int) -> None:
     found = (await ask(client, "t", key_type=TRANSACTION, version=version))[0]
     assert (found.error_code, found.node_id) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, -1)
     assert found.error_message == "transactions are not implemented yet"
@@ -114,13 +114,13 @@ async def test_share_groups_and_unknown_kinds_are_invalid(client: Client, key_ty
     assert (found.error_code, found.node_id, found.host, found.port) == (ErrorCode.INVALID_REQUEST, -1, "", -1)
 
 
-async def test_clients_cannot_produce_to_the_topic_of_the_groups(client: Client) -> None:
+async def test_clients_cannot_produce_to_the_offsets_topic(client: Client) -> None:
     await find(client)
     answer = await produce(client, OFFSETS, batch(b"x"))
     assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-async def test_the_topic_of_the_groups_is_made_anew_after_its_deletion(client: Client) -> None:
+async def test_the_offsets_topic_is_recreated_after_its_deletion(client: Client) -> None:
     await find(client)
     await delete_topic(client, OFFSETS)
     assert await commit(client, {("t", 0): 1}) == {("t", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}

@@ -1,6 +1,6 @@
-"""Well-formed requests with as many array elements as fit: what they cost is bounded, and others are served between.
+"""Valid requests with the maximum number of array elements have a bounded cost and do not delay other requests.
 
-Cost is counted in calls of functions, which is the same in every run: about 0.2 us each.
+Cost is the number of function calls, which is the same in every run; a call takes about 0.2 us.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGro
 
 ELEMENTS = 2_000
 CALLS_AT_ONCE = 14_000
-"""Between two passes of the event loop. At ELEMENTS this is 7 for each, as for checking and answering it in one go."""
+"""The limit between two passes of the event loop. With ELEMENTS elements these are 7 calls for each element."""
 
 TOPIC, GROUP = 2, 32
 _IN_A_THREAD = MemoryEnv.run_blocking.__code__
 
 
 class Longest(trio.abc.Instrument):
-    """The most calls that one task made without giving the event loop a turn; those of blocking functions are free."""
+    """The largest number of calls that a task made without yielding; calls in blocking functions do not count."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -77,7 +77,7 @@ async def world() -> AsyncIterator[tuple[MemoryBroker, Client, World]]:
 
 
 async def reply_bytes(broker: MemoryBroker, frame: bytes) -> int | None:
-    """The size of what one request is answered; None if its connection was closed."""
+    """The size of the reply to one request; None if the connection was closed."""
     client = await broker.connect()
     try:
         await client.send_bytes(frame)
@@ -88,7 +88,7 @@ async def reply_bytes(broker: MemoryBroker, frame: bytes) -> int | None:
         client.close()
 
 
-async def test_no_array_of_any_request_holds_the_event_loop() -> None:
+async def test_no_array_of_any_request_blocks_the_event_loop() -> None:
     async with world() as (broker, _, exists):
         slow: list[str] = []
         for request in greedy_requests(discover(), exists, max_bytes=400_000, max_elements=ELEMENTS):
@@ -99,7 +99,7 @@ async def test_no_array_of_any_request_holds_the_event_loop() -> None:
         assert not slow, "\n".join(slow)
 
 
-async def test_what_is_named_twice_is_answered_once_and_whole() -> None:
+async def test_duplicate_names_are_answered_once_and_completely() -> None:
     async with world() as (_, client, _exists):
         await form(client, "members")
         resources = [
@@ -138,7 +138,7 @@ async def test_a_reply_beyond_the_bound_is_refused() -> None:
         assert {(one.error_code, len(one.configs)) for one in results} == {(ErrorCode.INVALID_REQUEST, 0)}
 
 
-async def test_more_elements_than_a_request_may_have_close_its_connection() -> None:
+async def test_too_many_elements_close_the_connection() -> None:
     async with world() as (broker, client, exists):
         refused = served = 0
         for request in greedy_requests(discover(), exists, max_bytes=100_000, max_elements=ELEMENTS + 1):
@@ -152,7 +152,7 @@ async def test_more_elements_than_a_request_may_have_close_its_connection() -> N
         assert (await client.ask(DescribeGroupsRequest(groups=[]))).groups == []
 
 
-async def test_a_large_commit_is_whole_and_names_each_partition_once() -> None:
+async def test_a_large_commit_is_complete_and_answers_each_partition_once() -> None:
     async with memory_broker() as broker:
         client = await broker.connect()
         await create_topic(client, "t", partitions=1_200)

@@ -15,7 +15,7 @@ from wire.messages.list_groups import ListGroupsRequest
 
 
 async def some_groups(client: Client) -> None:
-    """A stable group, and two that only have offsets, in different partitions."""
+    """Create a stable group, and two groups with only offsets, in different partitions."""
     await find(client)
     await create_topic(client, "t")
     await form(client, "stable")
@@ -79,20 +79,20 @@ async def test_groups_are_described_in_the_order_of_the_request(client: Client, 
     assert found[2].protocol_data == "range"
 
 
-async def test_everybody_may_do_everything_to_a_group_and_is_told_only_when_asked(client: Client) -> None:
+async def test_authorized_operations_of_groups_are_returned_only_on_request(client: Client) -> None:
     await some_groups(client)
     assert [one.authorized_operations for one in await described(client, "a", "nobody")] == [-0x80000000] * 2
     found = await described(client, "a", "nobody", operations=True)
     assert [one.authorized_operations for one in found] == [3400, -0x80000000]
 
 
-async def test_who_does_not_coordinate_says_so_for_each_group(client: Client) -> None:
+async def test_a_broker_that_is_not_coordinator_fails_each_group(client: Client) -> None:
     assert [one.error_code for one in await described(client, "a", "b")] == [ErrorCode.NOT_COORDINATOR] * 2
     assert await deleted(client, "a", "b") == [("a", ErrorCode.NOT_COORDINATOR), ("b", ErrorCode.NOT_COORDINATOR)]
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_empty_groups_are_deleted_for_good(client: Client, broker: MemoryBroker, version: int) -> None:
+async def test_deleted_groups_stay_deleted(client: Client, broker: MemoryBroker, version: int) -> None:
     await some_groups(client)
     assert await deleted(client, "a", "stable", "nobody", "a", version=version) == [
         ("a", 0),

@@ -22,7 +22,7 @@ NO_TOPIC_ID = UUID(int=7)
 
 @pytest.fixture
 async def topic_id(client: Client) -> UUID:
-    """The topic `t` of two partitions; the topic of the groups is there too."""
+    """The id of the topic `t` with two partitions; `__consumer_offsets` exists too."""
     await find(client)
     return await create_topic(client, "t", partitions=2)
 
@@ -39,7 +39,7 @@ async def test_every_version_commits_what_every_version_fetches(client: Client, 
 async def fetch(
     client: Client, topic_id: UUID, indexes: list[int], *, version: int, group_id: str = "g"
 ) -> dict[int, tuple[int, str | None, int]]:
-    """(offset, metadata, error code) by partition, whatever the version."""
+    """(offset, metadata, error code) by partition, for any version."""
     if version >= 8:
         key: str | UUID = topic_id if version >= 10 else "t"
         topics = (await fetch_group(client, group_id, [(key, index) for index in indexes], version=version)).topics
@@ -51,7 +51,7 @@ async def fetch(
 
 
 @pytest.mark.parametrize("version", range(1, 11))
-async def test_where_nothing_is_committed_the_offset_is_minus_one(client: Client, topic_id: UUID, version: int) -> None:
+async def test_without_a_commit_the_offset_is_minus_one(client: Client, topic_id: UUID, version: int) -> None:
     await commit(client, {("t", 0): 5})
     assert await fetch(client, topic_id, [0, 1, 9], version=version) == {0: (5, "", 0), 1: (-1, "", 0), 9: (-1, "", 0)}
     assert await fetch(client, topic_id, [0], version=version, group_id="other") == {0: (-1, "", 0)}
@@ -69,7 +69,7 @@ async def test_null_topics_are_all_topics(client: Client, topic_id: UUID, versio
         assert {topic.name: topic.partitions[0].committed_offset for topic in answer.topics} == {"t": 5, "u": 6}
 
 
-async def test_one_request_fetches_of_several_groups(client: Client, topic_id: UUID) -> None:
+async def test_one_request_fetches_offsets_of_several_groups(client: Client, topic_id: UUID) -> None:
     from wire.messages.offset_fetch import OffsetFetchRequestGroup
 
     for number, group_id in enumerate(("a", "b")):
@@ -84,7 +84,7 @@ async def test_one_request_fetches_of_several_groups(client: Client, topic_id: U
 
 
 @pytest.mark.parametrize("version", [2, 9])
-async def test_what_does_not_exist_is_refused_and_the_rest_is_committed(
+async def test_unknown_partitions_are_refused_and_the_rest_is_committed(
     client: Client, topic_id: UUID, version: int
 ) -> None:
     answer = await commit(client, {("t", 0): 5, ("t", 2): 6, ("nowhere", 0): 7}, version=version)
@@ -92,7 +92,7 @@ async def test_what_does_not_exist_is_refused_and_the_rest_is_committed(
     assert await offsets_of(client) == {("t", 0): 5}
 
 
-async def test_by_id_what_does_not_exist_is_refused_by_id(client: Client, topic_id: UUID) -> None:
+async def test_unknown_topic_ids_are_refused_by_id(client: Client, topic_id: UUID) -> None:
     answer = await commit(client, {(topic_id, 0): 5, (topic_id, 2): 6, (NO_TOPIC_ID, 0): 7}, version=10)
     assert answer == {(topic_id, 0): 0, (topic_id, 2): UNKNOWN, (NO_TOPIC_ID, 0): ErrorCode.UNKNOWN_TOPIC_ID}
     found = await fetch_group(client, places=[(topic_id, 0), (NO_TOPIC_ID, 0)], version=10)
@@ -112,7 +112,7 @@ async def test_a_topic_that_is_named_twice_is_answered_once(client: Client, topi
 
 
 @pytest.mark.parametrize("version", range(1, 11))
-async def test_before_the_first_question_nobody_has_offsets(client: Client, version: int) -> None:
+async def test_without_the_offsets_topic_no_group_has_offsets(client: Client, version: int) -> None:
     topic_id = await create_topic(client, "t")
     code = ErrorCode.NOT_COORDINATOR
     key: str | UUID = topic_id if version >= 10 else "t"
@@ -126,12 +126,12 @@ async def test_before_the_first_question_nobody_has_offsets(client: Client, vers
         assert await fetch(client, topic_id, [0, 1], version=1) == {0: (-1, "", code), 1: (-1, "", code)}
 
 
-async def test_long_metadata_is_refused_by_its_partition(client: Client, topic_id: UUID) -> None:
+async def test_long_metadata_is_refused_for_its_partition(client: Client, topic_id: UUID) -> None:
     assert await commit(client, {("t", 0): 5}, metadata="x" * 4097) == {("t", 0): ErrorCode.OFFSET_METADATA_TOO_LARGE}
     assert await commit(client, {("t", 0): 5}, metadata="x" * 4096) == {("t", 0): 0}
 
 
-async def test_a_deleted_topic_takes_its_offsets_along(client: Client, topic_id: UUID, broker: MemoryBroker) -> None:
+async def test_deleting_a_topic_deletes_its_offsets(client: Client, topic_id: UUID, broker: MemoryBroker) -> None:
     await create_topic(client, "u")
     await commit(client, {("t", 0): 5, ("u", 0): 6})
     await delete_topic(client, "t")
@@ -139,7 +139,7 @@ async def test_a_deleted_topic_takes_its_offsets_along(client: Client, topic_id:
     await create_topic(client, "t", partitions=2)
     assert await offsets_of(client) == {("u", 0): 6}
     async with memory_broker(broker.disk.crash(Loss.PROCESS_DEATH)) as again:
-        assert await offsets_of(await again.connect()) == {("u", 0): 6}, "and for good"
+        assert await offsets_of(await again.connect()) == {("u", 0): 6}, "they stay deleted"
 
 
 async def delete_offsets(client: Client, group_id: str, **topics: list[int]) -> tuple[int, dict[tuple[str, int], int]]:
@@ -161,7 +161,7 @@ async def test_offsets_are_deleted_one_by_one(client: Client, topic_id: UUID) ->
     assert await offsets_of(client) == {("t", 1): 6}
 
 
-async def test_a_request_to_delete_offsets_of_no_group_fails_as_a_whole(client: Client, topic_id: UUID) -> None:
+async def test_deleting_offsets_of_an_unknown_group_fails_as_a_whole(client: Client, topic_id: UUID) -> None:
     assert await delete_offsets(client, "nobody", t=[0], nowhere=[0]) == (ErrorCode.GROUP_ID_NOT_FOUND, {})
     assert await delete_offsets(client, "", t=[0]) == (ErrorCode.INVALID_GROUP_ID, {})
 
@@ -181,14 +181,10 @@ async def test_k10_groups_and_offsets_are_the_same_after_a_restart(loss: Loss | 
         client = await broker.connect()
         assert await offsets_of(client) == {("t", 0): 5}
         assert await offsets_of(client, "simple") == {("t", 0): 9}
-        assert await commit(client, {("t", 0): 6}, joined=joined) == {("t", 0): 0}, (
-            "its member goes on as if nothing was"
-        )
+        assert await commit(client, {("t", 0): 6}, joined=joined) == {("t", 0): 0}, "its member continues unaffected"
 
 
-async def test_while_a_group_is_loaded_requests_are_told_so(
-    broker: MemoryBroker, client: Client, topic_id: UUID
-) -> None:
+async def test_requests_fail_while_a_group_is_loading(broker: MemoryBroker, client: Client, topic_id: UUID) -> None:
     joined = await form(client)
     await commit(client, {("t", 0): 5}, joined=joined)
     async with memory_broker(broker.disk.crash(Loss.PROCESS_DEATH), latency_ms=1000) as again:
@@ -207,7 +203,7 @@ async def test_while_a_group_is_loaded_requests_are_told_so(
         assert await offsets_of(client) == {("t", 0): 5}
 
 
-async def test_with_a_full_disk_commits_are_refused_and_what_was_committed_stays(
+async def test_a_full_disk_refuses_commits_and_keeps_earlier_ones(
     client: Client, topic_id: UUID, broker: MemoryBroker
 ) -> None:
     await commit(client, {("t", 0): 5})
@@ -221,7 +217,7 @@ async def test_with_a_full_disk_commits_are_refused_and_what_was_committed_stays
 
 
 @pytest.mark.parametrize("codec", range(5))
-async def test_records_are_compressed_as_the_setting_says(codec: int) -> None:
+async def test_group_records_are_compressed_as_configured(codec: int) -> None:
     own = {"offsets.topic.compression.codec": codec, "offsets.topic.num.partitions": 1}
     async with memory_broker(settings=own) as broker:
         client = await broker.connect()

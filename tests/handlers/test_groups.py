@@ -1,4 +1,4 @@
-"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup on a running node: who waits, for what, and what ends the waiting."""
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup on a running node, especially their waits."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_a_follower_waits_for_the_leaders_assignment(broker: MemoryBroker)
     assert await beat(leader, led) == await beat(follower, followed) == 0
 
 
-async def test_what_is_sent_behind_a_waiting_request_is_answered_behind_it(broker: MemoryBroker) -> None:
+async def test_requests_after_a_waiting_one_are_answered_after_it(broker: MemoryBroker) -> None:
     (leader, led), (follower, followed) = await group_of_two(broker)
     await leader.send(joining(member_id=led.member_id), version=3)
     await leader.send(HeartbeatRequest(group_id="g", generation_id=2, member_id=led.member_id))
@@ -68,7 +68,7 @@ async def test_what_is_sent_behind_a_waiting_request_is_answered_behind_it(broke
     again = await join(follower, member_id=followed.member_id)
     assert again.generation_id == 3
     assert (await leader.receive()).generation_id == 3
-    assert (await leader.receive()).error_code == ErrorCode.ILLEGAL_GENERATION, "the heartbeat was looked at afterwards"
+    assert (await leader.receive()).error_code == ErrorCode.ILLEGAL_GENERATION, "the heartbeat was handled afterwards"
 
 
 async def beat_after(seconds: float, client: Client, joined: JoinGroupResponse) -> int:
@@ -76,7 +76,7 @@ async def beat_after(seconds: float, client: Client, joined: JoinGroupResponse) 
     return await beat(client, joined)
 
 
-async def test_a_session_that_ends_gives_the_partitions_to_those_who_are_left(broker: MemoryBroker) -> None:
+async def test_an_expired_session_gives_its_partitions_to_other_members(broker: MemoryBroker) -> None:
     (leader, led), _ = await group_of_two(broker)
     began = trio.current_time()
     codes = [await beat_after(1, leader, led) for _ in range(12)]
@@ -87,7 +87,7 @@ async def test_a_session_that_ends_gives_the_partitions_to_those_who_are_left(br
     assert [one.member_id for one in alone.members] == [led.member_id]
 
 
-async def test_r14_a_member_that_slept_beyond_its_session_is_unknown_and_its_commits_are_refused(
+async def test_r14_commits_of_an_expired_member_are_refused(
     broker: MemoryBroker,
 ) -> None:
     (leader, led), (follower, followed) = await group_of_two(broker)
@@ -102,7 +102,7 @@ async def test_r14_a_member_that_slept_beyond_its_session_is_unknown_and_its_com
     assert await commit(leader, {("t", 0): 6}, joined=alone) == {("t", 0): 0}
 
 
-async def test_r14_of_two_with_one_static_id_the_older_one_is_fenced(broker: MemoryBroker) -> None:
+async def test_r14_the_older_member_with_a_static_id_is_fenced(broker: MemoryBroker) -> None:
     older, newer = await broker.connect(), await broker.connect()
     await find(older)
     was = await older.ask(joining(instance="i"), version=7)
@@ -122,7 +122,7 @@ async def test_r14_of_two_with_one_static_id_the_older_one_is_fenced(broker: Mem
     assert (kept.error_code, bytes(kept.assignment)) == (0, b"mine")
 
 
-async def test_a_client_that_leaves_while_it_waits_does_not_hold_up_the_others(broker: MemoryBroker) -> None:
+async def test_a_client_that_disconnects_while_waiting_does_not_delay_others(broker: MemoryBroker) -> None:
     (leader, led), (follower, followed) = await group_of_two(broker)
     await leader.send(joining(member_id=led.member_id), version=3)
     await wait_all_tasks_blocked()
@@ -148,7 +148,7 @@ async def test_leaving_begins_a_rebalance_at_once(broker: MemoryBroker) -> None:
     assert await beat(leader, led) == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-async def test_a_stop_ends_every_wait_and_tells_to_look_for_another_coordinator() -> None:
+async def test_a_stop_ends_every_wait_with_not_coordinator() -> None:
     async with memory_broker() as broker:
         (leader, led), _ = await group_of_two(broker)
         await leader.send(joining(member_id=led.member_id), version=3)
@@ -158,10 +158,10 @@ async def test_a_stop_ends_every_wait_and_tells_to_look_for_another_coordinator(
         assert (await leader.receive()).error_code == ErrorCode.NOT_COORDINATOR
         with pytest.raises(ConnectionClosed):
             await beat(leader, led)
-    assert trio.current_time() - began < 5, "SIGTERM is followed by the end within five seconds"
+    assert trio.current_time() - began < 5, "the process ends within five seconds after SIGTERM"
 
 
-async def test_whoever_waits_is_told_when_the_topic_of_the_groups_is_deleted(broker: MemoryBroker) -> None:
+async def test_deleting_the_offsets_topic_ends_all_waits(broker: MemoryBroker) -> None:
     (leader, led), _ = await group_of_two(broker)
     await leader.send(joining(member_id=led.member_id), version=3)
     await wait_all_tasks_blocked()
@@ -173,7 +173,7 @@ async def test_whoever_waits_is_told_when_the_topic_of_the_groups_is_deleted(bro
     assert await beat(leader, led) == ErrorCode.UNKNOWN_MEMBER_ID, "the new topic knows no groups"
 
 
-async def test_before_the_first_question_nobody_coordinates(client: Client) -> None:
+async def test_without_the_offsets_topic_there_is_no_coordinator(client: Client) -> None:
     joined = await join(client)
     assert (joined.error_code, joined.protocol_name, joined.members) == (ErrorCode.NOT_COORDINATOR, "", [])
     answer = await client.ask(syncing(joined))
@@ -185,7 +185,7 @@ async def test_before_the_first_question_nobody_coordinates(client: Client) -> N
 
 
 @pytest.mark.parametrize("makes_the_topic", [True, False])
-async def test_no_group_is_without_a_name(client: Client, makes_the_topic: bool) -> None:
+async def test_an_empty_group_id_is_refused(client: Client, makes_the_topic: bool) -> None:
     if makes_the_topic:
         await find(client)
     joined = await join(client, "", "me")
@@ -205,7 +205,7 @@ async def test_sync_group_5_names_the_protocol(client: Client) -> None:
     assert (await client.ask(syncing(joined, {joined.member_id: b"x"}), version=4)).error_code == 0
 
 
-async def test_the_first_generation_waits_for_further_members_as_the_setting_says() -> None:
+async def test_the_first_rebalance_waits_as_configured() -> None:
     async with memory_broker(settings={"group.initial.rebalance.delay.ms": 3000}) as broker:
         first, second = await broker.connect(), await broker.connect()
         await find(first)
@@ -214,10 +214,10 @@ async def test_the_first_generation_waits_for_further_members_as_the_setting_say
         await second.send(joining(), version=3)
         answers = [await first.receive(), await second.receive()]
         assert [answer.generation_id for answer in answers] == [1, 1]
-        assert trio.current_time() == pytest.approx(6, abs=0.1), "as long again, since somebody came meanwhile"
+        assert trio.current_time() == pytest.approx(6, abs=0.1), "the delay is extended because a member joined"
 
 
-async def test_w12_a_group_has_at_most_as_many_members_as_the_setting_says() -> None:
+async def test_w12_the_size_of_a_group_is_bounded() -> None:
     async with memory_broker(settings={"group.max.size": 2}) as broker:
         (_, _), (_, _) = await group_of_two(broker)
         third = await broker.connect()
@@ -225,7 +225,7 @@ async def test_w12_a_group_has_at_most_as_many_members_as_the_setting_says() -> 
         assert joined.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-async def test_a_new_member_is_shown_with_its_clients_name_and_address(client: Client) -> None:
+async def test_a_new_member_is_shown_with_client_id_and_address(client: Client) -> None:
     from wire.messages.describe_groups import DescribeGroupsRequest
 
     await find(client)

@@ -15,7 +15,7 @@ async def test_every_version_gives_a_new_id_at_epoch_0(client: Client, version: 
     assert len({answer.producer_id for answer in answers}) == 3
 
 
-async def test_an_id_is_given_once_whatever_the_broker_lives_through() -> None:
+async def test_an_id_is_never_given_twice_even_after_crashes() -> None:
     given: list[int] = []
     disk = None
     for loss in (None, Loss.PROCESS_DEATH, Loss.ONLY_SYNCED, None):
@@ -26,7 +26,7 @@ async def test_an_id_is_given_once_whatever_the_broker_lives_through() -> None:
     assert len(set(given)) == len(given) == 20
 
 
-async def test_more_ids_than_a_block_holds_are_all_different(client: Client) -> None:
+async def test_ids_are_unique_across_blocks(client: Client) -> None:
     given = [await new_producer(client) for _ in range(1100)]
     assert len(set(given)) == 1100
 
@@ -42,7 +42,7 @@ async def test_more_ids_than_a_block_holds_are_all_different(client: Client) -> 
         (-1, -1, "transactions", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
     ],
 )
-async def test_half_an_id_and_transactions_are_refused(
+async def test_incomplete_ids_and_transactions_are_refused(
     client: Client, producer_id: int, epoch: int, transactional_id: str | None, code: int
 ) -> None:
     request = InitProducerIdRequest(

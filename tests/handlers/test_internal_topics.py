@@ -1,4 +1,4 @@
-"""What clients may write into the topics that the broker itself reads."""
+"""Records that clients may write to the topics that the broker itself reads."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ HOME = {
 
 @pytest.fixture
 async def tools(broker: MemoryBroker) -> Client:
-    """A client with the id of Kafka's tools, on a broker that has these topics."""
+    """A client with the client id of Kafka's tools, on a broker with these topics."""
     client = await broker.connect(client_id="__admin_client")
     for topic in HOME:
         await create_topic(client, topic, partitions=COUNT)
@@ -76,7 +76,7 @@ async def write(
         (TIER, EVENT),
     ],
 )
-async def test_what_the_broker_can_read_is_taken(tools: Client, topic: str, record: Record, codec: Codec) -> None:
+async def test_readable_records_are_accepted(tools: Client, topic: str, record: Record, codec: Codec) -> None:
     assert (await write(tools, topic, record, codec=codec)).error_code == 0
 
 
@@ -103,24 +103,22 @@ async def test_what_the_broker_can_read_is_taken(tools: Client, topic: str, reco
         (TIER, Record(value=b"not an event")),
     ],
 )
-async def test_what_the_broker_could_not_read_is_refused(
-    tools: Client, topic: str, record: Record, codec: Codec
-) -> None:
+async def test_unreadable_records_are_refused(tools: Client, topic: str, record: Record, codec: Codec) -> None:
     good = {GROUPS: OFFSET, TRANSACTIONS: TRANSACTION, TIER: EVENT}[topic]
     answer = await write(tools, topic, good, record, codec=codec)
     assert answer.error_code == ErrorCode.INVALID_RECORD
     assert [error.batch_index for error in answer.record_errors] == [1]
-    assert f"{topic} cannot take this record" in answer.error_message
+    assert f"{topic} cannot accept this record" in answer.error_message
 
 
 @pytest.mark.parametrize(("topic", "record"), [(GROUPS, OFFSET), (TRANSACTIONS, TRANSACTION), (TIER, EVENT)])
 async def test_a_record_of_another_partition_is_refused(tools: Client, topic: str, record: Record) -> None:
     answer = await write(tools, topic, record, partition=(HOME[topic] + 1) % COUNT)
     assert answer.error_code == ErrorCode.INVALID_RECORD
-    assert f"it belongs into partition {HOME[topic]}" in answer.error_message
+    assert f"it belongs to partition {HOME[topic]}" in answer.error_message
 
 
-async def test_internal_topics_are_written_by_kafkas_tools_alone(broker: MemoryBroker, client: Client) -> None:
+async def test_only_kafkas_tools_may_write_internal_topics(broker: MemoryBroker, client: Client) -> None:
     assert (await write(client, GROUPS, OFFSET)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     await create_topic(client, GROUPS, partitions=COUNT)
     assert (await write(client, GROUPS, OFFSET)).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION

@@ -13,7 +13,7 @@ NOTHING = (0, -1, -1, -1)
 
 
 async def fill(client: Client, topic: str) -> None:
-    """Offsets 0-2 one second apart, then 3 with the time of 1, then 4 an hour earlier."""
+    """Append offsets 0-2 one second apart, 3 with the time of 1, and 4 an hour earlier."""
     await create_topic(client, topic)
     for times in ((0, 1, 2), (1,), (-3600,)):
         records = [Record(timestamp=WALL_START_MS + 1000 * time, value=b"v") for time in times]
@@ -34,7 +34,7 @@ async def fill(client: Client, topic: str) -> None:
         pytest.param(-(2**63), NOTHING, id="no name at all"),
     ],
 )
-async def test_named_offsets_in_the_versions_that_know_them(
+async def test_special_timestamps_work_in_the_versions_that_define_them(
     client: Client, version: int, name: int, expected: tuple[int, int, int, int]
 ) -> None:
     await fill(client, "t")
@@ -56,7 +56,7 @@ async def test_named_offsets_in_the_versions_that_know_them(
         (2.001, NOTHING),
     ],
 )
-async def test_a_timestamp_gives_the_first_record_at_least_that_late(
+async def test_a_timestamp_finds_the_first_record_with_that_or_later(
     client: Client, seconds: float, expected: tuple[int, int, int, int]
 ) -> None:
     await fill(client, "t")
@@ -92,9 +92,7 @@ async def test_a_replica_id_is_not_checked(client: Client, replica_id: int) -> N
     assert await list_offset(client, "t", -1, replica_id=replica_id) == (0, 5, -1, 0)
 
 
-async def test_the_epoch_of_each_offset_is_the_one_in_which_it_was_written(
-    broker: MemoryBroker, client: Client
-) -> None:
+async def test_each_offset_has_the_epoch_of_its_record(broker: MemoryBroker, client: Client) -> None:
     await fill(client, "t")
     async with memory_broker(broker.disk.crash(Loss.PROCESS_DEATH)) as again:
         client = await again.connect()
@@ -107,7 +105,7 @@ async def test_the_epoch_of_each_offset_is_the_one_in_which_it_was_written(
         assert await list_offset(client, "t", WALL_START_MS + 10_000) == (0, 5, WALL_START_MS + 10_000, newest)
 
 
-async def test_what_is_unknown_or_named_twice_fails_alone(client: Client) -> None:
+async def test_unknown_and_duplicate_partitions_fail_alone(client: Client) -> None:
     await create_topic(client, "t", partitions=2)
     asked = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in (0, 1, 1, 7)]
     asked.append(ListOffsetsPartition(partition_index=8, timestamp=-99))

@@ -1,6 +1,6 @@
-"""The reply to one request is lost, and the client sends the request again on a new connection: row R6.
+"""A reply is lost, and the client sends the request again on a new connection: row R6.
 
-The request was carried out, so that the second one has to find that, or to do the same once more without harm.
+The broker has executed the first request, so it must recognize the second one, or execute it again without harm.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WINDOW = 5
 
 
 async def lose_the_reply(broker: MemoryBroker, request: object, *, version: int | None = None) -> Client:
-    """Send a request, and hang up when it has been carried out; a new connection."""
+    """Send a request, disconnect after its execution, and return a new connection."""
     client = await broker.connect()
     await client.send(request, version=version)
     await wait_all_tasks_blocked()
@@ -30,7 +30,7 @@ async def lose_the_reply(broker: MemoryBroker, request: object, *, version: int 
 
 
 @pytest.mark.parametrize("lost", range(ROUNDS))
-async def test_r6_a_commit_is_repeated_without_harm_when_its_reply_was_lost(broker: MemoryBroker, lost: int) -> None:
+async def test_r6_a_commit_with_a_lost_reply_can_be_repeated(broker: MemoryBroker, lost: int) -> None:
     client = await broker.connect()
     await create_topic(client, "t")
     await find(client)
@@ -39,16 +39,16 @@ async def test_r6_a_commit_is_repeated_without_harm_when_its_reply_was_lost(brok
         wanted = {("t", 0): 10 * number}
         if number == lost:
             client = await lose_the_reply(broker, committing(wanted, joined=joined), version=9)
-            assert await offsets_of(client) == wanted, "it was carried out"
+            assert await offsets_of(client) == wanted, "the request was executed"
         assert await commit(client, wanted, joined=joined) == {("t", 0): 0}
         assert await offsets_of(client) == wanted
-    assert await beat(client, joined) == 0, "the group has noticed nothing"
+    assert await beat(client, joined) == 0, "the group is unchanged"
     async with memory_broker(broker.disk.crash(Loss.PROCESS_DEATH)) as again:
         assert await offsets_of(await again.connect()) == wanted
 
 
 @pytest.mark.parametrize("lost", range(ROUNDS))
-async def test_r6_k4_a_batch_that_is_sent_again_gets_the_offset_that_it_has(broker: MemoryBroker, lost: int) -> None:
+async def test_r6_k4_a_repeated_batch_gets_its_original_offset(broker: MemoryBroker, lost: int) -> None:
     client = await broker.connect()
     await create_topic(client, "t")
     producer_id = await new_producer(client)
@@ -62,8 +62,8 @@ async def test_r6_k4_a_batch_that_is_sent_again_gets_the_offset_that_it_has(brok
 
 
 @pytest.mark.parametrize("later", range(1, WINDOW + 3))
-async def test_r6_k4_only_the_last_five_batches_are_known_again(broker: MemoryBroker, later: int) -> None:
-    """46 would be success as well; -1 never is: a client that gets it writes the batch once more."""
+async def test_r6_k4_only_the_last_five_batches_are_recognized(broker: MemoryBroker, later: int) -> None:
+    """A client also treats code 46 as success; after -1 it would write the batch again."""
     client = await broker.connect()
     await create_topic(client, "t")
     producer_id = await new_producer(client)
@@ -78,7 +78,7 @@ async def test_r6_k4_only_the_last_five_batches_are_known_again(broker: MemoryBr
     assert await read(client, "t") == [b"%d" % number for number in range(later + 1)]
 
 
-async def test_r6_a_producer_whose_id_was_lost_gets_another_one(broker: MemoryBroker) -> None:
+async def test_r6_a_producer_with_a_lost_id_gets_another_one(broker: MemoryBroker) -> None:
     client = await broker.connect()
     await create_topic(client, "t")
     before = await new_producer(client)

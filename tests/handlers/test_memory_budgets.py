@@ -1,4 +1,4 @@
-"""Budgets of memory of a whole node, on virtual time: what many clients together can make it hold."""
+"""The memory budgets of a node, on virtual time: bounds on the memory that many clients together can use."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def connections(broker: MemoryBroker) -> list[Connection]:
 
 
 async def begin_request(stream: Stream, announced: int, size: int) -> None:
-    """Send so much of a Produce that never ends; for as long as the broker takes it."""
+    """Send the first `size` bytes of a Produce, as long as the broker accepts them."""
     head = announced.to_bytes(4, "big") + bytes.fromhex("0000 0007 00000001 ffff")
     with suppress(trio.BrokenResourceError):
         await stream.send([head + bytes(size)])
 
 
-async def test_w6_half_sent_requests_hold_no_more_than_their_budget(autojump_clock: MockClock) -> None:
+async def test_w6_partial_requests_stay_within_their_budget(autojump_clock: MockClock) -> None:
     async with memory_broker(settings={"queued.max.request.bytes": 8 * MIB}) as broker:
         client = await broker.connect()
         await create_topic(client, "t")
@@ -45,14 +45,14 @@ async def test_w6_half_sent_requests_hold_no_more_than_their_budget(autojump_clo
             for size in (100, 16 << 10, MIB - 100):
                 records = batch(bytes(size), timestamp=broker.env.timestamp_ms())
                 assert (await produce(client, "t", records)).error_code == 0
-            assert trio.current_time() == began, "nobody waits for the hogs"
+            assert trio.current_time() == began, "small requests do not wait for large ones"
             await trio.sleep(600)
             assert len(connections(broker)) == 1
             assert (await produce(client, "t", records)).error_code == 0
             nursery.cancel_scope.cancel()
 
 
-async def test_w6_a_large_request_gets_memory_when_a_stalled_one_is_closed(autojump_clock: MockClock) -> None:
+async def test_w6_closing_a_stalled_request_frees_memory_for_a_large_one(autojump_clock: MockClock) -> None:
     settings = {"queued.max.request.bytes": 8 * MIB, "message.max.bytes": 20 * MIB}
     async with memory_broker(settings=settings) as broker:
         client = await broker.connect()
@@ -69,7 +69,7 @@ async def test_w6_a_large_request_gets_memory_when_a_stalled_one_is_closed(autoj
             nursery.cancel_scope.cancel()
 
 
-async def test_small_requests_that_are_cut_count_too(autojump_clock: MockClock) -> None:
+async def test_small_partial_requests_count_too(autojump_clock: MockClock) -> None:
     settings = {"queued.max.request.bytes": 4 * MIB}
     async with memory_broker(settings=settings) as broker, trio.open_nursery() as nursery:
         for _ in range(200):
@@ -83,7 +83,7 @@ async def test_small_requests_that_are_cut_count_too(autojump_clock: MockClock) 
         nursery.cancel_scope.cancel()
 
 
-async def test_replies_that_nobody_takes_are_bounded(autojump_clock: MockClock) -> None:
+async def test_unread_replies_are_bounded(autojump_clock: MockClock) -> None:
     async with memory_broker(settings={"kbroker.queued.max.response.bytes": 4 * MIB}) as broker:
         client = await broker.connect()
         everything = DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=None)
@@ -121,7 +121,7 @@ async def test_w6_bombs_share_the_memory_for_unpacking(autojump_clock: MockClock
             assert answer.responses[0].partition_responses[0].error_code == 0
 
 
-async def test_an_idle_connection_keeps_no_long_client_id(autojump_clock: MockClock) -> None:
+async def test_an_idle_connection_truncates_its_client_id(autojump_clock: MockClock) -> None:
     async with memory_broker() as broker:
         client = await broker.connect(client_id="x" * 30_000)
         await client.ask(DescribeGroupsRequest(groups=["g"]))
@@ -130,7 +130,7 @@ async def test_an_idle_connection_keeps_no_long_client_id(autojump_clock: MockCl
         assert len(connection.client_id) == 256
 
 
-async def test_making_room_cancels_no_request_that_was_received(autojump_clock: MockClock) -> None:
+async def test_eviction_cancels_no_complete_request(autojump_clock: MockClock) -> None:
     settings = {"queued.max.request.bytes": MIB, "log.flush.interval.messages": 1}
     async with memory_broker(settings=settings, latency_ms=10_000) as broker, trio.open_nursery() as nursery:
         client = await broker.connect()

@@ -15,7 +15,7 @@ def asking(*names: str, create: bool = True) -> MetadataRequest:
 
 
 @pytest.mark.parametrize("version", range(13))
-async def test_every_version_tells_brokers_topics_and_leaders(client: Client, version: int) -> None:
+async def test_every_version_returns_brokers_topics_and_leaders(client: Client, version: int) -> None:
     topic_id = await create_topic(client, "t", partitions=2)
     answer = await client.ask(asking("t"), version=version)
     assert [(broker.node_id, broker.host, broker.port) for broker in answer.brokers] == [(1, "broker.example", 9092)]
@@ -30,7 +30,7 @@ async def test_every_version_tells_brokers_topics_and_leaders(client: Client, ve
 
 
 @pytest.mark.parametrize(("version", "everything"), [(0, []), (1, None), (12, None)])
-async def test_all_topics_are_asked_for_by_an_empty_list_in_version_0_and_by_null_later(
+async def test_all_topics_is_an_empty_list_in_version_0(
     client: Client, version: int, everything: list[MetadataRequestTopic] | None
 ) -> None:
     await create_topic(client, "a")
@@ -41,7 +41,7 @@ async def test_all_topics_are_asked_for_by_an_empty_list_in_version_0_and_by_nul
         assert (await client.ask(MetadataRequest(topics=[]), version=version)).topics == []
 
 
-async def test_an_unknown_topic_is_created_on_the_way_and_found_when_asked_again(client: Client) -> None:
+async def test_an_unknown_topic_is_created_and_found_by_a_retry(client: Client) -> None:
     first = await client.ask(asking("new"))
     assert first.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     second = await client.ask(asking("new"))
@@ -51,7 +51,7 @@ async def test_an_unknown_topic_is_created_on_the_way_and_found_when_asked_again
 
 
 @pytest.mark.parametrize(("version", "name"), [(4, "t"), (12, "t"), (12, "../t"), (12, "__cluster_metadata")])
-async def test_x5_nothing_is_created_that_may_not_be(client: Client, version: int, name: str) -> None:
+async def test_x5_disallowed_topics_are_not_created(client: Client, version: int, name: str) -> None:
     creates = name != "t"
     for _ in range(2):
         answer = await client.ask(asking(name, create=creates), version=version)
@@ -59,7 +59,7 @@ async def test_x5_nothing_is_created_that_may_not_be(client: Client, version: in
         assert answer.topics[0].error_code == code
 
 
-async def test_nothing_is_created_where_that_is_switched_off() -> None:
+async def test_automatic_creation_can_be_disabled() -> None:
     async with memory_broker(settings={"auto.create.topics.enable": "false"}) as broker:
         client = await broker.connect()
         for _ in range(2):
@@ -75,7 +75,7 @@ async def test_the_cluster_is_described(client: Client) -> None:
     assert [broker.broker_id for broker in answer.brokers] == [1]
 
 
-async def test_partitions_are_described_page_by_page(client: Client) -> None:
+async def test_partitions_are_described_in_pages(client: Client) -> None:
     await create_topic(client, "a", partitions=2)
     await create_topic(client, "b", partitions=3)
     request = DescribeTopicPartitionsRequest(

@@ -24,9 +24,7 @@ async def end_of(
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
-async def test_the_newest_epoch_ends_with_the_log_and_of_later_ones_nothing_is_known(
-    client: Client, version: int
-) -> None:
+async def test_the_newest_epoch_ends_with_the_log(client: Client, version: int) -> None:
     await create_topic(client, "t")
     await produce(client, "t", batch(b"a", b"b"))
     assert await end_of(client, 0, version=version) == (0, 0, 2)

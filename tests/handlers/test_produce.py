@@ -56,7 +56,7 @@ async def test_a_batch_is_acknowledged_in_every_version(client: Client, version:
     ],
 )
 @pytest.mark.parametrize("version", [3, 11])
-async def test_w5_a_bad_batch_gets_kafkas_code_and_leaves_nothing(
+async def test_w5_a_bad_batch_gets_kafkas_code_and_is_not_stored(
     client: Client, records: bytes | None, code: ErrorCode, version: int
 ) -> None:
     await create_topic(client, "t")
@@ -81,7 +81,7 @@ async def test_w5_a_batch_beyond_a_segment_is_refused(client: Client) -> None:
 
 @pytest.mark.parametrize("topic", ["absent", "../x", "", "nul\0", "x" * 250])
 @pytest.mark.parametrize("version", [3, 11])
-async def test_x5_an_unknown_or_impossible_topic_is_unknown_and_makes_no_file(
+async def test_x5_an_unknown_or_invalid_topic_creates_no_file(
     broker: MemoryBroker, client: Client, topic: str, version: int
 ) -> None:
     before = broker.files()
@@ -91,7 +91,7 @@ async def test_x5_an_unknown_or_impossible_topic_is_unknown_and_makes_no_file(
 
 
 @pytest.mark.parametrize("acks", [-2, 2, 7])
-async def test_w5_wrong_acks_are_refused_but_an_unknown_topic_is_unknown_first(client: Client, acks: int) -> None:
+async def test_w5_invalid_acks_are_refused_after_the_topic_check(client: Client, acks: int) -> None:
     await create_topic(client, "t")
     answer = await client.ask(producing(("t", 0, GOOD), ("absent", 0, GOOD), acks=acks))
     codes = [part.error_code for topic in answer.responses for part in topic.partition_responses]
@@ -100,7 +100,7 @@ async def test_w5_wrong_acks_are_refused_but_an_unknown_topic_is_unknown_first(c
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-async def test_every_partition_is_answered_by_itself(client: Client, acks: int) -> None:
+async def test_each_partition_is_answered_independently(client: Client, acks: int) -> None:
     await create_topic(client, "a", partitions=2)
     await create_topic(client, "b")
     answer = await client.ask(
@@ -120,17 +120,14 @@ async def test_every_partition_is_answered_by_itself(client: Client, acks: int) 
     assert (await read(client, "a"), await read(client, "b")) == ([b"1"], [b"2"])
 
 
-async def test_acks_0_has_no_reply_and_the_next_request_has_its_own(client: Client) -> None:
+async def test_acks_0_has_no_reply_but_the_next_request_has(client: Client) -> None:
     await create_topic(client, "t")
-    await client.send(producing(("t", 0, batch(b"silent")), acks=0))
-    client.expect_no_reply()
+    await client.send(producing(("t", 0, batch(b"silent")), acks=0), is_answered=False)
     assert (await produce(client, "t", batch(b"loud"))).base_offset == 1
     assert await read(client, "t") == [b"silent", b"loud"]
 
 
-async def test_w5_an_error_with_acks_0_closes_the_connection_once_the_rest_is_appended(
-    broker: MemoryBroker, client: Client
-) -> None:
+async def test_w5_an_error_with_acks_0_closes_after_appending_the_rest(broker: MemoryBroker, client: Client) -> None:
     await create_topic(client, "t", partitions=3)
     await client.send(producing(("t", 0, batch(b"0")), ("t", 1, FLIPPED), ("t", 2, batch(b"2")), acks=0))
     with pytest.raises(ConnectionClosed):
@@ -139,7 +136,7 @@ async def test_w5_an_error_with_acks_0_closes_the_connection_once_the_rest_is_ap
     assert [await read(other, "t", partition=index) for index in range(3)] == [[b"0"], [], [b"2"]]
 
 
-async def test_a_repeated_batch_is_acknowledged_with_its_first_offset_and_timestamp(client: Client) -> None:
+async def test_a_repeated_batch_gets_its_first_offset_and_timestamp(client: Client) -> None:
     await create_topic(client, "t")
     producer = {"producer_id": await new_producer(client), "producer_epoch": 0}
     first = batch(b"a", b"b", base_sequence=0, **producer)
@@ -151,7 +148,7 @@ async def test_a_repeated_batch_is_acknowledged_with_its_first_offset_and_timest
     assert await read(client, "t") == [b"a", b"b", b"c"]
 
 
-async def test_a_repeated_batch_of_a_log_append_time_topic_has_the_time_of_its_first_append(client: Client) -> None:
+async def test_a_repeated_batch_gets_its_first_log_append_time(client: Client) -> None:
     await create_topic(client, "t", settings={"message.timestamp.type": "LogAppendTime"})
     producer = {"producer_id": await new_producer(client), "producer_epoch": 0}
     records = batch(b"a", base_sequence=0, **producer)
@@ -166,7 +163,7 @@ async def test_a_repeated_batch_of_a_log_append_time_topic_has_the_time_of_its_f
     ("sequence", "epoch", "code"),
     [(2, 0, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), (0, 1, 0), (5, 2, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)],
 )
-async def test_sequences_of_a_producer_have_no_gap(client: Client, sequence: int, epoch: int, code: int) -> None:
+async def test_sequence_gaps_of_a_producer_are_refused(client: Client, sequence: int, epoch: int, code: int) -> None:
     await create_topic(client, "t")
     producer_id = await new_producer(client)
     await produce(client, "t", batch(b"a", producer_id=producer_id, producer_epoch=0, base_sequence=0))
@@ -174,7 +171,7 @@ async def test_sequences_of_a_producer_have_no_gap(client: Client, sequence: int
         client, "t", batch(b"b", producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
     )
     assert answer.error_code == code
-    assert answer.log_start_offset == 0, "the log itself refused, and says where it begins"
+    assert answer.log_start_offset == 0, "the log refused the batch, so the reply has its start offset"
 
 
 async def test_an_older_epoch_of_a_producer_is_refused(client: Client) -> None:
@@ -185,7 +182,7 @@ async def test_an_older_epoch_of_a_producer_is_refused(client: Client) -> None:
     assert answer.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-async def test_log_append_time_is_answered_and_stored(client: Client) -> None:
+async def test_log_append_time_is_returned_and_stored(client: Client) -> None:
     await create_topic(client, "t", settings={"message.timestamp.type": "LogAppendTime"})
     await trio.sleep(60)
     answer = await produce(client, "t", batch(b"a"))
@@ -197,7 +194,7 @@ async def test_log_append_time_is_answered_and_stored(client: Client) -> None:
     assert stored.crc_is_valid()
 
 
-async def test_records_that_a_topic_refuses_are_named_from_version_8_on(client: Client) -> None:
+async def test_refused_records_are_listed_from_version_8_on(client: Client) -> None:
     await create_topic(client, "t")
     late = WALL_START_MS + 2 * HOUR_MS
     records = build_batch(
@@ -210,7 +207,7 @@ async def test_records_that_a_topic_refuses_are_named_from_version_8_on(client: 
     assert (await produce(client, "t", records, version=7)).record_errors == []
 
 
-async def test_records_of_a_transaction_are_refused_whole_without_a_transactional_id(client: Client) -> None:
+async def test_transactional_records_without_a_transactional_id_fail_the_request(client: Client) -> None:
     await create_topic(client, "t", partitions=2)
     of_transaction = batch(b"v", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
     answer = await client.ask(producing(("t", 0, GOOD), ("t", 1, of_transaction)))
@@ -222,9 +219,7 @@ async def test_records_of_a_transaction_are_refused_whole_without_a_transactiona
 @pytest.mark.parametrize(
     ("version", "code"), [(10, ErrorCode.INVALID_TXN_STATE), (11, ErrorCode.TRANSACTION_ABORTABLE)]
 )
-async def test_records_of_a_transaction_that_was_never_begun_are_refused(
-    client: Client, version: int, code: ErrorCode
-) -> None:
+async def test_records_of_an_unopened_transaction_are_refused(client: Client, version: int, code: ErrorCode) -> None:
     await create_topic(client, "t", partitions=2)
     of_transaction = batch(b"v", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
     answer = await client.ask(
@@ -233,12 +228,12 @@ async def test_records_of_a_transaction_that_was_never_begun_are_refused(
     assert [part.error_code for part in answer.responses[0].partition_responses] == [code, 0]
 
 
-async def test_min_insync_replicas_never_asks_for_more_replicas_than_there_are(client: Client) -> None:
+async def test_min_insync_replicas_never_exceeds_the_number_of_replicas(client: Client) -> None:
     await create_topic(client, "t", settings={"min.insync.replicas": 2})
     assert (await produce(client, "t", GOOD)).error_code == 0
 
 
-async def test_a_segment_rolls_and_a_sync_happens_while_others_append(broker: MemoryBroker) -> None:
+async def test_concurrent_appends_continue_during_rolls_and_syncs(broker: MemoryBroker) -> None:
     client = await broker.connect()
     await create_topic(client, "t", settings={"segment.bytes": 1 << 20, "flush.messages": 1})
     answers = []
@@ -261,7 +256,7 @@ async def test_a_segment_rolls_and_a_sync_happens_while_others_append(broker: Me
     )
 
 
-async def test_d8_a_disk_that_fails_is_told_to_producers_and_never_tried_again() -> None:
+async def test_d8_a_failed_disk_is_reported_and_never_retried() -> None:
     async with memory_broker(stops_cleanly=False) as broker:
         client = await broker.connect()
         await create_topic(client, "t", settings={"flush.messages": 1})
@@ -282,9 +277,7 @@ async def test_d8_a_node_whose_only_directory_fails_stops_with_an_error() -> Non
     assert caught.group_contains(NodeFailed, match="the data directory /data has failed")
 
 
-async def test_d9_a_full_disk_refuses_records_and_takes_them_again_when_there_is_space(
-    broker: MemoryBroker, client: Client
-) -> None:
+async def test_d9_a_full_disk_refuses_records_until_there_is_space(broker: MemoryBroker, client: Client) -> None:
     await create_topic(client, "t")
     await produce(client, "t", batch(b"before"))
     broker.disk.inject(Fault(28, name="write", path="*/t-0/*.log", written=30))
@@ -294,7 +287,7 @@ async def test_d9_a_full_disk_refuses_records_and_takes_them_again_when_there_is
     assert await read(client, "t") == [b"before", b"after"]
 
 
-async def test_d9_with_little_space_left_records_are_refused_but_read() -> None:
+async def test_d9_with_little_space_records_are_refused_but_readable() -> None:
     async with memory_broker(settings={"kbroker.min.free.bytes": 1_000_000}) as broker:
         client = await broker.connect()
         await create_topic(client, "t")

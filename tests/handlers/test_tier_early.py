@@ -1,4 +1,4 @@
-"""ListOffsets before it is known what the tier holds: held, and neither guessed nor refused at once (KAFKA-19599)."""
+"""ListOffsets before the tier's metadata is loaded waits; it neither guesses nor fails at once (KAFKA-19599)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest,
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = range(-1, -7, -1)
 DELAY_S = 10
 COUNT = 4
-"""So many records there are; each but the last one is in the tier alone."""
+"""The number of records; all but the last one are only in the tier."""
 
 
 class Late(TopicRemoteLogMetadataManager):
-    """A plug-in that takes DELAY_S to learn what the tier holds."""
+    """A plug-in that takes DELAY_S to load the tier's metadata."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -43,7 +43,7 @@ class Late(TopicRemoteLogMetadataManager):
 
 @asynccontextmanager
 async def restarted(manager: type[TopicRemoteLogMetadataManager], **more: str) -> AsyncIterator[MemoryBroker]:
-    """A broker that finds a topic t in both tiers, and does not know yet what the tier has of it."""
+    """A broker with topic t in both tiers, before it has loaded the tier's metadata."""
     disk = SimulatedDisk()
     async with memory_broker(disk, settings=QUICK) as broker:
         client = await broker.connect()
@@ -57,14 +57,14 @@ async def restarted(manager: type[TopicRemoteLogMetadataManager], **more: str) -
 
 
 def expired(broker: MemoryBroker) -> tuple[int, int | None]:
-    """How many questions were not answered in time: in all, and to t-0."""
+    """The number of look-ups that timed out: in total, and for t-0."""
     assert broker.node.broker is not None
     remote = broker.node.broker.replicas.partitions["t", 0].remote
     return broker.node.broker.tier.expired_lookups, None if remote is None else remote.counters.expired_lookups
 
 
-async def test_kafka_19599_who_asks_too_early_is_held_and_answered_once_it_is_known() -> None:
-    """KAFKA-15181: and not from half of the metadata."""
+async def test_kafka_19599_early_requests_wait_for_the_tiers_metadata() -> None:
+    """KAFKA-15181: they must not use partly loaded metadata."""
     answers: dict[int, tuple[int, int]] = {}
     times: dict[int, float] = {}
 
@@ -81,14 +81,14 @@ async def test_kafka_19599_who_asks_too_early_is_held_and_answered_once_it_is_kn
     borders = {LATEST: COUNT, EARLIEST: 0, EARLIEST_LOCAL: COUNT - 1}
     in_the_tier = {LATEST_TIERED: COUNT - 2, EARLIEST_PENDING_UPLOAD: COUNT - 1}
     assert {name: answers.pop(name) for name in borders} == {name: (0, offset) for name, offset in borders.items()}
-    assert {times.pop(name) for name in borders} == {0.0}, "these have nothing to do with the tier"
+    assert {times.pop(name) for name in borders} == {0.0}, "these do not need the tier"
     assert {name: answers[name] for name in in_the_tier} == {name: (0, at) for name, at in in_the_tier.items()}
     assert {code for code, _ in answers.values()} == {0}
     assert all(DELAY_S - 1 < time < DELAY_S + 1 for time in times.values()), times
 
 
 @pytest.mark.parametrize("name", [LATEST_TIERED, EARLIEST_PENDING_UPLOAD, MAX_TIMESTAMP, WALL_START_MS])
-async def test_who_asks_too_early_is_told_so_when_the_time_for_that_is_over(name: int) -> None:
+async def test_early_requests_fail_after_the_timeout(name: int) -> None:
     async with restarted(NeverReady, **{"remote.list.offsets.request.timeout.ms": "7000"}) as broker:
         client = await broker.connect()
         for count, (timeout_ms, waits_s) in enumerate([(0, 7.0), (2_000, 2.0)], start=1):
@@ -102,7 +102,7 @@ async def test_who_asks_too_early_is_told_so_when_the_time_for_that_is_over(name
             assert expired(broker) == (count, count)
 
 
-async def test_the_wait_ends_with_the_partition_with_its_tier_and_with_the_client() -> None:
+async def test_the_wait_ends_with_partition_tier_or_client() -> None:
     async with restarted(NeverReady) as broker:
         client, other = await broker.connect(), await broker.connect()
 
@@ -121,7 +121,7 @@ async def test_the_wait_ends_with_the_partition_with_its_tier_and_with_the_clien
             await trio.sleep(1)
             gone.close()
             await trio.sleep(40)
-            assert expired(broker) == (0, 0), "whoever has gone was not kept waiting too long"
+            assert expired(broker) == (0, 0), "requests of disconnected clients do not count as expired"
             nursery.start_soon(ask, (0, -1))
             await trio.sleep(1)
             changes = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}

@@ -1,4 +1,4 @@
-"""Fetch from a topic that lies mostly in the tier: a whole node, on virtual time."""
+"""Fetch from a topic that is mostly in the tier: a whole node, on virtual time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SETTINGS = {
 TIERED = {"remote.storage.enable": "true", "segment.bytes": 1 << 20, "local.retention.bytes": 1, "retention.ms": -1}
 VALUE = b"x" * 99_000
 PER_SEGMENT = 10
-"""So many batches of VALUE fit into a segment."""
+"""The number of batches of VALUE in a segment."""
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ async def tiered() -> AsyncIterator[MemoryBroker]:
 
 
 async def move(broker: MemoryBroker, topic: str, *, segments: int = 2, partitions: int = 1, more: int = 3) -> int:
-    """A topic with so many segments in the tier alone and `more` batches behind; where the local log begins."""
+    """Create a topic with `segments` only in the tier and `more` batches after them; return the local start offset."""
     client = await broker.connect()
     await create_topic(client, topic, partitions=partitions, settings=TIERED)
     for index in range(partitions):
@@ -64,7 +64,7 @@ async def move(broker: MemoryBroker, topic: str, *, segments: int = 2, partition
 
 
 async def until_local_from(client: Client, topic: str, offset: int, *, partition: int = 0) -> None:
-    for _ in range(1_000):  # rounds of the tier and of retention, in virtual time
+    for _ in range(1_000):  # let the tier and retention run, in virtual time
         if (await list_offset(client, topic, -4, partition=partition))[1] >= offset:
             return
         await trio.sleep(0.1)
@@ -85,7 +85,7 @@ def bases(answer: FetchResponse, partition: int = 0) -> list[int]:
 # Memory
 
 
-async def test_readers_that_take_nothing_leave_others_one_batch_at_a_time(autojump_clock: MockClock) -> None:
+async def test_stalled_readers_leave_others_one_batch_at_a_time(autojump_clock: MockClock) -> None:
     settings = {**SETTINGS, "kbroker.queued.max.response.bytes": 4 << 20}
     async with memory_broker(settings=settings) as broker:
         await move(broker, "t")
@@ -104,7 +104,7 @@ async def test_readers_that_take_nothing_leave_others_one_batch_at_a_time(autoju
 # The seam
 
 
-async def test_every_offset_around_the_seam_is_read_once_and_none_is_left_out(tiered: MemoryBroker) -> None:
+async def test_every_offset_around_the_seam_is_read_exactly_once(tiered: MemoryBroker) -> None:
     local = await move(tiered, "t")
     client = await tiered.connect()
     for start in range(local - 4, local + 3):
@@ -118,9 +118,7 @@ async def test_every_offset_around_the_seam_is_read_once_and_none_is_left_out(ti
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-async def test_batches_of_many_records_are_given_whole_on_both_sides_of_the_seam(
-    tiered: MemoryBroker, codec: Codec
-) -> None:
+async def test_batches_are_returned_whole_on_both_sides_of_the_seam(tiered: MemoryBroker, codec: Codec) -> None:
     client = await tiered.connect()
     await create_topic(client, "t", settings=TIERED)
     noise = tiered.env.random.randbytes
@@ -141,8 +139,8 @@ async def test_batches_of_many_records_are_given_whole_on_both_sides_of_the_seam
         )
 
 
-async def test_where_the_tier_ends_with_a_hole_the_local_log_goes_on_in_the_same_answer(tiered: MemoryBroker) -> None:
-    """KAFKA-15388: offsets 10 to 12 have no record, as after compaction; an empty answer would come for ever."""
+async def test_a_hole_at_the_tiers_end_is_skipped(tiered: MemoryBroker) -> None:
+    """KAFKA-15388: offsets 10 to 12 have no record, as after compaction; empty responses would repeat forever."""
     client = await tiered.connect()
     await create_topic(client, "t", settings=TIERED)
     for _ in range(PER_SEGMENT):
@@ -159,7 +157,7 @@ async def test_where_the_tier_ends_with_a_hole_the_local_log_goes_on_in_the_same
         assert got[0] == (9 if offset == 9 else 13), offset
 
 
-async def test_the_offsets_around_the_records_are_those_of_the_whole_log(tiered: MemoryBroker) -> None:
+async def test_offsets_in_the_reply_are_those_of_the_whole_log(tiered: MemoryBroker) -> None:
     local = await move(tiered, "t")
     client = await tiered.connect()
     for committed in (False, True):
@@ -169,7 +167,7 @@ async def test_the_offsets_around_the_records_are_those_of_the_whole_log(tiered:
         assert part.aborted_transactions == ([] if committed else None)
 
 
-async def test_deleted_records_are_out_of_range_also_in_the_tier(tiered: MemoryBroker) -> None:
+async def test_deleted_records_in_the_tier_are_out_of_range(tiered: MemoryBroker) -> None:
     await move(tiered, "t")
     client = await tiered.connect()
     assert await delete_records(client, "t", 7) == (0, 7)
@@ -180,7 +178,7 @@ async def test_deleted_records_are_out_of_range_also_in_the_tier(tiered: MemoryB
     assert (await list_offset(client, "t", -2))[:2] == (0, 7)
 
 
-async def test_a_session_gets_what_comes_from_the_tier_as_it_gets_everything(tiered: MemoryBroker) -> None:
+async def test_a_session_gets_records_from_the_tier(tiered: MemoryBroker) -> None:
     await move(tiered, "t", partitions=2)
     client = await tiered.connect()
     full = await client.ask(fetching("t", wanted(0), wanted(1), session=(0, 0), max_wait_ms=500), version=12)
@@ -194,8 +192,8 @@ async def test_a_session_gets_what_comes_from_the_tier_as_it_gets_everything(tie
 # The byte budget
 
 
-async def test_one_budget_holds_for_the_tier_and_the_local_log(tiered: MemoryBroker) -> None:
-    """KAFKA-20019, KAFKA-19462: 1 MiB in all, wherever it lies."""
+async def test_tier_and_local_log_share_one_byte_budget(tiered: MemoryBroker) -> None:
+    """KAFKA-20019, KAFKA-19462: 1 MiB in total, from both places."""
     local = await move(tiered, "t", partitions=3, more=5)
     client = await tiered.connect()
     limit = 450_000
@@ -205,7 +203,7 @@ async def test_one_budget_holds_for_the_tier_and_the_local_log(tiered: MemoryBro
         assert 0 < sum(got.values()) <= limit, (offsets, got)
 
 
-async def test_only_the_first_partition_may_give_a_batch_that_does_not_fit(tiered: MemoryBroker) -> None:
+async def test_only_the_first_partition_may_exceed_the_budget(tiered: MemoryBroker) -> None:
     """KAFKA-19795."""
     local = await move(tiered, "t", partitions=3)
     client = await tiered.connect()
@@ -215,7 +213,7 @@ async def test_only_the_first_partition_may_give_a_batch_that_does_not_fit(tiere
         assert [size > 0 for size in got.values()] == [index == first for index in range(3)]
 
 
-async def test_where_the_tier_gives_nothing_another_partition_may_give_its_first_batch(tiered: MemoryBroker) -> None:
+async def test_another_partition_may_exceed_the_budget_instead_of_the_tier(tiered: MemoryBroker) -> None:
     local = await move(tiered, "t", partitions=2)
     client = await tiered.connect()
     tiered.slow_down(10_000)
@@ -228,8 +226,8 @@ async def test_where_the_tier_gives_nothing_another_partition_may_give_its_first
 # Time
 
 
-async def test_all_partitions_of_a_request_are_read_side_by_side(tiered: MemoryBroker) -> None:
-    """KAFKA-14915, KAFKA-19133: four answers in the time of one."""
+async def test_all_partitions_of_a_request_are_read_concurrently(tiered: MemoryBroker) -> None:
+    """KAFKA-14915, KAFKA-19133: four reads take the time of one."""
     await move(tiered, "t", partitions=4)
     client = await tiered.connect()
     tiered.slow_down(100)
@@ -242,7 +240,7 @@ async def test_all_partitions_of_a_request_are_read_side_by_side(tiered: MemoryB
     assert trio.current_time() - began <= 0.5
 
 
-async def test_the_wait_for_the_tier_is_not_the_wait_that_a_client_asks_for(tiered: MemoryBroker) -> None:
+async def test_the_wait_for_the_tier_ignores_max_wait_ms(tiered: MemoryBroker) -> None:
     """KAFKA-15776: max_wait_ms=0 does not end it, and remote.fetch.max.wait.ms does, without an error."""
     await move(tiered, "t")
     client = await tiered.connect()
@@ -253,7 +251,7 @@ async def test_the_wait_for_the_tier_is_not_the_wait_that_a_client_asks_for(tier
     assert (part.error_code, read_batches(part), part.high_watermark) == (0, [], 23)
 
 
-async def test_m4_what_came_too_late_is_there_the_next_time(tiered: MemoryBroker) -> None:
+async def test_m4_a_late_read_serves_the_next_fetch(tiered: MemoryBroker) -> None:
     await move(tiered, "t")
     client = await tiered.connect()
     tiered.slow_down(2_000)
@@ -265,7 +263,7 @@ async def test_m4_what_came_too_late_is_there_the_next_time(tiered: MemoryBroker
     tiered.slow_down(0)
 
 
-async def test_m4_a_client_that_goes_leaves_what_is_read_for_the_next_one(tiered: MemoryBroker) -> None:
+async def test_m4_a_disconnected_clients_read_serves_the_next_client(tiered: MemoryBroker) -> None:
     await move(tiered, "t")
     cache = reader_of(tiered).cache
     tiered.slow_down(300)
@@ -283,7 +281,7 @@ async def test_m4_a_client_that_goes_leaves_what_is_read_for_the_next_one(tiered
     assert cache.misses == misses
 
 
-async def test_local_records_are_held_back_for_no_longer_than_the_client_waits(tiered: MemoryBroker) -> None:
+async def test_local_records_are_delayed_at_most_by_max_wait_ms(tiered: MemoryBroker) -> None:
     local = await move(tiered, "t", partitions=2)
     client = await tiered.connect()
     tiered.slow_down(10_000)
@@ -295,8 +293,8 @@ async def test_local_records_are_held_back_for_no_longer_than_the_client_waits(t
         assert trio.current_time() - began <= max_wait_ms / 1000 + 0.01
 
 
-async def test_a_tier_that_cannot_be_read_is_an_error_that_is_held_and_local_reads_go_on(tiered: MemoryBroker) -> None:
-    """M3, KAFKA-19599: no storm of requests."""
+async def test_an_unreadable_tier_fails_late_and_local_reads_continue(tiered: MemoryBroker) -> None:
+    """M3, KAFKA-19599: the delay prevents a storm of retries."""
     local = await move(tiered, "t", partitions=2)
     client = await tiered.connect()
     for path in tiered.disk.image("/data-tier"):
@@ -312,10 +310,8 @@ async def test_a_tier_that_cannot_be_read_is_an_error_that_is_held_and_local_rea
 
 
 @pytest.mark.parametrize("other", ["missing in the tier", "out of range", "unknown"])
-async def test_an_answer_with_an_error_beside_records_is_gone_when_it_has_left(
-    tiered: MemoryBroker, other: str
-) -> None:
-    """Else its records, and with them the memory of the tier's chunks, would stay until garbage is collected."""
+async def test_a_sent_reply_with_an_error_is_freed_at_once(tiered: MemoryBroker, other: str) -> None:
+    """Otherwise its records, and the chunks of the tier behind them, stay in memory until a garbage collection."""
     await move(tiered, "t", partitions=2)
     for path in tiered.disk.image("/data-tier"):
         if other == "missing in the tier" and "/1/" in path and path.endswith(".log"):
@@ -335,8 +331,8 @@ async def test_an_answer_with_an_error_beside_records_is_gone_when_it_has_left(
     assert [one for one in left if isinstance(one, FetchRound | PartitionAnswer | memoryview)] == []
 
 
-async def test_without_a_tier_what_is_there_alone_is_not_out_of_range(tiered: MemoryBroker) -> None:
-    """A consumer that was told so would leave it out; it tries again until the tier is back."""
+async def test_without_a_tier_its_records_are_not_out_of_range(tiered: MemoryBroker) -> None:
+    """A consumer that gets OFFSET_OUT_OF_RANGE skips the records; it must retry until the tier is back."""
     local = await move(tiered, "t")
     client = await tiered.connect()
     assert tiered.node.broker is not None
@@ -348,7 +344,7 @@ async def test_without_a_tier_what_is_there_alone_is_not_out_of_range(tiered: Me
     assert bases(await client.ask(fetching("t", wanted(offset=local)), version=12))[0] == local
 
 
-async def test_a_fetch_of_the_tier_that_waits_ends_when_the_broker_stops(tiered: MemoryBroker) -> None:
+async def test_a_stop_ends_a_waiting_fetch_from_the_tier(tiered: MemoryBroker) -> None:
     await move(tiered, "t")
     tiered.slow_down(300)
     async with trio.open_nursery() as nursery:
@@ -359,8 +355,8 @@ async def test_a_fetch_of_the_tier_that_waits_ends_when_the_broker_stops(tiered:
 # Followers
 
 
-async def test_a_follower_is_told_at_once_even_beside_partitions_that_could_wait(tiered: MemoryBroker) -> None:
-    """KAFKA-16013: a replica that is moved between directories (-3) is the follower that this broker can have."""
+async def test_a_follower_is_redirected_to_the_tier_at_once(tiered: MemoryBroker) -> None:
+    """KAFKA-16013. The only follower of a single broker is a replica that moves between directories (-3)."""
     local = await move(tiered, "t", partitions=2)
     client = await tiered.connect()
     began = trio.current_time()

@@ -1,10 +1,9 @@
-"""The whole conversation of a follower with a tiered leader, as KIP-405 tells it.
+"""The whole protocol between a follower and a tiered leader, as in KIP-405.
 
-A second broker stands in the metadata log: registered, fenced, assigned to the partition, outside the ISR. What it
-would do is done here by hand, with nothing but requests, the records of `__remote_log_metadata` and the directory of
-the tier. The partition is that of the document: epochs LE-0 from offset 0, LE-1 from 3, LE-2 from 5, LE-3 from 7, and
-the segments 0-2 and 3-5 in the tier. The numbers of the epochs are larger here, since a restart raises them by more
-than one.
+The metadata log has a second broker: registered, fenced, assigned to the partition, outside the ISR. The tests play its
+part, using only requests, the records of `__remote_log_metadata` and the directory of the tier. The partition is that
+of the KIP: epochs LE-0 from offset 0, LE-1 from 3, LE-2 from 5, LE-3 from 7, and the segments 0-2 and 3-5 in the tier.
+The epoch numbers are larger here, because a restart raises them by more than one.
 
 Source  KIP-405, "Follower fetch scenarios"; BuildRemoteLogAuxState of Apache Kafka 4.3.1
 """
@@ -59,7 +58,7 @@ CONFIGS = {
     "remote.storage.enable": "true",
     "segment.bytes": 1 << 20,
     "retention.ms": -1,
-    # 3 to 7 stay.
+    # Offsets 3 to 7 stay local.
     "local.retention.bytes": 5 * 329_000,
     "file.delete.delay.ms": 0,
 }
@@ -67,7 +66,7 @@ CONFIGS = {
 
 @dataclass
 class World:
-    """The leader, its epochs by the names of the document, and the id of the topic."""
+    """The leader, its epochs by their names in the KIP, and the topic id."""
 
     broker: MemoryBroker
     epochs: list[int]
@@ -77,7 +76,7 @@ class World:
 
 @dataclass
 class Follower:
-    """What broker B has: the bytes of its log, where that begins, and its leader epochs."""
+    """The state of broker B: the bytes of its log, the log's start offset, and its leader epochs."""
 
     world: World
     start: int = 0
@@ -86,7 +85,7 @@ class Follower:
     epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
 
     async def fetch(self, offset: int, *, last_fetched_epoch: int = -1) -> PartitionData:
-        """One Fetch as a replica makes it; it must be answered at once."""
+        """Send one Fetch as a replica; it must be answered at once."""
         world = self.world
         asked = wanted(
             0, offset, current_leader_epoch=world.epochs[-1], last_fetched_epoch=last_fetched_epoch, log_start_offset=0
@@ -94,11 +93,11 @@ class Follower:
         request = fetching(world.topic_id, asked, replica_id=FOLLOWER, replica_epoch=1, max_wait_ms=5_000)
         began = trio.current_time()
         part = parts(await world.client.ask(request, version=17))[0]
-        assert trio.current_time() == began, "a follower is never parked where there is something to tell"
+        assert trio.current_time() == began, "a Fetch with something to return never waits"
         return part
 
     async def follow(self, to: int) -> None:
-        """Fetch up to an offset, as in the state Fetching."""
+        """Fetch up to an offset (state Fetching)."""
         while self.end < to:
             part = await self.fetch(self.end, last_fetched_epoch=self.epochs.latest)
             assert (part.error_code, part.diverging_epoch) == (0, None)
@@ -109,7 +108,7 @@ class Follower:
                 self.end = one.next_offset
 
     async def offset(self, timestamp: int) -> tuple[int, int]:
-        """(offset, leader epoch) of what ListOffsets names."""
+        """(offset, leader epoch) from ListOffsets for a special timestamp."""
         epoch = self.world.epochs[-1]
         found = await list_offset(
             self.world.client, TOPIC, timestamp, replica_id=FOLLOWER, current_leader_epoch=epoch, version=8
@@ -118,7 +117,7 @@ class Follower:
         return found[1], found[3]
 
     async def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """(epoch, end offset)."""
+        """(epoch, end offset) from OffsetForLeaderEpoch."""
         asked = OffsetForLeaderPartition(partition=0, current_leader_epoch=self.world.epochs[-1], leader_epoch=epoch)
         topics = [OffsetForLeaderTopic(topic=TOPIC, partitions=[asked])]
         answer = await self.world.client.ask(OffsetForLeaderEpochRequest(replica_id=FOLLOWER, topics=topics))
@@ -127,7 +126,7 @@ class Follower:
         return found.leader_epoch, found.end_offset
 
     async def remote_metadata(self) -> RemoteLogMetadataCache:
-        """What the topic of the tier's metadata says, read as any client reads it."""
+        """The tier's metadata, read from its topic as a client."""
         partition = TopicIdPartition(self.world.topic_id, TOPIC, 0)
         known = RemoteLogMetadataCache(partition)
         offset = 0
@@ -145,7 +144,7 @@ class Follower:
                 offset = one.next_offset
 
     async def build_from_tier(self) -> RemoteLogSegmentMetadata:
-        """The state BuildingRemoteLogAux: what precedes the leader's local log comes from the tier."""
+        """State BuildingRemoteLogAux: build the state before the leader's local log from the tier."""
         log_start, _ = await self.offset(-2)
         local_start, epoch = await self.offset(-4)
         target = epoch
@@ -157,7 +156,7 @@ class Follower:
         assert segment is not None
         storage = LocalRemoteStorage(self.world.broker.disk)
         storage.configure({"dir": "/data-tier"})
-        # Both before anything is cut: what is cut cannot be had again.
+        # Fetch both before truncating the log, because truncation cannot be undone.
         entries = parse_epochs(storage.fetch_index(segment, IndexType.LEADER_EPOCH).decode())
         producers = parse_snapshot(storage.fetch_index(segment, IndexType.PRODUCER_SNAPSHOT))
         assert producers == []
@@ -168,13 +167,13 @@ class Follower:
         return segment
 
     def named(self) -> list[tuple[int, int]]:
-        """Its leader epochs by the names of the document."""
+        """Its leader epochs by their names in the KIP."""
         return [(self.world.epochs.index(epoch), start) for epoch, start in self.epochs.entries]
 
 
 @asynccontextmanager
 async def leader() -> AsyncIterator[World]:
-    """The leader of the document, in its fourth epoch."""
+    """The leader of the KIP's example, in its fourth epoch."""
     disk = SimulatedDisk()
     epochs: list[int] = []
     topic_id = UUID(int=0)
@@ -200,7 +199,7 @@ async def add_messages(client: Client, epochs: list[int], count: int) -> None:
 
 
 async def register_follower(broker: MemoryBroker, topic_id: UUID) -> None:
-    """Broker 2, as a cluster's controller would have it: fenced, and a replica outside the ISR."""
+    """Add broker 2 to the metadata: fenced, and a replica outside the ISR."""
     assert broker.node.broker is not None
     controller = broker.node.broker.controller
     broker_id = broker.node.broker.node_id
@@ -234,7 +233,7 @@ async def register_follower(broker: MemoryBroker, topic_id: UUID) -> None:
 
 
 async def leave_only(world: World, count: int, *, local_from: int) -> None:
-    """Produce more, until what is local begins at an offset."""
+    """Produce until the local log starts at an offset."""
     for _ in range(count):
         assert (await produce(world.client, TOPIC, batch(VALUE))).error_code == 0
     assert await alter_configs(world.client, A_TOPIC, TOPIC, {"local.retention.bytes": 1}) == (0, None)
@@ -242,7 +241,7 @@ async def leave_only(world: World, count: int, *, local_from: int) -> None:
 
 
 async def leaders_log(world: World, start: int) -> list[bytes]:
-    """The leader's batches from an offset on, as a consumer reads them."""
+    """The leader's batches from an offset on, read as a consumer."""
     found: list[bytes] = []
     while True:
         answer = await world.client.ask(fetching(world.topic_id, wanted(0, start)), version=17)
@@ -254,13 +253,13 @@ async def leaders_log(world: World, start: int) -> list[bytes]:
 
 
 def assert_moved(part: PartitionData, *, high_watermark: int) -> None:
-    """Table of protocol: 109, with the offsets of the log and no records."""
+    """Check the reply for an offset in the tier: code 109 with the offsets of the log and no records."""
     assert part.error_code == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
     assert (part.high_watermark, part.log_start_offset, part.last_stable_offset) == (high_watermark, 0, -1)
     assert (part.aborted_transactions, part.preferred_read_replica, read_batches(part)) == (None, -1, [])
 
 
-async def test_scenario_1_a_new_follower_begins_behind_what_is_in_the_tier() -> None:
+async def test_scenario_1_a_new_follower_starts_after_the_tier() -> None:
     async with leader() as world:
         follower = Follower(world)
         assert_moved(await follower.fetch(0), high_watermark=8)
@@ -273,10 +272,10 @@ async def test_scenario_1_a_new_follower_begins_behind_what_is_in_the_tier() -> 
         assert follower.log == await leaders_log(world, 3)
 
 
-async def test_scenario_2_a_follower_that_was_away_too_long_cuts_its_log_and_begins_anew() -> None:
+async def test_scenario_2_a_follower_behind_the_local_log_starts_over() -> None:
     async with leader() as world:
         follower = Follower(world, end=4, epochs=LeaderEpochs([(world.epochs[0], 0), (world.epochs[1], 3)]))
-        # Truncating: the leader's LE-1 ends behind all that the follower has, so nothing is cut.
+        # Truncating: the leader's LE-1 ends after the follower's log, so nothing is truncated.
         assert await follower.end_of_epoch(world.epochs[1]) == (world.epochs[1], 5)
         await leave_only(world, 4, local_from=9)
         assert_moved(await follower.fetch(4, last_fetched_epoch=world.epochs[1]), high_watermark=12)
@@ -288,15 +287,15 @@ async def test_scenario_2_a_follower_that_was_away_too_long_cuts_its_log_and_beg
         assert follower.log == await leaders_log(world, 9)
 
 
-async def test_scenario_2_a_follower_whose_log_reaches_into_the_local_one_just_fetches_on() -> None:
+async def test_scenario_2_a_follower_within_the_local_log_continues() -> None:
     async with leader() as world:
         follower = Follower(world, end=4, epochs=LeaderEpochs([(world.epochs[0], 0), (world.epochs[1], 3)]))
         await follower.follow(8)
         assert follower.named() == [(0, 0), (1, 3), (2, 5), (3, 7)]
 
 
-async def test_scenario_3_a_follower_whose_history_did_not_happen_is_first_told_where_it_left() -> None:
-    """Its LE-1 reaches to 5, the leader's to 4: it diverges, and only then has it to do with the tier."""
+async def test_scenario_3_a_diverged_follower_first_learns_its_divergence() -> None:
+    """Its LE-1 ends at 5, the leader's at 4: it diverges first, and reads the tier afterwards."""
     async with leader() as world:
         await leave_only(world, 4, local_from=9)
         follower = Follower(world)
@@ -311,7 +310,7 @@ async def test_scenario_3_a_follower_whose_history_did_not_happen_is_first_told_
         assert follower.log == await leaders_log(world, 9)
 
 
-async def test_a_follower_that_is_told_of_the_tier_does_not_hold_up_what_is_committed() -> None:
+async def test_a_follower_that_reads_the_tier_does_not_delay_commits() -> None:
     async with leader() as world:
         follower = Follower(world)
         await follower.fetch(0)
@@ -320,7 +319,7 @@ async def test_a_follower_that_is_told_of_the_tier_does_not_hold_up_what_is_comm
 
 
 @pytest.mark.parametrize(("name", "expected"), [(-2, 0), (-5, 5), (-6, 6)])
-async def test_a_follower_may_ask_for_the_borders_of_the_tier(name: int, expected: int) -> None:
+async def test_a_follower_can_look_up_the_bounds_of_the_tier(name: int, expected: int) -> None:
     """KIP-1023, KIP-1005."""
     async with leader() as world:
         assert (await list_offset(world.client, TOPIC, name, replica_id=FOLLOWER))[:2] == (0, expected)

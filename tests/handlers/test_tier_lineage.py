@@ -1,9 +1,9 @@
-"""Scenarios 3 and 4 of KIP-405, as the broker sees them that leads at the end: multiple hard failures, and unclean
-leader elections after which the tier holds segments of several leaders with diverging epochs.
+"""Scenarios 3 and 4 of KIP-405 from the view of the last leader: multiple hard failures, and unclean leader elections
+after which the tier holds segments of several leaders with diverging epochs.
 
-The other leaders are done here by hand: their segments are real objects in the directory of the tier, told of in
-`__remote_log_metadata` by records that a client appends. What is compared is what stock requests get: records along the
-lineage of the leader's epochs, offsets, epochs and times; and what is left in the tier in the end.
+The tests play the part of the other leaders: their segments are real objects in the tier's directory, and a client
+appends their records to `__remote_log_metadata`. The tests compare the replies to standard requests (records along the
+lineage of the leader's epochs, offsets, epochs, timestamps), and the objects that remain in the tier.
 
 Source  KIP-405, "Follower fetch scenarios (including truncation scenarios)": scenario 3, multiple hard failures;
         scenario 4, unclean leader election including truncation; follower to leader transition. KIP-101
@@ -57,12 +57,12 @@ def message(number: int) -> bytes:
 
 
 def when(number: int) -> int:
-    """Each message of the document has a time of its own."""
+    """The timestamp of a message; each message of the KIP has its own."""
     return WALL_START_MS + 1_000 * number
 
 
 def written(offset: int, number: int, epoch: int) -> bytes:
-    """A message as it lies in a log."""
+    """A message as stored in a log."""
     return build_batch(
         [Record(offset, when(number), None, message(number))], base_offset=offset, partition_leader_epoch=epoch
     )
@@ -82,7 +82,7 @@ class Leader:
 
     @property
     def metadata(self) -> RemoteLogMetadataManager:
-        """What the broker knows of the tier."""
+        """The broker's metadata of the tier."""
         manager = self.tier.manager
         assert manager is not None
         return manager.tools.metadata
@@ -107,14 +107,14 @@ class Leader:
         assert await alter_configs(self.client, A_TOPIC, TOPIC, changes) == (0, None)
 
     async def move_to_tier(self, *, end: int) -> None:
-        """Close what there is, copy it, and let it go here."""
+        """Close the active segment, copy all segments to the tier, and delete them locally."""
         now = self.broker.env.timestamp_ms() - 1
         await trio.sleep(1)
         await self.configure(kbroker_remote_flush_timestamp_ms=now + 500, local_retention_bytes=0)
         await until_local_from(self.client, TOPIC, end)
 
     async def tell(self, event: MetadataEvent) -> None:
-        """Append what another broker would, where the other replicas of that topic have it too."""
+        """Append an event to `__remote_log_metadata` as another broker would."""
         record = build_batch([Record(0, self.broker.env.timestamp_ms(), None, encode_event(event))])
         assert (await produce(self.client, "__remote_log_metadata", record)).error_code == 0
         assert self.broker.node.broker is not None
@@ -123,9 +123,9 @@ class Leader:
     async def begun_by(
         self, broker_id: int, number: int, batches: Sequence[bytes], *, start: int, end: int, epochs: Epochs
     ) -> RemoteLogSegmentMetadata:
-        """What another leader did: the object is in the tier, and the metadata say that it is being copied.
+        """Play another leader that copies a segment: the object is in the tier, and its metadata state is "copying".
 
-        Shape  epochs are those of its whole log
+        Shape  epochs are those of the leader's whole log
         """
         first = max(entry for entry in epochs if entry[1] <= start)
         within = ((first[0], start), *(entry for entry in epochs if start < entry[1] <= end))
@@ -152,12 +152,12 @@ class Leader:
     async def copied_by(
         self, broker_id: int, number: int, batches: Sequence[bytes], *, start: int, end: int, epochs: Epochs
     ) -> RemoteLogSegmentMetadata:
-        """The same to its end."""
+        """The same, with a finished copy."""
         begun = await self.begun_by(broker_id, number, batches, start=start, end=end, epochs=epochs)
         return await self.finished(begun)
 
     async def finished(self, begun: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
-        """The other broker says that its copy is finished, and this one hears of it."""
+        """The other broker finishes its copy; wait until this broker has read the event."""
         await self.tell(replace(update_to(begun, FINISHED), broker_id=begun.broker_id))
         for _ in range(100):
             for known in self.metadata.list_remote_log_segments(self.partition):
@@ -167,7 +167,7 @@ class Leader:
         raise AssertionError("what another broker wrote there is not known")
 
     async def read_all(self, *, start: int = 0) -> list[tuple[int, bytes, int]]:
-        """(offset, value, leader epoch) of everything that a consumer gets, Fetch by Fetch, checked by CRC."""
+        """(offset, value, leader epoch) of all records that a consumer gets; checks their CRCs."""
         found: list[tuple[int, bytes, int]] = []
         at = start
         while True:
@@ -199,7 +199,7 @@ class Leader:
         raise AssertionError(f"{self.objects() & gone} are still in the tier")
 
     async def follower(self, epochs: Sequence[int], mine: Sequence[tuple[int, int]], end: int) -> Follower:
-        """Broker A as a follower, with the log that it has."""
+        """Broker A as a follower with an existing log."""
         world = World(self.broker, [*epochs], self.topic_id, self.client)
         return Follower(world, end=end, epochs=LeaderEpochs(mine))
 
@@ -210,14 +210,14 @@ async def leading(broker: MemoryBroker, topic_id: UUID | None = None) -> Leader:
         topic_id = await create_topic(client, TOPIC, settings=CONFIGS)
     leader = Leader(broker, client, topic_id)
     for _ in range(100):
-        if (await list_offset(client, TOPIC, -5))[0] == 0:  # held until it is known
+        if (await list_offset(client, TOPIC, -5))[0] == 0:  # waits until the tier's metadata is loaded
             return leader
         await trio.sleep(0.1)
     raise AssertionError("it never knows what is in the tier")
 
 
 async def led_before(disk: SimulatedDisk, *numbers: int) -> tuple[UUID, int]:
-    """This broker writes messages, and stops: (the topic's id, the epoch it led in)."""
+    """Let this broker write messages and stop; return (topic id, leader epoch)."""
     async with memory_broker(disk, settings=SETTINGS) as broker:
         leader = await leading(broker)
         epoch = await leader.epoch()
@@ -226,11 +226,11 @@ async def led_before(disk: SimulatedDisk, *numbers: int) -> tuple[UUID, int]:
 
 
 async def test_scenario_3_multiple_hard_failures() -> None:
-    """A (the leader) and B have messages 0 to 2 of LE-0, and A has moved seg-0-1. Both crash; B loses messages 1 and 2,
-    which were not on its disk, leads in LE-1 and takes message 3 at offset 1. What A copied of offset 1 never happened.
+    """A (the leader) and B have messages 0 to 2 of LE-0; A has tiered seg-0-1. Both crash. B loses messages 1 and 2,
+    which were not synced, leads in LE-1, and accepts message 3 at offset 1. A's copy of offset 1 is not in the lineage.
     """
     disk = SimulatedDisk()
-    # Step 1: A has moved its first segment. B, which is this broker, has the same, but only message 0 durably.
+    # Step 1: A has tiered its first segment. B, which is this broker, has the same log, but only message 0 is synced.
     async with memory_broker(disk, settings=SETTINGS, stops_cleanly=False) as broker:
         b = await leading(broker)
         le_0 = await b.epoch()
@@ -254,7 +254,7 @@ async def test_scenario_3_multiple_hard_failures() -> None:
         await b.write(3)
         history = [(0, message(0), le_0), (1, message(3), le_1)]
         assert await b.read_all() == history
-        # Step 3: A comes back as a follower that has 0 to 2 of LE-0. It is told to cut its log to 1, and then follows.
+        # Step 3: A returns as a follower with 0 to 2 of LE-0. B makes it truncate its log to 1; then it follows.
         await register_follower(broker, topic_id)
         le_now = await b.epoch()
         a = await b.follower([le_0, le_1, le_now], [(le_0, 0)], 3)
@@ -266,27 +266,27 @@ async def test_scenario_3_multiple_hard_failures() -> None:
         a.epochs = LeaderEpochs([(le_0, 0)])
         await a.follow(2)
         assert list(a.epochs.entries) == [(le_0, 0), (le_1, 1)]
-        # B moves its own segment: uuid-2 beside uuid-1, with the same offsets, of which 1 is another record.
+        # B tiers its own segment uuid-2. It has the same offsets as uuid-1, but another record at offset 1.
         await b.move_to_tier(end=2)
         uuid_2 = b.found(le_1, 1)
         assert uuid_2 is not None
         assert uuid_2.segment_leader_epochs[-1] == (le_1, 1)
         assert b.objects() == {uuid_1.remote_log_segment_id.id, uuid_2.remote_log_segment_id.id}
-        # What each epoch has: that of offset 1 in LE-0 is A's alone, and no lookup along B's epochs leads to it.
+        # Look-ups by epoch: only A's segment has offset 1 in LE-0, and no look-up along B's epochs finds it.
         assert b.found(le_0, 1) == uuid_1
         assert b.found(le_1, 0) is None
         highest = b.metadata.highest_offset_for_epoch
         assert (highest(b.partition, le_0), highest(b.partition, le_1)) == (1, 1)
-        # All of it comes out of the tier, and none of the record that never happened.
+        # All records come from the tier, but not A's record at offset 1.
         assert (await list_offset(b.client, TOPIC, -4))[1] == 2
         assert await b.read_all() == history
         assert await b.read_all(start=1) == history[1:]
-        # By time: message 1 is not there to be found, message 3 is.
+        # By timestamp: message 1 is not found, message 3 is.
         assert await list_offset(b.client, TOPIC, when(1)) == (0, 1, when(3), le_1)
         assert await list_offset(b.client, TOPIC, when(0)) == (0, 0, when(0), le_0)
         assert (await list_offset(b.client, TOPIC, -2))[1] == 0
         assert (await list_offset(b.client, TOPIC, -5))[1] == 1
-        # Expiry takes B's, and what nobody refers to once the log begins behind it.
+        # Retention deletes B's segment, and A's unreferenced segment once the log starts after it.
         await b.write(4)
         await b.configure(retention_bytes=0)
         await b.until_gone(uuid_1, uuid_2)
@@ -295,9 +295,9 @@ async def test_scenario_3_multiple_hard_failures() -> None:
 
 
 async def test_scenario_4_unclean_leader_elections_including_truncation() -> None:
-    """A leads in LE-0 and writes messages 0 to 4. B, which has 0 to 2, leads in LE-1 without having been in sync and
-    writes 5 to 7. C, which is this broker and has 0 and 1, leads in LE-2 as unclean and writes 8 to 12. Each has moved
-    what it wrote: the tier holds up to three records of an offset.
+    """A leads in LE-0 and writes messages 0 to 4. B has 0 to 2, becomes an unclean leader in LE-1 and writes 5 to 7. C,
+    this broker, has 0 and 1, becomes an unclean leader in LE-2 and writes 8 to 12. Each leader has tiered its messages,
+    so the tier has up to three records for an offset.
     """
     disk = SimulatedDisk()
     topic_id, le_0 = await led_before(disk, 0, 1)
@@ -325,11 +325,11 @@ async def test_scenario_4_unclean_leader_elections_including_truncation() -> Non
         await expect_scenario_4(c, history, le_0, le_1, le_2)
         everything = c.objects()
         assert {one.remote_log_segment_id.id for one in foreign} < everything
-    # Once more after another start, from what is on the disk.
+    # The same after another start from the disk.
     async with memory_broker(disk, settings=SETTINGS, seed=2) as broker:
         c = await leading(broker, topic_id)
         await expect_scenario_4(c, history, le_0, le_1, le_2)
-        # A and B come back: each is told of the last offset that it shares with C, and in which epoch.
+        # A and B return: each gets the last offset and epoch that it shares with C.
         await register_follower(broker, topic_id)
         now = await c.epoch()
         for mine, last_epoch, end in [(of_a, le_0, 5), (of_b, le_1, 6)]:
@@ -338,7 +338,7 @@ async def test_scenario_4_unclean_leader_elections_including_truncation() -> Non
             assert part.diverging_epoch is not None
             assert (part.diverging_epoch.epoch, part.diverging_epoch.end_offset) == (le_0, 2)
             assert await follower.end_of_epoch(last_epoch) == (le_0, 2)
-        # Retention counts C's history alone: B's and A's bytes make nothing of it too much.
+        # Retention by size counts only C's lineage, not the segments of A and B.
         own = sum(
             one.segment_size_in_bytes
             for one in c.metadata.list_remote_log_segments(c.partition)
@@ -349,7 +349,7 @@ async def test_scenario_4_unclean_leader_elections_including_truncation() -> Non
         assert c.objects() == everything
         assert await c.read_all() == history
         await c.configure(retention_bytes=-1)
-        # What nobody refers to goes when the log's start has passed it, not before.
+        # Unreferenced segments are deleted only after the log start offset has passed them.
         for start, gone in [(2, []), (3, [a_0_2]), (5, [a_3_4, b_0_3]), (6, [b_4_5])]:
             assert await delete_records(c.client, TOPIC, start) == (0, start)
             await c.until_gone(*gone)
@@ -361,8 +361,8 @@ async def test_scenario_4_unclean_leader_elections_including_truncation() -> Non
 
 
 async def expect_scenario_4(c: Leader, history: list[tuple[int, bytes, int]], le_0: int, le_1: int, le_2: int) -> None:
-    """What C answers when all of its history is in the tier."""
-    # Lookups by epoch: each leader's records are where its epochs say.
+    """Check C's replies when its whole log is in the tier."""
+    # Look-ups by epoch find each leader's segments.
     own = c.found(le_2, 2)
     assert own is not None
     for epoch, offsets, numbers in [
@@ -380,11 +380,11 @@ async def expect_scenario_4(c: Leader, history: list[tuple[int, bytes, int]], le
         assert c.found(epoch, offset) is None, (epoch, offset)
     highest = [c.metadata.highest_offset_for_epoch(c.partition, epoch) for epoch in (le_0, le_1, le_2)]
     assert highest == [4, 5, 6]
-    # Reads along the lineage: from every offset on the same records, all out of the tier.
+    # Reads from every offset return the same records along the lineage, all from the tier.
     assert (await list_offset(c.client, TOPIC, -4))[1] == 7
     for start in range(8):
         assert await c.read_all(start=start) == history[start:]
-    # By time, too: what the fenced leaders wrote is not there to be found.
+    # By timestamp: the messages of fenced leaders are not found.
     assert await list_offset(c.client, TOPIC, when(2)) == (0, 2, when(8), le_2)
     assert await list_offset(c.client, TOPIC, when(5)) == (0, 2, when(8), le_2)
     assert await list_offset(c.client, TOPIC, when(11)) == (0, 5, when(11), le_2)
@@ -392,9 +392,9 @@ async def expect_scenario_4(c: Leader, history: list[tuple[int, bytes, int]], le
     assert (await list_offset(c.client, TOPIC, -5))[1] == 6
 
 
-async def test_a_copy_that_a_fenced_leader_finishes_late_is_read_once_and_expires() -> None:
-    """Follower to leader transition: A was still copying when B began to lead. B copies what is not finished; A's copy
-    of the same records comes after it, and nobody reads a record twice for that.
+async def test_a_late_copy_of_a_fenced_leader_expires() -> None:
+    """Follower to leader transition: A is still copying when B becomes leader. B copies the unfinished segment again;
+    A's copy of the same records finishes later. No record is read twice.
     """
     disk = SimulatedDisk()
     topic_id, le_0 = await led_before(disk, 0, 1, 2)
@@ -423,9 +423,9 @@ async def test_a_copy_that_a_fenced_leader_finishes_late_is_read_once_and_expire
         assert b.objects() == set()
 
 
-async def test_a_log_whose_head_is_in_a_fenced_leaders_segment_alone_begins_there() -> None:
-    """C's own copy of the head was the second one, and is deleted: what is left is in A's segment, which goes on with
-    what did not happen. Should C's checkpoint be lost too, the log begins there all the same.
+async def test_a_log_can_start_in_a_fenced_leaders_segment() -> None:
+    """C's own copy of the first records is deleted; only A's segment has them, followed by records outside C's lineage.
+    The log starts there even if C's checkpoint is lost.
     """
     disk = SimulatedDisk()
     topic_id, le_0 = await led_before(disk, 0, 1)

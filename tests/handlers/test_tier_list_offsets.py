@@ -21,13 +21,13 @@ NEWEST = 14
 
 
 def time_of(offset: int) -> int:
-    """Record `offset` is so many seconds old, but for NEWEST, which is the youngest."""
+    """The timestamp of a record: `offset` seconds after the first, except NEWEST, which has the largest timestamp."""
     return WALL_START_MS + (1_000_000 if offset == NEWEST else 1_000 * offset)
 
 
 @pytest.fixture
 async def tiered() -> AsyncIterator[MemoryBroker]:
-    """The topic t has offsets 0 to 19 in the tier alone, and 20 to 22 here."""
+    """Topic t has offsets 0 to 19 only in the tier, and 20 to 22 locally."""
     async with memory_broker(settings=SETTINGS) as broker:
         client = await broker.connect()
         await create_topic(client, "t", settings={**TIERED, "message.timestamp.after.max.ms": 1 << 50})
@@ -50,7 +50,7 @@ async def tiered() -> AsyncIterator[MemoryBroker]:
     ],
 )
 @pytest.mark.parametrize("replica_id", [-1, 3])
-async def test_every_named_offset_is_that_of_both_tiers(
+async def test_special_timestamps_cover_both_tiers(
     tiered: MemoryBroker, name: int, expected: tuple[int, int, int, int], replica_id: int
 ) -> None:
     """KAFKA-17552: the largest timestamp is in the tier."""
@@ -61,7 +61,7 @@ async def test_every_named_offset_is_that_of_both_tiers(
 @pytest.mark.parametrize(
     ("name", "first"), [(MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_TIERED, 9), (EARLIEST_PENDING_UPLOAD, 11)]
 )
-async def test_a_name_is_refused_in_versions_before_its_own(tiered: MemoryBroker, name: int, first: int) -> None:
+async def test_a_special_timestamp_is_refused_in_older_versions(tiered: MemoryBroker, name: int, first: int) -> None:
     """KAFKA-16480, KAFKA-17331."""
     client = await tiered.connect()
     before = await list_offset(client, "t", name, version=first - 1)
@@ -69,7 +69,7 @@ async def test_a_name_is_refused_in_versions_before_its_own(tiered: MemoryBroker
     assert (await list_offset(client, "t", name, version=first))[0] == 0
 
 
-async def test_a_timestamp_is_looked_up_in_the_tier_first_and_then_here(tiered: MemoryBroker) -> None:
+async def test_a_timestamp_is_looked_up_first_in_the_tier(tiered: MemoryBroker) -> None:
     client = await tiered.connect()
     for offset in range(END):
         asked = WALL_START_MS + 1_000 * offset - 1
@@ -79,7 +79,7 @@ async def test_a_timestamp_is_looked_up_in_the_tier_first_and_then_here(tiered: 
     assert await list_offset(client, "t", time_of(NEWEST) + 1) == (0, -1, -1, -1)
 
 
-async def test_deleting_records_in_the_tier_moves_what_is_found(tiered: MemoryBroker) -> None:
+async def test_deleting_records_in_the_tier_changes_look_ups(tiered: MemoryBroker) -> None:
     client = await tiered.connect()
     assert await delete_records(client, "t", NEWEST + 1) == (0, NEWEST + 1)
     assert (await list_offset(client, "t", EARLIEST))[1] == NEWEST + 1
@@ -87,7 +87,7 @@ async def test_deleting_records_in_the_tier_moves_what_is_found(tiered: MemoryBr
     assert await list_offset(client, "t", 0) == (0, NEWEST + 1, time_of(NEWEST + 1), 0)
 
 
-async def test_nothing_tiered_yet_and_nothing_left_to_tier_are_told_apart() -> None:
+async def test_a_tiered_topic_without_segments_differs_from_an_untiered_one() -> None:
     async with memory_broker(settings=SETTINGS) as broker:
         client = await broker.connect()
         await create_topic(client, "t", settings=TIERED)
@@ -101,8 +101,8 @@ async def test_nothing_tiered_yet_and_nothing_left_to_tier_are_told_apart() -> N
             assert await list_offset(client, "plain", name) == (0, -1, -1, -1)
 
 
-async def test_a_search_in_a_slow_tier_ends_after_the_time_that_it_may_take(tiered: MemoryBroker) -> None:
-    """KAFKA-15859: it holds up nobody else meanwhile."""
+async def test_a_search_in_a_slow_tier_times_out(tiered: MemoryBroker) -> None:
+    """KAFKA-15859: it does not delay other requests."""
     client, other = await tiered.connect(), await tiered.connect()
     tiered.slow_down(100_000)
 
@@ -128,7 +128,7 @@ async def test_a_search_in_a_slow_tier_ends_after_the_time_that_it_may_take(tier
     tiered.slow_down(0)
 
 
-async def test_a_tier_that_cannot_be_searched_is_a_storage_error(tiered: MemoryBroker) -> None:
+async def test_an_unreadable_tier_is_a_storage_error(tiered: MemoryBroker) -> None:
     client = await tiered.connect()
     for path in tiered.disk.image("/data-tier"):
         if path.endswith((".log", "index")):
@@ -137,7 +137,7 @@ async def test_a_tier_that_cannot_be_searched_is_a_storage_error(tiered: MemoryB
     assert (await list_offset(client, "t", LATEST))[:2] == (0, END)
 
 
-async def test_old_epochs_end_where_they_ended_though_their_records_are_in_the_tier(tiered: MemoryBroker) -> None:
+async def test_old_epochs_in_the_tier_keep_their_end_offsets(tiered: MemoryBroker) -> None:
     async with memory_broker(killed(tiered), settings=SETTINGS, seed=1) as again:
         client = await again.connect()
         for _ in range(PER_SEGMENT + 1):

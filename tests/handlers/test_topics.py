@@ -1,4 +1,4 @@
-"""CreateTopics, CreatePartitions and DeleteTopics, as far as they reach partitions and files."""
+"""The effects of CreateTopics, CreatePartitions and DeleteTopics on partitions and files."""
 
 import pytest
 import trio
@@ -24,7 +24,7 @@ def creating(name: str, *, partitions: int = 1) -> CreateTopicsRequest:
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-async def test_a_topic_is_served_when_its_creation_is_answered(client: Client, version: int) -> None:
+async def test_a_topic_is_served_when_create_topics_is_answered(client: Client, version: int) -> None:
     answer = await client.ask(creating("t", partitions=3), version=version)
     assert answer.topics[0].error_code == 0
     for partition in range(3):
@@ -32,7 +32,9 @@ async def test_a_topic_is_served_when_its_creation_is_answered(client: Client, v
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_x5_a_hostile_name_is_refused_and_makes_no_file(broker: MemoryBroker, client: Client, name: str) -> None:
+async def test_x5_a_hostile_name_is_refused_and_creates_no_file(
+    broker: MemoryBroker, client: Client, name: str
+) -> None:
     before = broker.files()
     answer = await client.ask(creating(name))
     assert answer.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -40,7 +42,7 @@ async def test_x5_a_hostile_name_is_refused_and_makes_no_file(broker: MemoryBrok
     assert set(broker.disk.list("/")) == {"data"}
 
 
-async def test_x5_the_longest_name_is_made_and_deleted(broker: MemoryBroker, client: Client) -> None:
+async def test_x5_the_longest_name_is_created_and_deleted(broker: MemoryBroker, client: Client) -> None:
     name = "x" * 249
     await create_topic(client, name)
     assert (await produce(client, name, batch(b"v"))).error_code == 0
@@ -49,12 +51,12 @@ async def test_x5_the_longest_name_is_made_and_deleted(broker: MemoryBroker, cli
     assert not any(path.startswith("x") for path in broker.files())
 
 
-async def test_x5_names_that_metrics_could_not_tell_apart_collide(client: Client) -> None:
+async def test_x5_names_that_metrics_cannot_distinguish_collide(client: Client) -> None:
     await create_topic(client, "a.b")
     assert (await client.ask(creating("a_b"))).topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-async def test_r15_a_topic_made_anew_has_a_new_id_and_an_empty_log(broker: MemoryBroker, client: Client) -> None:
+async def test_r15_a_recreated_topic_has_a_new_id_and_empty_log(broker: MemoryBroker, client: Client) -> None:
     old = await create_topic(client, "t", partitions=2)
     for _ in range(3):
         await produce(client, "t", batch(b"old"))
@@ -71,8 +73,8 @@ async def test_r15_a_topic_made_anew_has_a_new_id_and_an_empty_log(broker: Memor
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_r15_deleted_and_made_anew_in_one_step_under_load(seed: int) -> None:
-    """Both decisions reach the broker in one image, while producers write."""
+async def test_r15_deletion_and_recreation_in_one_image_under_load(seed: int) -> None:
+    """The broker gets both decisions in one image, while producers write."""
     async with memory_broker(seed=seed, latency_ms=30) as broker:
         admins = [await broker.connect() for _ in range(2)]
         await create_topic(admins[0], "t")
@@ -94,7 +96,7 @@ async def test_r15_deleted_and_made_anew_in_one_step_under_load(seed: int) -> No
             for number in range(3):
                 nursery.start_soon(write, number)
             attempts = 0
-            while attempts < 5 or (not replaced and attempts < 500):  # trio runs what is ready in any order
+            while attempts < 5 or (not replaced and attempts < 500):  # trio runs ready tasks in random order
                 attempts += 1
                 topic = DeleteTopicState(name="t", topic_id=ZERO_UUID)
                 await admins[0].send(DeleteTopicsRequest(topics=[topic], topic_names=[], timeout_ms=1000))
@@ -103,7 +105,7 @@ async def test_r15_deleted_and_made_anew_in_one_step_under_load(seed: int) -> No
                 assert deleted.responses[0].error_code == 0
                 if created.topics[0].error_code:
                     await create_topic(admins[1], "t")
-        assert replaced > 0, "a topic gave way to its successor in one step"
+        assert replaced > 0, "one image replaced a topic with its successor"
         assert codes <= {0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
         count = (await list_offset(admins[0], "t", -1))[1]
         found: list[bytes | None] = []
@@ -115,7 +117,7 @@ async def test_r15_deleted_and_made_anew_in_one_step_under_load(seed: int) -> No
             assert (await list_offset(client, "t", -1))[1] == count
 
 
-async def test_a_deletion_that_a_crash_interrupted_is_finished_by_the_next_start() -> None:
+async def test_the_next_start_finishes_an_interrupted_deletion() -> None:
     async with memory_broker(stops_cleanly=False) as broker:
         client = await broker.connect()
         await create_topic(client, "t")
@@ -130,9 +132,7 @@ async def test_a_deletion_that_a_crash_interrupted_is_finished_by_the_next_start
         assert "kept-0/partition.metadata" in broker.files()
 
 
-async def test_a_partition_that_cannot_be_made_is_a_storage_error_until_its_topic_is_made_anew(
-    broker: MemoryBroker, client: Client
-) -> None:
+async def test_a_failed_partition_is_a_storage_error_until_recreated(broker: MemoryBroker, client: Client) -> None:
     broker.disk.inject(Fault(28, name="write", path="*/t-0/*"))
     await create_topic(client, "t", partitions=2)
     assert (await produce(client, "t", batch(b"v"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -153,7 +153,7 @@ async def test_partitions_are_added(client: Client, version: int) -> None:
     assert [(await produce(client, "t", batch(b"v"), partition=index)).error_code for index in range(4)] == [0, 0, 0, 3]
 
 
-async def test_each_deleted_topic_is_a_line_of_the_log_with_the_client(
+async def test_each_deleted_topic_is_logged_with_the_client(
     broker: MemoryBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "kbroker")

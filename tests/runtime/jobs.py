@@ -1,4 +1,4 @@
-"""Functions for worker processes, which import nothing but this."""
+"""Functions for worker processes, which import only this module."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def print_something() -> int:
 
 
 def answer(reply: bytes, asking_pid: int) -> str:
-    """Write bytes where replies belong, but only in a process that was asked."""
+    """Write bytes into the pipe for replies, but only in a worker."""
     if os.getpid() != asking_pid:
         os.write(3, reply)
         os._exit(0)
-    return "done by who asked"
+    return "done by the caller"
 
 
 def die(asking_pid: int) -> int:
@@ -45,7 +45,7 @@ def die(asking_pid: int) -> int:
 
 
 def die_once(path: str) -> int:
-    """Kill this process, unless an earlier call did."""
+    """Kill this process, unless an earlier call did so."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -65,7 +65,7 @@ def return_what_cannot_be_sent(asking_pid: int) -> object:
 
 
 def work_for_ever(path: str) -> None:
-    """Say who does it, and go on."""
+    """Write the process id, and run forever."""
     with open(path, "w") as file:
         file.write(f"{os.getpid()}\n")
     while True:
@@ -73,15 +73,15 @@ def work_for_ever(path: str) -> None:
 
 
 def answer_late(number: int, fifo: str) -> str:
-    """Interrupt who asked, and answer when somebody writes to a fifo."""
+    """Interrupt the parent, and return when a writer opens a fifo."""
     os.kill(os.getppid(), number)
     os.close(os.open(fifo, os.O_RDONLY))
     return "this is late"
 
 
 class DeadlyDisk(RealDisk):
-    """The real disk; who is not the one who made it dies in the middle of an operation on it: write or sync, or
-    behind one that gives a file a name that ends so.
+    """The real disk. Any process except its creator dies in the middle of an operation: a write or sync, or after
+    giving a file a name that ends as chosen.
     """
 
     def __init__(self, operation: str) -> None:

@@ -1,4 +1,4 @@
-"""Budgets of bytes, on virtual time."""
+"""Byte budgets, on virtual time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def take(claim: Claim, size: int, order: list[int], number: int) -> None:
     order.append(number)
 
 
-async def test_what_does_not_fit_waits_in_the_order_of_asking() -> None:
+async def test_claims_that_do_not_fit_wait_in_order() -> None:
     budget = ByteBudget(100)
     holder, claims, order = budget.claim(), [budget.claim() for _ in range(3)], list[int]()
     assert holder.try_take(90)
@@ -25,7 +25,7 @@ async def test_what_does_not_fit_waits_in_the_order_of_asking() -> None:
             await wait_all_tasks_blocked()
         assert order == []
         assert len(budget) == 3
-        assert not budget.claim().try_take(1), "nobody passes those in line"
+        assert not budget.claim().try_take(1), "a new claim must not pass waiting ones"
         holder.release()
         await wait_all_tasks_blocked()
         assert sorted(order) == [0, 1]
@@ -37,7 +37,7 @@ async def test_what_does_not_fit_waits_in_the_order_of_asking() -> None:
     assert budget.used_bytes == 0
 
 
-async def test_when_all_holders_wait_the_first_one_gets_what_it_lacks() -> None:
+async def test_if_all_holders_wait_the_first_one_proceeds() -> None:
     budget = ByteBudget(100)
     claims, order = [budget.claim() for _ in range(5)], list[int]()
     assert all(claim.try_take(20) for claim in claims)
@@ -54,7 +54,7 @@ async def test_when_all_holders_wait_the_first_one_gets_what_it_lacks() -> None:
     assert budget.used_bytes == 0
 
 
-async def test_a_claim_larger_than_the_budget_waits_until_nobody_holds_any() -> None:
+async def test_a_claim_above_the_budget_waits_until_it_is_empty() -> None:
     budget = ByteBudget(10)
     small, large = budget.claim(), budget.claim()
     await small.take(1)
@@ -66,7 +66,7 @@ async def test_a_claim_larger_than_the_budget_waits_until_nobody_holds_any() -> 
     assert large.held_bytes == 1_000
 
 
-async def test_a_claim_of_nothing_leaves_no_trace() -> None:
+async def test_an_empty_claim_changes_nothing() -> None:
     budget = ByteBudget(10)
     nothing, large = budget.claim(), budget.claim()
     await nothing.take(0)
@@ -75,7 +75,7 @@ async def test_a_claim_of_nothing_leaves_no_trace() -> None:
     assert large.held_bytes == 1_000
 
 
-async def test_whoever_gives_up_waiting_lets_the_next_one_in() -> None:
+async def test_a_cancelled_wait_lets_the_next_claim_in() -> None:
     budget = ByteBudget(100)
     holder, large, small = budget.claim(), budget.claim(), budget.claim()
     assert holder.try_take(50)
@@ -102,7 +102,7 @@ async def test_large_claims_leave_half_to_small_ones() -> None:
     assert SplitBudget(-1, small_bytes=10).claim(11).try_take(1 << 40)
 
 
-def test_answers_that_can_be_shorter_leave_something_for_the_next() -> None:
+def test_shared_bytes_leave_some_for_the_next_reply() -> None:
     budget = EvictingBudget(1_000)
     claims = [EvictableClaim(budget, lambda: None) for _ in range(20)]
     shares = [claim.share(500) for claim in claims]

@@ -1,4 +1,4 @@
-"""Looking for the next request for a moment before the connection sleeps."""
+"""A connection polls for its next request for a short time before it sleeps."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from kbroker.runtime.net import BusyPoll, SocketStream
 
 WINDOW_NS = 1_000_000
 TURN_NS = 10_000
-"""What the clock of these tests moves on each look: a window is a hundred turns."""
+"""The test clock advances by this at every read: a window is a hundred turns."""
 PATIENCE = 16
 
 
 class Clock:
-    """Nanoseconds that pass only when somebody looks."""
+    """A clock that advances only when it is read."""
 
     def __init__(self) -> None:
         self.ns = 0
@@ -33,7 +33,7 @@ class Clock:
 
 
 class Pair:
-    """Both ends of a connection; ours polls."""
+    """Both ends of a connection; `stream` polls."""
 
     def __init__(self, poll: BusyPoll) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -67,7 +67,7 @@ def poll(clock: Clock) -> BusyPoll:
 
 
 async def short_wait(pair: Pair, data: bytes = b"x") -> None:
-    """The peer sends as soon as we wait."""
+    """Wait for bytes that the peer sends at once."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pair.stream.receive, 1 << 20)
         await wait_all_tasks_blocked()
@@ -80,7 +80,7 @@ async def make_lively(pair: Pair) -> None:
 
 
 async def turns_of_a_wait(pair: Pair, clock: Clock) -> int:
-    """How many turns a wait looks for what does not come, before it sleeps."""
+    """The number of polls of a failed wait before it sleeps."""
     before = clock.looks
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pair.stream.receive, 1 << 20)
@@ -96,7 +96,7 @@ async def until_polling(poll: BusyPoll) -> None:
             await trio.lowlevel.checkpoint()
 
 
-async def test_a_connection_sleeps_at_once_until_it_had_a_row_of_short_waits(poll: BusyPoll, clock: Clock) -> None:
+async def test_a_connection_polls_only_after_several_short_waits(poll: BusyPoll, clock: Clock) -> None:
     with pairs(poll) as [pair]:
         for _ in range(PATIENCE - 1):
             await short_wait(pair)
@@ -104,7 +104,7 @@ async def test_a_connection_sleeps_at_once_until_it_had_a_row_of_short_waits(pol
         assert await turns_of_a_wait(pair, clock) > 50
 
 
-async def test_what_comes_while_it_polls_is_received_in_order_and_other_tasks_run(poll: BusyPoll) -> None:
+async def test_polling_keeps_the_byte_order_and_lets_other_tasks_run(poll: BusyPoll) -> None:
     with pairs(poll) as [pair]:
         await make_lively(pair)
         steps = 0
@@ -124,14 +124,14 @@ async def test_what_comes_while_it_polls_is_received_in_order_and_other_tasks_ru
         assert poll.is_free
 
 
-async def test_polling_in_vain_ends_with_the_window_and_asks_for_patience_again(poll: BusyPoll, clock: Clock) -> None:
+async def test_a_failed_poll_ends_with_the_window_and_stops_polling(poll: BusyPoll, clock: Clock) -> None:
     with pairs(poll) as [pair]:
         await make_lively(pair)
         assert WINDOW_NS / TURN_NS <= await turns_of_a_wait(pair, clock) <= WINDOW_NS / TURN_NS + 2
         assert await turns_of_a_wait(pair, clock) == 1
 
 
-async def test_a_long_wait_starts_the_row_anew(poll: BusyPoll, clock: Clock) -> None:
+async def test_a_long_wait_resets_the_count_of_short_waits(poll: BusyPoll, clock: Clock) -> None:
     with pairs(poll) as [pair]:
         for _ in range(PATIENCE - 1):
             await short_wait(pair)
@@ -160,7 +160,7 @@ async def test_one_connection_polls_at_a_time(poll: BusyPoll, clock: Clock) -> N
         assert poll.is_free
 
 
-async def test_much_traffic_between_two_waits_is_not_polled_behind(poll: BusyPoll, clock: Clock) -> None:
+async def test_no_poll_follows_heavy_traffic(poll: BusyPoll, clock: Clock) -> None:
     with pairs(poll) as [pair]:
         await make_lively(pair)
         pair.peer.sendall(bytes(97 * 1024))
@@ -184,7 +184,7 @@ async def test_a_poll_ends_with_the_connection(poll: BusyPoll) -> None:
         assert poll.is_free
 
 
-async def test_a_poll_is_cancelled_and_leaves_the_place_free(poll: BusyPoll) -> None:
+async def test_a_cancelled_poll_lets_another_connection_poll(poll: BusyPoll) -> None:
     with pairs(poll) as [pair]:
         await make_lively(pair)
         with trio.CancelScope() as scope:

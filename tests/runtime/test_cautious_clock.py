@@ -1,4 +1,4 @@
-"""T2: what is old is not decided by a clock that was just set."""
+"""T2: retention does not trust a clock that was just set."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Clocks:
         return START_MS + self.elapsed_ms + self.set_by_ms
 
     def after(self, elapsed_ms: int, *, step_ms: int = 5 * MINUTE_MS) -> int:
-        """How far the cautious clock is from the start after so long, having been asked in between."""
+        """The cautious clock's distance from its start after `elapsed_ms`, with a read every `step_ms`."""
         end = self.elapsed_ms + elapsed_ms
         while self.elapsed_ms < end:
             self.elapsed_ms = min(end, self.elapsed_ms + step_ms)
@@ -42,7 +42,7 @@ def test_t2_without_a_jump_it_is_the_wall_clock() -> None:
 
 
 @pytest.mark.parametrize("jump_ms", [HOUR_MS + 1, YEAR_MS])
-def test_t2_a_jump_ahead_is_believed_after_an_hour_of_agreement(jump_ms: int) -> None:
+def test_t2_a_jump_ahead_is_trusted_after_a_stable_hour(jump_ms: int) -> None:
     clocks = Clocks()
     clocks.after(HOUR_MS)
     clocks.set_by_ms = jump_ms
@@ -51,17 +51,17 @@ def test_t2_a_jump_ahead_is_believed_after_an_hour_of_agreement(jump_ms: int) ->
     assert len(clocks.told) == 2
 
 
-def test_t2_a_jump_that_is_taken_back_within_the_hour_never_counted() -> None:
+def test_t2_a_jump_undone_within_the_hour_has_no_effect() -> None:
     clocks = Clocks()
     clocks.after(HOUR_MS)
     clocks.set_by_ms = YEAR_MS
     clocks.after(50 * MINUTE_MS)
     clocks.set_by_ms = 0
     assert clocks.after(10 * HOUR_MS) == 11 * HOUR_MS + 50 * MINUTE_MS
-    assert clocks.told[-1] == "the wall clock is where it was before its jump"
+    assert clocks.told[-1] == "the wall clock is back at the time before its jump"
 
 
-def test_t2_a_jump_back_makes_things_younger_at_once_and_its_correction_restores_them_at_once() -> None:
+def test_t2_a_backward_jump_and_its_correction_apply_at_once() -> None:
     clocks = Clocks()
     clocks.after(HOUR_MS)
     clocks.set_by_ms = -YEAR_MS
@@ -70,7 +70,7 @@ def test_t2_a_jump_back_makes_things_younger_at_once_and_its_correction_restores
     assert clocks.after(5 * MINUTE_MS) == HOUR_MS + 10 * MINUTE_MS
 
 
-def test_t2_a_clock_that_strobes_is_never_believed_ahead() -> None:
+def test_t2_a_strobing_clock_is_never_trusted_ahead() -> None:
     clocks = Clocks()
     for step in range(200):
         clocks.set_by_ms = (YEAR_MS, 2 * YEAR_MS, -YEAR_MS)[step % 3]

@@ -28,7 +28,7 @@ def test_a_file_is_read_and_written_at_positions(tmp_path: Path) -> None:
     file.close()
 
 
-def test_a_buffer_is_filled_as_far_as_the_file_goes(tmp_path: Path) -> None:
+def test_a_buffer_is_filled_up_to_the_end_of_file(tmp_path: Path) -> None:
     file = RealDisk().open(str(tmp_path / "file"), create=True)
     file.pwrite(bytes(range(200)), 0)
     buffer = bytearray(b"x" * 80)
@@ -39,7 +39,7 @@ def test_a_buffer_is_filled_as_far_as_the_file_goes(tmp_path: Path) -> None:
     assert file.pread_into(memoryview(buffer), 200) == 0
 
 
-def test_what_is_sent_on_its_way_can_still_be_read_and_synced(tmp_path: Path) -> None:
+def test_data_in_write_back_can_be_read_and_synced(tmp_path: Path) -> None:
     file = RealDisk().open(str(tmp_path / "file"), create=True)
     file.pwrite(bytes(100_000), 0)
     file.begin_write_back(0, 100_000)
@@ -50,7 +50,7 @@ def test_what_is_sent_on_its_way_can_still_be_read_and_synced(tmp_path: Path) ->
     assert file.size() == 100_000
 
 
-def test_creating_leaves_an_existing_file_as_it_is(tmp_path: Path) -> None:
+def test_create_does_not_change_an_existing_file(tmp_path: Path) -> None:
     disk = RealDisk()
     path = str(tmp_path / "file")
     with pytest.raises(FileNotFoundError):
@@ -73,7 +73,7 @@ def test_a_file_closes_itself_with_its_last_reference(tmp_path: Path) -> None:
         os.fstat(descriptor)
 
 
-def test_short_writes_go_on_until_the_error_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_writes_continue_until_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = RealDisk().open(str(tmp_path / "file"), create=True)
     pwrite = os.pwrite
     left = [4, 3, 0]
@@ -91,7 +91,7 @@ def test_short_writes_go_on_until_the_error_shows(tmp_path: Path, monkeypatch: p
     assert file.pread(20, 0) == b"0123456"
 
 
-def test_directories_are_made_listed_and_removed(tmp_path: Path) -> None:
+def test_directories_are_created_listed_and_removed(tmp_path: Path) -> None:
     disk = RealDisk()
     path = str(tmp_path / "directory")
     assert not disk.exists(path)
@@ -113,7 +113,7 @@ def test_directories_are_made_listed_and_removed(tmp_path: Path) -> None:
     assert disk.free_bytes(str(tmp_path)) > 0
 
 
-def test_the_size_and_age_of_a_file_are_known_by_name(tmp_path: Path) -> None:
+def test_size_and_age_of_a_file_are_known_by_name(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"12345")
     os.utime(path, ns=(0, 1_234_567_000_000))
@@ -121,7 +121,7 @@ def test_the_size_and_age_of_a_file_are_known_by_name(tmp_path: Path) -> None:
     assert RealDisk().modified_ms(str(path)) == 1_234_567
 
 
-def test_d12_a_lock_holds_off_this_process_and_others_until_it_is_closed(tmp_path: Path) -> None:
+def test_d12_a_lock_excludes_this_process_and_others_until_closed(tmp_path: Path) -> None:
     path = str(tmp_path / ".lock")
     disk = RealDisk()
     held = disk.lock(path)
@@ -135,7 +135,7 @@ def test_d12_a_lock_holds_off_this_process_and_others_until_it_is_closed(tmp_pat
     disk.lock(path).close()
 
 
-def test_d13_the_limit_of_open_files_is_raised_as_far_as_it_goes() -> None:
+def test_d13_the_open_file_limit_is_raised_to_the_maximum() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
@@ -146,7 +146,7 @@ def test_d13_the_limit_of_open_files_is_raised_as_far_as_it_goes() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_allocated_space_is_taken_from_the_disk_also_for_a_file_with_holes(tmp_path: Path) -> None:
+def test_allocate_also_fills_the_holes_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()
     os.truncate(path, 1 << 20)

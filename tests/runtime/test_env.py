@@ -1,4 +1,4 @@
-"""The real environment, and the one in memory beside it."""
+"""The real environment and the one in memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def test_the_monotonic_clock_is_not_the_wall_clock() -> None:
     assert env.timestamp_ms() > 1_600_000_000_000 > env.now_ms()
 
 
-async def test_blocking_functions_run_in_other_threads_at_most_so_many_at_once() -> None:
+async def test_blocking_functions_run_in_a_bounded_number_of_threads() -> None:
     env = RealEnv(max_threads=2)
     running, most, lock = 0, 0, threading.Lock()
     both = threading.Barrier(2)
@@ -57,7 +57,7 @@ async def test_blocking_functions_run_in_other_threads_at_most_so_many_at_once()
     assert threading.get_ident() not in threads
 
 
-async def test_threads_of_their_own_leave_those_of_the_environment_free() -> None:
+async def test_separate_threads_leave_those_of_the_environment_free() -> None:
     env = RealEnv(max_threads=1)
     threads, may_end = env.threads(1), threading.Event()
     async with trio.open_nursery() as nursery:
@@ -67,7 +67,7 @@ async def test_threads_of_their_own_leave_those_of_the_environment_free() -> Non
         may_end.set()
 
 
-async def test_a_pool_that_grows_takes_those_that_wait_and_one_that_shrinks_lets_others_finish() -> None:
+async def test_a_resized_pool_starts_waiting_calls_and_finishes_running_ones() -> None:
     threads = RealEnv().threads(1)
     both, may_end, done = threading.Barrier(2), threading.Event(), []
 
@@ -78,7 +78,7 @@ async def test_a_pool_that_grows_takes_those_that_wait_and_one_that_shrinks_lets
         nursery.start_soon(meet)
         nursery.start_soon(meet)
         await wait_all_tasks_blocked()
-        threads.resize(2)  # else neither would find the other
+        threads.resize(2)  # so that both calls can meet
 
     async def wait_and_note() -> None:
         await threads.run_blocking(may_end.wait, 10)
@@ -149,7 +149,7 @@ async def test_a_cancelled_caller_waits_until_the_function_has_returned() -> Non
     assert results == ["done"]
 
 
-async def test_when_the_process_ends_nobody_waits_for_a_call_that_does_not() -> None:
+async def test_at_process_end_hanging_calls_are_abandoned() -> None:
     env, began, may_end = RealEnv(), threading.Event(), threading.Event()
     threads = env.threads(1)
 
@@ -172,14 +172,14 @@ async def test_when_the_process_ends_nobody_waits_for_a_call_that_does_not() -> 
             await trio.lowlevel.checkpoint()
 
 
-async def test_a_caller_that_is_cancelled_before_begins_nothing() -> None:
+async def test_a_caller_cancelled_before_the_call_starts_nothing() -> None:
     with trio.CancelScope() as scope:
         scope.cancel()
         await RealEnv().run_blocking(pytest.fail, "it ran")
     assert scope.cancelled_caught
 
 
-async def test_a_thread_that_cannot_be_started_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_thread_that_fails_to_start_frees_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     env = RealEnv(max_threads=1)
 
     def refuse(*_arguments: object) -> None:

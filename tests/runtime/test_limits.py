@@ -1,4 +1,4 @@
-"""Token buckets and rate-limited log lines, over time that is a number."""
+"""Token buckets and rate-limited log lines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kbroker.runtime.limits import RateLimitedLog, TokenBucket
 
 
-def test_a_full_bucket_gives_its_burst_at_once_and_then_asks_for_a_pause() -> None:
+def test_a_full_bucket_allows_its_burst_then_requires_a_pause() -> None:
     bucket = TokenBucket(rate=100, burst=50, now_ms=1_000)
     assert bucket.take(50, now_ms=1_000) == 0
     assert bucket.take(10, now_ms=1_000) == 100
@@ -21,16 +21,16 @@ def test_a_bucket_fills_no_higher_than_its_burst() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 500), st.integers(0, 300)), min_size=1))
-def test_who_pauses_as_told_takes_no_more_than_burst_and_rate_allow(takings: list[tuple[int, int]]) -> None:
+def test_pausing_callers_stay_within_burst_and_rate(takings: list[tuple[int, int]]) -> None:
     bucket, now_ms, taken = TokenBucket(rate=100, burst=50, now_ms=0), 0, 0
     for amount, idle_ms in takings:
-        # What had been taken before this taking is paid for by now.
+        # The pauses so far cover all earlier takes.
         assert taken <= 50 + 100 * now_ms / 1000 + 1e-6
         now_ms += bucket.take(amount, now_ms=now_ms) + idle_ms
         taken += amount
 
 
-def test_one_line_for_each_subject_in_an_interval_with_the_number_left_out() -> None:
+def test_each_subject_gets_one_line_per_interval_with_a_count() -> None:
     limit = RateLimitedLog(interval_ms=1_000)
     assert limit.admit("10.0.0.1", now_ms=0) == 0
     assert [limit.admit("10.0.0.1", now_ms=now_ms) for now_ms in (1, 500, 999)] == [None] * 3
@@ -45,4 +45,4 @@ def test_the_subjects_remembered_are_bounded() -> None:
         assert limit.admit(subject, now_ms=0) == 0
     assert len(limit._subjects) == 10
     assert limit.admit(999, now_ms=1) is None
-    assert limit.admit(0, now_ms=1) == 0, "the oldest were forgotten"
+    assert limit.admit(0, now_ms=1) == 0, "the oldest subjects were evicted"

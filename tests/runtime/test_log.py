@@ -1,4 +1,4 @@
-"""Log lines, above all those that contain what clients sent."""
+"""Log lines, especially those with text from clients."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_json_has_one_object_a_line_with_typed_fields() -> None:
     }
 
 
-def test_x5_a_message_with_a_clients_words_stays_on_its_line() -> None:
+def test_x5_a_message_with_client_text_stays_on_its_line() -> None:
     stream = io.StringIO()
     configure(stream=stream)
     log.warning("cannot make a\n00:00:00.000 INFO  all is well\x1b[2J")
@@ -85,7 +85,7 @@ def test_a_long_value_is_cut() -> None:
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_an_exception_is_written_with_its_traceback_and_without_control_characters(as_json: bool) -> None:
+def test_an_exception_has_a_traceback_without_control_characters(as_json: bool) -> None:
     stream = io.StringIO()
     configure(as_json=as_json, stream=stream)
     try:

@@ -30,11 +30,11 @@ def faults(how: str) -> int:
     return int(done.stdout)
 
 
-def test_large_buffers_are_made_of_the_same_pages_again() -> None:
+def test_large_buffers_reuse_the_same_pages() -> None:
     assert faults("keep") * 5 < faults("leave")
 
 
-def test_an_expensive_full_collection_is_the_last_of_its_objects() -> None:
+def test_an_expensive_full_collection_freezes_its_objects() -> None:
     clock = itertools.count(step=EXPENSIVE_NS)
     stop = spare_lasting_objects(lambda: next(clock))
     lasting: list[list[int]] = [[] for _ in range(1_000)]
@@ -47,7 +47,7 @@ def test_an_expensive_full_collection_is_the_last_of_its_objects() -> None:
         gc.unfreeze()
 
 
-def test_cheap_full_collections_leave_everything_to_the_next() -> None:
+def test_cheap_full_collections_freeze_nothing() -> None:
     stop = spare_lasting_objects(lambda: 0)
     before = gc.get_freeze_count()
     try:

@@ -25,7 +25,7 @@ def test_a_name_stands_for_one_metric() -> None:
 
 
 @given(st.lists(st.integers(0, 2**62), min_size=1), st.floats(0.01, 1))
-def test_a_quantile_is_an_upper_bound_at_most_twice_too_high(values: list[int], fraction: float) -> None:
+def test_a_quantile_is_at_most_twice_too_high(values: list[int], fraction: float) -> None:
     histogram = Histogram()
     for value in values:
         histogram.record(value)
@@ -38,7 +38,7 @@ def test_an_empty_histogram_has_quantile_0() -> None:
     assert Histogram().quantile(0.99) == 0
 
 
-def test_a_tally_counts_each_key_by_itself() -> None:
+def test_a_tally_counts_each_key_separately() -> None:
     metrics = Metrics()
     metrics.tally("errors").add("Fetch", "NOT_LEADER_OR_FOLLOWER")
     metrics.tally("errors").add("Fetch", "NOT_LEADER_OR_FOLLOWER")

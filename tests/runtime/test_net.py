@@ -1,4 +1,4 @@
-"""Connections, over real sockets and in memory: both keep the same promises."""
+"""Connections over real sockets and in memory; both behave the same."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Ends:
 
 @pytest.fixture(params=["sockets", "memory"])
 def env(request: pytest.FixtureRequest) -> Env:
-    """Both worlds: what holds in one holds in the other."""
+    """The real environment and the one in memory."""
     return RealEnv() if request.param == "sockets" else MemoryEnv(SimulatedDisk())
 
 
@@ -81,7 +81,7 @@ async def test_bytes_arrive_in_order_and_are_counted_on_both_sides(env: Env) -> 
         assert ends.client.received_bytes == ends.server.sent_bytes == 231_079
 
 
-async def test_the_end_of_the_peers_bytes_is_an_empty_receive(env: Env) -> None:
+async def test_receive_returns_no_bytes_at_the_end_of_stream(env: Env) -> None:
     async with connection(env) as ends:
         await ends.client.send([b"last"])
         ends.client.close()
@@ -89,14 +89,14 @@ async def test_the_end_of_the_peers_bytes_is_an_empty_receive(env: Env) -> None:
         assert await ends.server.receive(100) == b""
 
 
-async def test_sending_to_a_peer_that_has_gone_is_a_broken_stream(env: Env) -> None:
+async def test_sending_to_a_closed_peer_breaks_the_stream(env: Env) -> None:
     async with connection(env) as ends:
         ends.client.close()
         with pytest.raises(trio.BrokenResourceError):
             await ends.server.send([bytes(MIB)] * 100)
 
 
-async def test_a_stream_that_we_closed_says_so(env: Env) -> None:
+async def test_a_closed_stream_raises_closed_resource_error(env: Env) -> None:
     async with connection(env) as ends:
         ends.server.close()
         ends.server.close()
@@ -127,7 +127,7 @@ async def test_send_nowait_takes_what_fits_and_does_not_wait(env: Env) -> None:
         assert len(await receive_exactly(ends.client, taken)) == taken
 
 
-async def test_a_watch_calls_back_once_when_the_peer_closes_behind_unread_bytes(env: Env) -> None:
+async def test_a_watch_sees_a_closed_peer_behind_unread_bytes(env: Env) -> None:
     async with connection(env) as ends:
         closed = trio.Event()
         await ends.client.send([b"pipelined"])
@@ -190,7 +190,7 @@ class ObservedEnv(RealEnv):
 
 
 @pytest.mark.parametrize("size", [10_000, MIB])
-async def test_a_file_is_read_off_the_loop_if_it_is_not_in_the_page_cache(tmp_path: Path, size: int) -> None:
+async def test_files_outside_the_page_cache_are_read_in_a_thread(tmp_path: Path, size: int) -> None:
     env = ObservedEnv()
     file = env.disk.open(str(tmp_path / "data"), create=True)
     contents = os.urandom(2 * MIB)
@@ -200,7 +200,7 @@ async def test_a_file_is_read_off_the_loop_if_it_is_not_in_the_page_cache(tmp_pa
         for evicted in (True, False):
             if evicted:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            is_cold = not is_in_page_cache(file, 300_000)  # a file system in memory has nothing to evict to
+            is_cold = not is_in_page_cache(file, 300_000)  # a file system in memory cannot evict pages
             calls = env.blocking_calls
             nursery.start_soon(ends.server.send, [b"head", Range(file, 300_000, size)])
             assert await receive_exactly(ends.client, 4 + size) == b"head" + contents[300_000 : 300_000 + size]
@@ -217,7 +217,7 @@ def is_in_page_cache(file: File, position: int) -> bool:
 
 
 @pytest.mark.parametrize("size", [10_000, MIB])
-async def test_a_file_that_ends_before_the_range_is_a_fault_of_the_file(tmp_path: Path, size: int) -> None:
+async def test_a_file_shorter_than_the_range_is_an_os_error(tmp_path: Path, size: int) -> None:
     env = RealEnv()
     file = env.disk.open(str(tmp_path / "data"), create=True)
     file.pwrite(bytes(size - 1), 0)
@@ -234,7 +234,7 @@ async def test_a_file_that_ends_before_the_range_is_a_fault_of_the_file(tmp_path
     file.close()
 
 
-async def test_connecting_where_nobody_listens_is_refused() -> None:
+async def test_connecting_without_a_listener_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(ConnectionRefusedError):
@@ -243,7 +243,7 @@ async def test_connecting_where_nobody_listens_is_refused() -> None:
         await MemoryEnv(SimulatedDisk()).connect("127.0.0.1", 9092)
 
 
-async def test_a_port_that_is_taken_is_refused(env: Env) -> None:
+async def test_a_port_in_use_is_refused(env: Env) -> None:
     listener = await env.listen("127.0.0.1", 0, backlog=5)
     with pytest.raises(OSError, match=r"taken|in use"):
         await env.listen("127.0.0.1", listener.port, backlog=5)
@@ -261,7 +261,7 @@ async def test_a_bound_port_refuses_connections_until_it_listens(env: Env) -> No
             one.close()
 
 
-async def test_a_bound_port_is_taken_before_it_listens(env: Env) -> None:
+async def test_a_bound_port_is_in_use_before_it_listens(env: Env) -> None:
     for port in (0, 23_912):
         listener = await env.listen("127.0.0.1", port, backlog=5, accepts=False)
         for accepts in (False, True):
@@ -277,7 +277,7 @@ async def test_a_port_of_recent_connections_can_be_bound() -> None:
         listener.listen()
         client = await env.connect("127.0.0.1", port)
         server = await listener.accept()
-        for one in (server, client, listener):  # the side that closes first is left with TIME_WAIT
+        for one in (server, client, listener):  # the side that closes first keeps TIME_WAIT
             one.close()
 
 

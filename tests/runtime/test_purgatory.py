@@ -29,7 +29,7 @@ async def test_a_wait_ends_after_max_wait_ms(autojump_clock: MockClock) -> None:
 
 
 @pytest.mark.parametrize("key", ["orders-0", "orders-1"])
-async def test_a_wake_of_any_of_its_keys_lets_a_waiter_look_again(autojump_clock: MockClock, key: str) -> None:
+async def test_waking_any_key_of_a_waiter_evaluates_its_predicate(autojump_clock: MockClock, key: str) -> None:
     purgatory, ready = Purgatory(), False
 
     async def change() -> None:
@@ -38,7 +38,7 @@ async def test_a_wake_of_any_of_its_keys_lets_a_waiter_look_again(autojump_clock
         purgatory.wake(key)  # too early: the predicate does not hold yet
         await trio.sleep(1)
         ready = True
-        await trio.sleep(1)  # nobody has said so
+        await trio.sleep(1)  # the predicate holds, but there was no wake
         purgatory.wake_many(["another", key])
 
     async with trio.open_nursery() as nursery:
@@ -47,7 +47,7 @@ async def test_a_wake_of_any_of_its_keys_lets_a_waiter_look_again(autojump_clock
         assert trio.current_time() == 3.0
 
 
-async def test_a_change_that_nobody_announced_is_seen_at_the_deadline(autojump_clock: MockClock) -> None:
+async def test_a_change_without_a_wake_is_seen_at_the_deadline(autojump_clock: MockClock) -> None:
     assert await Purgatory().wait("orders-0", until=lambda: trio.current_time() >= 1, max_wait_ms=2_000)
 
 
@@ -69,7 +69,7 @@ async def test_two_wakes_before_a_waiter_runs_are_one() -> None:
         purgatory.wake("orders-0")
 
 
-async def test_a_wake_of_a_waiter_that_is_being_cancelled_does_no_harm() -> None:
+async def test_waking_a_cancelled_waiter_is_safe() -> None:
     purgatory = Purgatory()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lambda: purgatory.wait("orders-0", until=lambda: False, max_wait_ms=60_000))
@@ -89,7 +89,7 @@ async def test_a_key_without_waiters_takes_no_memory(autojump_clock: MockClock) 
     assert not purgatory._waiters
 
 
-async def test_a_predicate_that_fails_leaves_no_waiter_behind() -> None:
+async def test_a_failing_predicate_removes_its_waiter() -> None:
     purgatory, parked = Purgatory(), False
 
     async def wait() -> None:

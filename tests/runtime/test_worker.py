@@ -29,7 +29,7 @@ WAIT_MS = 20_000
 
 @pytest.fixture
 def told() -> list[str]:
-    """What was reported."""
+    """The reported messages."""
     return []
 
 
@@ -42,7 +42,7 @@ def workers(told: list[str]) -> Iterator[Workers]:
 
 
 def has_ended(pidfd: int) -> bool:
-    """Wait for the end of a process; whether it came."""
+    """Wait for the end of a process; return whether it ended."""
     waiting = select.poll()
     waiting.register(pidfd, select.POLLIN)
     return bool(waiting.poll(WAIT_MS))
@@ -62,7 +62,7 @@ def through_a_pipe(data: bytes) -> object:
 
 
 def holding(data: bytes) -> bytes:
-    """A frame of any data."""
+    """A frame with arbitrary data."""
     return FRAME.pack(MAGIC, len(data), zlib.crc32(data)) + data
 
 
@@ -81,13 +81,13 @@ def test_a_frame_of_any_size_arrives_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("size", range(1, len(GOOD)))
-def test_a_frame_that_is_cut_anywhere_is_none(size: int) -> None:
+def test_a_frame_truncated_anywhere_is_refused(size: int) -> None:
     with pytest.raises(BrokenFrame):
         through_a_pipe(GOOD[:size])
 
 
 @pytest.mark.parametrize("position", range(len(GOOD)))
-def test_a_bit_flipped_anywhere_in_a_frame_is_found(position: int) -> None:
+def test_a_flipped_bit_in_a_frame_is_detected(position: int) -> None:
     data = bytearray(GOOD)
     data[position] ^= 0x10
     with pytest.raises(BrokenFrame):
@@ -97,7 +97,7 @@ def test_a_bit_flipped_anywhere_in_a_frame_is_found(position: int) -> None:
 @pytest.mark.parametrize(
     "data", [FRAME.pack(MAGIC, MAX_FRAME_BYTES + 1, 0), b"Traceback (most recent call last):\n", holding(b"no pickle")]
 )
-def test_what_is_no_frame_is_refused(data: bytes) -> None:
+def test_malformed_frames_are_refused(data: bytes) -> None:
     with pytest.raises(BrokenFrame):
         through_a_pipe(data)
 
@@ -105,15 +105,15 @@ def test_what_is_no_frame_is_refused(data: bytes) -> None:
 # --- working ----------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_started_before_there_is_something_to_do(workers: Workers) -> None:
+def test_no_process_is_started_without_work(workers: Workers) -> None:
     assert workers.pids == []
     pid = workers.run(os.getpid)
     assert pid != os.getpid()
     assert workers.pids == [pid]
-    assert workers.run(os.getpid) == pid, "the same one goes on"
+    assert workers.run(os.getpid) == pid, "the same worker continues"
 
 
-def test_a_worker_yields_to_others_and_is_in_no_group_of_a_terminal(workers: Workers) -> None:
+def test_a_worker_has_low_priority_and_its_own_process_group(workers: Workers) -> None:
     assert workers.run(os.nice, 0) == min(os.nice(0) + NICENESS, 19)
     assert workers.run(os.getpgrp) != os.getpgrp()
 
@@ -130,7 +130,7 @@ def test_a_worker_that_copies_imports_little(workers: Workers, tmp_path: Path) -
         assert name not in imported
 
 
-def test_errors_come_back_as_they_were(workers: Workers, tmp_path: Path) -> None:
+def test_errors_are_raised_again_unchanged(workers: Workers, tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
     with pytest.raises(FileNotFoundError) as absent:
         workers.run(jobs.open_file, missing)
@@ -141,7 +141,7 @@ def test_errors_come_back_as_they_were(workers: Workers, tmp_path: Path) -> None
     assert len(workers.pids) == 1, "nothing is wrong with the worker"
 
 
-def test_what_a_function_prints_is_no_reply(workers: Workers) -> None:
+def test_printed_output_does_not_disturb_replies(workers: Workers) -> None:
     assert [workers.run(jobs.print_something)] == workers.pids
 
 
@@ -153,11 +153,11 @@ def test_a_signal_for_the_broker_does_not_end_a_worker(number: int, workers: Wor
     assert told == []
 
 
-def test_two_work_at_once(workers: Workers, tmp_path: Path) -> None:
+def test_two_workers_run_at_once(workers: Workers, tmp_path: Path) -> None:
     fifo = str(tmp_path / "fifo")
     os.mkfifo(fifo)
     with ThreadPoolExecutor(2) as threads:
-        # Neither returns before the other is there.
+        # Each call returns only when the other one runs too.
         both = [threads.submit(workers.run, os.open, fifo, flag) for flag in (os.O_RDONLY, os.O_WRONLY)]
         for one in both:
             one.result()
@@ -168,7 +168,7 @@ def test_two_work_at_once(workers: Workers, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("job", [jobs.die, jobs.run_out_of_memory, jobs.return_what_cannot_be_sent])
-def test_what_a_worker_does_not_do_is_done_here(job: object, workers: Workers, told: list[str]) -> None:
+def test_work_of_failing_workers_is_done_in_this_process(job: object, workers: Workers, told: list[str]) -> None:
     assert callable(job)
     assert workers.run(job, os.getpid()) == os.getpid()
     assert len(told) == 1
@@ -187,16 +187,16 @@ def test_what_a_worker_does_not_do_is_done_here(job: object, workers: Workers, t
         *(holding(pickle.dumps(value)) for value in (None, 5, (True,), (False, "no error"), ("True", 1), (2, 3))),
     ],
 )
-def test_an_answer_that_is_none_is_never_taken_for_one(reply: bytes, workers: Workers, told: list[str]) -> None:
-    assert workers.run(jobs.answer, reply, os.getpid()) == "done by who asked"
+def test_a_malformed_reply_is_never_used(reply: bytes, workers: Workers, told: list[str]) -> None:
+    assert workers.run(jobs.answer, reply, os.getpid()) == "done by the caller"
     assert len(told) == 1
 
 
 class Interrupted(Exception):
-    """Raised out of a signal's handler."""
+    """Raised by a signal handler."""
 
 
-def test_an_answer_that_nobody_waited_for_is_not_given_to_the_next_who_asks(workers: Workers, tmp_path: Path) -> None:
+def test_a_late_reply_is_not_given_to_the_next_caller(workers: Workers, tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     pidfd = os.pidfd_open(workers.run(os.getpid))
@@ -210,14 +210,14 @@ def test_an_answer_that_nobody_waited_for_is_not_given_to_the_next_who_asks(work
             workers.run(jobs.answer_late, signal.SIGUSR1, str(fifo))
     finally:
         signal.signal(signal.SIGUSR1, before)
-    with fifo.open("r+b", buffering=0):  # from now on it may answer
+    with fifo.open("r+b", buffering=0):  # now the worker can reply
         assert workers.run(os.getppid) == os.getpid()
         assert has_ended(pidfd)
     os.close(pidfd)
     assert len(workers.pids) == 1
 
 
-def test_another_worker_does_what_one_died_over(told: list[str], tmp_path: Path) -> None:
+def test_another_worker_repeats_the_work_of_a_dead_one(told: list[str], tmp_path: Path) -> None:
     workers = Workers(report=told.append, tries=2)
     try:
         assert workers.run(jobs.die_once, str(tmp_path / "died")) in workers.pids
@@ -234,12 +234,12 @@ def test_the_niceness_of_a_worker_can_be_chosen(told: list[str]) -> None:
         workers.close()
 
 
-def test_what_must_not_be_begun_twice_is_not(workers: Workers) -> None:
+def test_unrepeatable_work_is_not_repeated(workers: Workers) -> None:
     with pytest.raises(BlockingIOError, match="ended with -9"):
         workers.run(jobs.die, os.getpid(), may_repeat=False)
 
 
-def test_a_worker_that_was_killed_while_it_had_nothing_to_do_is_replaced(workers: Workers, told: list[str]) -> None:
+def test_an_idle_worker_that_was_killed_is_replaced(workers: Workers, told: list[str]) -> None:
     first = workers.run(os.getpid)
     pidfd = os.pidfd_open(first)
     os.kill(first, signal.SIGKILL)
@@ -250,18 +250,18 @@ def test_a_worker_that_was_killed_while_it_had_nothing_to_do_is_replaced(workers
     assert len(told) == 1
 
 
-def test_after_three_failures_in_a_row_all_is_done_here(workers: Workers, told: list[str]) -> None:
+def test_after_three_failures_all_work_runs_in_this_process(workers: Workers, told: list[str]) -> None:
     for _ in range(MAX_FAILURES - 1):
         workers.run(jobs.die, os.getpid())
-    assert workers.run(os.getpid) != os.getpid(), "a success begins the count anew"
+    assert workers.run(os.getpid) != os.getpid(), "a success resets the count"
     for _ in range(MAX_FAILURES):
         workers.run(jobs.die, os.getpid())
     assert workers.run(os.getpid) == os.getpid()
     assert workers.pids == []
-    assert "no worker is started any more" in told[-1]
+    assert "no more workers are started" in told[-1]
 
 
-def test_a_python_that_cannot_be_started_is_no_misfortune(
+def test_work_runs_here_if_python_cannot_be_started(
     workers: Workers, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
@@ -272,7 +272,7 @@ def test_a_python_that_cannot_be_started_is_no_misfortune(
 # --- ending -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_ends_when_it_had_nothing_to_do_for_a_while(workers: Workers) -> None:
+def test_an_idle_worker_ends_after_a_while(workers: Workers) -> None:
     first = workers.run(os.getpid)
     workers.end_idle()
     assert workers.run(os.getpid) == first, "it had"
@@ -286,13 +286,13 @@ def test_a_worker_ends_when_it_had_nothing_to_do_for_a_while(workers: Workers) -
     assert workers.run(os.getpid) not in (first, os.getpid())
 
 
-def test_after_the_end_all_is_done_here(workers: Workers) -> None:
+def test_after_close_all_work_runs_in_this_process(workers: Workers) -> None:
     workers.run(os.getpid)
     workers.close()
     assert workers.run(os.getpid) == os.getpid()
 
 
-def test_a_worker_ends_with_who_asked_also_by_kill_9_and_in_the_middle_of_its_work(tmp_path: Path) -> None:
+def test_a_worker_ends_with_its_parent_even_during_a_call(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     script = (

@@ -1,4 +1,4 @@
-"""A server with handlers that do as the request says, and clients that speak frames: in memory or over sockets."""
+"""A server with handlers that requests control, and clients that send frames: in memory or over sockets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from wire.messages.produce import ProduceRequest, ProduceResponse
 
 
 class Broker:
-    """What the handlers here share."""
+    """The state that the handlers share."""
 
     def __init__(self) -> None:
         self.image = SimpleNamespace(offset=7, features={"metadata.version": 21, "kraft.version": 0})
@@ -44,7 +44,7 @@ class Broker:
 
 @handles(HeartbeatRequest, versions="0-4")
 async def heartbeat(request: HeartbeatRequest, broker: Broker, context: Context) -> HeartbeatResponse:
-    """Do as the group says; the member's name comes back as the throttle time."""
+    """Do what the group id says; return the member id as the throttle time."""
     match request.group_id:
         case "wait":
             ready = await context.wait(
@@ -68,7 +68,7 @@ async def heartbeat(request: HeartbeatRequest, broker: Broker, context: Context)
     ProduceRequest, versions="3-11", advertised="0-11", on_error=lambda request, code: ProduceResponse(responses=[])
 )
 async def produce(request: ProduceRequest, broker: Broker, context: Context) -> ProduceResponse | None:
-    """Note the records; for the topic "gated" after the gate has opened, for "fault" not at all."""
+    """Store the records; for the topic "gated" wait for the gate first, for "fault" fail."""
     for topic in request.topic_data:
         if topic.name == "fault":
             raise ZeroDivisionError("a fault of ours")
@@ -84,7 +84,7 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
 
 @handles(FetchRequest, versions="4-17", on_error=lambda request, code: None)
 async def fetch(request: FetchRequest, broker: Broker, context: Context) -> FetchResponse:
-    """As many zeros as the request has for its max_bytes."""
+    """Return max_bytes zeros."""
     data = PartitionData(
         partition_index=0, high_watermark=0, aborted_transactions=None, records=bytes(request.max_bytes)
     )
@@ -95,14 +95,14 @@ HANDLERS: Mapping[int, Handler[Any]] = {one.api_key: one for one in (produce, fe
 
 
 class Client:
-    """A client that sends what it is told and reads frames."""
+    """A client that sends requests and reads frames."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.frames = FrameBuffer(2**31 - 1)
 
     async def send(self, *requests: tuple[object, int, int]) -> None:
-        """Send requests, each a message, its version and a correlation id, in one go."""
+        """Send requests at once; each is a message, its version and a correlation id."""
         await self.stream.send([b"".join(framed(*request) for request in requests)])
 
     async def receive(self, response_class: type[Any], version: int) -> tuple[int, Any]:
@@ -117,12 +117,12 @@ class Client:
         return number, response.error_code
 
     async def ends_without_reply(self) -> bool:
-        """Wait until the server closes the connection; whether nothing came before."""
+        """Wait until the server closes the connection; return whether it sent nothing before."""
         try:
             while await self._more():
                 pass
         except trio.BrokenResourceError:
-            pass  # closed while bytes of ours were unread
+            pass  # closed while the server had unread bytes
         return self.frames.pending_bytes == 0
 
     async def _more(self) -> bool:
@@ -149,7 +149,7 @@ def heart(group_id: str = "", *, wait_ms: int = 0, member_id: str = "m") -> Hear
 
 
 class Rig:
-    """A running server and all that belongs to it."""
+    """A running server with its broker, metrics and clients."""
 
     def __init__(self, env: Env, server: Server, listener: Listener, broker: Broker, metrics: Metrics) -> None:
         self.env = env
@@ -176,14 +176,14 @@ class Rig:
                 await trio.lowlevel.checkpoint()
 
     def close(self) -> None:
-        """Close what the clients left open."""
+        """Close the clients' connections."""
         for stream in self._streams:
             stream.close()
 
 
 @asynccontextmanager
 async def serving(*, in_memory: bool, limits: Limits | None = None, raise_faults: bool = True) -> AsyncIterator[Rig]:
-    """A server, until the block ends."""
+    """A server that runs until the block ends."""
     env: Env = MemoryEnv(SimulatedDisk()) if in_memory else RealEnv()
     broker, metrics = Broker(), Metrics()
     turns = Turns(env.now_ns)

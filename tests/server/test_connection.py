@@ -1,5 +1,5 @@
-"""One connection: order, pipelining, waiting, closing. In memory on virtual time, and again over sockets where these
-matter.
+"""One connection: order, pipelining, waiting, closing. In memory on virtual time, and also over sockets if they make a
+difference.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MIB = 1024 * 1024
 
 @pytest.fixture(params=["memory", "sockets"])
 async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
-    """A server in each of both worlds; every test ends within seconds."""
+    """A server in memory, and one over sockets; every test ends within seconds."""
     with trio.fail_after(20):
         async with serving(in_memory=request.param == "memory") as running:
             yield running
@@ -47,7 +47,7 @@ async def test_pipelined_requests_are_answered_in_order(rig: Rig) -> None:
     assert replies == [(number, refused if number % 3 == 2 else 0) for number in range(300)]
 
 
-async def test_a_waiting_request_holds_back_neither_the_replies_before_it_nor_overtakes(rig: Rig) -> None:
+async def test_a_waiting_request_neither_delays_earlier_replies_nor_overtakes_them(rig: Rig) -> None:
     client = await rig.connect()
     await client.send((heart(), 0, 1), (heart(), 0, 2), (heart("wait", wait_ms=60_000), 0, 3), (heart(), 0, 4))
     assert [await client.receive_heartbeat() for _ in range(2)] == [(1, 0), (2, 0)]
@@ -57,14 +57,14 @@ async def test_a_waiting_request_holds_back_neither_the_replies_before_it_nor_ov
     assert [await client.receive_heartbeat() for _ in range(2)] == [(3, 0), (4, 0)]
 
 
-async def test_one_connection_may_wait_again_and_again(rig: Rig) -> None:
+async def test_one_connection_can_wait_repeatedly(rig: Rig) -> None:
     client = await rig.connect()
     await client.send((heart("wait", wait_ms=1), 0, 1), (heart("wait", wait_ms=1), 0, 2))
     timed_out = ErrorCode.REQUEST_TIMED_OUT
     assert [await client.receive_heartbeat() for _ in range(2)] == [(1, timed_out), (2, timed_out)]
 
 
-async def test_a_wait_ends_at_its_time(autojump_clock: MockClock) -> None:
+async def test_a_wait_ends_at_its_deadline(autojump_clock: MockClock) -> None:
     async with serving(in_memory=True) as rig:
         client = await rig.connect()
         await client.send((heart("wait", wait_ms=500), 0, 1))
@@ -74,7 +74,7 @@ async def test_a_wait_ends_at_its_time(autojump_clock: MockClock) -> None:
 
 async def test_a_closed_connection_ends_the_wait_of_its_request(rig: Rig) -> None:
     client = await rig.connect()
-    # The second request is unread while the first one waits: the end of the connection is behind it.
+    # The second request stays unread while the first one waits; the end of the connection follows it.
     await client.send((heart("wait", wait_ms=60_000), 0, 1), (heart(), 0, 2))
     with trio.fail_after(5):
         while not rig.broker.purgatory.waiting("key"):
@@ -84,7 +84,7 @@ async def test_a_closed_connection_ends_the_wait_of_its_request(rig: Rig) -> Non
             await trio.lowlevel.checkpoint()
 
 
-async def test_a_produce_that_was_received_is_done_although_its_connection_is_closed(rig: Rig) -> None:
+async def test_a_received_produce_completes_after_its_connection_closes(rig: Rig) -> None:
     client = await rig.connect()
     await client.send((records(b"first", topic="gated"), 7, 1), (records(b"second"), 7, 2))
     await rig.until("requests.Produce", 1)
@@ -105,7 +105,7 @@ async def test_acks_0_has_no_reply(rig: Rig) -> None:
     assert rig.broker.appended == [b"silent", b"loud"]
 
 
-async def test_an_error_that_has_no_reply_closes_the_connection_after_the_replies_before_it(rig: Rig) -> None:
+async def test_an_error_without_a_reply_closes_after_sending_earlier_replies(rig: Rig) -> None:
     client = await rig.connect()
     await client.send((heart(), 0, 1), (heart("close"), 0, 2), (heart(), 0, 3))
     assert await client.receive_heartbeat() == (1, 0)
@@ -130,7 +130,7 @@ async def test_frames_of_every_size_arrive_whole_between_small_ones(rig: Rig, si
     assert rig.broker.appended == [data[:size]] * 2
 
 
-async def test_what_follows_a_large_request_is_received_while_that_is_answered(rig: Rig) -> None:
+async def test_the_next_frame_is_received_during_a_large_request(rig: Rig) -> None:
     client = await rig.connect()
     first, second = b"1" * 2 * MIB, b"2" * 2 * MIB
     async with trio.open_nursery() as nursery:
@@ -149,7 +149,7 @@ async def test_what_follows_a_large_request_is_received_while_that_is_answered(r
 
 
 @pytest.mark.parametrize("rest", [b"", b"\x00\x00\x01", b"\xff\xff\xff\xff"], ids=["nothing", "a cut", "nonsense"])
-async def test_the_end_of_a_connection_behind_a_large_request_does_not_undo_it(rig: Rig, rest: bytes) -> None:
+async def test_a_large_request_completes_after_its_connection_ends(rig: Rig, rest: bytes) -> None:
     client = await rig.connect()
     await client.stream.send([framed(records(b"1" * MIB, topic="gated"), 7, 1) + rest])
     await rig.until("requests.Produce", 1)
@@ -162,7 +162,7 @@ async def test_the_end_of_a_connection_behind_a_large_request_does_not_undo_it(r
         await trio.lowlevel.checkpoint()
 
 
-async def test_a_large_request_may_close_the_connection_like_any_other(rig: Rig) -> None:
+async def test_a_large_request_can_close_the_connection(rig: Rig) -> None:
     client = await rig.connect()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client.send, (heart(), 0, 1), (records(b"1" * MIB, topic="close"), 7, 2), (heart(), 0, 3))
@@ -171,7 +171,7 @@ async def test_a_large_request_may_close_the_connection_like_any_other(rig: Rig)
     assert rig.count("connections.closed_for_fault") == 1
 
 
-async def test_a_request_may_come_byte_by_byte(rig: Rig) -> None:
+async def test_a_request_can_arrive_byte_by_byte(rig: Rig) -> None:
     client = await rig.connect()
     for byte in framed(heart(), 0, 1) + framed(heart(), 0, 2):
         await client.stream.send([bytes([byte])])
@@ -179,7 +179,7 @@ async def test_a_request_may_come_byte_by_byte(rig: Rig) -> None:
     assert [await client.receive_heartbeat() for _ in range(2)] == [(1, 0), (2, 0)]
 
 
-async def test_a_client_that_always_has_another_request_does_not_keep_the_loop(rig: Rig) -> None:
+async def test_a_client_that_never_pauses_does_not_block_the_loop(rig: Rig) -> None:
     greedy, other = await rig.connect(), await rig.connect()
     answered = 0
 
@@ -199,14 +199,14 @@ async def test_a_client_that_always_has_another_request_does_not_keep_the_loop(r
         nursery.cancel_scope.cancel()
 
 
-async def test_w8_replies_that_nobody_reads_stop_the_requests_and_then_the_connection(
+async def test_w8_unread_replies_stop_the_requests_and_then_the_connection(
     autojump_clock: MockClock,
 ) -> None:
     async with serving(in_memory=True, limits=Limits(send_grace_ms=60_000)) as rig:
         client = await rig.connect()
         with pytest.raises(trio.BrokenResourceError):
             await client.stream.send([framed(heart(), 0, 1) * 100_000])
-        # The two pipes of 64 KiB, what one receive takes, and what is collected before it is sent.
+        # Two pipes of 64 KiB, the size of one receive, and the collected replies.
         assert rig.count("requests.Heartbeat") * len(framed(heart(), 0, 1)) < 1_000_000
         assert rig.count("connections.closed_for_delay") == 1
         assert 60 <= trio.current_time() < 63
@@ -222,7 +222,7 @@ async def test_w8_large_replies_are_not_collected(rig: Rig) -> None:
     assert rig.count("requests.Fetch") * MIB <= held_by_the_network + 2 * MIB
 
 
-async def test_w8_a_reader_that_is_slow_but_reads_is_kept(autojump_clock: MockClock) -> None:
+async def test_w8_a_slow_but_steady_reader_is_kept(autojump_clock: MockClock) -> None:
     async with serving(in_memory=True, limits=Limits(send_grace_ms=1_000, progress_bytes_per_s=1_000)) as rig:
         client = await rig.connect()
 
@@ -239,7 +239,7 @@ async def test_w8_a_reader_that_is_slow_but_reads_is_kept(autojump_clock: MockCl
             nursery.cancel_scope.cancel()
 
 
-async def test_replies_that_are_collected_when_the_server_stops_are_sent(rig: Rig) -> None:
+async def test_collected_replies_are_sent_when_the_server_stops(rig: Rig) -> None:
     client = await rig.connect()
     await client.send(*((heart(), 0, number) for number in range(200)))
     await rig.until("connections.accepted", 1)
@@ -247,12 +247,12 @@ async def test_replies_that_are_collected_when_the_server_stops_are_sent(rig: Ri
     while not connection.requests:
         await trio.lowlevel.checkpoint()
     answered = connection.requests
-    assert answered < 200, "the connection let others run between two requests"
+    assert answered < 200, "other tasks run between two requests"
     await rig.server.stop(grace_ms=5_000)
     assert [await client.receive_heartbeat() for _ in range(answered)] == [(number, 0) for number in range(answered)]
 
 
-async def test_large_requests_one_behind_the_other_do_not_delay_the_stop(rig: Rig) -> None:
+async def test_consecutive_large_requests_do_not_delay_the_stop(rig: Rig) -> None:
     client = await rig.connect()
     data = b"1" * MIB
     async with trio.open_nursery() as nursery:

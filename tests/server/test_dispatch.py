@@ -1,4 +1,4 @@
-"""What goes wrong in a handler, and what the client gets."""
+"""Errors in handlers, and the replies that clients get for them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicPro
         ("fault", ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
-async def test_what_a_handler_raises_becomes_the_code_of_its_own_response(
+async def test_a_handlers_exception_becomes_the_error_code_of_its_response(
     version: int, group_id: str, code: ErrorCode
 ) -> None:
     async with serving(in_memory=True, raise_faults=False) as rig:
@@ -36,7 +36,7 @@ async def test_what_a_handler_raises_becomes_the_code_of_its_own_response(
         assert rig.count("requests.errors") == 1
 
 
-async def test_a_fault_of_ours_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bug_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     async with serving(in_memory=True, raise_faults=False) as rig:
         client = await rig.connect()
         await client.send((heart("fault"), 0, 1))
@@ -47,7 +47,7 @@ async def test_a_fault_of_ours_is_logged_with_its_traceback(caplog: pytest.LogCa
     assert record.exc_info[0] is ZeroDivisionError
 
 
-async def test_a_refusal_is_no_event_for_the_operator(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refused_request_is_not_logged_above_debug(caplog: pytest.LogCaptureFixture) -> None:
     async with serving(in_memory=True) as rig:
         client = await rig.connect()
         await client.send((heart("refuse"), 0, 1))
@@ -55,7 +55,7 @@ async def test_a_refusal_is_no_event_for_the_operator(caplog: pytest.LogCaptureF
     assert not [record for record in caplog.records if record.levelno > logging.DEBUG]
 
 
-async def test_produce_never_says_unknown_server_error_but_closes() -> None:
+async def test_produce_closes_instead_of_returning_unknown_server_error() -> None:
     async with serving(in_memory=True, raise_faults=False) as rig:
         client = await rig.connect()
         data = [PartitionProduceData(index=0, records=b"x")]
@@ -65,7 +65,7 @@ async def test_produce_never_says_unknown_server_error_but_closes() -> None:
         assert rig.count("requests.faults") == 1
 
 
-async def test_in_tests_a_fault_of_ours_is_raised() -> None:
+async def test_in_tests_a_bug_is_raised() -> None:
     with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
         async with serving(in_memory=True) as rig:
             client = await rig.connect()
@@ -83,12 +83,12 @@ def test_handlers_are_found_by_listing_their_package() -> None:
         assert handler.advertised.highest == handler.versions.highest
 
 
-def test_versions_that_are_not_declared_cannot_be_served() -> None:
+def test_undeclared_versions_cannot_be_served() -> None:
     with pytest.raises(AssertionError, match="HeartbeatRequest declares 0-4, not 0-5"):
         handles(HeartbeatRequest, versions="0-5")
 
 
-def test_an_api_without_a_code_for_the_whole_request_needs_on_error() -> None:
+def test_an_api_without_a_top_level_code_needs_on_error() -> None:
     async def fetch(request: FetchRequest, broker: object, context: object) -> None: ...
 
     with pytest.raises(AssertionError, match="give on_error"):

@@ -1,4 +1,4 @@
-"""Which error codes of a response are counted."""
+"""The error codes of a response that are counted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def codes(response: object) -> list[int]:
     return list(finder(api_key)(response))
 
 
-def test_the_code_at_the_top_counts_unless_it_is_none() -> None:
+def test_a_top_level_code_counts_unless_it_is_none() -> None:
     assert codes(HeartbeatResponse(error_code=ErrorCode.ILLEGAL_GENERATION)) == [ErrorCode.ILLEGAL_GENERATION]
     assert codes(HeartbeatResponse(error_code=ErrorCode.NONE)) == []
 
@@ -49,7 +49,7 @@ def test_codes_of_partitions_count_one_by_one() -> None:
     assert codes(response) == [ErrorCode.INVALID_RECORD, ErrorCode.MESSAGE_TOO_LARGE]
 
 
-def test_of_metadata_the_topics_count_and_not_their_partitions() -> None:
+def test_metadata_counts_codes_of_topics_but_not_of_partitions() -> None:
     partition = MetadataResponsePartition(
         error_code=ErrorCode.LEADER_NOT_AVAILABLE, partition_index=0, leader_id=-1, replica_nodes=[1], isr_nodes=[]
     )
@@ -70,7 +70,7 @@ async def test_an_error_that_a_handler_raises_is_counted_once(group_id: str) -> 
         assert rig.metrics.tallies["requests.errors_by_code"].counts == {("Heartbeat", name): 1}
 
 
-async def test_errors_of_produce_and_fetch_are_counted_and_those_of_one_request_not_again_in_the_next() -> None:
+async def test_produce_and_fetch_errors_count_once_per_request() -> None:
     async with memory_broker() as broker:
         client = await broker.connect()
         data = [PartitionProduceData(index=0, records=b"")]
@@ -88,7 +88,7 @@ async def test_errors_of_produce_and_fetch_are_counted_and_those_of_one_request_
         }
 
 
-async def test_the_time_of_every_request_is_taken_also_of_one_that_fails(autojump_clock: object) -> None:
+async def test_durations_are_measured_also_for_failed_requests(autojump_clock: object) -> None:
     async with serving(in_memory=True, raise_faults=False) as rig:
         client = await rig.connect()
         await client.send((heart("refuse"), 0, 1), (heart("wait", wait_ms=50), 0, 2))

@@ -1,4 +1,4 @@
-"""Bytes that no client of good will sends: rows W1 to W4. The connection is closed, nothing else happens."""
+"""Malformed and hostile bytes: rows W1 to W4. The server closes the connection, and nothing else happens."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_w1_an_announced_length_allocates_nothing(rig: Rig) -> None:
         pytest.param(request(12, 0, client_id=b"\xff\xfe"), id="client id is no text"),
     ],
 )
-async def test_w2_a_header_that_is_cut_or_wrong_closes_the_connection(rig: Rig, data: bytes) -> None:
+async def test_w2_a_malformed_header_closes_the_connection(rig: Rig, data: bytes) -> None:
     client = await sent(rig, data)
     assert await client.ends_without_reply()
     assert rig.count("connections.closed_for_fault") == 1
@@ -94,7 +94,7 @@ async def test_w2_a_header_that_is_cut_or_wrong_closes_the_connection(rig: Rig, 
 
 
 @pytest.mark.parametrize("end", [2, 4, 10, -1])
-async def test_w2_a_request_that_breaks_off_is_not_applied(rig: Rig, end: int) -> None:
+async def test_w2_a_truncated_request_is_not_applied(rig: Rig, end: int) -> None:
     client = await sent(rig, framed(heart(), 0, 1)[:end])
     client.stream.close()
     await rig.until("connections.closed_for_fault", 1)
@@ -105,16 +105,14 @@ async def test_w2_a_request_that_breaks_off_is_not_applied(rig: Rig, end: int) -
     ("api_key", "version"),
     [(0, 0), (0, 2), (0, 12), (0, 14), (12, 5), (12, -1), (4, 0), (62, 0), (200, 0), (-1, 0), (32767, 32767)],
 )
-async def test_w3_what_is_not_served_closes_the_connection_without_a_reply(
-    rig: Rig, api_key: int, version: int
-) -> None:
+async def test_w3_an_unserved_api_closes_the_connection_without_a_reply(rig: Rig, api_key: int, version: int) -> None:
     client = await sent(rig, request(api_key, version, bytes(100)))
     assert await client.ends_without_reply()
     assert rig.count("connections.closed_for_fault") == 1
 
 
 @pytest.mark.parametrize("version", [5, 9, 32767])
-async def test_w3_an_unknown_version_of_api_versions_is_answered_in_version_0(rig: Rig, version: int) -> None:
+async def test_w3_unknown_versions_of_api_versions_are_answered_in_version_0(rig: Rig, version: int) -> None:
     client = await sent(rig, request(18, version, b"\0" + b"a body that nobody knows"))
     number, response = await client.receive(ApiVersionsResponse, 0)
     assert (number, response.error_code) == (1, ErrorCode.UNSUPPORTED_VERSION)
@@ -129,7 +127,7 @@ async def test_w3_an_unknown_version_of_api_versions_is_answered_in_version_0(ri
     ]
 
 
-async def test_w3_an_unknown_version_of_api_versions_behind_an_old_header_closes(rig: Rig) -> None:
+async def test_w3_unknown_api_versions_after_an_old_header_close_the_connection(rig: Rig) -> None:
     client = await sent(rig, request(18, 9))
     assert await client.ends_without_reply()
 
@@ -155,8 +153,8 @@ async def test_w3_one_address_gets_one_log_line(rig: Rig, caplog: pytest.LogCapt
         pytest.param(request(0, 9, b"\0" + b"\0\0\1\0\0\0\1" + b"\xff\xff\xff\xff\x0f"), id="compact array of 2^32"),
     ],
 )
-async def test_w4_a_body_that_does_not_decode_closes_the_connection_at_no_cost(rig: Rig, data: bytes) -> None:
-    assert await (await sent(rig, data)).ends_without_reply()  # the codec is compiled by now
+async def test_w4_a_malformed_body_closes_the_connection_cheaply(rig: Rig, data: bytes) -> None:
+    assert await (await sent(rig, data)).ends_without_reply()  # compiles the codec
     begun = time.process_time()
     for _ in range(20):
         assert await (await sent(rig, data)).ends_without_reply()
@@ -165,7 +163,7 @@ async def test_w4_a_body_that_does_not_decode_closes_the_connection_at_no_cost(r
     assert await is_served(rig)
 
 
-async def test_surplus_bytes_behind_a_good_body_are_ignored(rig: Rig) -> None:
+async def test_extra_bytes_after_a_valid_body_are_ignored(rig: Rig) -> None:
     body = struct.pack(">h", 0) + struct.pack(">i", 1) + struct.pack(">h", 0)
     client = await sent(rig, request(12, 0, body + b"surplus"))
     assert await client.receive_heartbeat() == (1, 0)

@@ -1,4 +1,4 @@
-"""The server's limits and its end: rows W8 to W10 and D13."""
+"""The server's limits and its shutdown: rows W8 to W10 and D13."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceR
 
 
 def produce(size: int) -> bytes:
-    """A Produce of so many bytes."""
+    """A Produce of `size` bytes."""
     data = [PartitionProduceData(index=0, records=bytes(size))]
     request = ProduceRequest(acks=1, timeout_ms=1, topic_data=[TopicProduceData(name="orders", partition_data=data)])
     return framed(request, 7, 1)
@@ -43,7 +43,7 @@ async def test_an_idle_connection_is_closed_after_connections_max_idle_ms(autoju
             nursery.cancel_scope.cancel()
 
 
-async def test_a_connection_that_waits_for_its_answer_is_not_idle(autojump_clock: MockClock) -> None:
+async def test_a_connection_that_waits_for_its_reply_is_not_idle(autojump_clock: MockClock) -> None:
     async with serving(in_memory=True) as rig:
         client = await rig.connect()
         await client.send((heart("wait", wait_ms=3_600_000), 0, 1))
@@ -51,7 +51,7 @@ async def test_a_connection_that_waits_for_its_answer_is_not_idle(autojump_clock
 
 
 @pytest.mark.parametrize("begun", [1, 4, 5, 40])
-async def test_w9_a_frame_that_does_not_go_on_is_closed_after_30_s(autojump_clock: MockClock, begun: int) -> None:
+async def test_w9_a_stalled_frame_is_closed_after_30_s(autojump_clock: MockClock, begun: int) -> None:
     async with serving(in_memory=True) as rig:
         client = await rig.connect()
         await trio.sleep(100)
@@ -76,7 +76,7 @@ async def test_w9_one_byte_a_second_does_not_keep_a_connection(autojump_clock: M
         assert rig.count("requests.Produce") == 0
 
 
-async def test_w9_a_large_frame_may_take_as_long_as_16_kib_a_second_need(autojump_clock: MockClock) -> None:
+async def test_w9_a_large_frame_may_arrive_at_16_kib_per_second(autojump_clock: MockClock) -> None:
     async with serving(in_memory=True) as rig:
         client = await rig.connect()
         data = produce(4 * 1024 * 1024)
@@ -87,7 +87,7 @@ async def test_w9_a_large_frame_may_take_as_long_as_16_kib_a_second_need(autojum
         assert (await client.receive(ProduceResponse, 7))[0] == 1
 
 
-async def test_w9_a_large_frame_that_stops_is_closed_although_it_was_fast(autojump_clock: MockClock) -> None:
+async def test_w9_a_fast_large_frame_that_stalls_is_closed(autojump_clock: MockClock) -> None:
     async with serving(in_memory=True) as rig:
         client = await rig.connect()
         await client.stream.send([produce(8 * 1024 * 1024)[:-1]])
@@ -114,7 +114,7 @@ async def test_w9_many_slow_connections_do_not_slow_an_honest_one(autojump_clock
         for number in range(100):
             await honest.send((heart(), 0, number))
             assert await honest.receive_heartbeat() == (number, 0)
-        assert trio.current_time() == 0, "nobody waited for anything"
+        assert trio.current_time() == 0, "no wait was needed"
         assert rig.count("connections.open") == 501
 
 
@@ -134,8 +134,8 @@ async def test_w10_more_than_max_connections_per_ip_are_closed() -> None:
                 assert await client.receive_heartbeat() == (1, 0)
 
 
-async def test_w10_this_machine_always_has_one_connection() -> None:
-    """No limit for addresses can lock out who would have to change it."""
+async def test_w10_this_machine_can_always_open_one_connection() -> None:
+    """No limit for addresses can lock out the operator who must change it."""
     limits = Limits(max_connections_per_ip=0, max_connections_per_ip_overrides={"192.0.2.1": 5, "127.0.0.1": 0})
     with trio.fail_after(10):
         async with serving(in_memory=False, limits=limits) as rig:
@@ -145,7 +145,7 @@ async def test_w10_this_machine_always_has_one_connection() -> None:
             assert await (await rig.connect()).ends_without_reply()
 
 
-async def test_w10_an_address_may_have_a_limit_of_its_own(autojump_clock: MockClock) -> None:
+async def test_w10_an_address_can_have_its_own_limit(autojump_clock: MockClock) -> None:
     limits = Limits(max_connections_per_ip=0, max_connections_per_ip_overrides={"198.51.100.1": 1})
     async with serving(in_memory=True, limits=limits) as rig:
         client = await rig.connect()
@@ -168,7 +168,7 @@ async def test_w10_a_connection_beyond_max_connections_waits_until_another_one_e
             assert await second.receive_heartbeat() == (2, 0)
 
 
-async def test_w10_limits_may_change_while_connections_wait(autojump_clock: MockClock) -> None:
+async def test_w10_limits_can_change_while_connections_wait(autojump_clock: MockClock) -> None:
     async with serving(in_memory=True, limits=Limits(max_connections=0)) as rig:
         client = await rig.connect()
         await wait_all_tasks_blocked()
@@ -180,7 +180,7 @@ async def test_w10_limits_may_change_while_connections_wait(autojump_clock: Mock
         assert 5 <= trio.current_time() < 8
 
 
-async def test_w10_connections_are_made_no_faster_than_their_rate(autojump_clock: MockClock) -> None:
+async def test_w10_connections_are_accepted_at_the_creation_rate(autojump_clock: MockClock) -> None:
     async with serving(in_memory=True, limits=Limits(max_connection_creation_rate=10)) as rig:
         clients = [await rig.connect() for _ in range(40)]
         for client in clients:
@@ -189,7 +189,7 @@ async def test_w10_connections_are_made_no_faster_than_their_rate(autojump_clock
         assert trio.current_time() == pytest.approx(3, abs=0.2), "10 at once, 30 at 10 a second"
 
 
-async def test_d13_accepting_backs_off_without_descriptors_and_goes_on_later() -> None:
+async def test_d13_accepting_backs_off_without_descriptors_and_resumes_later() -> None:
     with trio.fail_after(10):
         async with serving(in_memory=False) as rig:
             served, waiting = await rig.connect(), await rig.connect()
@@ -205,7 +205,7 @@ async def test_d13_accepting_backs_off_without_descriptors_and_goes_on_later() -
 
 
 async def without_descriptors(rig: Rig) -> None:
-    """Let the server fail to accept a connection, and see that it does not try at once again and again."""
+    """Let accepting fail, and check that the server does not retry in a busy loop."""
     client = await rig.connect()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest_free = os.dup(0)
@@ -265,7 +265,7 @@ async def test_a_stop_takes_no_longer_than_its_grace(autojump_clock: MockClock) 
         assert await client.ends_without_reply()
 
 
-async def test_a_reset_connection_is_no_event() -> None:
+async def test_a_reset_connection_is_not_a_fault() -> None:
     with trio.fail_after(10):
         async with serving(in_memory=False) as rig:
             with socket.create_connection((rig.listener.host, rig.listener.port)) as abrupt:

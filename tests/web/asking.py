@@ -16,7 +16,7 @@ ADDRESS = ("pages.example", 9644)
 
 @dataclass
 class Got:
-    """One reply, whole."""
+    """One complete reply."""
 
     status: int
     headers: dict[str, str]
@@ -39,7 +39,7 @@ class Browser:
         return cls(await env.connect(*ADDRESS))
 
     async def get(self, path: str, *, method: str = "GET", body: bytes = b"") -> Got:
-        """Ask and read the reply; the connection can be asked again."""
+        """Send a request and read the reply; the connection can be reused."""
         if self.machine.our_state is not h11.IDLE:
             self.machine.start_next_cycle()
         headers = [("Host", "x"), *([("Content-Length", str(len(body)))] if body else [])]
@@ -49,7 +49,7 @@ class Browser:
         return await self.reply()
 
     async def reply(self) -> Got:
-        """The reply to what was sent."""
+        """The reply to the last request."""
         got = Got(0, {}, b"")
         while True:
             event = self.machine.next_event()
@@ -68,18 +68,18 @@ class Browser:
         await self.stream.send([data])
 
     async def rest(self) -> bytes:
-        """Everything until the server closes the connection."""
+        """All bytes until the server closes the connection."""
         data = b""
         try:
             while more := await self.stream.receive(65536):
                 data += more
         except trio.BrokenResourceError:
-            pass  # it closed with something of ours unread
+            pass  # the server closed with unread bytes
         return data
 
 
 async def get(env: Env, path: str, *, method: str = "GET") -> Got:
-    """Ask on a connection of its own."""
+    """Request a page on a new connection."""
     browser = await Browser.connect(env)
     try:
         return await browser.get(path, method=method)

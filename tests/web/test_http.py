@@ -1,4 +1,4 @@
-"""HTTP with good and with bad clients."""
+"""The HTTP server with well-behaved and misbehaving clients."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def a_site(limits: Limits | None = None) -> AsyncIterator[Site]:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_page_is_given_and_the_connection_can_be_used_again() -> None:
+async def test_a_connection_can_be_reused_after_a_page() -> None:
     async with a_site() as site:
         browser = await Browser.connect(site.env)
         for _ in range(3):
@@ -72,7 +72,7 @@ async def test_a_page_is_given_and_the_connection_can_be_used_again() -> None:
             assert got.headers["x-content-type-options"] == "nosniff"
 
 
-async def test_requests_that_are_sent_ahead_are_answered_in_their_order() -> None:
+async def test_pipelined_requests_are_answered_in_order() -> None:
     async with a_site() as site:
         browser = await Browser.connect(site.env)
         last = b"GET /none HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -83,7 +83,7 @@ async def test_requests_that_are_sent_ahead_are_answered_in_their_order() -> Non
 
 
 @pytest.mark.parametrize("path", ["/short", "/long"])
-async def test_a_head_gets_the_headers_alone(path: str) -> None:
+async def test_head_gets_only_the_headers(path: str) -> None:
     async with a_site() as site:
         browser = await Browser.connect(site.env)
         await browser.send(b"HEAD %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % path.encode())
@@ -93,7 +93,7 @@ async def test_a_head_gets_the_headers_alone(path: str) -> None:
         assert not site.pieces_made
 
 
-async def test_an_old_client_gets_a_page_that_ends_with_the_connection() -> None:
+async def test_an_http_1_0_client_gets_a_page_and_a_close() -> None:
     async with a_site() as site:
         browser = await Browser.connect(site.env)
         await browser.send(b"GET /long HTTP/1.0\r\n\r\n")
@@ -118,7 +118,7 @@ async def test_a_query_and_a_whole_url_name_the_same_page() -> None:
         ("*", "OPTIONS", 404),
     ],
 )
-async def test_what_is_no_page_is_404_and_what_does_not_read_is_405(path: str, method: str, status: int) -> None:
+async def test_unknown_paths_get_404_and_other_methods_405(path: str, method: str, status: int) -> None:
     async with a_site() as site:
         browser = await Browser.connect(site.env)
         got = await browser.get(path, method=method, body=b"some body" if method == "POST" else b"")
@@ -142,7 +142,7 @@ async def test_what_is_no_page_is_404_and_what_does_not_read_is_405(path: str, m
         (b"GET /short HTTP/1.1\r\nHost: x\r\nContent-Length: 70000\r\n\r\n" + b"x" * 70_000, 413),
     ],
 )
-async def test_bytes_that_are_no_request_get_a_status_and_the_end(data: bytes, status: int) -> None:
+async def test_malformed_requests_get_a_status_and_are_closed(data: bytes, status: int) -> None:
     async with a_site() as site:
         browser = await Browser.connect(site.env)
         async with trio.open_nursery() as nursery:
@@ -158,7 +158,7 @@ async def _send_what_is_taken(browser: Browser, data: bytes) -> None:
         await browser.send(data)
 
 
-async def test_a_client_that_leaves_within_a_request_is_forgotten() -> None:
+async def test_a_client_that_disconnects_within_a_request_is_removed() -> None:
     async with a_site() as site:
         browser = await Browser.connect(site.env)
         await browser.send(LINE)
@@ -168,17 +168,17 @@ async def test_a_client_that_leaves_within_a_request_is_forgotten() -> None:
         assert site.metrics.gauges["http.connections.open"]() == 0
 
 
-async def test_a_body_that_waits_for_permission_is_not_waited_for() -> None:
+async def test_a_request_with_expect_100_continue_needs_no_body() -> None:
     async with a_site() as site:
         browser = await Browser.connect(site.env)
         await browser.send(b"POST /short HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n")
         assert (await browser.rest()).startswith(b"HTTP/1.1 405 ")
 
 
-async def test_a_request_that_trickles_in_is_given_up_after_ten_seconds(autojump_clock: MockClock) -> None:
+async def test_a_trickling_request_times_out_after_ten_seconds(autojump_clock: MockClock) -> None:
     async with a_site() as site:
         browser = await Browser.connect(site.env)
-        await trio.sleep(60)  # saying nothing is allowed for longer
+        await trio.sleep(60)  # the idle timeout is longer
         began = trio.current_time()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_trickle, browser)
@@ -194,7 +194,7 @@ async def _trickle(browser: Browser) -> None:
             await trio.sleep(1)
 
 
-async def test_a_connection_that_says_nothing_is_closed_without_a_word(autojump_clock: MockClock) -> None:
+async def test_an_idle_connection_is_closed_without_a_reply(autojump_clock: MockClock) -> None:
     async with a_site() as site:
         browser = await Browser.connect(site.env)
         assert await browser.rest() == b""
@@ -206,13 +206,13 @@ async def test_a_connection_that_says_nothing_is_closed_without_a_word(autojump_
         assert trio.current_time() - began == pytest.approx(75, abs=0.1)
 
 
-async def test_a_reader_that_takes_nothing_is_given_up(autojump_clock: MockClock) -> None:
+async def test_a_client_that_reads_nothing_is_closed(autojump_clock: MockClock) -> None:
     async with a_site() as site:
         browser = await Browser.connect(site.env)
         await browser.send(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
         await trio.sleep(9)
         assert site.metrics.gauges["http.connections.open"]() == 1
-        assert site.pieces_made < 200  # no more is made than was taken
+        assert site.pieces_made < 200  # pieces are made only as fast as they are read
         await trio.sleep(2)
         assert site.metrics.gauges["http.connections.open"]() == 0
         assert await site.answers()
@@ -242,7 +242,7 @@ async def _body_of_long(browser: Browser) -> bytes:
     return (await browser.reply()).body
 
 
-async def test_a_reply_that_is_taken_slowly_ends_after_a_minute(autojump_clock: MockClock) -> None:
+async def test_a_slow_reply_ends_after_a_minute(autojump_clock: MockClock) -> None:
     async with a_site() as site:
         browser = await Browser.connect(site.env)
         await browser.send(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -261,7 +261,7 @@ async def _take_slowly(browser: Browser) -> None:
             return
 
 
-async def test_readers_that_take_nothing_keep_nobody_from_another_page(autojump_clock: MockClock) -> None:
+async def test_stalled_readers_of_one_page_do_not_block_other_pages(autojump_clock: MockClock) -> None:
     async with a_site(Limits(max_connections=8)) as site:
         other = await Browser.connect(site.env)
         await other.send(b"GET /longer HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -272,11 +272,11 @@ async def test_readers_that_take_nothing_keep_nobody_from_another_page(autojump_
         assert await site.answers()
         assert trio.current_time() == began
         assert site.metrics.gauges["http.connections.open"]() <= 8
-        assert len(await _body_of_long(other)) == 1_000_000, "the only reader of a page is not cut off"
+        assert len(await _body_of_long(other)) == 1_000_000, "the only reader of a page is not closed"
 
 
-async def test_replies_that_nobody_takes_keep_nobody_out(autojump_clock: MockClock) -> None:
-    """Short replies fill a connection too, if many requests are sent ahead and no reply is read."""
+async def test_unread_replies_do_not_block_other_clients(autojump_clock: MockClock) -> None:
+    """Short replies also fill a connection, if a client pipelines many requests and reads no reply."""
     async with a_site(Limits(max_connections=2)) as site, trio.open_nursery() as nursery:
         for _ in range(2):
             nursery.start_soon(_send_what_is_taken, await Browser.connect(site.env), HEAD * 10_000)
@@ -300,7 +300,7 @@ async def test_replies_that_nobody_takes_keep_nobody_out(autojump_clock: MockClo
         ("attacker.example:", 421),
     ],
 )
-async def test_pages_are_read_under_own_names_only(host: str, status: int) -> None:
+async def test_pages_are_served_only_under_own_host_names(host: str, status: int) -> None:
     async with a_site() as site:
         browser = await Browser.connect(site.env)
         for path in ("/short", "/none"):
@@ -310,7 +310,7 @@ async def test_pages_are_read_under_own_names_only(host: str, status: int) -> No
 
 
 @pytest.mark.parametrize("path", ["/fault", "/early-fault"])
-async def test_a_page_that_fails_costs_its_connection_alone(path: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failing_page_closes_only_its_connection(path: str, caplog: pytest.LogCaptureFixture) -> None:
     async with a_site() as site:
         browser = await Browser.connect(site.env)
         await browser.send(b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path.encode())
@@ -335,7 +335,7 @@ async def test_others_run_while_a_long_page_is_made() -> None:
         assert max(later - earlier for earlier, later in pairwise(made_at)) <= 2
 
 
-async def test_requests_are_counted_by_page_and_not_by_what_clients_make_up() -> None:
+async def test_requests_for_unknown_paths_are_counted_together() -> None:
     async with a_site() as site:
         for path in ("/short", "/a", "/b", "/short"):
             await get(site.env, path)
@@ -347,7 +347,7 @@ async def test_requests_are_counted_by_page_and_not_by_what_clients_make_up() ->
 
 
 @given(st.lists(st.binary(max_size=80) | st.sampled_from([HEAD, LINE, b"\r\n", b"Host: x\r\n", b": "]), max_size=6))
-def test_no_bytes_end_the_server(pieces: list[bytes]) -> None:
+def test_no_bytes_stop_the_server(pieces: list[bytes]) -> None:
     async def send_all() -> None:
         async with a_site() as site:
             browser = await Browser.connect(site.env)

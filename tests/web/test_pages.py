@@ -1,4 +1,4 @@
-"""What the pages say of a node, compared with what its clients did."""
+"""The pages about a node, compared with the actions of its clients."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def observed(disk: SimulatedDisk | None = None) -> AsyncIterator[tuple[Mem
         yield broker, await broker.connect(client_id='a "client"\n')
 
 
-async def test_pages_are_read_under_the_names_that_settings_give() -> None:
+async def test_pages_are_served_under_host_names_from_the_settings() -> None:
     settings = {
         **HTTP,
         "kbroker.http.hosts": "Monitoring.example",
@@ -125,7 +125,7 @@ async def test_what_clients_produce_and_fetch_is_counted_by_topic() -> None:
     assert found[key("kafka_server_socket_server_metrics_connection_count", listener="PLAINTEXT")] == 1
 
 
-async def test_of_a_deleted_topic_only_the_sum_over_all_topics_is_left() -> None:
+async def test_a_deleted_topic_remains_only_in_the_sum() -> None:
     async with observed() as (broker, client):
         await create(client, "t")
         await create(client, "u")
@@ -167,7 +167,7 @@ async def test_a_request_that_waits_is_in_purgatory(autojump_clock: MockClock) -
             assert (await metrics(broker.env))[purgatory] == 1
 
 
-async def test_many_series_of_one_metric_are_one_family_and_none_is_lost() -> None:
+async def test_many_series_of_a_metric_form_one_family() -> None:
     async with observed() as (broker, client):
         partitions = 2 * SAMPLES_IN_A_PIECE + 1
         await create(client, "t", partitions=partitions)
@@ -179,7 +179,7 @@ async def test_many_series_of_one_metric_are_one_family_and_none_is_lost() -> No
     assert len(types) == len(set(types))
 
 
-async def test_every_metric_without_labels_is_there_from_the_first_page() -> None:
+async def test_metrics_without_labels_are_on_the_first_page() -> None:
     async with observed() as (broker, _client):
         found = await metrics(broker.env)
     expected = {f"{one.name}_count" if one.kind == HISTOGRAM else one.name for one in DECLARED if not one.labels}
@@ -211,7 +211,7 @@ async def test_state_shows_offsets_segments_and_connections() -> None:
 
 
 async def join(client: Client, group_id: str) -> str:
-    """Be its only member; the member's id."""
+    """Join a group as its only member; return the member id."""
     protocols = [JoinGroupRequestProtocol(name="range", metadata=b"")]
     request = JoinGroupRequest(
         group_id=group_id,
@@ -272,8 +272,8 @@ async def test_state_is_json_with_any_number_of_partitions() -> None:
     assert [one["partition"] for one in state["partitions"]] == list(range(45))
 
 
-async def test_no_piece_of_the_state_holds_the_segments_of_many_partitions() -> None:
-    """The event loop belongs to nobody else while a piece is made."""
+async def test_no_piece_of_state_has_segments_of_many_partitions() -> None:
+    """Making a piece blocks the event loop."""
     async with observed() as (broker, client):
         await create(client, "t", partitions=4)
         assert broker.node.broker is not None
@@ -286,7 +286,7 @@ async def test_no_piece_of_the_state_holds_the_segments_of_many_partitions() -> 
     assert [one["segment_count"] for one in json.loads(b"".join(pieces))["partitions"]] == [101] * 4
 
 
-async def test_a_node_that_serves_is_ready() -> None:
+async def test_a_serving_node_is_ready() -> None:
     async with observed() as (broker, _client):
         got = await get(broker.env, "/health")
         assert got.status == 200
@@ -297,14 +297,14 @@ async def test_a_node_that_serves_is_ready() -> None:
 
 
 class SlowEnv(MemoryEnv):
-    """An environment in which everything that is done in a thread takes a second."""
+    """An environment in which every call in a thread takes a second."""
 
     async def run_blocking(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
         await trio.sleep(1)
         return function(*arguments)
 
 
-async def test_a_node_that_starts_or_stops_is_alive_and_not_ready(autojump_clock: MockClock) -> None:
+async def test_a_starting_or_stopping_node_is_alive_but_not_ready(autojump_clock: MockClock) -> None:
     env = SlowEnv(SimulatedDisk())
     defaults = {"log.dirs": "/data", "listeners": "PLAINTEXT://broker.example:9092"}
     overrides = [f"{name}={value}" for name, value in HTTP.items()]
@@ -335,14 +335,14 @@ async def test_a_node_that_starts_or_stops_is_alive_and_not_ready(autojump_clock
                     node.stop()
                 await trio.sleep(0.5)
     assert list(dict.fromkeys(seen)) == [
-        "starting: the node is starting: metadata and logs are being read",
+        "starting: the node is starting: it is loading metadata and logs",
         "starting: the node is starting: it is not registered yet",
         "running: ",
         "stopping: the node is stopping",
     ]
 
 
-async def test_a_failed_directory_is_said_as_long_as_the_node_lives(autojump_clock: MockClock) -> None:
+async def test_a_failed_directory_is_reported_until_the_node_ends(autojump_clock: MockClock) -> None:
     disk = SimulatedDisk()
     with pytest.RaisesGroup(Exception, flatten_subgroups=True):
         async with observed(disk) as (broker, client):
@@ -389,7 +389,7 @@ def _partition(*isr: int, leader: int = 1) -> PartitionImage:
         (_partition(1, 2, 3), None, (0, 0)),
     ],
 )
-def test_in_sync_replicas_that_come_and_go_are_counted_where_the_leader_is(
+def test_isr_changes_are_counted_on_the_leader(
     before: PartitionImage | None, after: PartitionImage | None, counted: tuple[int, int]
 ) -> None:
     metrics = Metrics()

@@ -1,4 +1,4 @@
-"""The pages of a broker process, by sockets."""
+"""The pages of a broker process, over sockets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def free_port() -> int:
         return port
 
 
-def test_serve_http_gives_the_pages_on_loopback_until_the_broker_stops(tmp_path: Path) -> None:
+def test_serve_http_serves_pages_on_loopback_until_the_broker_stops(tmp_path: Path) -> None:
     port = free_port()
     with BrokerProcess(tmp_path / "data", "--http", f":{port}") as broker:
         pages = HTTPConnection("127.0.0.1", port, timeout=20)
@@ -28,12 +28,12 @@ def test_serve_http_gives_the_pages_on_loopback_until_the_broker_stops(tmp_path:
         assert code == 0
         assert seconds < 5
         errors = broker.stop_and_read_errors()
-        assert f"pages are served url=http://127.0.0.1:{port}/" in errors
+        assert f"serving pages url=http://127.0.0.1:{port}/" in errors
         assert "other machines" not in errors
         pages.close()
 
 
-def test_a_taken_port_for_the_pages_is_one_clear_line(tmp_path: Path) -> None:
+def test_a_port_in_use_gives_one_clear_error_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         code, errors = serve_and_fail(tmp_path / "data", "--http", address)
@@ -42,7 +42,7 @@ def test_a_taken_port_for_the_pages_is_one_clear_line(tmp_path: Path) -> None:
     assert "Traceback" not in errors
 
 
-def test_an_address_that_is_none_is_one_clear_line(tmp_path: Path) -> None:
+def test_an_invalid_address_gives_one_clear_error_line(tmp_path: Path) -> None:
     code, errors = serve_and_fail(tmp_path / "data", "--http", "nonsense")
     assert code == 1
     assert "kbroker.http.listener" in errors

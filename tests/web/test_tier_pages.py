@@ -1,4 +1,4 @@
-"""What the pages tell of the tier of a broker process, compared with what is in its directory."""
+"""The pages about the tier of a broker process, compared with the tier's directory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from kbroker.cli import main
 
 with warnings.catch_warnings():
-    # The client reads its schemas by a function that Python 3.11 calls deprecated: that is not our warning.
+    # The client reads its schemas with a function that is deprecated in Python 3.11.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import KafkaConsumer
     from kafka.admin import KafkaAdminClient
@@ -50,7 +50,7 @@ def read_all(served: Served, topic: str, count: int) -> None:
             consumer.poll(timeout_ms=100)
 
 
-def test_what_the_tier_does_is_counted_by_topic_and_in_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tier_operations_are_counted_by_topic_and_in_total(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """KAFKA-16085: topic gauges had no sum over all topics."""
     site = Site(tmp_path / "data")
     with TieredBroker(site) as served:
