@@ -1,10 +1,9 @@
-"""The `kbroker` command: one file a command, named like it.
+"""The `kbroker` command. Each command is a module of this package, with the command's name.
 
-Each module of this package offers `add_parser(commands)`, which declares its flags and sets `run`. Only the module of
-the command that is asked for is imported, because a broker is to be ready in a fraction of a second.
+Each module provides `add_parser(commands)`, which declares the flags and sets `run`. `main` imports only the module of
+the given command, so that a broker starts in a fraction of a second.
 
-Exit codes: 0 done; 1 the operation failed; 2 the command line was wrong; 130 and 143 ended by a signal before it was
-done.
+Exit codes: 0 success; 1 the operation failed; 2 the command line is wrong; 130 and 143 interrupted by a signal.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ EXIT_INTERRUPTED = 130
 
 
 class CommandFailed(Exception):
-    """A command cannot do what it was asked to; its message is all that the user needs to see."""
+    """A command failed. `main` prints the message, without a traceback."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code."""
+    """Run one command and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     options = _parser(words).parse_args(words)
     run: Callable[[argparse.Namespace], int | None] = options.run
@@ -46,15 +45,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has left (`| head`): nothing is wrong, and nothing more can be said.
+        # The reader closed the pipe (`| head`). This is not a failure.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
 def add_part(parts: Commands, command: str, name: str, help: str, description: str) -> argparse.ArgumentParser:
-    """Declare a part of a command, which is the function of its name in a module named like both: `_tier_ls.ls`.
+    """Declare a subcommand, which is a function in the module named after command and subcommand: `_tier_ls.ls`.
 
-    That module is imported when the part runs: help must cost neither clients nor the broker nor Spark.
+    That module is imported only when the subcommand runs, so that `--help` does not import clients, broker or Spark.
     """
     parser = parts.add_parser(name, help=help, description=description)
     parser.set_defaults(run=partial(_run_part, f"{__name__}._{command}_{name}", name, parser))
@@ -70,7 +69,7 @@ def _run_part(
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="kbroker", description="A broker that stock Kafka clients talk to without knowing."
+        prog="kbroker", description="A Kafka-compatible broker, and command line tools for it and for Apache Kafka."
     )
     parser.add_argument("--version", action="version", version=f"kbroker {__version__}")
     commands: Commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -82,6 +81,6 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _names(stem: str) -> tuple[str, str]:
-    """A command's name and its plural, which is an alias."""
+    """A command's name, and its plural as an alias."""
     name = stem.replace("_", "-")
     return name, f"{name}s"

@@ -1,8 +1,8 @@
-"""What the commands share that talk to a broker as any client does: their flags, a client's properties, a connection.
+"""Code shared by the commands that are clients of a broker: connection flags, client settings, admin client.
 
-The client is kafka-python, so these commands work with every broker of Kafka's protocol. `--command-config` takes a
-properties file as Kafka's tools do; Java's names are translated as far as the client knows the same thing, and its own
-names are taken as they are.
+The client is kafka-python, so these commands work with every Kafka-compatible broker. `--command-config` reads a
+properties file as Kafka's tools do. Java's setting names are translated if kafka-python has the same setting;
+kafka-python's own names are also accepted.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ RETRY_MS: Final = 100
 
 
 def add_connection_flags(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags that say which broker is meant and how to reach it."""
+    """Declare the flags that name the brokers and the client's settings."""
     parser.add_argument(
         "-b", "--bootstrap-server", "--bootstrap-servers", action="append", dest="bootstrap_servers",
-        metavar="HOST:PORT", help=f"brokers to connect to first, between commas (default {DEFAULT_BOOTSTRAP_SERVER})",
+        metavar="HOST:PORT", help=f"comma-separated brokers to connect to first (default {DEFAULT_BOOTSTRAP_SERVER})",
     )  # fmt: skip
     parser.add_argument(
-        "--command-config", type=Path, metavar="FILE", help="a client's settings in Kafka's properties format"
+        "--command-config", type=Path, metavar="FILE", help="client settings in Kafka's properties format"
     )
 
 
 def add_client_flags(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags of a producer or consumer, which has many settings of its own."""
+    """Declare the flags of a producer or consumer, which has further settings."""
     add_connection_flags(parser)
     parser.add_argument(
         "--command-property", action="append", type=_property, metavar="KEY=VALUE",
-        help="one of the client's settings, stronger than the file; repeatable",
+        help="a client setting; overrides the file; repeatable",
     )  # fmt: skip
 
 
@@ -53,11 +53,11 @@ def _property(text: str) -> tuple[str, str]:
 
 
 def quiet_client() -> None:
-    """Keep the client's log from the user; to be called before the client is imported.
+    """Suppress the client's log. Call this before importing the client.
 
-    It tells of each attempt to connect; what a user needs to know of them comes as one error in the end.
+    The log has a line for each connection attempt; the user needs only the final error.
     """
-    import logging  # noqa: PLC0415  (help must cost neither this import nor the client's)
+    import logging  # noqa: PLC0415  (--help must import neither this nor the client)
 
     logging.getLogger("kafka").addHandler(logging.NullHandler())
     logging.getLogger("kafka").propagate = False
@@ -65,7 +65,7 @@ def quiet_client() -> None:
 
 @contextmanager
 def client_errors(settings: Mapping[str, Any]) -> Iterator[None]:
-    """Raises CommandFailed in the place of a client's errors."""
+    """Convert the client's errors to CommandFailed."""
     from kafka.errors import KafkaError, KafkaTimeoutError  # noqa: PLC0415
 
     try:
@@ -82,7 +82,7 @@ def client_errors(settings: Mapping[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def admin_client(options: argparse.Namespace) -> Iterator[KafkaAdminClient]:
-    """A connected client. Raises CommandFailed when no broker answers, and in place of the client's own errors."""
+    """A connected admin client. Raises CommandFailed if no broker answers, and instead of the client's errors."""
     settings = client_settings(options)
     quiet_client()
     from kafka.admin import KafkaAdminClient  # noqa: PLC0415
@@ -99,9 +99,9 @@ def admin_client(options: argparse.Namespace) -> Iterator[KafkaAdminClient]:
 
 
 def client_settings(options: argparse.Namespace, *, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The client's settings that flags and properties file come to. Raises CommandFailed for an unusable file.
+    """The client's settings from flags and properties file. Raises CommandFailed for an unusable file.
 
-    `known` has the defaults of the settings that the client knows beside those of every connection.
+    `known` has the defaults of the client's settings beyond those of every connection.
     """
     settings: dict[str, Any] = {"bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS}
     properties: dict[str, str] = {}
@@ -112,15 +112,15 @@ def client_settings(options: argparse.Namespace, *, known: Mapping[str, Any] | N
     words = options.bootstrap_servers or [properties.get("bootstrap.servers") or DEFAULT_BOOTSTRAP_SERVER]
     servers = [server.strip() for word in words for server in word.split(",") if server.strip()]
     if not servers:
-        raise CommandFailed("--bootstrap-server names no broker")
+        raise CommandFailed("--bootstrap-server is empty")
     for server in servers:
         parse_server(server)
     return settings | {"bootstrap_servers": servers}
 
 
 def parse_server(server: str) -> tuple[str, int]:
-    """Host and port of `host:port`, `host`, `[address]:port` or an IPv6 address. Raises CommandFailed for another."""
-    from kbroker.config import client_properties  # noqa: PLC0415  (help must not cost this import)
+    """Host and port of `host:port`, `host`, `[address]:port` or an IPv6 address. Errors: CommandFailed."""
+    from kbroker.config import client_properties  # noqa: PLC0415  (--help must not import this)
 
     try:
         return client_properties.parse_server(server)
@@ -129,7 +129,7 @@ def parse_server(server: str) -> tuple[str, int]:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """The settings in a file. Raises CommandFailed for one that cannot be read."""
+    """The settings in a file. Raises CommandFailed if the file cannot be read."""
     from kbroker.config.properties import parse_properties  # noqa: PLC0415
     from kbroker.config.values import ConfigError  # noqa: PLC0415
 
@@ -140,7 +140,7 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def translate(properties: Mapping[str, str], *, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """A Java client's properties as settings of this one; says on stderr what has no counterpart and is ignored.
+    """Translate a Java client's properties into kafka-python settings; warn on stderr about ignored ones.
 
     Raises CommandFailed. `known` is as in `client_properties.translate`.
     """
@@ -151,34 +151,34 @@ def translate(properties: Mapping[str, str], *, known: Mapping[str, Any] | None 
     except ValueError as error:
         raise CommandFailed(str(error)) from error
     for key in ignored:
-        say(f"kbroker: the client setting {key} is not known here and is ignored", file=sys.stderr)
+        say(f"kbroker: ignoring the unknown client setting {key}", file=sys.stderr)
     return settings
 
 
 def explain(error: Exception) -> str:
-    """A client's error in a sentence: the words of the broker if it had any."""
+    """The message of a client's error: the broker's message if it sent one."""
     said = ", ".join(str(argument) for argument in error.args if argument).strip()
     described = str(getattr(error, "description", None) or type(error).__name__)
-    # Some of the client's errors end where the broker's message would begin if it had sent one.
+    # Some of the client's errors end with a colon if the broker sent no message.
     return f"{said} {described}" if said.endswith(":") else said or described
 
 
 def explain_code(code: int, message: str | None) -> str:
-    """An error that a broker answered with: its message, or what Kafka says of the code."""
+    """The message of an error response: the broker's message, or Kafka's description of the code."""
     from kafka.errors import for_code  # noqa: PLC0415
 
     return message or str(for_code(code).description or for_code(code).message or f"error {code}")
 
 
 def ask(client: KafkaAdminClient, request: Any, *, node_id: int | str | None = None) -> Any:
-    """Send one of the client's own requests as it is, to a node or to any: for answers that its methods leave out."""
+    """Send a raw request of kafka-python to a node, or to any. The client's own methods drop parts of responses."""
     return client._manager.run(client._manager.send, request, node_id)
 
 
 def coordinator_of(client: KafkaAdminClient, group: str, *, timeout_ms: int) -> int:
     """The node id of a group's coordinator.
 
-    The first question for any group makes a broker create the topic of offsets, so the answer may take a moment.
+    The first such request makes the broker create __consumer_offsets, so the answer may take a moment.
     """
     from threading import Event  # noqa: PLC0415
 

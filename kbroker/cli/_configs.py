@@ -1,7 +1,7 @@
-"""What `kbroker config` asks of a connected client: settings of topics, brokers, loggers and groups.
+"""The operations of `kbroker config` on a connected client: settings of topics, brokers, loggers and groups.
 
-The requests are sent as they are, since the client's own methods neither know the default of all brokers (the broker
-without a name) nor tell when a resource does not exist.
+This module sends raw requests, because the client's own methods do not support the defaults of all brokers (the broker
+resource with an empty name) and do not report resources that do not exist.
 
 Source: ConfigCommand of Apache Kafka 4.3.1.
 """
@@ -18,7 +18,7 @@ from kafka.protocol.admin import DescribeConfigsRequest, IncrementalAlterConfigs
 from kbroker.cli import CommandFailed
 from kbroker.cli._admin import ask, explain_code
 
-# Kafka's numbers for where a value comes from.
+# Kafka's numbers for the source of a value.
 SOURCES: Final[Mapping[int, str]] = {
     1: "DYNAMIC_TOPIC_CONFIG",
     2: "DYNAMIC_BROKER_CONFIG",
@@ -36,7 +36,7 @@ DELETE: Final = 1
 
 
 class Kind(NamedTuple):
-    """A type of entity: its resource type, and the source of what was set for one; None if all of it was."""
+    """A type of entity: its resource type, and the source of its own settings; None if all settings are its own."""
 
     resource_type: ConfigResourceType
     own_source: str | None
@@ -53,7 +53,7 @@ KINDS: Final[Mapping[str, Kind]] = {
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """What settings belong to: a type, and a name that is empty for the default of all brokers."""
+    """The owner of settings: a type and a name. The name is empty for the defaults of all brokers."""
 
     kind: str
     name: str
@@ -64,7 +64,7 @@ class Entity:
 
     @property
     def node_id(self) -> int | None:
-        """The broker that alone can answer for it; None if any can."""
+        """The only broker that can answer for it; None if every broker can."""
         return int(self.name) if self.kind in {"brokers", "broker-loggers"} and self.name else None
 
     @property
@@ -76,7 +76,7 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting as a broker tells it; `value` is None where it is secret, or null."""
+    """One setting as a broker reports it; `value` is None if it is secret or null."""
 
     name: str
     value: str | None
@@ -105,7 +105,7 @@ def entities(client: KafkaAdminClient, kind: str) -> list[Entity]:
 
 
 def describe(client: KafkaAdminClient, entity: Entity, *, all_of_them: bool) -> list[Setting]:
-    """The settings of an entity by name: all, or those that were set for just this one."""
+    """The settings of an entity, sorted by name: all, or only its own."""
     request = DescribeConfigsRequest(
         resources=[(int(KINDS[entity.kind].resource_type), entity.name, None)], include_synonyms=True
     )
@@ -128,7 +128,7 @@ def describe(client: KafkaAdminClient, entity: Entity, *, all_of_them: bool) -> 
 
 
 def alter(client: KafkaAdminClient, entity: Entity, *, added: Mapping[str, str], deleted: Sequence[str]) -> None:
-    """Set and unset settings, all or none. Raises CommandFailed when the broker refuses, or one is not set."""
+    """Set and unset settings, all or none. Raises CommandFailed if the broker refuses or a deleted one is not set."""
     if deleted:
         known = {each.name for each in describe(client, entity, all_of_them=False)}
         if missing := [name for name in deleted if name not in known]:
@@ -154,12 +154,12 @@ def _node_to_ask(client: KafkaAdminClient, entity: Entity) -> int | None:
         return None
     known = [broker["broker_id"] for broker in client.describe_cluster()["brokers"]]
     if entity.node_id not in known:
-        raise CommandFailed(f"there is no broker {entity.node_id}; there are {', '.join(map(str, known))}")
+        raise CommandFailed(f"broker {entity.node_id} does not exist; the brokers are {', '.join(map(str, known))}")
     return entity.node_id
 
 
 def as_json(entity: Entity, settings: Sequence[Setting]) -> dict[str, Any]:
-    """The settings of an entity for machines."""
+    """The settings of an entity as JSON."""
     return {
         "entity_type": entity.kind,
         "entity_name": None if entity.is_default else entity.name,

@@ -1,4 +1,4 @@
-"""The loop of `kbroker consume`: find where to begin and to end, print, and commit what was printed."""
+"""The loop of `kbroker consume`: find the start and end offsets, print records, and commit the printed offsets."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from kbroker.cli._records import Render
 
 UNKNOWN_EPOCH: Final = -1
 POLL_MS: Final = 200
-"""How long one wait is: what ends the loop is looked at as often."""
+"""Length of one wait. The loop checks its end conditions after each wait."""
 
 
 class Reader:
-    """Prints what a consumer reads.
+    """Prints the records that a consumer reads.
 
-    Shape  _ends maps the partitions that end somewhere to the offset before which they do; _printed is what to commit:
-           the offsets behind what has left our hands, which _pending has not yet
+    Shape  _ends maps partitions to their exclusive end offsets, if they have one; _printed are the offsets to commit,
+           after the last flushed record; _pending are the offsets after printed records that are not flushed yet
     """
 
     def __init__(self, consumer: KafkaConsumer, out: BinaryIO, render: Render, delimiter: bytes) -> None:
@@ -47,7 +47,7 @@ class Reader:
         exits_at_end: bool,
         timeout_ms: int | None,
     ) -> None:
-        """Print until the end that is given. Raises CommandFailed; KafkaError."""
+        """Print records up to the end. Errors: CommandFailed, KafkaError."""
         assigned = self._existing(topics, partitions)
         if is_member:
             self._consumer.subscribe(sorted({each.topic for each in topics}))
@@ -91,14 +91,14 @@ class Reader:
                 return
 
     def _print(self, partition: TopicPartition, records: Sequence[Any]) -> int:
-        """Print what of some records lies before the end; how many did."""
+        """Print the records before the end; return how many."""
         end = self._ends.get(partition)
         number = 0
         for record in records:
             if partition in self._done or (end is not None and record.offset >= end):
                 break
             if self._end_ms is not None and end is None and record.timestamp >= self._end_ms:
-                # No record was so new when reading began, so this is the first.
+                # At the start, no record had this timestamp, so this is the first one.
                 self._done.add(partition)
                 break
             self._out.write(self._render(record) + self._delimiter)
@@ -137,7 +137,7 @@ class Reader:
         return sorted(found)
 
     def _begin(self, partitions: Sequence[TopicPartition], start: Position) -> None:
-        """Set the positions of partitions. Raises CommandFailed for an offset that is not in a log."""
+        """Set the start positions. Raises CommandFailed for an offset that is not in a log."""
         consumer = self._consumer
         starts = consumer.beginning_offsets(partitions)
         ends = consumer.end_offsets(partitions)
@@ -160,12 +160,12 @@ class Reader:
             consumer.seek(partition, position)
 
     def _offsets_at(self, partitions: Sequence[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
-        """The first offsets of a timestamp or later; without the partitions that have none."""
+        """The first offsets at or after a timestamp; partitions without such a record are missing."""
         found = self._consumer.offsets_for_times(dict.fromkeys(partitions, timestamp_ms))
         return {partition: each.offset for partition, each in found.items() if each is not None and each.offset >= 0}
 
     def _commit(self) -> None:
-        """Store where the group is: behind what was printed of the partitions that are still ours."""
+        """Commit the printed offsets of the partitions that are still assigned to this member."""
         ours = self._consumer.assignment()
         offsets = {
             partition: OffsetAndMetadata(offset, "", UNKNOWN_EPOCH)
@@ -178,4 +178,4 @@ class Reader:
         try:
             self._consumer.commit(offsets)
         except KafkaError as error:
-            raise CommandFailed(f"what was printed could not be committed: {error}") from error
+            raise CommandFailed(f"the printed offsets could not be committed: {error}") from error

@@ -1,4 +1,4 @@
-"""The broker of the demo: a process of its own, which goes with whoever started it."""
+"""The broker of the demo: a child process that ends with its parent."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ SETTINGS: Final = (
     "log.retention.check.interval.ms=200",
     "log.segment.delete.delay.ms=0",
 )
-"""What a broker does every few minutes at leisure, this one does while somebody watches."""
+"""Short intervals for tasks that a broker normally runs every few minutes."""
 
 _PROGRAM: Final = f"from {__name__} import serve_while_asked; serve_while_asked()"
 _PR_SET_PDEATHSIG: Final = 1
 
 
 def serve_while_asked() -> None:
-    """Run the command that the arguments say, and end when our parent does, even if it was killed."""
+    """Run `main`, and end when the parent process ends, even if it is killed."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is not None:  # Linux alone has it; elsewhere only a parent that is killed leaves its broker behind
+    if prctl is not None:  # only on Linux; elsewhere, a killed parent leaves its broker running
         prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     sys.exit(main())
 
 
 @contextmanager
 def broker(directory: Path) -> Iterator[str]:
-    """Run one in a directory; gives its address. Raises CommandFailed where it does not start."""
+    """Run a broker in a directory and yield its address. Raises CommandFailed if it does not start."""
     ready, log = directory / "ready", directory / "broker.log"
     command = [
         sys.executable, "-c", _PROGRAM, "serve", "--profile", "test", "--data-dir", str(directory / "data"),
@@ -51,7 +51,7 @@ def broker(directory: Path) -> Iterator[str]:
     for setting in SETTINGS:
         command += ["--override", setting]
     with log.open("wb") as errors:
-        # In a session of its own, so that Ctrl-C reaches us alone and it stops when we say so.
+        # A separate session, so that Ctrl-C reaches only the demo, which then stops the broker.
         process = subprocess.Popen(  # noqa: S603  (this program itself)
             command, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
         )
@@ -72,6 +72,6 @@ def _address(process: subprocess.Popen[bytes], ready: Path, log: Path) -> str:
     while not ready.exists():
         if process.poll() is not None or env.now_ms() > deadline:
             said = "; ".join(log.read_text(errors="replace").splitlines()[-LAST_LINES:])
-            raise CommandFailed(f"the broker did not start: {said or f'nothing was heard for {START_MS} ms'}")
+            raise CommandFailed(f"the broker did not start: {said or f'no answer for {START_MS} ms'}")
         Event().wait(LOOK_MS / 1000)
     return ready.read_text().strip()

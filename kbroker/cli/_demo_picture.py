@@ -1,4 +1,4 @@
-"""Where the offsets of a partition are, as a picture that moves, or as lines."""
+"""Shows where the offsets of a partition are, as an animated picture or as lines."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _MARKS: Final = {TIER: "▒", BOTH: "█", LOCAL: "▓", NOWHERE: "?"}
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One moment.
+    """The state at one moment.
 
-    Units  offsets count records; tiered_to is the highest in the tier, inclusive, -1 for none; the others are the
-           first one and that behind the last one; sizes are bytes on disk
+    Units  tiered_to is the highest offset in the tier, inclusive, -1 for none; starts are inclusive, end is exclusive;
+           sizes are bytes on disk
     """
 
     title: str = ""
@@ -40,17 +40,17 @@ class Scene:
     goal: int = 1
 
     def where(self, offset: int) -> str:
-        """Which of the tiers has an offset that exists."""
+        """Which of the tiers has an existing offset."""
         in_tier, is_local = offset <= self.tiered_to, offset >= self.local_start
         return BOTH if in_tier and is_local else TIER if in_tier else LOCAL if is_local else NOWHERE
 
     def bar(self, width: int) -> list[str]:
-        """For each of so many columns, which all offsets to come share, where its first offset is; "" for none yet."""
+        """The place of the first offset in each column; "" if it does not exist yet. The width stands for `goal`."""
         offsets = [at * self.goal // width for at in range(width)]
         return [self.where(offset) if self.log_start <= offset < self.end else "" for offset in offsets]
 
     def line(self) -> str:
-        """Everything, in a line."""
+        """The state as one line."""
         tier = f"{self.log_start}-{self.tiered_to}" if self.tiered_to >= 0 else "-"
         local = f"{self.local_start}-{self.end - 1}" if self.end > self.local_start else "-"
         return (
@@ -60,7 +60,7 @@ class Scene:
 
 
 class Stage(Protocol):
-    """Where scenes are shown; a context manager."""
+    """Shows scenes; a context manager."""
 
     def __enter__(self) -> Stage: ...
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None: ...
@@ -74,7 +74,7 @@ def stage(*, plain: bool) -> Stage:
 
 
 class Lines:
-    """A line when the title changes, and about each second."""
+    """Prints a line when the title changes, and about every second."""
 
     def __init__(self, write: Callable[[str], None] = print) -> None:
         self._write = write
@@ -87,7 +87,7 @@ class Lines:
         sys.stdout.flush()
 
     def show(self, scene: Scene) -> None:
-        """Print the scene if it is time."""
+        """Print the scene if a line is due."""
         if scene.title != self._last.title or scene.elapsed_ms - self._last.elapsed_ms >= LINE_MS:
             self._last = scene
             self._write(scene.line())
@@ -98,10 +98,10 @@ class Lines:
 
 
 class Picture:
-    """The picture, drawn anew where it stands."""
+    """Draws the picture in place."""
 
     def __init__(self) -> None:
-        from rich.console import Console  # noqa: PLC0415  (it costs more to import than most commands take)
+        from rich.console import Console  # noqa: PLC0415  (slow import)
         from rich.live import Live  # noqa: PLC0415
 
         self._console = Console()
@@ -135,7 +135,7 @@ def _drawn(scene: Scene) -> Group:
     reading.append("─" * (scene.read * WIDTH // scene.goal), style="magenta")
     reading.append(f"▶ {scene.read}" if scene.read else "", style="magenta")
     legend = Text("         ")
-    for place, words in ((TIER, "in the tier alone"), (BOTH, "in both"), (LOCAL, "on the local disk alone")):
+    for place, words in ((TIER, "only in the tier"), (BOTH, "in both"), (LOCAL, "only on the local disk")):
         legend.append(f"{_MARKS[place]} {words}   ", style=_STYLES[place])
     sizes = Text(f"         local disk {_mib(scene.local_bytes)}, tier {_mib(scene.tier_bytes)}")
     numbers = Text(

@@ -1,4 +1,4 @@
-"""What happens in `kbroker demo`, step by step, and what has to be true after each."""
+"""The steps of `kbroker demo`, and the conditions that must hold after each."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ VALUE_BYTES: Final = 4_096
 LOOK_MS: Final = 100
 FILL_BYTES_PER_MS: Final = 4 << 10
 READ_BYTES_PER_MS: Final = 6 << 10
-"""Writing and reading are no faster, so that there is something to see."""
+"""Limits of the write and read rates, so that the picture moves slowly enough."""
 EXIT_TERMINATED: Final = 143
 
 
-class NotAsTold(Exception):
-    """Something did not happen as the demo says that it does."""
+class StepFailed(Exception):
+    """A step of the demo failed."""
 
 
 class _Terminated(BaseException):
-    """SIGTERM or SIGHUP came: put everything away and end."""
+    """SIGTERM or SIGHUP was received: clean up and exit."""
 
 
 def run(*, mib: int, plain: bool, patience_ms: int) -> int:
-    """Tell the story; the exit code."""
+    """Run the demo; return the exit code."""
     before = {number: signal.signal(number, _terminate) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         with (
@@ -55,11 +55,11 @@ def run(*, mib: int, plain: bool, patience_ms: int) -> int:
             stage(plain=plain) as shown,
             broker(Path(name)) as address,
         ):
-            shown.tell(f"A broker of its own answers at {address}, its data and its tier are in {name}.")
+            shown.tell(f"A temporary broker runs at {address}, and its data and tier are in {name}.")
             records = mib * (1 << 20) // VALUE_BYTES
-            _beside(Story(address, Path(name), shown, records=records, patience_ms=patience_ms).tell)
-    except NotAsTold as failure:
-        print(f"kbroker demo: not as told: {failure}")
+            _run_in_thread(Story(address, Path(name), shown, records=records, patience_ms=patience_ms).tell)
+    except StepFailed as failure:
+        print(f"kbroker demo: failed: {failure}")
         return EXIT_FAILED
     except _Terminated:
         return EXIT_TERMINATED
@@ -69,16 +69,16 @@ def run(*, mib: int, plain: bool, patience_ms: int) -> int:
     return 0
 
 
-def _beside(tell: Callable[[], None]) -> None:
-    """Call in a thread, and raise what it raises. A signal's exception would be lost in the midst of a client's code;
-    here it finds us waiting, and who is interrupted leaves the thread to end with the process.
+def _run_in_thread(tell: Callable[[], None]) -> None:
+    """Run a function in a thread and raise its exception. Client code could swallow the exception of a signal handler;
+    the main thread only waits, so it receives the exception. The thread is a daemon and ends with the process.
     """
     failures: list[Exception] = []
 
     def call() -> None:
         try:
             tell()
-        except Exception as failure:  # noqa: BLE001  (it is raised again where somebody is who can be told)
+        except Exception as failure:  # noqa: BLE001  (raised again in the main thread)
             failures.append(failure)
 
     thread = Thread(target=call, daemon=True)
@@ -94,11 +94,11 @@ def _terminate(_number: int, _frame: FrameType | None) -> None:
 
 
 class Story:
-    """One run against one broker. Raises NotAsTold."""
+    """One run against one broker. Errors: StepFailed."""
 
     def __init__(self, address: str, directory: Path, shown: Stage, *, records: int, patience_ms: int) -> None:
         quiet_client()
-        from kafka import KafkaConsumer, KafkaProducer  # noqa: PLC0415  (only where it is about to be used)
+        from kafka import KafkaConsumer, KafkaProducer  # noqa: PLC0415  (imported only when needed)
         from kafka.admin import KafkaAdminClient  # noqa: PLC0415
         from kafka.structs import TopicPartition  # noqa: PLC0415
 
@@ -121,7 +121,7 @@ class Story:
         self._admin: KafkaAdminClient
 
     def tell(self) -> None:
-        """All of it."""
+        """Run all steps."""
         from kafka.errors import KafkaError  # noqa: PLC0415
 
         try:
@@ -136,11 +136,11 @@ class Story:
             finally:
                 self._admin.close()
         except (KafkaError, CommandFailed) as error:
-            raise NotAsTold(str(error)) from error
+            raise StepFailed(str(error)) from error
         scene = self._scene
         self._shown.tell(
-            f"All {self._records} records were read back and compared; {scene.local_start} of them are in the tier "
-            f"alone. The local disk has {scene.local_bytes >> 10} KiB of them, the tier {scene.tier_bytes >> 10} KiB."
+            f"All {self._records} records were read back and compared; {scene.local_start} of them are only in the "
+            f"tier. The local disk has {scene.local_bytes >> 10} KiB, the tier {scene.tier_bytes >> 10} KiB."
         )
 
     def _create(self) -> None:
@@ -154,8 +154,8 @@ class Story:
         self._admin.create_topics({TOPIC: {"num_partitions": 1, "replication_factor": 1, "configs": settings}})
 
     def _fill(self) -> None:
-        """Write the records, and let the tier work meanwhile."""
-        self._title(f"{self._records} records are written")
+        """Write the records. The tier copies closed segments at the same time."""
+        self._title(f"writing {self._records} records")
         producer = self._make_producer()
         start_ms = self._env.now_ms()
         sent = []
@@ -169,29 +169,29 @@ class Story:
             producer.close(timeout=5)
         offsets = [future.get(timeout=5).offset for future in sent]
         if offsets != list(range(self._records)):
-            raise NotAsTold("records did not get the offsets in the order in which they were written")
+            raise StepFailed("records did not get the offsets in the order in which they were written")
         self._look(now=True)
 
     def _move(self) -> None:
-        """Have the last segment closed, and everything copied."""
+        """Flush the topic to the tier, and wait until everything is copied."""
         self._title("closed segments move to the tier")
         moment = {FLUSH_KEY: str(self._env.timestamp_ms())}
         configs.alter(self._admin, configs.Entity("topics", TOPIC), added=moment, deleted=())
         self._until(lambda: self._scene.tiered_to == self._records - 1, "the tier never had all records")
 
     def _shrink(self, most: int) -> None:
-        """Wait until the local disk has no more than it is allowed."""
+        """Wait until local retention has deleted the copied segments."""
         self._title("the local disk shrinks")
         self._until(
             lambda: self._scene.local_start > 0 and self._scene.local_bytes <= LOCAL_BYTES + SEGMENT_BYTES,
             f"the local disk never shrank from {most} to {LOCAL_BYTES} bytes",
         )
         if self._scene.log_start != 0:
-            raise NotAsTold(f"the log begins at offset {self._scene.log_start}, not at 0")
+            raise StepFailed(f"the log begins at offset {self._scene.log_start}, not at 0")
 
     def _read_back(self) -> None:
-        """Read everything from offset 0 and compare."""
-        self._title("a consumer reads it all back")
+        """Read all records from offset 0 and compare them."""
+        self._title("a consumer reads everything back")
         consumer = self._make_consumer()
         try:
             self._compare(consumer)
@@ -208,10 +208,14 @@ class Story:
         number = 0
         while number < self._records:
             if self._env.now_ms() > deadline:
-                raise NotAsTold(f"only {number} of {self._records} records could be read within {self._patience_ms} ms")
+                raise StepFailed(
+                    f"only {number} of {self._records} records could be read within {self._patience_ms} ms"
+                )
             for record in consumer.poll(timeout_ms=LOOK_MS).get(self._partition, ()):
                 if (record.offset, record.key) != (number, b"%d" % number) or record.value != record_value(number):
-                    raise NotAsTold(f"the record at offset {record.offset} is not the one that was written as {number}")
+                    raise StepFailed(
+                        f"the record at offset {record.offset} is not the one that was written as {number}"
+                    )
                 number += 1
             self._scene = replace(self._scene, read=number)
             self._look()
@@ -228,18 +232,18 @@ class Story:
         self._look(now=True)
         while not condition():
             if self._env.now_ms() > deadline:
-                raise NotAsTold(f"{failure} ({self._scene.line().strip()})")
+                raise StepFailed(f"{failure} ({self._scene.line().strip()})")
             Event().wait(LOOK_MS / 1000)
             self._look(now=True)
 
     def _pace(self, due_ms: int, *, since_ms: int) -> None:
-        """Wait for the moment at which something is to be so far."""
+        """Wait until `due_ms` after `since_ms`."""
         early_ms = due_ms - (self._env.now_ms() - since_ms)
         if early_ms > LOOK_MS:
             Event().wait(early_ms / 1000)
 
     def _look(self, *, now: bool = False) -> None:
-        """Ask the broker and the disk where everything is, and show it; not more often than is worth it."""
+        """Read the offsets and sizes, and show them; at most once per LOOK_MS unless `now` is set."""
         elapsed_ms = self._env.now_ms() - self._start_ms
         if not now and elapsed_ms - self._shown_ms < LOOK_MS:
             return
@@ -256,12 +260,12 @@ class Story:
 
 
 def record_value(number: int) -> bytes:
-    """The value of a record: different for each, and the same in every run."""
+    """The value of a record: different for each record, the same in every run."""
     return hashlib.sha256(b"%d" % number).hexdigest().encode() * (VALUE_BYTES // 64)
 
 
 def _size(directory: Path) -> int:
-    """Bytes of all logs below a directory, some of which may just be going."""
+    """Bytes of all logs below a directory. The broker may delete files at the same time."""
     size = 0
     for path in directory.rglob("*.log"):
         with suppress(FileNotFoundError):

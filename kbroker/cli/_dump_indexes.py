@@ -1,8 +1,8 @@
-"""Dump the files beside a log: indexes, producer snapshots, checkpoints; and compare the indexes with the log.
+"""Dumps indexes, producer snapshots and checkpoints, and compares the indexes with the log.
 
-An index of an active segment of Kafka's is allocated in full, so zeros at its end are no entries. The position of each
-entry of `.index` is looked up in the log, whose batch there must end with the entry's offset; an entry of `.timeindex`
-must name the last offset and the greatest timestamp of a batch, and ascend.
+Kafka preallocates the index of an active segment, so zeros at its end are not entries. For each entry of `.index`, the
+batch at its position must end with its offset. Each entry of `.timeindex` must have the last offset and the greatest
+timestamp of a batch, and the entries must ascend.
 
 Source: DumpLogSegments, OffsetIndex, TimeIndex, TransactionIndex of Apache Kafka 4.3.1.
 """
@@ -30,14 +30,14 @@ Entry = tuple[int, int]
 
 
 class IndexOptions(NamedTuple):
-    """What is printed of an index: only the verdict of the broker's own check, only mismatches, or everything."""
+    """What to print of an index: only the result of the broker's sanity check, only mismatches, or everything."""
 
     sanity_only: bool
     verify_only: bool
 
 
 def dump_index(disk: Disk, path: str, printer: Printer, problems: Problems, options: IndexOptions) -> None:
-    """Print an offset index and compare it with the log beside it."""
+    """Print an offset index and compare it with its log."""
     base_offset = _base_offset(path, problems)
     entries = index_entries(disk, path, OFFSET_ENTRY, problems)
     if not entries:
@@ -64,7 +64,7 @@ def dump_index(disk: Disk, path: str, printer: Printer, problems: Problems, opti
 
 
 def dump_time_index(disk: Disk, path: str, printer: Printer, problems: Problems, options: IndexOptions) -> None:
-    """Print a time index and compare it with the log and the offset index beside it."""
+    """Print a time index and compare it with its log and offset index."""
     base_offset = _base_offset(path, problems)
     entries = index_entries(disk, path, TIME_ENTRY, problems)
     if options.sanity_only:
@@ -91,7 +91,7 @@ def dump_time_index(disk: Disk, path: str, printer: Printer, problems: Problems,
 
 
 def _check_time_entry(log: File, positions: list[Entry], timestamp: int, offset: int, relative: int) -> str | None:
-    """What is wrong with an entry of a time index; None if nothing is."""
+    """The problem of an entry of a time index; None if it is correct."""
     at = bisect_right(positions, (relative, 0x7FFF_FFFF)) - 1
     reader = BatchReader(log, positions[at][1] if at >= 0 else 0, chunk_bytes=LOOK_UP_BYTES)
     batch = next((batch for batch in reader if batch.last_offset >= offset), None)
@@ -107,7 +107,7 @@ def _check_time_entry(log: File, positions: list[Entry], timestamp: int, offset:
 
 
 def _check_ascending(path: str, entries: list[Entry], field: int, printer: Printer, problems: Problems) -> None:
-    """The check by which a broker decides at its start whether to rebuild an index; (offset, other) entries."""
+    """The sanity check with which a starting broker decides whether to rebuild an index; (offset, other) entries."""
     if not entries:
         printer.verdict(path, "passed sanity check.")
         return
@@ -135,7 +135,7 @@ def dump_transaction_index(disk: Disk, path: str, printer: Printer, problems: Pr
 
 
 def dump_producer_snapshot(disk: Disk, path: str, printer: Printer, problems: Problems) -> None:
-    """Print what a snapshot remembers: one row for each batch, the oldest of a producer first."""
+    """Print a producer snapshot: one row for each batch, the oldest of a producer first."""
     try:
         rows = snapshot_rows(read_file(disk, path))
     except ValueError as error:
@@ -162,7 +162,7 @@ def dump_producer_snapshot(disk: Disk, path: str, printer: Printer, problems: Pr
 
 
 def dump_leader_epochs(disk: Disk, path: str, printer: Printer, problems: Problems) -> None:
-    """Print where each leader epoch of a partition begins; Kafka's own tool does not know this file."""
+    """Print the start offset of each leader epoch of a partition. Kafka's tool does not support this file."""
     try:
         entries = parse_epochs(read_file(disk, path).decode())
     except ValueError as error:
@@ -173,7 +173,7 @@ def dump_leader_epochs(disk: Disk, path: str, printer: Printer, problems: Proble
 
 
 def dump_offset_checkpoint(disk: Disk, path: str, printer: Printer, problems: Problems) -> None:
-    """Print a log directory's checkpoint of offsets; Kafka's own tool does not know this file."""
+    """Print an offset checkpoint of a log directory. Kafka's tool does not support this file."""
     try:
         offsets = parse_offsets(read_file(disk, path).decode())
     except ValueError as error:
@@ -187,7 +187,7 @@ def _base_offset(path: str, problems: Problems) -> int:
     stem = path.rpartition("/")[2].partition(".")[0]
     if stem.isascii() and stem.isdigit():
         return int(stem)
-    problems.add(path, "the name is no offset, so offsets are shown as the file has them: relative to the segment's")
+    problems.add(path, "the file name is not an offset, so offsets are shown relative to the segment's base offset")
     return 0
 
 
@@ -202,7 +202,7 @@ def _open_log(disk: Disk, path: str, problems: Problems) -> File | None:
 
 
 def _positions(disk: Disk, path: str) -> list[Entry]:
-    """The entries of the offset index beside a time index, to start near a batch; none when there is no good one."""
+    """The entries of a time index's offset index, to find batches quickly; empty if it is missing or damaged."""
     index = path.removesuffix(".timeindex") + ".index"
     found: list[Entry] = []
     with suppress(OSError):
@@ -211,14 +211,14 @@ def _positions(disk: Disk, path: str) -> list[Entry]:
 
 
 class _Silent(Problems):
-    """For a file that is only a help here, and may be dumped by itself."""
+    """Ignores problems of an auxiliary file."""
 
     def add(self, path: str, text: str, *, position: int | None = None) -> None:
         del path, text, position
 
 
 def _batch_at(log: File, position: int) -> RecordBatch | None:
-    """The header of the batch at a position of a log; None when there is none."""
+    """The header of the batch at a position of a log; None if there is no batch."""
     if position < 0 or position >= log.size():
         return None
     try:

@@ -1,7 +1,7 @@
-"""Dump what holds record batches: log segments, the metadata log's segments and snapshots.
+"""Dumps files of record batches: log segments, and the segments and snapshots of the metadata log.
 
-The file is read only as far as it reached when the dump began (a batch that was being appended at that moment is read
-once it is whole). A batch with a wrong CRC is shown and told of; bytes that cannot be a batch end the dump of the file.
+The dump ends at the file's size at its start; a batch that was being appended then is read when it is complete. A batch
+with a wrong CRC is printed and reported. Bytes that cannot be a batch end the dump of the file.
 
 Source: DumpLogSegments of Apache Kafka 4.3.1.
 """
@@ -27,7 +27,7 @@ _OFFSET_NAME: Final = re.compile(r"(\d+)\.")
 
 
 class LogOptions(NamedTuple):
-    """How deep a log is dumped; `decoder` is None when contents are not printed."""
+    """What to dump of a log; `decoder` is None if contents are not printed."""
 
     is_deep: bool
     decoder: Decoder | None
@@ -35,7 +35,7 @@ class LogOptions(NamedTuple):
 
 
 def dump_log(file: File, printer: Printer, problems: Problems, options: LogOptions) -> None:
-    """Print a segment or a snapshot, and tell of what is wrong with it."""
+    """Print a segment or a snapshot, and report its problems."""
     name = file.path.rpartition("/")[2]
     _print_start(name, printer)
     records = _Records(file.path, printer, problems, options.decoder)
@@ -63,7 +63,7 @@ def _print_start(name: str, printer: Printer) -> None:
 
 
 class _Records:
-    """Prints the records of one file's batches, and watches that their offsets follow one another."""
+    """Prints the records of one file's batches, and checks that their offsets are consecutive."""
 
     def __init__(self, path: str, printer: Printer, problems: Problems, decoder: Decoder | None) -> None:
         self._path = path
@@ -98,7 +98,7 @@ class _Records:
 
 
 def _control(record: Record) -> Control:
-    """A control record as it is printed. Raises Malformed when its key or value cannot be read."""
+    """The printed form of a control record. Raises Malformed if its key or value cannot be read."""
     read = read_control(record)
     fields = None if read.message is None else message_to_json(read.message, read.version)
     return Control(read.kind, read.type_number, fields)

@@ -1,6 +1,6 @@
-"""How a dump is printed: in the lines of Kafka's own tool, or as a JSON object a line; and what is wrong, on stderr.
+"""Prints a dump in the lines of Kafka's tool or as one JSON object per line, and reports problems on stderr.
 
-Both printers take the same calls, so the readers of files know no format. Names are Kafka's in both.
+Both printers have the same interface, so the code that reads files is independent of the format. Names are Kafka's.
 
 Source: the lines of DumpLogSegments of Apache Kafka 4.3.1.
 """
@@ -22,7 +22,7 @@ _CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 class Control(NamedTuple):
-    """What a control record says: Kafka's name for it, and its fields."""
+    """The contents of a control record: Kafka's name of its type, and its fields."""
 
     kind: str
     type_number: int
@@ -30,7 +30,7 @@ class Control(NamedTuple):
 
 
 class Printer(Protocol):
-    """Where a reader of files puts what it finds, in the order of the file."""
+    """Prints the contents of files, in the order of the file."""
 
     def file(self, path: str) -> None: ...
     def log_start(self, offset: int) -> None: ...
@@ -44,22 +44,22 @@ class Printer(Protocol):
 
 
 class Problems:
-    """What is wrong with the files, told on stderr as it is found; any of it makes the command fail.
+    """Reports problems of files on stderr. Any problem makes the command fail.
 
-    `hint` is for what Kafka's tool reports too but what may be right (gaps of a compacted log).
+    `hint` reports what may be correct (gaps of a compacted log), as Kafka's tool does.
     """
 
     def __init__(self) -> None:
         self.count = 0
 
     def add(self, path: str, text: str, *, position: int | None = None) -> None:
-        """Tell of damage in a file, at a position in bytes where there is one."""
+        """Report damage in a file, at a position in bytes if there is one."""
         self.count += 1
         where = path if position is None else f"{path}: at byte {position}"
         _say(f"{where}: {text}")
 
     def hint(self, path: str, text: str) -> None:
-        """Tell of what is strange but no damage."""
+        """Report something unusual that is not damage."""
         _say(f"{path}: {text}")
 
 
@@ -69,14 +69,14 @@ def _say(text: str) -> None:
 
 
 def record_sequence(batch: RecordBatch, record: Record) -> int:
-    """A record's sequence number; -1 without one."""
+    """A record's sequence number; -1 if it has none."""
     if batch.base_sequence < 0:
         return -1
     return (batch.base_sequence + record.offset - batch.base_offset) & MAX_SEQUENCE
 
 
 def codec_name(batch: RecordBatch) -> str:
-    """Kafka's name of a batch's codec; also of one that does not exist."""
+    """Kafka's name of a batch's codec, also for an unknown codec."""
     number = batch.attributes & CODEC_MASK
     return _CODEC_NAMES[number] if number < len(_CODEC_NAMES) else f"unknown({number})"
 
@@ -86,12 +86,12 @@ def _timestamp_type(batch: RecordBatch) -> str:
 
 
 def header_names(record: Record) -> list[str]:
-    """The names of a record's headers, with replacement characters where they are not UTF-8."""
+    """The names of a record's headers, with replacement characters for invalid UTF-8."""
     return [text(name.encode("utf-8", "surrogateescape")) for name, _ in record.headers]
 
 
 class OptionalLong(NamedTuple):
-    """A number that may be absent, which Kafka's lines show as Java does."""
+    """A number that may be absent, in Java's notation."""
 
     value: int | None
 
@@ -183,7 +183,7 @@ def _control_text(control: Control) -> str:
 
 
 class JsonLines:
-    """A JSON object a line, its `kind` first. What is no UTF-8 stands as {"base64": ...}."""
+    """One JSON object per line, with `kind` first. Bytes that are not UTF-8 are {"base64": ...}."""
 
     def __init__(self, out: TextIO) -> None:
         self._write = visible_writer(out, visible_json)
@@ -269,5 +269,5 @@ def _lossless(data: bytes | None) -> str | dict[str, str] | None:
 
 
 def _as_sent(shown: Shown | None, data: bytes | None) -> Shown | None:
-    # A replacement character stands for bytes that are lost in the text.
+    # A replacement character means that the text has lost bytes.
     return _lossless(data) if isinstance(shown, str) and "\ufffd" in shown else shown

@@ -1,4 +1,4 @@
-"""How groups are printed: in the columns of Kafka's tool, and as JSON."""
+"""Prints groups in the columns of Kafka's tool, and as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kbroker.cli._table import print_rows
 
 
 def print_progress(state: GroupState, rows: Sequence[Progress], *, verbose: bool) -> None:
-    """The offsets of one group, with lag and the member that reads."""
+    """Print the offsets of one group, with lag and assigned member."""
     columns = ["GROUP", "TOPIC", "PARTITION", *(["LEADER-EPOCH"] if verbose else [])]
     columns += ["CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID"]
     print_rows(
@@ -32,7 +32,7 @@ def print_progress(state: GroupState, rows: Sequence[Progress], *, verbose: bool
 
 
 def print_members(states: Sequence[GroupState], *, verbose: bool) -> None:
-    """The members of groups."""
+    """Print the members of groups."""
     has_instances = any(member.instance_id for state in states for member in state.members)
     columns = ["GROUP", "CONSUMER-ID", *(["GROUP-INSTANCE-ID"] if has_instances else []), "HOST", "CLIENT-ID"]
     epochs = ["CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH", "TARGET-ASSIGNMENT"]
@@ -61,7 +61,7 @@ def _epochs(state: GroupState, member: Member) -> list[object]:
 
 
 def print_states(states: Sequence[GroupState], *, verbose: bool) -> None:
-    """The states of groups."""
+    """Print the states of groups."""
     epochs = ["GROUP-EPOCH", "TARGET-ASSIGNMENT-EPOCH"] if verbose else []
     print_rows(
         ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", *epochs, "#MEMBERS"),
@@ -80,7 +80,7 @@ def print_states(states: Sequence[GroupState], *, verbose: bool) -> None:
 
 
 def as_json(state: GroupState, progress: Sequence[Progress]) -> dict[str, Any]:
-    """Everything that is known of a group."""
+    """The complete state of a group."""
     coordinator = None
     if state.coordinator is not None:
         coordinator = dict(zip(("id", "host", "port"), state.coordinator, strict=True))

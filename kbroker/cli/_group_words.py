@@ -1,4 +1,4 @@
-"""The states and types that a consumer group may have, as words of the command line."""
+"""The states and types of consumer groups on the command line."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ TYPES: Final = ("Classic", "Consumer", "Share", "Streams")
 
 
 def chosen(text: str | None, known: tuple[str, ...], what: str) -> list[str] | None:
-    """The words of a list with commas, in Kafka's spelling whatever the case; None for no list, [] for an empty one.
+    """The words of a comma-separated list, in Kafka's spelling; None for None, [] for an empty text. Case is ignored.
 
-    Raises ArgumentTypeError for a word that is not known.
+    Raises ArgumentTypeError for an unknown word.
     """
     if text is None:
         return None
@@ -29,6 +29,6 @@ def chosen(text: str | None, known: tuple[str, ...], what: str) -> list[str] | N
     found = []
     for word in (word.strip() for word in text.split(",") if text):
         if word.lower() not in spelled:
-            raise ArgumentTypeError(f"{word!r} is no {what} of a group; there are {', '.join(known)}")
+            raise ArgumentTypeError(f"{word!r} is not a {what} of a group; use one of {', '.join(known)}")
         found.append(spelled[word.lower()])
     return found

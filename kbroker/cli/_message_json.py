@@ -1,9 +1,9 @@
-"""Stored messages as Kafka's own tools print them: JSON with camelCase names, ids and bytes in base64.
+"""Stored messages as JSON, as Kafka's tools print them: camelCase names, ids and bytes in base64.
 
-What a version lacks is left out, and so is a tagged field at its default. The text is that of Kafka's JSON writer (no
-blanks, no escapes beyond what JSON demands), so that lines can be compared with those of its tools.
+Fields that a version does not have are omitted, and so are tagged fields with their default value. The text equals that
+of Kafka's JSON writer (no blanks, only required escapes), so that output can be compared with that of Kafka's tools.
 
-Source: the JSON converters that Kafka's message generator makes, and Jackson's writer.
+Source: the JSON converters of Kafka's message generator, and Jackson's writer.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, Final
 from wire.schema import Field, schema_of
 from wire.types import Primitive, uuid_to_text
 
-# Kafka capitalizes its own name's first two letters, which snake_case cannot tell.
+# Kafka writes "kRaft", which cannot be derived from snake_case.
 _IRREGULAR: Final = {"kraft_version": "kRaftVersion", "kraft_version_feature": "kRaftVersionFeature"}
 _LOWER_ESCAPE: Final = re.compile(r"\\\\|\\u00[01][0-9a-f]")
 
 
 def message_to_json(message: object, version: int) -> dict[str, Any]:
-    """The fields of a message or struct in a version, as values that `dump_json` takes."""
+    """The fields of a message or struct in a version, as values for `dump_json`."""
     found: dict[str, Any] = {}
     for field in schema_of(type(message)).fields:
         if version not in field.versions:
@@ -49,7 +49,7 @@ def camel_case(name: str) -> str:
 
 
 def _is_left_out(field: Field, value: Any) -> bool:
-    # For a nullable struct Kafka's default is an empty one, so a null was written and is shown.
+    # Kafka's default of a nullable struct is an empty one, so a null was written explicitly and is shown.
     is_struct = not field.is_array and not isinstance(field.kind, Primitive)
     return not is_struct and bool(value == field.default)
 

@@ -1,7 +1,7 @@
-"""What a record's key and value say, as text: one decoder for each kind of log that Kafka's dump tool knows.
+"""Decodes keys and values of records: one decoder for each kind of log that Kafka's dump tool supports.
 
-A decoder gives key and value as text or as a message's fields; None is not printed. What it cannot read it raises as
-Malformed, and the dumper then prints that in the value's place and goes on.
+A decoder returns key and value as text or as a message's fields; None is not printed. It raises Malformed for a record
+that it cannot read; the dump then prints the error instead of the value and continues.
 
 Source: DumpLogSegments and the decoders in org.apache.kafka.tools.api of Apache Kafka 4.3.1.
 """
@@ -29,7 +29,7 @@ Shown: TypeAlias = str | dict[str, Any]
 
 
 class Payload(NamedTuple):
-    """A record's key and value, as text or as the fields of a message; None for what is not printed."""
+    """A record's key and value, as text or as the fields of a message; None is not printed."""
 
     key: Shown | None
     value: Shown | None
@@ -58,7 +58,7 @@ def _integer(size: int) -> Decode:
     return decode
 
 
-# The decoders that come with Kafka. Its DefaultDecoder prints a Java object's identity; the bytes say more.
+# Kafka's decoders. Its DefaultDecoder prints the identity of a Java object; this one prints the bytes.
 CLASSES: Final[Mapping[str, Decode]] = {
     "org.apache.kafka.tools.api.StringDecoder": text,
     "org.apache.kafka.tools.api.IntegerDecoder": _integer(4),
@@ -68,7 +68,7 @@ CLASSES: Final[Mapping[str, Decode]] = {
 
 
 def plain(key: Decode = text, value: Decode = text) -> Decoder:
-    """The decoder of a topic of its users'."""
+    """The decoder of user topics."""
 
     def decode(record: Record) -> Payload:
         return Payload(
@@ -127,7 +127,7 @@ def _group_value(value: Any, version: int) -> dict[str, Any]:
                 ("assignment", consumer_protocol.ConsumerProtocolAssignment),
             ):
                 data = getattr(member, name)
-                # Bytes are the member's own business: what is of another protocol stays as it is.
+                # Only the consumer protocol's bytes can be decoded; others stay as they are.
                 with suppress(Malformed):
                     out[name] = message_to_json(decode_value(cls, data), int.from_bytes(data[:2], "big"))
     return shown

@@ -1,18 +1,18 @@
-"""How offsets, partitions, points in time and spans of time are written on the command line.
+"""Parses offsets, partitions, points in time and durations on the command line.
 
     beginning | end | <n> | -<n> | s@<ms> | e@<ms>
-        an offset, as kcat has it: -<n> counts back from the end, s@ is the first record not older than a timestamp, e@
-        is where to stop
+        an offset in kcat's notation: -<n> counts from the end, s@ starts at the first record at or after a timestamp,
+        e@ stops there
     -1 ... -5 | latest | earliest | max-timestamp | earliest-local | latest-tiered | <ms>
-        what ListOffsets is asked for, as kafka-get-offsets has it
+        the timestamp of a ListOffsets request, as in kafka-get-offsets
     topic | topic:0,1,2
-        partitions of a topic, all without a list
+        partitions of a topic; all without a list
     2026-01-31T13:45:00.000[Z|+01:00]
-        a point in time, in UTC unless it says otherwise
+        a point in time; UTC without a time zone
     P1DT2H3M4.5S
-        a span of time, as java.time.Duration has it
+        a duration, in the notation of java.time.Duration
 
-Everything raises argparse.ArgumentTypeError with a reason, so that it can be the `type` of a flag.
+All functions raise argparse.ArgumentTypeError with a reason, so that they can be the `type` of a flag.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Anchor = Literal["beginning", "end", "offset", "tail", "timestamp"]
 
 
 class Position(NamedTuple):
-    """Where in a partition; `number` is an offset, how many records before the end, or a timestamp in ms."""
+    """A position in a partition; `number` is an offset, a number of records before the end, or a timestamp in ms."""
 
     anchor: Anchor
     number: int = 0
 
 
 class Range(NamedTuple):
-    """From where to read, and up to where; `end_ms` is a timestamp, None for as far as it goes."""
+    """Where to start and to stop; `end_ms` is a timestamp, or None for no end."""
 
     start: Position
     end_ms: int | None = None
@@ -64,7 +64,7 @@ _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def integer(text: str, *, at_least: int, at_most: int = MAX_INT64, what: str = "a whole number") -> int:
-    """A number in a range."""
+    """An integer in a range."""
     try:
         number = int(text)
     except ValueError:
@@ -75,12 +75,12 @@ def integer(text: str, *, at_least: int, at_most: int = MAX_INT64, what: str = "
 
 
 def count(text: str) -> int:
-    """A number of things, one at least."""
+    """A count of at least 1."""
     return integer(text, at_least=1)
 
 
 def any_integer(text: str) -> int:
-    """A number that a long of Java's holds."""
+    """An integer that fits into Java's long."""
     return integer(text, at_least=-MAX_INT64)
 
 
@@ -90,12 +90,12 @@ def partition(text: str) -> int:
 
 
 def milliseconds(text: str) -> int:
-    """A span of time in ms, one at least."""
+    """A duration in ms, at least 1."""
     return integer(text, at_least=1, what="a number of milliseconds")
 
 
 def position(text: str) -> Position:
-    """One end of what is read."""
+    """A start position."""
     if text in ("beginning", "earliest"):
         return Position("beginning")
     if text in ("end", "latest"):
@@ -106,13 +106,13 @@ def position(text: str) -> Position:
         number = any_integer(text)
     except ArgumentTypeError:
         raise ArgumentTypeError(
-            f"{text!r} is no offset; offsets are beginning, end, <n>, -<n>, s@<ms> and, for where to stop, e@<ms>"
+            f"{text!r} is not an offset; use beginning, end, <n>, -<n> or s@<ms>, and e@<ms> for where to stop"
         ) from None
     return Position("tail", -number) if text.startswith("-") else Position("offset", number)
 
 
 def offset_range(words: list[str] | None, *, default: Position) -> Range:
-    """What the words of a repeatable `--offset` come to: at most one start and one `e@`."""
+    """The range of a repeatable `--offset`, which has at most one start and one `e@`."""
     starts: list[Position] = []
     ends: list[int] = []
     for word in words or []:
@@ -121,12 +121,12 @@ def offset_range(words: list[str] | None, *, default: Position) -> Range:
         else:
             starts.append(position(word))
     if len(starts) > 1 or len(ends) > 1:
-        raise ArgumentTypeError("more than one offset to begin with, or to stop at")
+        raise ArgumentTypeError("more than one offset to start at, or to stop at")
     return Range(starts[0] if starts else default, ends[0] if ends else None)
 
 
 def time_spec(text: str) -> int:
-    """What ListOffsets is asked for: a timestamp in ms, or one of the special values below 0."""
+    """The timestamp of a ListOffsets request: in ms, or one of the special negative values."""
     if text in SPECS:
         return SPECS[text]
     what = f"a timestamp in milliseconds or one of {', '.join(SPECS)}"
@@ -134,17 +134,17 @@ def time_spec(text: str) -> int:
 
 
 def topic_partitions(text: str) -> TopicPartitions:
-    """A topic with or without a list of partitions. A topic's name holds no colon."""
+    """A topic with or without a list of partitions. A topic name cannot contain a colon."""
     topic, colon, listed = text.partition(":")
     if not _TOPIC.fullmatch(topic):
-        raise ArgumentTypeError(f"{topic!r} is no name of a topic")
+        raise ArgumentTypeError(f"{topic!r} is not a valid topic name")
     if not colon:
         return TopicPartitions(topic, None)
     return TopicPartitions(topic, tuple(sorted({partition(word) for word in listed.split(",")})))
 
 
 def point_in_time(text: str) -> int:
-    """A date and time as a timestamp in ms."""
+    """A date and time, as a timestamp in ms."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -157,7 +157,7 @@ def point_in_time(text: str) -> int:
 
 
 def duration(text: str) -> int:
-    """A span of time in ms; may be negative, as Java's."""
+    """A duration in ms; may be negative, as in Java."""
     match = _DURATION.fullmatch(text)
     if match is None or not any(match.groups()[1:]):
         raise ArgumentTypeError(f"{text!r} is not of the form PnDTnHnMnS")

@@ -1,10 +1,10 @@
-"""Records as text: lines to produce, formats to print, and JSON that loses nothing.
+"""Converts records to and from text: lines to produce, output formats, and lossless JSON.
 
-In JSON a key, a value or the value of a header is text where its bytes are UTF-8, `{"base64": "..."}` where they are
-not, and null where there is none. What `consume --format json` prints, `produce --format json` takes.
+In JSON, a key, a value or the value of a header is text if its bytes are UTF-8, otherwise `{"base64": "..."}`, or null.
+`produce --format json` reads what `consume --format json` prints.
 
-A format is kcat's: %s value, %k key, %t topic, %p partition, %o offset, %T timestamp, %h headers, %S and %K the sizes
-of value and key (-1 for null), %% a percent sign; and the escapes \\n \\t \\r \\\\ \\0 \\xHH.
+Output formats are kcat's: %s value, %k key, %t topic, %p partition, %o offset, %T timestamp, %h headers, %S and %K the
+sizes of value and key (-1 for null), %% a percent sign; and the escapes \\n \\t \\r \\\\ \\0 \\xHH.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TIMESTAMP_TYPES: Final = {0: "CreateTime", 1: "LogAppendTime"}
 
 
 class Outgoing(NamedTuple):
-    """A record to be produced; what is None is for the client or the broker to choose."""
+    """A record to produce; the client or the broker chooses the values that are None."""
 
     key: bytes | None
     value: bytes | None
@@ -40,19 +40,19 @@ class Outgoing(NamedTuple):
 
 
 class NotARecord(ValueError):
-    """A line that is no record; says why."""
+    """A line that is not a record, with the reason."""
 
 
 def unescape(text: str) -> bytes:
-    """The bytes that a word of the command line stands for. Raises ArgumentTypeError for an unknown escape."""
+    """The bytes of an argument with escapes. Raises ArgumentTypeError for an unknown escape."""
 
     def replace(match: re.Match[str]) -> str:
         word = match[1]
         if word.startswith("x") and len(word) == 3:
-            # Any byte: brought through the text as a surrogate.
+            # Represent any byte as a surrogate in the text.
             return bytes([int(word[1:], 16)]).decode("utf-8", "surrogateescape")
         if word not in _ESCAPES:
-            raise ArgumentTypeError(f"the escape \\{word} is unknown; there are \\n \\t \\r \\\\ \\0 \\xHH")
+            raise ArgumentTypeError(f"the escape \\{word} is unknown; use \\n \\t \\r \\\\ \\0 \\xHH")
         return _ESCAPES[word]
 
     if text.endswith("\\") and len(text) - len(text.rstrip("\\")) & 1:
@@ -61,7 +61,7 @@ def unescape(text: str) -> bytes:
 
 
 def separator(text: str) -> bytes:
-    """Bytes that separate, of which there has to be one at least."""
+    """A separator of at least one byte."""
     found = unescape(text)
     if not found:
         raise ArgumentTypeError("a separator cannot be empty")
@@ -77,14 +77,14 @@ def header(text: str) -> tuple[str, bytes]:
 
 
 def lines(stream: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
-    """The pieces of a stream between delimiters, as they come; an unfinished last one counts.
+    """The pieces of a stream between delimiters, as they arrive, including an unfinished last one.
 
-    Raises NotARecord for one of more than MAX_LINE_BYTES.
+    Raises NotARecord for a piece of more than MAX_LINE_BYTES.
     """
     rest = bytearray()
     read = getattr(stream, "read1", stream.read)
     while chunk := read(READ_BYTES):
-        # What was searched before is searched again only where a delimiter may span both.
+        # Search only new bytes, plus the old ones at which a delimiter may begin.
         searched = max(0, len(rest) - len(delimiter) + 1)
         rest += chunk
         if rest.find(delimiter, searched) >= 0:
@@ -112,21 +112,21 @@ def from_lossless(value: Any, what: str) -> bytes | None:
     if value is None:
         return None
     if isinstance(value, str):
-        # A lone surrogate can be written as an escape in JSON, and is no text.
+        # JSON escapes can contain a lone surrogate, which is not valid text.
         try:
             return value.encode()
         except UnicodeEncodeError as error:
-            raise NotARecord(f"{what} is no text: {error.reason}") from error
+            raise NotARecord(f"{what} is not text: {error.reason}") from error
     if isinstance(value, dict) and set(value) == {"base64"} and isinstance(value["base64"], str):
         try:
             return base64.b64decode(value["base64"], validate=True)
         except (binascii.Error, ValueError) as error:
-            raise NotARecord(f"{what} is no base64: {error}") from error
+            raise NotARecord(f"{what} is not base64: {error}") from error
     raise NotARecord(f'{what} is neither text nor {{"base64": "..."}} nor null')
 
 
 def record_to_json(record: Any) -> bytes:
-    """A record of the client's as one line of JSON, without its end."""
+    """A record of the client as one line of JSON, without the line end."""
     fields = {
         "topic": record.topic,
         "partition": record.partition,
@@ -141,22 +141,22 @@ def record_to_json(record: Any) -> bytes:
 
 
 def record_from_json(line: bytes) -> Outgoing:
-    """The record of a line as `record_to_json` makes it; fields may be missing, and where it came from is ignored.
+    """Parse a line of `record_to_json`. Fields may be missing; topic and offset are ignored.
 
     Raises NotARecord.
     """
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise NotARecord(f"no JSON: {error}") from error
+        raise NotARecord(f"not JSON: {error}") from error
     if not isinstance(fields, dict):
-        raise NotARecord("no JSON object")
+        raise NotARecord("not a JSON object")
     if unknown := sorted(set(fields) - _FIELDS):
-        raise NotARecord(f"the field {unknown[0]!r} is unknown; there are {', '.join(sorted(_FIELDS))}")
+        raise NotARecord(f"the field {unknown[0]!r} is unknown; the fields are {', '.join(sorted(_FIELDS))}")
     headers: list[tuple[str, bytes | None]] = []
     listed = fields.get("headers") or []
     if not isinstance(listed, list):
-        raise NotARecord("headers is no list")
+        raise NotARecord("headers is not a list")
     for each in listed:
         if not isinstance(each, dict) or set(each) != {"key", "value"} or not isinstance(each["key"], str):
             raise NotARecord('a header is not of the form {"key": "...", "value": ...}')
@@ -178,7 +178,7 @@ def _number(fields: dict[str, Any], name: str, *, at_most: int) -> int | None:
     if value is None or (name == "timestamp" and value == -1):
         return None
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= at_most:
-        raise NotARecord(f"{name} is {value!r}, no number between 0 and {at_most}")
+        raise NotARecord(f"{name} is {value!r}, not a number between 0 and {at_most}")
     return value
 
 
@@ -186,7 +186,7 @@ Render = Callable[[Any], bytes]
 
 
 def compile_format(text: str, null: bytes) -> Render:
-    """The function that prints a record by a format; `null` stands for what is null. Raises ArgumentTypeError."""
+    """Compile a format to a function that formats a record; `null` replaces null. Raises ArgumentTypeError."""
     pieces: list[Render] = []
     position = 0
     for match in _PIECE.finditer(text):
@@ -218,5 +218,5 @@ def _piece(letter: str, null: bytes) -> Render:
         "%": lambda _record: b"%",
     }
     if letter not in found:
-        raise ArgumentTypeError(f"%{letter} is unknown; there are {', '.join('%' + name for name in found)}")
+        raise ArgumentTypeError(f"%{letter} is unknown; use {', '.join('%' + name for name in found)}")
     return found[letter]

@@ -1,7 +1,7 @@
-"""Where a group's offsets are moved to by `kbroker group --reset-offsets`, and the files that a plan is kept in.
+"""The targets of `kbroker group --reset-offsets`, and the CSV files of its plans.
 
-A plan maps groups to partitions to offsets. Its file is CSV, as Kafka's tool writes it: `topic,partition,offset` for
-one group, `group,topic,partition,offset` for several. An offset outside of the log counts as its nearer end.
+A plan maps groups to partitions to offsets. Its file has the CSV format of Kafka's tool: `topic,partition,offset` for
+one group, `group,topic,partition,offset` for several. An offset outside of the log is replaced by the nearer end.
 
 Source: ConsumerGroupCommand and CsvUtils of Apache Kafka 4.3.1.
 """
@@ -30,17 +30,17 @@ MAX_INT64: Final = 2**63 - 1
 
 
 def to_spec(spec: int) -> Way:
-    """To the log's start or end."""
+    """Reset to the start or end of the log."""
     return lambda client, _group, partitions: _known(log_offsets(client, partitions, spec), partitions)
 
 
 def to_offset(offset: int) -> Way:
-    """To one offset in every partition."""
+    """Reset to the same offset in every partition."""
     return lambda client, _group, partitions: within(client, dict.fromkeys(partitions, offset))
 
 
 def to_timestamp(timestamp_ms: int) -> Way:
-    """To the first record that is not older; to the end where there is none."""
+    """Reset to the first record at or after a timestamp; to the end if there is none."""
 
     def reset(client: KafkaAdminClient, _group: str, partitions: Sequence[Partition]) -> Offsets:
         found = _known(log_offsets(client, partitions, max(timestamp_ms, 0)), partitions)
@@ -51,7 +51,7 @@ def to_timestamp(timestamp_ms: int) -> Way:
 
 
 def shift_by(number: int) -> Way:
-    """From where the group is, forwards or backwards."""
+    """Reset to the current offset plus a number."""
 
     def reset(client: KafkaAdminClient, group: str, partitions: Sequence[Partition]) -> Offsets:
         committed = committed_offsets(client, group)
@@ -64,7 +64,7 @@ def shift_by(number: int) -> Way:
 
 
 def to_current(client: KafkaAdminClient, group: str, partitions: Sequence[Partition]) -> Offsets:
-    """To where the group is; to the end where it is nowhere yet."""
+    """Reset to the current offset; to the end if the group has none."""
     committed = committed_offsets(client, group)
     missing = [each for each in partitions if each not in committed]
     found = {each: committed[each][0] for each in partitions if each in committed}
@@ -72,18 +72,18 @@ def to_current(client: KafkaAdminClient, group: str, partitions: Sequence[Partit
 
 
 def from_plan(plan: Plan) -> Way:
-    """To what a file says, whatever partitions were named."""
+    """Reset to the offsets in a file. The named partitions are ignored."""
 
     def reset(client: KafkaAdminClient, group: str, _partitions: Sequence[Partition]) -> Offsets:
         if group not in plan:
-            raise CommandFailed(f"the file says nothing of group {group!r}")
+            raise CommandFailed(f"the file does not contain group {group!r}")
         return within(client, plan[group])
 
     return reset
 
 
 def within(client: KafkaAdminClient, wanted: Mapping[Partition, int]) -> Offsets:
-    """Offsets moved into their logs; says on stderr which ones."""
+    """Replace offsets outside of their logs by the nearer end, with a note on stderr."""
     partitions = list(wanted)
     starts = _known(log_offsets(client, partitions, EARLIEST), partitions)
     ends = _known(log_offsets(client, partitions, LATEST), partitions)
@@ -94,7 +94,7 @@ def within(client: KafkaAdminClient, wanted: Mapping[Partition, int]) -> Offsets
         if found[topic, index] != offset:
             say(
                 f"kbroker group: offset {offset} of {topic}-{index} is not in its log, {start} to {end}; "
-                f"{found[topic, index]} is taken",
+                f"using {found[topic, index]}",
                 file=sys.stderr,
             )
     return found
@@ -108,7 +108,7 @@ def _known(found: Offsets, partitions: Sequence[Partition]) -> Offsets:
 
 
 def commit(client: KafkaAdminClient, group: str, offsets: Offsets) -> None:
-    """Store offsets for a group. Raises CommandFailed for the first partition that is refused."""
+    """Commit offsets for a group. Raises CommandFailed for the first partition that is refused."""
     answers = client.alter_group_offsets(
         group, {TopicPartition(*each): OffsetAndMetadata(offset, "", None) for each, offset in offsets.items()}
     )
@@ -121,7 +121,7 @@ def commit(client: KafkaAdminClient, group: str, offsets: Offsets) -> None:
 
 
 def format_plan(plan: Plan) -> str:
-    """The lines of a plan's file."""
+    """A plan as CSV."""
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for group, offsets in plan.items():
@@ -131,7 +131,7 @@ def format_plan(plan: Plan) -> str:
 
 
 def read_plan(path: Path, groups: Sequence[str]) -> Plan:
-    """A plan's file. Raises CommandFailed, with the line, for what is not one."""
+    """Read a plan from a CSV file. Raises CommandFailed, with the line number, if it is invalid."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""What commands print for people.
+"""Printing for people.
 
 Names, ids, metadata and error messages come from clients and brokers, so `say` and the tables escape control
 characters. The contents of records stay as they are, except on a terminal.
@@ -19,12 +19,12 @@ def say(text: object = "", *, file: TextIO | None = None, flush: bool = False) -
 
 
 def visible_writer(out: TextIO, escape: Callable[[str], str]) -> Callable[[str], object]:
-    """The write method of a text file for the contents of records, escaped if that is a terminal."""
+    """The write method of a text file for the contents of records, escaped if it is a terminal."""
     return (lambda text: out.write(escape(text))) if out.isatty() else out.write
 
 
 def records_out(*, is_json: bool) -> BinaryIO:
-    """Where the contents of records are written: standard output, escaped if that is a terminal."""
+    """The output for the contents of records: standard output, escaped if it is a terminal."""
     if not sys.stdout.isatty():
         return sys.stdout.buffer
     return cast(BinaryIO, _VisibleOutput(sys.stdout.buffer, visible_json if is_json else visible_lines))

@@ -1,4 +1,4 @@
-"""`kbroker spark audit`: the tier's deep scrub in parallel."""
+"""`kbroker spark audit`: run the tier's deep scrub in parallel."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ COLUMNS = ("TOPIC", "PARTITION", "LOG-START", "LOCAL-START", "END", "SEGMENTS", 
 
 
 def audit(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Audit, and say what was found; the exit code."""
+    """Run the audit and print its findings; return the exit code."""
     asked = source_options(options)
     if not any(name.startswith(("rsm.config.", "remote.log.storage", "kbroker.config")) for name in asked):
-        parser.error("where is the store? Give the broker's --data-dir, its --config, or --override rsm.config.…")
+        parser.error("the store is not specified: use the broker's --data-dir or --config, or --override rsm.config.…")
     with spark_session(options) as session:
         from kbroker.spark.jobs.audit import audit as job  # noqa: PLC0415  (needs PySpark)
 
@@ -32,7 +32,7 @@ def audit(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
                 session, options=asked, topics=options.topic, deep=not options.shallow, min_age_ms=options.min_age_ms,
                 progress=tell,
             )  # fmt: skip
-    # First what took long to find out: a file that cannot be written must not cost it.
+    # Print first, so that an unwritable HTML file does not lose the result of a long audit.
     _print(report, as_json=options.format == "json")
     if options.html is not None:
         from kbroker.spark.jobs.audit_page import page  # noqa: PLC0415
@@ -60,7 +60,7 @@ def _print(report: AuditReport, *, as_json: bool) -> None:
     told = ", ".join(f"{count} {problem}" for problem, count in sorted(report.problems.items())) or "nothing found"
     read = f"{report.read_segments} read with {report.read_bytes} bytes"
     where = f"{report.segments} segments ({read}) against {report.objects} objects"
-    more = f"; {report.deleted_meanwhile} segments were deleted meanwhile" if report.deleted_meanwhile else ""
+    more = f"; {report.deleted_meanwhile} segments were deleted during the check" if report.deleted_meanwhile else ""
     say(f"kbroker spark: {told}, {len(report.notes)} notes; {where}{more}", file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""`kbroker spark catalog`: the segments of the tier."""
+"""`kbroker spark catalog`: list the segments of the tier."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ COLUMNS = ("TOPIC", "PARTITION", "START", "END", "EPOCHS", "STATE", "BYTES", "SE
 
 
 def catalog(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Print or write what there is; the exit code."""
+    """Print or write the segments or events; return the exit code."""
     if options.events and options.output is None:
-        parser.error("--events needs --output")
+        parser.error("--events requires --output")
     if not options.events and (options.follow or options.checkpoint):
-        parser.error("--follow and --checkpoint are of --events")
+        parser.error("--follow and --checkpoint require --events")
     if options.events and options.all:
-        parser.error("--all is not of --events, which has them all")
+        parser.error("--all cannot be used with --events, which includes all segments")
     asked = source_options(options)
     with spark_session(options) as session:
         from kbroker.spark.jobs import catalog as job  # noqa: PLC0415  (needs PySpark)

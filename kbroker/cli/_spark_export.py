@@ -1,4 +1,4 @@
-"""`kbroker spark export`: a topic as Parquet."""
+"""`kbroker spark export`: write a topic as Parquet."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ COLUMNS = ("PARTITION", "FROM", "TO")
 
 
 def export(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Export, and say what; the exit code."""
+    """Export and print a summary; return the exit code."""
     if (options.decode is None) != (options.schema is None):
-        parser.error("--decode and --schema belong together")
+        parser.error("--decode and --schema must be used together")
     _check_decoding(parser, options)
     asked = source_options(options)
     with spark_session(options) as session:
@@ -43,7 +43,7 @@ def export(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
             def step(done: Step) -> None:
                 nonlocal told
                 tell(done.text)
-                # Not with each look that finds nothing new.
+                # Do not repeat the same text if a poll finds nothing new.
                 if options.follow and done.name in {"committed", "complete"} and done.text != told:
                     told = done.text
                     _tell_step(done, as_json=options.format == "json")
@@ -71,7 +71,7 @@ def export(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 
 def _check_decoding(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """What is of one format alone means nothing with another: somebody expects it to be looked at."""
+    """Refuse flags that the chosen format ignores."""
     kind = options.decode
     given = {
         "--into": options.into, "--refuse-unknown-fields": options.refuse_unknown_fields,
@@ -84,9 +84,9 @@ def _check_decoding(parser: argparse.ArgumentParser, options: argparse.Namespace
     }  # fmt: skip
     for flag, is_given in given.items():
         if is_given and kind not in formats[flag]:
-            parser.error(f"{flag} is of --decode {' or '.join(formats[flag])}")
+            parser.error(f"{flag} requires --decode {' or '.join(formats[flag])}")
     if options.schema_id is not None and not options.confluent_header:
-        parser.error("--schema-id is looked for in what --confluent-header takes off")
+        parser.error("--schema-id requires --confluent-header")
 
 
 def _tell_step(step: Any, *, as_json: bool) -> None:
@@ -94,7 +94,7 @@ def _tell_step(step: Any, *, as_json: bool) -> None:
 
 
 def _text(schema: str) -> str:
-    """What was given, or what is in the file of that name."""
+    """The contents of the file with this name, or else the text itself."""
     try:
         return Path(schema).read_text(encoding="utf-8") if Path(schema).is_file() else schema
     except (OSError, ValueError) as error:

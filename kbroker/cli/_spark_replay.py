@@ -1,4 +1,4 @@
-"""`kbroker spark replay`: records of a topic, or of files, into a topic."""
+"""`kbroker spark replay`: write the records of a topic, or of files, into a topic."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ COLUMNS = ("PARTITION", "WRITTEN-BEFORE", "WRITTEN-NOW")
 
 
 def replay(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Write them, and say how many."""
+    """Write the records and print their number."""
     asked = source_options(options)
     target = dict(asked)
     if options.to_server or options.to_command_config:
-        # What leads to the source's cluster, passwords above all, is no business of another one.
+        # Do not send the client settings of the source, such as passwords, to another cluster.
         target = client_options([options.to_server] if options.to_server else None, options.to_command_config)
     if "kafka.bootstrap.servers" not in target:
-        parser.error("where is the target? Give --bootstrap-server or --to-server")
+        parser.error("the target is not specified: use --bootstrap-server or --to-server")
     with spark_session(options) as session:
         from kbroker.spark.jobs.replay import replay as job  # noqa: PLC0415  (needs PySpark)
         from wire.compression import Codec  # noqa: PLC0415
@@ -39,8 +39,8 @@ def replay(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         return
     if summary.was_done:
         say(
-            f"kbroker spark: job {summary.job_id!r} was done before, and nothing was written: another --job-id replays "
-            f"{summary.source} anew",
+            f"kbroker spark: job {summary.job_id!r} is already complete, and nothing was written; use another --job-id "
+            f"to replay {summary.source} again",
             file=sys.stderr,
         )
         return
@@ -48,7 +48,7 @@ def replay(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
     print_rows(COLUMNS, rows)
     sys.stdout.flush()
     total = sum(summary.written.values())
-    resumed = f", {sum(summary.before.values())} were there from before" if summary.is_resumed else ""
+    resumed = f", {sum(summary.before.values())} were written before" if summary.is_resumed else ""
     say(
         f"kbroker spark: {total} records of {summary.source} written to {summary.target}{resumed}; job "
         f"{summary.job_id!r} is done",

@@ -1,8 +1,8 @@
-"""Spark for the jobs of the command line: a session, its noise kept away, and its errors as one sentence.
+"""The Spark session of the command line jobs. Hides Spark's log and converts its errors to one sentence.
 
-Spark's JVM writes its log to the standard error that it was started with, so it is started with a file in its place;
-what Python's packages log goes there as well. If a failure is Spark's own the file stays and is named; what kbroker's
-own code warns of there is told.
+Spark's JVM writes its log to the standard error with which it was started, so the session starts it with a file as its
+standard error. Python packages also log to this file. If Spark itself fails, the file is kept and the message names it.
+Warnings of kbroker's data source in the log are printed.
 """
 
 from __future__ import annotations
@@ -39,33 +39,33 @@ SETTINGS: Final[Mapping[str, str]] = {
 }
 LOCAL: Final[Mapping[str, str]] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _OURS: Final = re.compile(r"kbroker\.(?:spark|config)\.[\w.]+: (.+)")
-_CALLING: Final = "An error occurred while calling"  # so py4j begins, and says nothing yet
+_CALLING: Final = "An error occurred while calling"  # a generic first line of py4j
 _CAUSES: Final = re.compile(r"^(?:Caused by)?: ([\w.$]+: .+)$", re.MULTILINE)
 _WARNED: Final = "(failOnDataLoss=false)"
 
 
 @contextmanager
 def spark_session(options: argparse.Namespace) -> Iterator[SparkSession]:
-    """A session by the flags; what goes wrong in it becomes CommandFailed."""
+    """A session with the settings in the flags; its errors become CommandFailed."""
     if find_spec("pyspark") is None:
         raise CommandFailed(MISSING)
-    from kbroker.spark.errors import KbrokerSourceError  # noqa: PLC0415  (help must not cost these imports)
+    from kbroker.spark.errors import KbrokerSourceError  # noqa: PLC0415  (--help must not import these)
 
     with spark_log(options.spark_log) as log:
         from py4j.protocol import Py4JError  # noqa: PLC0415
         from pyspark.errors import PySparkException  # noqa: PLC0415
         from pyspark.sql import SparkSession  # noqa: PLC0415
 
-        # A program that has a session of its own keeps it, and its handlers of signals and logs.
+        # If the program already has a session, use it and leave its signal and log handlers alone.
         running = SparkSession.getActiveSession()
         with _own_session(options, log) if running is None else nullcontext(running) as session:
             try:
                 yield session
-            except BrokenPipeError:  # who read our output has left
+            except BrokenPipeError:  # the reader closed our output
                 raise
-            except ConnectionError as error:  # brokers and stores have errors of their own
+            except ConnectionError as error:  # from Spark: brokers and stores raise other errors
                 log.is_needed = True
-                raise CommandFailed(f"Spark has come to an end: {error} (its log is {log.path})") from error
+                raise CommandFailed(f"Spark terminated: {error} (its log is {log.path})") from error
             except (KbrokerSourceError, OSError) as error:
                 raise CommandFailed(str(error)) from error
             except (PySparkException, Py4JError) as error:
@@ -79,8 +79,8 @@ def _own_session(options: argparse.Namespace, log: _Log) -> Iterator[SparkSessio
     with _logged_into(log.path):
         session = _start(options, log)
         if is_main:
-            # PySpark's handler calls the JVM from inside of the call that it interrupts, which fails; a session that is
-            # stopped cancels its jobs as well.
+            # PySpark's handler calls the JVM inside of the interrupted call, which fails. Stopping the session also
+            # cancels its jobs.
             signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             yield session
@@ -91,10 +91,10 @@ def _own_session(options: argparse.Namespace, log: _Log) -> Iterator[SparkSessio
 
 
 def stop(session: SparkSession) -> None:
-    """End a session and its jobs, also one whose JVM has died.
+    """Stop a session and its jobs, even if its JVM has died.
 
-    py4j may refuse the first call behind one that was interrupted, and PySpark stops a session only once. So the first
-    call is another one.
+    py4j may refuse the first call after an interrupted one, and PySpark stops a session only once. So this makes
+    another call first.
     """
     from py4j.protocol import Py4JError  # noqa: PLC0415
 
@@ -105,7 +105,7 @@ def stop(session: SparkSession) -> None:
 
 @contextmanager
 def _logged_into(path: str) -> Iterator[None]:
-    """What is logged in this process goes there, where nobody has said otherwise."""
+    """Send the log of this process to a file, unless the program has configured logging."""
     if logging.root.handlers:
         yield
         return
@@ -119,7 +119,7 @@ def _logged_into(path: str) -> Iterator[None]:
 
 
 class _Log:
-    """Where Spark's log goes, behind what was there. Shape: is_needed: it is kept, because a message names it."""
+    """The file to which Spark's log is appended. Shape: is_needed means that a message names it, so it is kept."""
 
     def __init__(self, path: str, *, is_asked_for: bool) -> None:
         self.path = path
@@ -129,7 +129,7 @@ class _Log:
             self._start = file.tell()
 
     def tell_warnings(self) -> None:
-        """What of the log concerns the user: what the data source left out, as it was allowed to."""
+        """Print the warnings about records that the data source skipped (failOnDataLoss=false)."""
         with open(self.path, encoding="utf-8", errors="replace") as file:
             file.seek(self._start)
             told = {line.strip() for line in file if _WARNED in line}
@@ -139,7 +139,7 @@ class _Log:
 
 @contextmanager
 def spark_log(wanted: Path | None) -> Iterator[_Log]:
-    """A file for Spark's log, which goes if nobody needs it. Raises CommandFailed for one that cannot be written."""
+    """A file for Spark's log, removed unless it is needed. Raises CommandFailed if it cannot be written."""
     if wanted is not None:
         path = str(wanted)
     else:
@@ -165,7 +165,7 @@ def _start(options: argparse.Namespace, log: _Log) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable if options.master.startswith("local") else "python3")
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if options.master.startswith("local"):
-        # Else the JVM looks for an address of this machine, and warns if it finds none but loopback.
+        # Without this, the JVM looks for an address of this machine, and warns if it finds only loopback.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master(options.master)
     for key, value in settings.items():
@@ -177,16 +177,16 @@ def _start(options: argparse.Namespace, log: _Log) -> SparkSession:
         said = _tail(log.path)
         if "JAVA_HOME" in said or "java: not found" in said or isinstance(error, FileNotFoundError):
             raise CommandFailed(
-                "Spark needs Java 17 or newer, which is not found: install it, or set JAVA_HOME"
+                "Spark requires Java 17 or newer, which was not found: install it, or set JAVA_HOME"
             ) from error
-        raise CommandFailed(f"Spark does not start: {error}\n{said}") from error
+        raise CommandFailed(f"Spark failed to start: {error}\n{said}") from error
     session.sparkContext.setLogLevel("WARN" if log.is_asked_for else "ERROR")
     return session
 
 
 @contextmanager
 def _errors_into(path: str) -> Iterator[None]:
-    """Whatever is started meanwhile writes its standard error there, as long as it lives."""
+    """Processes that are started in this context write their standard error to a file."""
     sys.stderr.flush()
     kept = os.dup(2)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -206,7 +206,7 @@ def _tail(path: str) -> str:
 
 
 def explain(error: Exception, log: _Log) -> str:
-    """What a Spark error comes to: what our own code said in a worker, else what Spark says and where its log is."""
+    """The message of a Spark error: that of kbroker's code in a worker, or else Spark's message and its log file."""
     text = str(error)
     found = _OURS.findall(text)
     if found:
@@ -219,7 +219,7 @@ def explain(error: Exception, log: _Log) -> str:
 
 
 def client_options(servers: list[str] | None, command_config: Path | None) -> dict[str, str]:
-    """What leads to a cluster, as options of `format("kbroker")`. Raises CommandFailed for a file that is not there."""
+    """Client settings as options of `format("kbroker")`. Raises CommandFailed for an unreadable file."""
     found = {} if command_config is None else read_properties(command_config)
     if servers:
         found["bootstrap.servers"] = ",".join(servers)
@@ -227,7 +227,7 @@ def client_options(servers: list[str] | None, command_config: Path | None) -> di
 
 
 def source_options(options: argparse.Namespace) -> dict[str, str]:
-    """The flags as options of `format("kbroker")`. Raises CommandFailed for settings that cannot be read."""
+    """The flags as options of `format("kbroker")`. Raises CommandFailed if settings cannot be read."""
     found = client_options(options.bootstrap_servers, options.command_config)
     if options.data_dir is not None or options.config is not None or options.override:
         settings = load_settings(options)
@@ -241,7 +241,7 @@ def source_options(options: argparse.Namespace) -> dict[str, str]:
 
 @contextmanager
 def progress(session: SparkSession) -> Iterator[Callable[[str], None]]:
-    """Gives the function that is told what is being done: shown on stderr with Spark's tasks, where a person looks."""
+    """Yield a function that shows the current step, with Spark's tasks, on stderr if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _text: None
         return
@@ -253,11 +253,11 @@ def progress(session: SparkSession) -> Iterator[Callable[[str], None]]:
     tracker: Any = session.sparkContext.statusTracker()
 
     class Tasks(Progress):
-        """Looks at Spark's tasks each time it is drawn."""
+        """Reads the progress of Spark's tasks each time it is drawn."""
 
         def get_renderables(self) -> Any:
             total = done = 0
-            with suppress(Py4JError, OSError):  # the job tells of a JVM that has died
+            with suppress(Py4JError, OSError):  # the job itself reports a dead JVM
                 for stage_id in tracker.getActiveStageIds():
                     stage = tracker.getStageInfo(stage_id)
                     if stage is not None:

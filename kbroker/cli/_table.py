@@ -1,4 +1,4 @@
-"""Tables for people: drawn on a terminal; elsewhere lines in columns, as Kafka's tools print them."""
+"""Tables: drawn on a terminal; elsewhere lines in columns, as Kafka's tools print them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from kbroker.runtime.visible import visible, visible_lines
 
 
 def is_terminal() -> bool:
-    """Whether a person reads our standard output."""
+    """Whether standard output is a terminal."""
     return sys.stdout.isatty()
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Draw a table, as wide as the terminal allows; numbers stand to the right."""
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415  (it costs more to import than most commands take)
+    """Draw a table, at most as wide as the terminal; numbers are right-aligned."""
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415  (slow import)
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -32,7 +32,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table on a terminal; elsewhere a heading and a line a row, with blanks between the columns."""
+    """Print a table on a terminal; elsewhere a heading and one line per row, with blanks between the columns."""
     held = [list(row) for row in rows]
     if is_terminal():
         print_table("", columns, held)

@@ -1,4 +1,4 @@
-"""`kbroker tier cat`: one segment of the tier, read from its store."""
+"""`kbroker tier cat`: print one segment of the tier from its store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_LIMIT = 1 << 62
 
 
 class Printed(NamedTuple):
-    """A record with the attributes that a client's has."""
+    """A record with the attributes of a client's record."""
 
     topic: str
     partition: int
@@ -42,7 +42,7 @@ class Printed(NamedTuple):
 
 
 def cat(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Print a segment; the exit code."""
+    """Print a segment; return the exit code."""
     _check(parser, options)
     render = _render(parser, options)
     with open_store(parser, options) as storage:
@@ -65,14 +65,14 @@ def cat(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     if (options.segment is None) == (options.topic is None):
-        parser.error("either --segment or --topic with --offset says which segment")
+        parser.error("one of --segment or --topic with --offset is required")
     if options.topic is not None and options.offset is None:
-        parser.error("--topic needs --offset")
+        parser.error("--topic requires --offset")
     is_whole = options.index is not None or options.format in {"raw", "dump"}
     if is_whole and (options.count is not None or options.output_format is not None):
-        parser.error("--count and --output-format are for records, not for whole files")
+        parser.error("--count and --output-format can be used only with records, not with whole files")
     if options.index is not None and options.format not in {"text", "raw"}:
-        parser.error("an --index is printed as it is stored")
+        parser.error(f"--index cannot be used with --format {options.format}")
     if options.output_format is not None and options.format == "json":
         parser.error("--output-format cannot be used with --format json")
 
@@ -93,13 +93,13 @@ def _find(catalogue: Catalogue, options: argparse.Namespace) -> RemoteLogSegment
     if options.segment is not None:
         found = catalogue.segments.get(options.segment)
         if found is None:
-            raise CommandFailed("the metadata know no segment with this id")
+            raise CommandFailed("the metadata have no segment with this id")
         return found
     partition = options.topic, options.partition
     found = catalogue.segment_at(partition, options.offset)
     if found is None:
         name = f"{partition[0]}-{partition[1]}"
-        raise CommandFailed(f"no finished segment of {name} in the tier holds offset {options.offset}")
+        raise CommandFailed(f"no finished segment of {name} in the tier contains offset {options.offset}")
     return found
 
 
@@ -118,7 +118,7 @@ def _dump(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> i
     problems = Problems()
     printer = KafkaLines(sys.stdout, skip_record_metadata=False)
     if hasattr(sys.stdout, "reconfigure"):
-        # Records are the bytes of strangers: no text of theirs may end a dump.
+        # Records contain arbitrary bytes, which must not stop the dump.
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     file = _file(storage, segment)
     printer.file(file.path)
@@ -144,7 +144,7 @@ def _print(
 
 
 def _records(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, first: int) -> Iterator[Printed]:
-    """The records from an offset on. Raises CommandFailed at damage, after what lies before it."""
+    """The records from an offset on. Raises CommandFailed at damage, after the records before it."""
     topic, partition = partition_of(segment)
     reader = BatchReader(_file(storage, segment), _position(storage, segment, first))
     for batch in reader:
@@ -164,7 +164,7 @@ def _records(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, f
 
 
 def _position(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, first: int) -> int:
-    """Where reading from an offset on can begin: by the index, if that is right, or else with the segment."""
+    """The byte position at which to start reading: from the index if it is correct, otherwise 0."""
     if first <= segment.start_offset:
         return 0
     file = _file(storage, segment)

@@ -1,4 +1,4 @@
-"""A data directory as a source of what is in the tier; it is only read, also while a broker runs on it."""
+"""Reads the metadata of the tier from a data directory. The broker may be running."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ _PARTITION: Final = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 
 
 class DirectorySource:
-    """See the module's text. Raises CommandFailed where the directory cannot be read."""
+    """A data directory as a `Source`. Raises CommandFailed if the directory cannot be read."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.disk: Disk = ReadOnlyDisk()
         self._names = self.reading(lambda: self.disk.list(path))
         if METADATA_DIRECTORY not in self._names:
-            raise CommandFailed(f"{path} is no data directory of a broker: there is no {METADATA_DIRECTORY} in it")
+            raise CommandFailed(f"{path} is not a broker's data directory: it has no {METADATA_DIRECTORY}")
 
     def reading(self, read: Callable[[], T]) -> T:
-        """What `read` gives. A running broker takes files away, so that it may have to be tried again."""
+        """Return the result of `read`. A running broker deletes files, so a missing file causes retries."""
         for attempt in range(ATTEMPTS):
             try:
                 return read()
             except FileNotFoundError as error:
                 if attempt == ATTEMPTS - 1 or error.filename == self.path:
-                    raise CommandFailed(f"there is no {error.filename}") from error
+                    raise CommandFailed(f"{error.filename} does not exist") from error
             except OSError as error:
                 raise CommandFailed(f"cannot read {error.filename or self.path}: {error.strerror or error}") from error
         raise AssertionError("the last attempt returns or raises")
 
     def partitions(self) -> dict[str, list[int]]:
-        """Every topic with the numbers of its partitions that are here."""
+        """Every topic with the numbers of its partitions in this directory."""
         found: dict[str, list[int]] = {}
         for name in self._names:
             match = _PARTITION.fullmatch(name)
@@ -63,7 +63,7 @@ class DirectorySource:
         return {topic: sorted(indexes) for topic, indexes in sorted(found.items())}
 
     def catalogue(self) -> Catalogue:
-        """The metadata topic's logs, as far as they hold whole batches with a right CRC."""
+        """The catalogue from the metadata topic's logs, up to the first incomplete batch; skips wrong CRCs."""
         return self.reading(self._catalogue)
 
     def _catalogue(self) -> Catalogue:
@@ -93,7 +93,7 @@ class DirectorySource:
             file.close()
 
     def offsets(self, partitions: Sequence[Partition], catalogue: Catalogue) -> dict[Partition, Offsets]:
-        """By the files: the end is that of the last whole batch."""
+        """Offsets from the files; the log end offset is that of the last complete batch."""
         starts = self.reading(self.log_starts)
         return {each: self.reading(partial(self._offsets, each, starts, catalogue)) for each in partitions}
 
@@ -108,7 +108,7 @@ class DirectorySource:
         return Offsets(start, max(start, bases[0]), tiered, self.end_of(f"{directory}/{bases[-1]:020d}{LOG_SUFFIX}"))
 
     def end_of(self, path: str) -> int:
-        """The offset behind the last whole batch of a segment, or its first offset."""
+        """The offset after the last complete batch of a segment, or its base offset if it has none."""
         end = offset_of(path.rpartition("/")[2], LOG_SUFFIX) or 0
         file = self.disk.open(path, writable=False)
         try:
@@ -119,18 +119,18 @@ class DirectorySource:
         return end
 
     def _bases(self, directory: str) -> list[int]:
-        """The first offsets of a partition's segments, in order."""
+        """The base offsets of a partition's segments, in order."""
         return [base for name in self.disk.list(directory) if (base := offset_of(name, LOG_SUFFIX)) is not None]
 
     def log_starts(self) -> dict[Partition, int]:
-        """The log start offsets that differ from the first local offsets, as of the last checkpoint."""
+        """The log start offsets in the last checkpoint. It omits those that equal the first local offset."""
         try:
             return read_offsets(self.disk, f"{self.path}/{LOG_START_CHECKPOINT}")
         except ValueError as error:
             raise CommandFailed(str(error)) from error
 
     def image(self) -> Image:
-        """The cluster's metadata: topics, their settings, the brokers' settings."""
+        """The cluster's metadata: topics, their settings and the brokers' settings."""
         try:
             return self.reading(self._image)
         except (UnusableMetadata, Malformed, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The flags that the parts of `kbroker tier` share, and those that the jobs of `kbroker spark` share with them."""
+"""Flags shared by the subcommands of `kbroker tier` and the jobs of `kbroker spark`."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ if TYPE_CHECKING:
 
 HOUR_MS: Final = 3_600_000
 Flags = argparse._ActionsContainer
-"""A parser, or a group of it."""
+"""A parser or an argument group."""
 
 
 def add_source_flags(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags that say where the metadata are."""
+    """Declare the flags that locate the metadata."""
     add_connection_flags(parser)
     parser.add_argument(
         "--data-dir", type=Path, metavar="DIR",
-        help="a broker's data directory, running or not, which is only read; with -b the broker is asked, and the "
-        "directory only says where a tier in a directory is",
+        help="read the metadata from this data directory; the broker may be running; with -b, the metadata come from "
+        "the broker, and this only locates a tier in a directory",
     )  # fmt: skip
 
 
 def add_store_flags(parser: Flags) -> None:
-    """Declare the flags that say where the store is."""
+    """Declare the flags that locate the store."""
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="the broker's settings, of which those of remote storage count"
+        "--config", type=Path, metavar="FILE", help="settings file of the broker, for the settings of the store"
     )
     parser.add_argument(
         "--override", action="append", default=[], metavar="KEY=VALUE",
-        help="one of its settings, as rsm.config.dir=/tier; stronger than the file; repeatable",
+        help="a setting of the broker, such as rsm.config.dir=/tier; overrides the file; repeatable",
     )  # fmt: skip
 
 
 def add_min_age_flag(parser: Flags) -> None:
-    """Declare the flag that says of what it is too early to say anything."""
+    """Declare the flag for the age below which unreferenced objects are ignored."""
     parser.add_argument(
         "--min-age-ms", type=partial(parse.integer, at_least=0), default=HOUR_MS, metavar="MS",
-        help=f"younger objects that nothing refers to are left alone: one may just be arriving (default {HOUR_MS})",
+        help=f"ignore unreferenced objects that are younger; their copy may be in progress (default {HOUR_MS})",
     )  # fmt: skip
 
 
@@ -51,12 +51,12 @@ def add_topic_flag(parser: argparse.ArgumentParser) -> None:
     """Declare the flag that chooses partitions."""
     parser.add_argument(
         "-t", "--topic", action="append", type=parse.topic_partitions, metavar="NAME[:0,1]",
-        help="a topic, or some of its partitions; repeatable (default all)",
+        help="topic, optionally with partitions; repeatable (default all)",
     )  # fmt: skip
 
 
 def segment_id(text: str) -> UUID:
-    """A segment's id as Kafka writes it, or as a UUID with hyphens."""
+    """Parse a segment id in Kafka's format, or a UUID with hyphens."""
     from uuid import UUID  # noqa: PLC0415
 
     from wire.types import uuid_from_text  # noqa: PLC0415
@@ -64,4 +64,4 @@ def segment_id(text: str) -> UUID:
     try:
         return UUID(text) if len(text) == 36 else uuid_from_text(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no id of a segment") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a segment id") from None

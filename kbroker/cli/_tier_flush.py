@@ -1,8 +1,8 @@
-"""`kbroker tier flush`: have the tier take all that a topic holds now.
+"""`kbroker tier flush`: copy all current records of a topic to the tier.
 
-Only closed segments are copied, so the last records of a quiet topic would stay local until the active segment is full
-or old. The topic's setting `kbroker.remote.flush.timestamp.ms`, which other brokers do not have, says that what was
-appended before that moment is to be closed and copied now. It stays set, and changes nothing for what comes later.
+The broker copies only closed segments, so the last records of an idle topic would stay local until the active segment
+is full or old. The topic setting `kbroker.remote.flush.timestamp.ms`, which only kbroker has, makes the broker close
+and copy now what was appended before that time. The setting stays and does not affect later records.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COLUMNS: Final = ("TOPIC", "PARTITION", "HIGH-WATERMARK", "TIERED-TO", "DONE")
 
 
 class Reached(NamedTuple):
-    """How far the tier is in a partition; offsets below `goal` were there when it was asked for."""
+    """The progress of the tier in a partition; the goal is to copy the offsets below `goal`."""
 
     goal: int
     tiered: int
@@ -40,7 +40,7 @@ class Reached(NamedTuple):
 
 
 def flush(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Ask for it and wait; the exit code is 1 if it takes too long."""
+    """Request the copy and wait. Raises CommandFailed if it takes too long."""
     del parser
     topic: str = options.topic
     env = RealEnv()
@@ -65,18 +65,18 @@ def flush(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     behind = [f"{name}-{index}" for (name, index), one in reached.items() if not one.is_done]
     if behind:
         raise CommandFailed(
-            f"{', '.join(behind)} not in the tier within {options.timeout_ms} ms; the broker goes on with it. Its log "
-            "and /state say what the last error was"
+            f"{', '.join(behind)} not in the tier within {options.timeout_ms} ms; the broker continues to copy. Its "
+            "log and /state show the last error"
         )
     return 0
 
 
 def _check(topic: str, known: Mapping[str, str | None]) -> None:
-    """Raise CommandFailed where nothing would ever be copied."""
+    """Raise CommandFailed if the broker would never copy anything."""
     if known.get("remote.storage.enable") != "true":
         raise CommandFailed(f"topic {topic!r} is not tiered: its setting remote.storage.enable is not true")
     if known.get("remote.log.copy.disable") == "true":
-        raise CommandFailed(f"nothing of topic {topic!r} is copied: its setting remote.log.copy.disable is true")
+        raise CommandFailed(f"topic {topic!r} is not copied: its setting remote.log.copy.disable is true")
 
 
 def _ask(client: KafkaAdminClient, entity: configs.Entity, moment_ms: int) -> None:
@@ -86,19 +86,19 @@ def _ask(client: KafkaAdminClient, entity: configs.Entity, moment_ms: int) -> No
         if KEY not in str(refusal):
             raise
         raise CommandFailed(
-            "only closed segments are copied, and this broker closes none on demand: segment.ms and segment.bytes say "
-            f"when that is ({refusal})"
+            "only closed segments are copied, and this broker cannot close them on demand; segment.ms and "
+            f"segment.bytes determine when they are closed ({refusal})"
         ) from refusal
 
 
 def _moment(env: RealEnv, known: Mapping[str, str | None]) -> int:
-    """Now; and never a moment that was asked for already, which would change nothing."""
+    """The current time, but later than the previous value, because an unchanged setting has no effect."""
     before = known.get(KEY)
     return max(env.timestamp_ms(), int(before or "-1") + 1)
 
 
 def _reached(client: KafkaAdminClient, goals: Mapping[Partition, int]) -> dict[Partition, Reached]:
-    """What is below the log's start is gone, and need not be copied."""
+    """The progress of each partition. Offsets below the log start offset need not be copied."""
     tiered = log_offsets(client, goals, LATEST_TIERED)
     starts = log_offsets(client, goals, EARLIEST)
     return {

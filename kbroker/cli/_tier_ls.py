@@ -1,4 +1,4 @@
-"""`kbroker tier ls`: the segments of the tier, or where the partitions lie in both tiers."""
+"""`kbroker tier ls`: list the segments of the tier, or the offsets of partitions in both tiers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OFFSET_COLUMNS = ("TOPIC", "PARTITION", "LOG-START", "LOCAL-START", "TIERED-TO",
 
 
 def ls(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Print what there is."""
+    """Print segments or offsets."""
     if options.all and options.offsets:
         parser.error("--all cannot be used with --offsets")
     with open_source(options) as source:
@@ -47,14 +47,16 @@ def ls(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
 
 
 def warn(catalogue: Catalogue) -> None:
-    """Say on stderr what keeps the list from being all there is to know."""
+    """Warn on stderr if the catalogue may be incomplete."""
     if catalogue.unreadable:
         say(f"kbroker tier: {catalogue.unreadable} records of the metadata topic cannot be read", file=sys.stderr)
     if catalogue.strays:
-        what = "records of the metadata topic do not follow from those before, and are left out"
+        what = "records of the metadata topic contradict earlier ones and are ignored"
         say(f"kbroker tier: {catalogue.strays} {what}", file=sys.stderr)
     if not catalogue.is_whole:
-        say("kbroker tier: the beginning of the metadata topic is gone: there may be more segments", file=sys.stderr)
+        say(
+            "kbroker tier: the beginning of the metadata topic was deleted; there may be more segments", file=sys.stderr
+        )
 
 
 def _row(segment: RemoteLogSegmentMetadata) -> tuple[object, ...]:

@@ -1,6 +1,6 @@
-"""What the records of `__remote_log_metadata` say, in the words of Kafka's classes, which have no JSON.
+"""The records of `__remote_log_metadata` as text, in the format of Kafka's classes, which have no JSON form.
 
-The words for what cannot be read are Kafka's too, so that dumps of damaged logs can be compared as well.
+Error messages are Kafka's too, so that dumps of damaged logs can also be compared.
 
 Source: RemoteLogMetadataSerde, AbstractApiMessageSerde and the classes of org.apache.kafka.server.log.remote.storage of
 Apache Kafka 4.3.1.
@@ -26,7 +26,7 @@ _MAX_SHORT: Final = 0x7FFF
 
 
 def event_text(record: Record) -> str:
-    """A record's value as text. Errors: Malformed, with Kafka's words for what is wrong."""
+    """A record's value as text. Errors: Malformed, with Kafka's message."""
     if record.value is None:
         raise Malformed("a record without a value")
     number, record_version, start = _read_frame(record.value)
@@ -45,7 +45,7 @@ def event_text(record: Record) -> str:
 
 
 def _read_frame(value: bytes) -> tuple[int, int, int]:
-    """The record's type and version, and where its body begins."""
+    """The record's type and version, and the position of its body."""
     version, at = _read_number(value, 0, "frame version")
     if version == 0:
         raise Malformed(
@@ -120,7 +120,7 @@ _TEXTS: Final[dict[type, Any]] = {
 
 
 def _check(event: tiered.RemoteLogSegmentMetadataRecord) -> None:
-    """What the constructor of Kafka's class refuses, in its order."""
+    """The checks in the constructor of Kafka's class, in its order."""
     _state(event.remote_log_segment_state, RemoteLogSegmentState)
     if event.start_offset < 0:
         raise Malformed(
@@ -136,7 +136,7 @@ def _check(event: tiered.RemoteLogSegmentMetadataRecord) -> None:
 
 
 def _rest(event: tiered.RemoteLogSegmentMetadataRecord | tiered.RemoteLogSegmentMetadataSnapshotRecord) -> str:
-    """The end that two of the classes share."""
+    """The end of the text, which two classes share."""
     epochs = {entry.leader_epoch: entry.offset for entry in event.segment_leader_epochs}
     return (
         f"segmentLeaderEpochs={{{', '.join(f'{epoch}={offset}' for epoch, offset in sorted(epochs.items()))}}}, "
@@ -150,7 +150,7 @@ def _state(number: int, states: type[IntEnum]) -> str:
     try:
         return states(number).name
     except ValueError as error:
-        # Kafka's class of a partition's deletion does not say what it misses.
+        # Kafka's class for a partition's deletion has the message "null".
         raise Malformed("null" if states is RemotePartitionDeleteState else "state can not be null") from error
 
 

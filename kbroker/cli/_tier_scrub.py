@@ -1,10 +1,10 @@
-"""`kbroker tier scrub`: compare what the store holds with what the metadata say.
+"""`kbroker tier scrub`: compare the store with the metadata.
 
-What is compared, and how, is `kbroker.tiered.scrubbing`; with --deep every segment is read as well. Before anything is
-told of a segment the metadata are read on to their end, since a broker that runs may have deleted it meanwhile.
+`kbroker.tiered.scrubbing` does the comparison; with --deep, scrub also reads every segment. Before it reports a problem
+of a segment, it reads the metadata up to their end, because a running broker may have deleted the segment.
 
-Nothing is deleted without --delete-orphans, and with it only what the metadata themselves call deleted: an object that
-they never knew may belong to another cluster, or to one whose metadata are lost.
+Scrub deletes only with --delete-orphans, and only objects of segments that are deleted in the metadata. An object of an
+unknown segment may belong to another cluster, or to one whose metadata are lost.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ EXIT_FOUND: Final = 3
 
 
 class Report:
-    """Prints what is found, a line or an object each.
+    """Prints each finding as a line or a JSON object.
 
-    Shape  deleted_meanwhile are segments of which something was found that is not told
+    Shape  deleted_meanwhile are segments with suppressed findings, because the broker deleted them during the check
     """
 
     def __init__(self, source: Source, *, as_json: bool) -> None:
@@ -44,7 +44,7 @@ class Report:
         self.deleted_meanwhile: set[UUID] = set()
 
     def tell(self, found: Iterable[Finding]) -> None:
-        """Print what is still so by the metadata as they are then."""
+        """Print the findings that are still valid by the current metadata."""
         known = list(found)
         now = None if all(each.is_note for each in known) else self._catalogue()
         for each in known:
@@ -58,30 +58,30 @@ class Report:
             say(json.dumps(each.as_json()) if self._as_json else each.line())
 
     def _catalogue(self) -> Catalogue | None:
-        """As it is now. A source that cannot be read any more is not asked again: what was found must not be lost."""
+        """The current catalogue; None after a first failure to read it, so that findings are still reported."""
         if self._source is None:
             return None
         try:
             return self._source.catalogue()
         except CommandFailed as error:
             self._source = None
-            doubt = "some of what was found may be of segments that were deleted meanwhile"
+            doubt = "some findings may be of segments that the broker deleted during the check"
             say(f"kbroker tier: {doubt}: {error}", file=sys.stderr)
             return None
 
 
 def scrub(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Compare; the exit code."""
+    """Compare store and metadata; return the exit code."""
     deleted = 0
     with open_store(parser, options) as storage, open_source(options) as source:
         report = Report(source, as_json=options.format == "json")
         if not hasattr(storage, "list_objects"):
-            raise CommandFailed("this storage manager cannot list what it holds")
+            raise CommandFailed("this storage manager cannot list its objects")
         before = source.catalogue()
         warn(before)
         wanted = choose(source, options.topic, also=map(partition_of, before.of(None)))
         if options.delete_orphans and (before.unreadable or not before.is_whole):
-            raise CommandFailed("nothing is deleted by metadata that cannot all be read")
+            raise CommandFailed("refusing to delete: not all of the metadata can be read")
         now_ms = RealEnv().timestamp_ms()
         try:
             listed = Listed.of(cast(ListingRemoteStorageManager, storage).list_objects())
@@ -103,7 +103,7 @@ def scrub(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 
 def _summarize(report: Report, check: Scrub, listed: Listed, deleted: int, *, is_json: bool) -> None:
-    """Say what was looked at."""
+    """Print the summary."""
     found = report.findings
     if is_json:
         counts = {"segments": check.segments, "bytes": check.bytes, "objects": listed.count}
@@ -116,5 +116,5 @@ def _summarize(report: Report, check: Scrub, listed: Listed, deleted: int, *, is
     where = f"{check.segments} segments with {check.bytes} bytes against {listed.count} objects"
     more = f"; {deleted} orphans deleted" if deleted else ""
     if report.deleted_meanwhile:
-        more += f"; {len(report.deleted_meanwhile)} segments were deleted meanwhile"
+        more += f"; {len(report.deleted_meanwhile)} segments were deleted during the check"
     say(f"kbroker tier: {told}, {report.notes} notes; {where}{more}", file=sys.stderr)

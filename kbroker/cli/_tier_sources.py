@@ -1,7 +1,7 @@
-"""Where the commands of the tier look: at a broker, by Kafka's protocol alone, or into a data directory, read only.
+"""The sources of the tier commands: a broker, through Kafka's protocol, or a data directory, which is only read.
 
-Both tell the same: which topics there are, what `__remote_log_metadata` says, and where the partitions begin and end. A
-directory can be read while a broker runs on it: what is being written at that moment is left out.
+Both provide the topics, the contents of `__remote_log_metadata` and the offsets of partitions. A directory can be read
+while a broker runs on it; incomplete batches are ignored.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ LATEST_TIERED: Final = -5
 
 
 class Offsets(NamedTuple):
-    """Where a partition lies, -1 or None for what is not there or not known.
+    """The offsets of a partition; -1 or None if an offset does not exist or is unknown.
 
-    Shape  latest_tiered is the highest offset in the tier, inclusive; log_end_offset the high watermark where a broker
-           was asked
+    Shape  latest_tiered is the highest offset in the tier, inclusive; log_end_offset is the high watermark if the
+           source is a broker
     """
 
     log_start_offset: int | None
@@ -42,7 +42,7 @@ class Offsets(NamedTuple):
 
 
 class Source(Protocol):
-    """What can be asked of either."""
+    """The interface of both sources."""
 
     def partitions(self) -> Mapping[str, Sequence[int]]:
         """Every topic with the numbers of its partitions."""
@@ -57,7 +57,7 @@ class Source(Protocol):
 
 @contextmanager
 def open_source(options: argparse.Namespace) -> Iterator[Source]:
-    """The source that the flags name. Raises CommandFailed in the place of what goes wrong with it."""
+    """The source that the flags name. Its errors become CommandFailed."""
     if options.data_dir is not None and options.bootstrap_servers is None:
         from kbroker.cli._tier_directory import DirectorySource  # noqa: PLC0415
 
@@ -84,8 +84,8 @@ class BrokerSource:
         }
 
     def catalogue(self) -> Catalogue:
-        """The metadata topic to where it ends now, as Spark's jobs read it, since the client's consumer cannot pass a
-        batch that is damaged; after the first time it is read on from where that was.
+        """The metadata topic up to its current end; later calls read only new records. It uses the reader of the Spark
+        jobs, because the client's consumer cannot skip a damaged batch.
         """
         from kbroker.spark.catalogue_following import CatalogueFollower  # noqa: PLC0415
         from kbroker.spark.client import BrokerClient  # noqa: PLC0415
@@ -100,12 +100,12 @@ class BrokerSource:
             raise CommandFailed(str(error)) from error
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         if self._reader is not None:
             self._reader.close()
 
     def offsets(self, partitions: Sequence[Partition], catalogue: Catalogue) -> dict[Partition, Offsets]:
-        """By ListOffsets."""
+        """Offsets by ListOffsets."""
         from kbroker.cli._groups import log_offsets  # noqa: PLC0415
 
         del catalogue
@@ -120,9 +120,9 @@ class BrokerSource:
 def choose(
     source: Source, wanted: Sequence[TopicPartitions] | None, *, also: Iterable[Partition] = ()
 ) -> list[Partition] | None:
-    """The partitions that words like `orders:0,1` mean, or None for all.
+    """The partitions of words such as `orders:0,1`, or None for all.
 
-    `also` are partitions that exist no more but are in the tier. Raises CommandFailed for what there is not.
+    `also` are deleted partitions that are still in the tier. Raises CommandFailed for a missing topic or partition.
     """
     if not wanted:
         return None
@@ -140,5 +140,5 @@ def choose(
 
 
 def highest_tiered(catalogue: Catalogue, partition: Partition) -> int:
-    """The highest offset in finished segments; -1 without one."""
+    """The highest offset in finished segments; -1 if there is none."""
     return max((each.end_offset for each in catalogue.of([partition]) if each.state is FINISHED), default=-1)

@@ -1,4 +1,4 @@
-"""The store of the tier, opened as the broker would: by its settings."""
+"""Opens the store of the tier with the broker's settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kbroker.tiered.plugins import PluginError, storage_manager
 
 
 def load_settings(options: argparse.Namespace) -> Settings:
-    """The broker's settings by the flags. Raises CommandFailed for settings that no broker would start with."""
+    """The broker's settings from the flags. Raises CommandFailed for settings with which a broker would not start."""
     config: Path | None = options.config
     overrides = list(options.override)
     if options.data_dir is not None:
@@ -42,7 +42,7 @@ def load_settings(options: argparse.Namespace) -> Settings:
 def open_store(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Iterator[RemoteStorageManager]:
     """The store that the flags name; its errors become CommandFailed."""
     if options.data_dir is None and options.config is None and not options.override:
-        parser.error("where is the store? Give the broker's --data-dir, its --config, or --override rsm.config.…")
+        parser.error("the store is not specified: use the broker's --data-dir or --config, or --override rsm.config.…")
     settings = load_settings(options)
     try:
         storage = storage_manager(settings.tier.remote_log_storage_manager_class_name)
@@ -56,7 +56,7 @@ def open_store(parser: argparse.ArgumentParser, options: argparse.Namespace) -> 
 
 
 def _configs(settings: Settings) -> dict[str, str]:
-    """What a broker with these settings tells its plug-in."""
+    """The settings that a broker passes to its plug-in."""
     directory = settings.data_directory
     cluster_id = ""
     try:

@@ -1,4 +1,4 @@
-"""`kbroker tier why`: what keeps each segment in a data directory there."""
+"""`kbroker tier why`: explain for each segment in a data directory why it is still there."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _as_json(partition: Partition, one: KeptSegment) -> dict[str, Any]:
 
 
 def _live(address: str | None, settings: Settings) -> Mapping[Partition, Mapping[str, Any]]:
-    """What the broker's /state tells of partitions; nothing where no broker answers, unless its address was given."""
+    """The partitions in the broker's /state; empty if no broker answers. With a given address, that is an error."""
     asked = address or settings.observability.kbroker_http_listener
     if asked is None:
         return {}
@@ -101,7 +101,7 @@ def _live(address: str | None, settings: Settings) -> Mapping[Partition, Mapping
     except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
         if address is not None:
             raise CommandFailed(f"{address}: {error}") from error
-        say(f"kbroker tier: no broker tells its state at {asked}: {error}", file=sys.stderr)
+        say(f"kbroker tier: cannot read the broker's state from {asked}: {error}", file=sys.stderr)
         return {}
 
 
@@ -123,7 +123,7 @@ class _Explained:
         self._now_ms = RealEnv().timestamp_ms()
 
     def tiered_partitions(self) -> list[Partition]:
-        """Those whose topic is tiered."""
+        """The partitions of tiered topics."""
         return [
             (topic, index)
             for topic, indexes in self._source.partitions().items()
@@ -135,7 +135,7 @@ class _Explained:
         return self._settings.log_config(self._image.topic_configs(topic), LogConfig)
 
     def partition(self, partition: Partition) -> list[KeptSegment]:
-        """The segments of a partition in order. They are read anew if retention takes one away meanwhile."""
+        """The segments of a partition in order. If the broker deletes one during the read, this reads them again."""
         return self._source.reading(lambda: self._partition(partition))
 
     def _partition(self, partition: Partition) -> list[KeptSegment]:
@@ -186,7 +186,7 @@ class _Explained:
         )
 
     def _largest_timestamp(self, directory: str, base_offset: int) -> int:
-        """By the last entry of the time index, or by the log where the index has none."""
+        """The largest timestamp by the last entry of the time index, or by the log if the index is empty."""
         path = f"{directory}/{file_name(base_offset, TIME_INDEX_SUFFIX)}"
         try:
             entries = index_entries(self._source.disk, path, TIME_ENTRY, Problems())

@@ -1,9 +1,8 @@
-"""What `kbroker topic` does with a connected client: create, delete, alter, list and describe topics.
+"""The operations of `kbroker topic` on a connected client: create, delete, alter, list and describe topics.
 
-`describe` asks what Kafka's tool asks: DescribeTopicPartitions (Metadata where a broker lacks it), DescribeConfigs,
-DescribeCluster, ListPartitionReassignments. Beside that it asks for the controller's epoch: with KRaft that is the
-epoch of the quorum's leader, which DescribeQuorum tells. Of a broker that does not answer DescribeQuorum no client can
-learn it, and it is shown as null rather than guessed.
+`describe` sends the requests of Kafka's tool: DescribeTopicPartitions (Metadata if the broker does not support it),
+DescribeConfigs, DescribeCluster and ListPartitionReassignments. It also shows the controller epoch, which in KRaft is
+the epoch of the quorum's leader, from DescribeQuorum. If the broker does not support DescribeQuorum, the epoch is null.
 
 Source: TopicCommand of Apache Kafka 4.3.1.
 """
@@ -31,12 +30,12 @@ T = TypeVar("T")
 
 TOPIC_EXISTS: Final = 36
 ZOOKEEPER_STATE_VERSION: Final = 1
-"""The version of the partition state's format, as ZooKeeper held it; there never was another."""
+"""The only version of ZooKeeper's format of the partition state."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One partition as a broker describes it; `leader` is -1 without one, `eligible` None where no API tells it."""
+    """One partition as a broker describes it; `leader` is -1 if there is none, `eligible` None if it is unknown."""
 
     index: int
     leader: int
@@ -55,7 +54,7 @@ class PartitionState:
 
     @property
     def replication_factor(self) -> int:
-        """How many replicas it is to have, without those that a reassignment adds only for a while."""
+        """The number of replicas, without those that a reassignment is adding."""
         return len(self.replicas) - (len(self.adding) if self.is_reassigned else 0)
 
 
@@ -94,7 +93,7 @@ class Filters:
         return self.under_replicated or self.unavailable or self.under_min_isr or self.at_min_isr
 
     def shows(self, topic: TopicState, partition: PartitionState, live: set[int]) -> bool:
-        """Whether a partition is among those asked for."""
+        """Whether a partition passes the filters."""
         has_leader = partition.leader >= 0
         in_sync, wanted = len(partition.isr), topic.min_insync_replicas
         return (
@@ -116,7 +115,7 @@ def create_topic(
     configs: Mapping[str, str],
     if_not_exists: bool,
 ) -> dict[str, Any] | None:
-    """Create a topic; what the broker says of it, or None if it was there and that is allowed."""
+    """Create a topic; return the broker's result, or None if the topic exists and `if_not_exists` is set."""
     asked = {
         "num_partitions": -1 if partitions is None else partitions,
         "replication_factor": -1 if replication_factor is None else replication_factor,
@@ -132,7 +131,7 @@ def create_topic(
 
 
 def delete_topics(client: KafkaAdminClient, names: Sequence[str]) -> None:
-    """Delete topics, all that can be; raises CommandFailed for the first that cannot."""
+    """Delete topics. Raises CommandFailed with the first error, after deleting all others."""
     if names:
         _raise_for(client.delete_topics(list(names), raise_errors=False)["topics"])
 
@@ -140,7 +139,7 @@ def delete_topics(client: KafkaAdminClient, names: Sequence[str]) -> None:
 def add_partitions(
     client: KafkaAdminClient, names: Sequence[str], count: int, assignment: Sequence[Sequence[int]]
 ) -> None:
-    """Raise topics' numbers of partitions to `count`; `assignment` is of all partitions, those that exist included."""
+    """Increase the number of partitions to `count`; `assignment` includes the existing partitions."""
     if not names:
         return
     asked: dict[str, Any] = dict.fromkeys(names, count)
@@ -159,7 +158,7 @@ def _raise_for(answers: Iterable[Mapping[str, Any]]) -> None:
 
 
 def matching_topics(client: KafkaAdminClient, pattern: str | None, *, exclude_internal: bool) -> list[str]:
-    """The names, sorted, that a pattern allows: Kafka's include list, regular expressions between commas."""
+    """The sorted names that match Kafka's include list, a comma-separated list of regular expressions."""
     allowed = None if pattern is None else include_list(pattern)
     return sorted(
         topic["name"]
@@ -170,7 +169,7 @@ def matching_topics(client: KafkaAdminClient, pattern: str | None, *, exclude_in
 
 
 def internal_topics(client: KafkaAdminClient, names: Collection[str]) -> set[str]:
-    """Those of some topics that are the cluster's own; `__remote_log_metadata` is one, though brokers do not say so."""
+    """The internal topics among these names. Brokers do not mark `__remote_log_metadata` as internal; this does."""
     return {
         topic["name"]
         for topic in client.describe_topics(list(names))
@@ -179,18 +178,18 @@ def internal_topics(client: KafkaAdminClient, names: Collection[str]) -> set[str
 
 
 def names_of_id(client: KafkaAdminClient, topic_id: str) -> list[str]:
-    """The name of the topic with an id, in a list; an empty one without such a topic."""
+    """A list with the name of the topic with this id; empty if there is none."""
     return [topic["name"] for topic in client.describe_topics() if _id_text(topic.get("topic_id")) == topic_id]
 
 
 def _id_text(topic_id: UUID | str | None) -> str | None:
-    """Kafka's text of an id, which the client gives as an object or as text; None where a broker gave none."""
+    """Kafka's text of an id, which the client returns as an object or as text; None if the broker sent none."""
     value = UUID(topic_id) if isinstance(topic_id, str) else topic_id
     return None if value is None or value == ZERO_UUID else uuid_to_text(value)
 
 
 def include_list(pattern: str) -> re.Pattern[str]:
-    """The expression that a list of topic names or expressions comes to. Raises CommandFailed for a wrong one."""
+    """The regular expression for an include list of topics. Raises CommandFailed for an invalid one."""
     text = re.sub(r"^[\"']+|[\"']+$", "", pattern.strip().replace(",", "|").replace(" ", ""))
     try:
         return re.compile(text)
@@ -199,7 +198,7 @@ def include_list(pattern: str) -> re.Pattern[str]:
 
 
 def describe(client: KafkaAdminClient, names: Sequence[str]) -> list[TopicState]:
-    """The state of topics, in the order of their names; those that have gone meanwhile are left out."""
+    """The state of topics, sorted by name, without topics that no longer exist."""
     if not names:
         return []
     described = _describe_partitions(client, sorted(names))
@@ -230,7 +229,7 @@ def describe(client: KafkaAdminClient, names: Sequence[str]) -> list[TopicState]
 
 
 def _describe_partitions(client: KafkaAdminClient, names: list[str]) -> list[dict[str, Any]]:
-    """The topics with all of their partitions, page by page; those that are gone are left out."""
+    """The topics with all of their partitions, read page by page, without topics that no longer exist."""
     found: dict[str, dict[str, Any]] = {}
     cursor = None
     try:
@@ -238,7 +237,7 @@ def _describe_partitions(client: KafkaAdminClient, names: list[str]) -> list[dic
             page = client.describe_topic_partitions(names, cursor=cursor)
             for topic in page["topics"]:
                 for partition in topic["partitions"]:
-                    # The client gives None for an empty list; that this API answered at all says that it is one.
+                    # The client returns None for an empty list. This API always returns a list.
                     partition["eligible_leader_replicas"] = partition["eligible_leader_replicas"] or []
                     partition["last_known_elr"] = partition["last_known_elr"] or []
                 if topic["name"] in found:
@@ -270,7 +269,7 @@ def _partition_state(topic: str, partition: Mapping[str, Any], moves: Mapping[An
 
 
 def _unless_unknown(ask: Callable[[], T], otherwise: T) -> T:
-    """An answer, or `otherwise` from a broker that does not know the question or does not give us the answer."""
+    """The result of `ask`, or `otherwise` if the broker does not support the request or does not authorize it."""
     try:
         return ask()
     except (IncompatibleBrokerVersion, UnsupportedVersionError, ClusterAuthorizationFailedError):
@@ -278,12 +277,12 @@ def _unless_unknown(ask: Callable[[], T], otherwise: T) -> T:
 
 
 def live_brokers(client: KafkaAdminClient) -> set[int]:
-    """The ids of the brokers that are alive."""
+    """The ids of the live brokers."""
     return {broker["broker_id"] for broker in client.describe_cluster()["brokers"] if not broker.get("is_fenced")}
 
 
 def controller_epoch(client: KafkaAdminClient) -> int | None:
-    """The epoch of the active controller; None where no API tells it."""
+    """The epoch of the active controller; None if the broker does not report it."""
     quorum: Any = _unless_unknown(client.describe_metadata_quorum, None)
     if quorum is None:
         return None
@@ -351,7 +350,7 @@ def _draw(topic: TopicState, filters: Filters, live: set[int]) -> None:
 
 
 def describe_as_json(topics: Sequence[TopicState], filters: Filters, live: set[int], epoch: int | None) -> str:
-    """The topics for machines: each partition begins with the five fields of the state that ZooKeeper held."""
+    """The topics as JSON. Each partition begins with the five fields of ZooKeeper's partition state."""
     return json.dumps(
         [
             {

@@ -1,7 +1,7 @@
-"""Check a log directory: whose it is, its metadata log, each partition against it, and the checkpoints of all.
+"""Checks a log directory: its identity, its metadata log, each partition against the metadata, and its checkpoints.
 
-What the metadata says is read as a start reads it: the newest snapshot and the log behind it. If that is not possible
-the partitions are checked by themselves.
+It reads the metadata as a starting broker does: the newest snapshot and the log after it. If the metadata cannot be
+read, each partition is checked on its own.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from wire.types import uuid_to_text
 CHECKPOINTS: Final = (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT)
 _OTHERS: Final = (META_PROPERTIES, LOCK, CLEAN_SHUTDOWN, RESERVE, snapshots.BOOTSTRAP_FILE, "cleaner-offset-checkpoint")
 _OF_THE_TIER: Final = (registry.FILE_NAME, "remote-log-index-cache", local.INSIDE)
-"""The second holds copies of what is in the tier, each of which is checked when it is used; the third is the tier."""
+"""The second caches remote indexes, and the broker checks each when it uses it; the third is the tier itself."""
 _KNOWN: Final = frozenset({*CHECKPOINTS, *_OTHERS, *_OF_THE_TIER})
 _PARTITION: Final = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 _PASSING: Final = re.compile(r"\S+\.[0-9a-f]{32}-(delete|future)|.*\.tmp")
@@ -61,14 +61,14 @@ _NO_DIRECTORY: Final = frozenset({MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY, LOS
 
 @dataclass(slots=True)
 class Counts:
-    """What was looked at."""
+    """The number of checked partitions and bytes."""
 
     partitions: int = 0
     bytes: int = 0
 
 
 class DirectoryCheck:
-    """One log directory; raises OSError when it cannot be read."""
+    """Checks one log directory. Errors: OSError if it cannot be read."""
 
     def __init__(self, disk: Disk, path: str, *, report: Report) -> None:
         self._disk = disk
@@ -80,7 +80,7 @@ class DirectoryCheck:
         self.counts = Counts()
 
     def total_bytes(self) -> int:
-        """How much there is to read."""
+        """The number of bytes to read."""
         return sum(log_bytes(self._disk, path, self._disk.list(path)) for path in self._partition_paths().values())
 
     def _partition_paths(self) -> dict[TopicPartition, str]:
@@ -103,7 +103,7 @@ class DirectoryCheck:
         if not self._is_clean:
             self._report.hint(
                 f"{self._path}/{CLEAN_SHUTDOWN}",
-                "is not there: the broker did not stop properly, its next start recovers",
+                "is missing: the shutdown was unclean, and the next start recovers the logs",
             )
         identity = self._identity()
         offsets = {name: self._offsets(name) for name in CHECKPOINTS}
@@ -123,13 +123,14 @@ class DirectoryCheck:
         for name in self._names:
             path = f"{self._path}/{name}"
             if _PASSING.fullmatch(name):
-                self._report.hint(
-                    path, "is left of a change that was interrupted; the next start removes or finishes it"
-                )
+                self._report.hint(path, "is a leftover of an interrupted change; the next start removes or finishes it")
             elif STRAY.fullmatch(name):
-                self._report.hint(path, "is a stray: a start did not find it in the metadata; it is kept, and not read")
+                self._report.hint(
+                    path,
+                    "is a stray: a start did not find it in the metadata; the broker keeps it and does not read it",
+                )
             elif name not in _KNOWN and path not in paths.values():
-                self._report.add(path, "is nothing of a broker's")
+                self._report.add(path, "is not a file of a broker")
 
     def _check_registry(self) -> None:
         path = f"{self._path}/{registry.FILE_NAME}"
@@ -144,7 +145,7 @@ class DirectoryCheck:
         try:
             return parse_identity(read_file(self._disk, path).decode())
         except FileNotFoundError:
-            self._report.add(path, "is missing: the next start would take the directory for a new one")
+            self._report.add(path, "is missing: the next start would treat the directory as new")
         except ValueError as error:
             self._report.add(path, f"cannot be read: {error}")
         return None
@@ -164,13 +165,13 @@ class DirectoryCheck:
     def _metadata(
         self, path: str | None, offsets: dict[str, dict[TopicPartition, int]], progress: Progress
     ) -> Image | None:
-        """The image of what was committed; None, after saying why, if there is none to be had."""
+        """The image of the committed metadata; None, after a report, if it cannot be read."""
         bootstrap = f"{self._path}/{snapshots.BOOTSTRAP_FILE}"
         if snapshots.BOOTSTRAP_FILE in self._names:
             self._read_snapshot(bootstrap, 0)
         if path is None:
             self._report.hint(
-                f"{self._path}/{METADATA_DIRECTORY}", "is not here, so partitions cannot be compared with the metadata"
+                f"{self._path}/{METADATA_DIRECTORY}", "is missing, so partitions cannot be compared with the metadata"
             )
             return None
         names = self._disk.list(path)
@@ -178,7 +179,7 @@ class DirectoryCheck:
         key = _split(METADATA_DIRECTORY)
         check = PartitionCheck(self._disk, path, report=self._report, progress=progress, own_files=files)
         before = self._report.count
-        # Each batch of it is synced before the next, so only the last can be unfinished; the replay below judges that.
+        # Each batch is synced before the next one, so only the last can be incomplete; the replay below handles that.
         log_start = min((base for name in names if (base := offset_of(name, LOG_SUFFIX)) is not None), default=0)
         extent = check.check(
             is_compacted=False,
@@ -187,7 +188,7 @@ class DirectoryCheck:
         )
         self._count(path, names)
         if extent.topic_id not in (None, CLUSTER_METADATA_TOPIC_ID):
-            self._report.add(f"{path}/{PARTITION_METADATA}", "has not the topic id of the metadata log")
+            self._report.add(f"{path}/{PARTITION_METADATA}", "does not have the topic id of the metadata log")
         epoch = self._quorum_epoch(f"{path}/{QUORUM_STATE}", names)
         newest = self._newest_snapshot(path, names)
         if newest is None:
@@ -196,7 +197,7 @@ class DirectoryCheck:
         logs = [(base, name) for name in names if (base := offset_of(name, LOG_SUFFIX)) is not None]
         segments = [LogSegment(base, f"{path}/{name}") for base, name in logs]
         if segments and segments[0].base_offset > snapshot.end_offset:
-            text = f"begins at offset {segments[0].base_offset}, and no whole snapshot reaches so far"
+            text = f"begins at offset {segments[0].base_offset}, and no complete snapshot ends there or later"
             self._report.add(segments[0].path, text)
             return None
         try:
@@ -221,7 +222,7 @@ class DirectoryCheck:
 
     def _quorum_epoch(self, path: str, names: list[str]) -> int:
         if QUORUM_STATE not in names:
-            self._report.add(path, "is missing: a start would begin with an epoch that was used before")
+            self._report.add(path, "is missing: a start would reuse an old epoch")
             return 0
         try:
             return parse_quorum_state(read_file(self._disk, path), path).leader_epoch
@@ -230,7 +231,7 @@ class DirectoryCheck:
             return 0
 
     def _newest_snapshot(self, path: str, names: list[str]) -> tuple[ImageBuilder, snapshots.SnapshotId] | None:
-        """The image of the newest snapshot that can be read, all of which are tried; an empty one if there is none."""
+        """The image of the newest readable snapshot, or an empty image if there is none. This reads all snapshots."""
         newest, found = snapshots.SnapshotId(0, 0), snapshots.Snapshot([], 0)
         for snapshot in snapshots.snapshot_ids(names):
             contents = self._read_snapshot(f"{path}/{snapshot.file_name}", snapshot.epoch)
@@ -246,19 +247,19 @@ class DirectoryCheck:
         return builder, newest
 
     def _read_snapshot(self, path: str, epoch: int | None = None) -> snapshots.Snapshot | None:
-        """What a snapshot holds; None, after saying why, if it is damaged. `epoch` is the one that its name says."""
+        """The contents of a snapshot; None, after a report, if it is damaged. `epoch` is the epoch in its file name."""
         before = self._report.count
         file = self._disk.open(path, writable=False)
         try:
             next_offset = 0
             for batch in (reader := BatchReader(file)):
-                # The CRC covers neither of the two.
+                # The CRC covers neither the base offset nor the epoch.
                 if batch.base_offset != next_offset:
-                    text = f"the batch at offset {batch.base_offset} stands where {next_offset} is due"
+                    text = f"the batch at offset {batch.base_offset} is where offset {next_offset} is expected"
                     self._report.add(path, text, position=reader.position)
                 if epoch is not None and batch.partition_leader_epoch != epoch:
                     text = f"the batch at offset {batch.base_offset} has epoch {batch.partition_leader_epoch}"
-                    self._report.add(path, f"{text}, the file's name says {epoch}", position=reader.position)
+                    self._report.add(path, f"{text}, but the file name has {epoch}", position=reader.position)
                 next_offset = batch.last_offset + 1
         finally:
             file.close()
@@ -298,7 +299,7 @@ class DirectoryCheck:
         extents: dict[TopicPartition, Extent],
         recovery_points: dict[TopicPartition, int],
     ) -> None:
-        """Compare which partitions are here with which ought to be."""
+        """Compare the existing partitions with those in the metadata."""
         wanted = {
             (topic.name, index): topic
             for topic in image.topics_by_name.values()
@@ -308,19 +309,19 @@ class DirectoryCheck:
         for key in sorted(wanted.keys() - paths.keys()):
             path = f"{self._path}/{key[0]}-{key[1]}"
             if not self._is_clean and key not in recovery_points:
-                self._report.hint(path, "is not here yet: the broker was killed, and its next start makes it")
+                self._report.hint(path, "does not exist yet: the broker was killed, and its next start creates it")
                 continue
-            self._report.add(path, "is missing: by the metadata this node has a replica, which would begin anew, empty")
+            self._report.add(path, "is missing: this node has a replica in the metadata, which would start empty")
         for key, path in sorted(paths.items()):
             topic: TopicImage | None = wanted.get(key)
             if topic is None and not self._is_clean and extents[key].topic_id in self._removed:
-                self._report.hint(path, "is of a topic that was deleted; the next start deletes it too")
+                self._report.hint(path, "belongs to a deleted topic; the next start deletes it")
             elif topic is None:
-                self._report.add(path, "is of no partition that the metadata has on this node")
+                self._report.add(path, "is not a partition of this node in the metadata")
             elif extents[key].topic_id not in (None, topic.id):
                 found = uuid_to_text(extents[key].topic_id or topic.id)
                 self._report.add(
-                    path, f"is of the topic id {found}, but that of {topic.name} is {uuid_to_text(topic.id)}"
+                    path, f"has the topic id {found}, but that of {topic.name} is {uuid_to_text(topic.id)}"
                 )
 
     def _check_offsets(
@@ -329,16 +330,16 @@ class DirectoryCheck:
         """Compare a checkpoint with the logs."""
         path = f"{self._path}/{name}"
         if self._is_clean and name not in self._names and extents:
-            self._report.add(path, "is missing, though the broker stopped properly")
+            self._report.add(path, "is missing, although the shutdown was clean")
         elif self._is_clean and name == RECOVERY_POINT_CHECKPOINT:
-            # The others need not tell of every partition.
+            # The other checkpoints need not have every partition.
             for topic, index in sorted(extents.keys() - offsets.keys()):
                 self._report.add(path, f"has no entry for {topic}-{index}")
         for (topic, index), offset in offsets.items():
             extent = extents.get((topic, index))
             if extent is None:
                 if f"{topic}-{index}" != METADATA_DIRECTORY:
-                    self._report.hint(path, f"has an entry for {topic}-{index}, which is not here")
+                    self._report.hint(path, f"has an entry for {topic}-{index}, which does not exist")
             elif not 0 <= offset <= extent.end_offset:
                 text = f"has {offset} for {topic}-{index}, whose log is {extent.start_offset} to {extent.end_offset}"
                 self._report.add(path, text)
@@ -357,7 +358,7 @@ def _belongs_here(partition: PartitionImage, identity: DirectoryIdentity) -> boo
 
 
 def _is_compacted(image: Image, topic: str) -> bool:
-    """Whether offsets may be missing between batches: by the topic's policy, or by one that any broker has."""
+    """Whether offsets may be missing between batches: by the policy of the topic, or else of any broker."""
     policy = image.topic_configs(topic).get("cleanup.policy")
     if policy is not None:
         return "compact" in policy

@@ -1,4 +1,4 @@
-"""Check the directory of one partition: which files are there, each segment, and the small files beside them."""
+"""Checks the directory of one partition: its file names, segments, checkpoints and snapshots."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KNOWN: Final = frozenset({EPOCH_CHECKPOINT, PARTITION_METADATA, "remote_log_sna
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What a partition's directory holds: from the first segment to behind the last batch, and whose it says it is."""
+    """The offsets in a partition's directory, from the first segment to after the last batch, and its topic id."""
 
     start_offset: int
     end_offset: int
@@ -35,7 +35,7 @@ class Extent:
 
 
 class PartitionCheck:
-    """One directory; `own_files` are the names that belong to it beside those of every partition."""
+    """Checks one directory; `own_files` are names that belong to it in addition to those of every partition."""
 
     def __init__(
         self, disk: Disk, path: str, *, report: Report, progress: Progress, own_files: frozenset[str] = frozenset()
@@ -48,9 +48,9 @@ class PartitionCheck:
         self._names = disk.list(path)
 
     def check(self, *, is_compacted: bool, log_start: int, recovery_point: int | None) -> Extent:
-        """Check everything. `recovery_point` is None where the broker stopped properly. OSError."""
+        """Check everything. `recovery_point` is None after a clean shutdown. Errors: OSError."""
         is_clean = recovery_point is None
-        # While it was made, the broker was killed, or this is all that is left: the checkpoint tells which.
+        # With recovery point 0, the broker may have been killed while it created the directory.
         is_unfinished = recovery_point == 0
         through = retired_through(self._names)
         self._check_names(is_clean=is_clean)
@@ -77,26 +77,24 @@ class PartitionCheck:
         return Extent(bases[0] if bases else 0, reach.next_offset, self._topic_id(is_unfinished=is_unfinished))
 
     def _tell(self, path: str, text: str, *, is_repaired: bool) -> None:
-        """Tell of a finding, or of what the next start repairs because the broker was killed."""
+        """Report a finding, or a note if the next start repairs it after an unclean shutdown."""
         if is_repaired:
-            self._report.hint(path, f"{text}; the broker did not stop properly, and its next start repairs this")
+            self._report.hint(path, f"{text}; the shutdown was unclean, and the next start repairs this")
         else:
             self._report.add(path, text)
 
     def _check_names(self, *, is_clean: bool) -> None:
-        """Tell of what does not belong here."""
+        """Report names that do not belong here."""
         logs = {name[:20] for name in self._names if offset_of(name, LOG_SUFFIX) is not None}
         for name in self._names:
             path = f"{self._path}/{name}"
             if _PASSING.fullmatch(name):
-                self._report.hint(
-                    path, "is left of a change that was interrupted; the next start removes or finishes it"
-                )
+                self._report.hint(path, "is a leftover of an interrupted change; the next start removes or finishes it")
             elif _SEGMENT_FILE.fullmatch(name):
                 if name.endswith(INDEX_SUFFIXES) and name[:20] not in logs:
-                    self._tell(path, "there is no log that it is the index of", is_repaired=not is_clean)
+                    self._tell(path, "is an index without a log", is_repaired=not is_clean)
             elif name not in _KNOWN and name not in self._own_files:
-                self._report.add(path, "is no file of a broker's")
+                self._report.add(path, "is not a file of a broker")
 
     def _check_beginning(self, base: int, reach: Reach, expected: Expected) -> None:
         path = f"{self._path}/{file_name(base, LOG_SUFFIX)}"
@@ -109,7 +107,7 @@ class PartitionCheck:
             reach.next_offset, reach.is_known = base, True
 
     def _epochs(self) -> LeaderEpochs | None:
-        """The checkpoint of leader epochs; None without one, or if it cannot be read."""
+        """The checkpoint of leader epochs; None if it is missing or cannot be read."""
         path = f"{self._path}/{EPOCH_CHECKPOINT}"
         if EPOCH_CHECKPOINT not in self._names:
             return None
@@ -120,13 +118,13 @@ class PartitionCheck:
             self._report.add(path, f"cannot be read: {error}")
             return None
         if text and text != format_epochs(entries):
-            self._report.add(path, "can be read, but is not as a broker writes it")
+            self._report.add(path, "is readable, but not in the format that a broker writes")
         return LeaderEpochs(entries)
 
     def _check_epochs(self, expected: Expected, reach: Reach) -> None:
         path = f"{self._path}/{EPOCH_CHECKPOINT}"
         if expected.epochs is None:
-            # Of batches below the log's start alone nothing is written down.
+            # The checkpoint has no entries for batches below the log start offset.
             has_batches = reach.epoch >= 0 and reach.next_offset > expected.log_start
             if EPOCH_CHECKPOINT not in self._names and has_batches and expected.recovery_point is None:
                 self._report.add(path, "is missing, though there are batches")
@@ -151,7 +149,7 @@ class PartitionCheck:
             for entry in entries:
                 latest = max((batch.last_offset for batch in entry.batches), default=-1)
                 if latest >= offset:
-                    self._report.add(path, f"producer {entry.producer_id} has a batch at {latest}, behind the snapshot")
+                    self._report.add(path, f"producer {entry.producer_id} has a batch at {latest}, after the snapshot")
 
     def _topic_id(self, *, is_unfinished: bool) -> UUID | None:
         path = f"{self._path}/{PARTITION_METADATA}"
@@ -165,11 +163,11 @@ class PartitionCheck:
             self._report.add(path, f"cannot be read: {error}")
             return None
         if uuid_to_text(topic_id) not in text:
-            # The last character of an id has bits that mean nothing.
-            self._report.add(path, f"has the topic id {uuid_to_text(topic_id)} as no broker writes it")
+            # The last character of an id has unused bits.
+            self._report.add(path, f"has the topic id {uuid_to_text(topic_id)} in a form that no broker writes")
         return topic_id
 
 
 def log_bytes(disk: Disk, path: str, names: Sequence[str]) -> int:
-    """How much there is to read in a partition's directory."""
+    """The number of log bytes in a partition's directory."""
     return sum(disk.size(f"{path}/{name}") for name in names if name.endswith(LOG_SUFFIX))

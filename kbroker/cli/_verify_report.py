@@ -1,7 +1,7 @@
-"""What `kbroker verify` finds, and the disk that it looks at: one that cannot be written to.
+"""The report of `kbroker verify`, and a read-only disk.
 
-A finding is something that is wrong and stays wrong, or that a start has to repair though the broker stopped properly.
-A note is what is in order after all: what the next start removes or repairs because the last stop was none.
+A finding is a problem that a start does not repair, or that should not exist after a clean shutdown. A note is a
+leftover of an unclean shutdown that the next start removes or repairs.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from kbroker.cli._dump_output import Problems
 from kbroker.cli._say import say
 from kbroker.runtime.disk import RealDisk, RealFile
 
-MAX_TOLD: Final = 20
-"""How many findings of one file are printed; all are counted."""
+MAX_PRINTED: Final = 20
+"""Maximum number of findings per file that are printed; all are counted."""
 
 
 class Report(Problems):
-    """Prints each finding as it comes, a line each; counts them by file.
+    """Prints each finding on one line and counts them by file.
 
-    Shape  findings and notes count lines, those that were left out included
+    Shape  the counts of findings and notes include those that are not printed
     """
 
     def __init__(self, *, as_json: bool) -> None:
@@ -31,17 +31,17 @@ class Report(Problems):
         self.notes = 0
 
     def add(self, path: str, text: str, *, position: int | None = None) -> None:
-        """Tell of a finding."""
+        """Report a finding."""
         self.count += 1
         self._of_file[path] += 1
         told = self._of_file[path]
-        if told == MAX_TOLD:
+        if told == MAX_PRINTED:
             text += " (further findings in this file are only counted)"
-        if told <= MAX_TOLD:
+        if told <= MAX_PRINTED:
             self._print("finding", path, text, position)
 
     def hint(self, path: str, text: str) -> None:
-        """Tell of what is no finding."""
+        """Report a note."""
         self.notes += 1
         self._print("note", path, text, None)
 
@@ -54,7 +54,7 @@ class Report(Problems):
 
 
 class ReadOnlyDisk(RealDisk):
-    """The real disk without any way to change it: whoever tries has a bug, which ends here."""
+    """The real disk, without any way to change it. An attempt to change it is a bug and fails an assertion."""
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
         assert not create, path

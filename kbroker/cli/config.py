@@ -1,7 +1,7 @@
-"""`kbroker config`: print and change settings of topics, brokers, all brokers together, and groups, of any broker.
+"""`kbroker config`: print and change settings of topics, brokers, brokers' loggers and groups of any broker.
 
-The flags and the lines are those of Kafka's tool; `--topic`, `--broker`, `--broker-defaults`, `--broker-logger` and
-`--group` are its short forms.
+The flags and the output are those of Kafka's tool, including its short forms `--topic`, `--broker`,
+`--broker-defaults`, `--broker-logger` and `--group`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SHORT: Final = {
     "client_metrics": "client-metrics",
 }
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
-# A comma or an equals sign that is not within square brackets, as Kafka's tool splits.
+# Matches after a separator that is not inside square brackets, as in Kafka's tool.
 _OUTSIDE: Final = r"(?=[^\]]*(?:\[|$))"
 
 
@@ -44,40 +44,40 @@ def add_parser(commands: Commands) -> None:
         "config",
         aliases=["configs"],
         help="print or change settings of topics, brokers and groups",
-        description="Print or change settings of topics, brokers and groups of any broker of Kafka's protocol.",
+        description="Print or change settings of topics, brokers and groups on any Kafka-compatible broker.",
     )
     add_connection_flags(parser)
     actions = parser.add_mutually_exclusive_group(required=True)
     actions.add_argument("--describe", action="store_const", const="describe", dest="action", help="print settings")
     actions.add_argument("--alter", action="store_const", const="alter", dest="action", help="change settings")
     parser.add_argument("--entity-type", choices=[*TYPES, *_REFUSED], metavar="TYPE", help=", ".join(TYPES))
-    parser.add_argument("--entity-name", metavar="NAME", help="a topic, the id of a broker, a group")
-    parser.add_argument(
-        "--entity-default", action="store_true", help="with brokers: what holds for all that have no value of their own"
-    )
+    parser.add_argument("--entity-name", metavar="NAME", help="name of a topic or group, or id of a broker")
+    parser.add_argument("--entity-default", action="store_true", help="with brokers: the defaults of all brokers")
     for flag in _SHORT:
         words = flag.replace("_", "-")
         parser.add_argument(f"--{words}", metavar="NAME", help=f"short for --entity-type {_SHORT[flag]} --entity-name")
     parser.add_argument(
         "--broker-defaults", action="store_true", help="short for --entity-type brokers --entity-default"
     )
-    parser.add_argument("--all", action="store_true", help="with --describe: also what was not set for just this one")
+    parser.add_argument(
+        "--all", action="store_true", help="with --describe: all settings, not only those of this entity"
+    )
     parser.add_argument(
         "--add-config", type=parse_added, metavar="NAME=VALUE,...",
-        help="settings to change; a value with commas stands in square brackets",
+        help="settings to change; write a value that contains commas in square brackets",
     )  # fmt: skip
     parser.add_argument(
         "--add-config-file", type=Path, metavar="FILE", help="settings to change, in Kafka's properties format"
     )
     parser.add_argument(
-        "--delete-config", action="append", type=parse_deleted, metavar="NAME,...", help="settings to take back"
+        "--delete-config", action="append", type=parse_deleted, metavar="NAME,...", help="settings to remove"
     )
-    parser.add_argument("--format", choices=["text", "json"], default="text", help="json is for machines")
+    parser.add_argument("--format", choices=["text", "json"], default="text", help="output format (default text)")
     parser.set_defaults(run=partial(config, parser))
 
 
 def parse_added(text: str) -> dict[str, str]:
-    """The settings of `a=1,b=[2,3],c=`."""
+    """Parse settings such as `a=1,b=[2,3],c=`."""
     found = {}
     for word in re.split("," + _OUTSIDE, text):
         pair = re.split(r"\s*=\s*" + _OUTSIDE, word)
@@ -90,12 +90,12 @@ def parse_added(text: str) -> dict[str, str]:
 
 
 def parse_deleted(text: str) -> list[str]:
-    """The names of `a,b`."""
+    """Parse names such as `a,b`."""
     return [check_name(word.strip()) for word in text.split(",")]
 
 
 def check_name(name: str) -> str:
-    """The name of a setting, if it can be one."""
+    """Return a valid name of a setting. Errors: ArgumentTypeError."""
     if not _NAME.fullmatch(name):
         raise argparse.ArgumentTypeError(f"Invalid character found for config key: {name}")
     return name
@@ -123,7 +123,7 @@ def config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
     if both := sorted(set(added) & set(deleted)):
         parser.error(f"{', '.join(both)} cannot be both added and deleted")
     with admin_client(options) as client:
-        from kbroker.cli._configs import Entity, alter  # noqa: PLC0415  (help must not cost the import of the client)
+        from kbroker.cli._configs import Entity, alter  # noqa: PLC0415  (--help must not import the client)
 
         alter(client, Entity(kind, name), added=added, deleted=deleted)
     if options.format == "json":
@@ -135,7 +135,7 @@ def config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
 
 
 def _entity(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tuple[str, str | None]:
-    """The type and the name of what is meant; "" is the default of all brokers, None is all there are."""
+    """Type and name of the entity; the name "" means the defaults of all brokers, None means all entities."""
     chosen = [(kind, getattr(options, flag)) for flag, kind in _SHORT.items() if getattr(options, flag) is not None]
     if options.broker_defaults:
         chosen.append(("brokers", ""))
@@ -149,12 +149,12 @@ def _entity(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tup
         parser.error(f"one --entity-type is required, of {', '.join(TYPES)}")
     kind, name = chosen[0]
     if kind in _REFUSED:
-        parser.error(f"quotas and credentials of {kind} are not settings that can be changed here")
+        parser.error(f"kbroker config does not support quotas and credentials of {kind}")
     is_default = options.broker_defaults or options.entity_default
     if name == "" and not is_default:
-        parser.error(f"the name of one of the {kind} is empty")
+        parser.error(f"the name for {kind} is empty")
     if is_default and kind != "brokers":
-        parser.error(f"--entity-default goes with brokers, not with {kind}")
+        parser.error(f"--entity-default can be used only with brokers, not with {kind}")
     if kind in {"brokers", "broker-loggers"} and name and not re.fullmatch(r"\d{1,9}", name, re.ASCII):
         parser.error(f"the entity name for {kind} must be the id of a broker, found: {name}")
     return kind, name
@@ -165,7 +165,7 @@ def _read_added(path: Path) -> dict[str, str]:
 
     found = read_properties(path)
     if not found:
-        raise CommandFailed(f"{path} holds no settings")
+        raise CommandFailed(f"{path} contains no settings")
     try:
         return {check_name(name): value for name, value in found.items()}
     except argparse.ArgumentTypeError as error:

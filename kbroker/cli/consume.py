@@ -1,8 +1,8 @@
 """`kbroker consume`: print records of topics of any broker.
 
-Without a group it reads the partitions itself and stores nothing. With one it is a member that reads on where the
-group is, and commits what it has printed. It goes on until it is interrupted (exit code 130), unless a flag says where
-to end.
+Without a group, it reads the partitions directly and commits nothing. With a group, it is a member that continues at
+the group's offsets and commits what it has printed. It runs until it is interrupted (exit code 130), or until an end
+that a flag sets.
 """
 
 from __future__ import annotations
@@ -30,66 +30,83 @@ def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "consume",
         help="print records of topics",
-        description="Print records of topics of any broker of Kafka's protocol.",
+        description="Print records of topics on any Kafka-compatible broker.",
     )
     add_client_flags(parser)
     parser.add_argument(
         "-t", "--topic", action="append", required=True, type=parse.topic_partitions, metavar="NAME[:0,1]",
-        help="a topic, or some of its partitions; repeatable",
+        help="topic, optionally with partitions; repeatable",
     )  # fmt: skip
     parser.add_argument(
-        "-p", "--partition", action="append", type=parse.partition, metavar="N", help="only this one; repeatable"
+        "-p",
+        "--partition",
+        action="append",
+        type=parse.partition,
+        metavar="N",
+        help="read only this partition; repeatable",
     )
-    where = parser.add_argument_group("where to begin and to end")
+    where = parser.add_argument_group("start and end")
     where.add_argument(
         "-o", "--offset", action="append", metavar="OFFSET",
-        help="beginning, end, <n>, -<n> (before the end), s@<ms> (from a timestamp on); e@<ms> says where to stop "
-        "(default end; with --exit-at-end beginning; with --group where it is)",
+        help="where to start: beginning, end, <n>, -<n> (before the end) or s@<ms> (timestamp); e@<ms> sets where to "
+        "stop (default end; beginning with --exit-at-end; the group's offsets with --group)",
     )  # fmt: skip
     where.add_argument("--from-beginning", action="store_true", help="short for --offset beginning")
     where.add_argument(
-        "-c", "--count", "--max-messages", type=parse.count, metavar="N", help="end after so many records"
+        "-c", "--count", "--max-messages", type=parse.count, metavar="N", help="exit after this many records"
     )
-    where.add_argument("-e", "--exit-at-end", action="store_true", help="end where the log ended when reading began")
+    where.add_argument("-e", "--exit-at-end", action="store_true", help="exit at the log end offset of the start")
     where.add_argument(
-        "--timeout-ms", type=parse.milliseconds, metavar="MS", help="end when no record comes for so long"
+        "--timeout-ms", type=parse.milliseconds, metavar="MS", help="exit if no record arrives for this long"
     )
-    parser.add_argument("-g", "--group", metavar="NAME", help="read as a member of this group, and commit")
+    parser.add_argument("-g", "--group", metavar="NAME", help="read as a member of this group and commit offsets")
     parser.add_argument(
         "--isolation-level", choices=["read_committed", "read_uncommitted"], default="read_uncommitted",
-        help="read_committed leaves out transactions that are open or aborted",
+        help="read_committed skips records of open and aborted transactions",
     )  # fmt: skip
-    how = parser.add_argument_group("what is printed of a record")
+    how = parser.add_argument_group("output")
     how.add_argument(
-        "--format", choices=["text", "json"], default="text", help="its value, or everything as an object a line"
+        "--format",
+        choices=["text", "json"],
+        default="text",
+        help="text prints values; json prints one object per record",
     )
     how.add_argument(
         "-f", "--output-format", metavar="FORMAT",
-        help="as kcat's: %%s value, %%k key, %%t topic, %%p partition, %%o offset, %%T timestamp, %%h headers, %%S and "
-        "%%K sizes, and \\n \\t \\xHH; nothing is added at its end",
+        help="format as in kcat: %%s value, %%k key, %%t topic, %%p partition, %%o offset, %%T timestamp, %%h headers, "
+        "%%S value size, %%K key size, and \\n \\t \\xHH; no line end is added",
     )  # fmt: skip
-    how.add_argument("-K", "--key-separator", type=unescape, metavar="TEXT", help="print the key too, before this")
-    how.add_argument("-D", "--delimiter", type=unescape, default=b"\n", metavar="TEXT", help="what ends a record")
     how.add_argument(
-        "-Z", "--null-marker", type=unescape, default=b"", metavar="TEXT", help="what is printed for null (nothing)"
+        "-K", "--key-separator", type=unescape, metavar="TEXT", help="print the key and this text before the value"
+    )
+    how.add_argument(
+        "-D",
+        "--delimiter",
+        type=unescape,
+        default=b"\n",
+        metavar="TEXT",
+        help="text after each record (default a newline)",
+    )
+    how.add_argument(
+        "-Z", "--null-marker", type=unescape, default=b"", metavar="TEXT", help="text for null (default empty)"
     )
     parser.set_defaults(run=partial(consume, parser))
 
 
 def consume(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Print records until the end that the flags give; the exit code."""
+    """Print records up to the end that the flags set; return the exit code."""
     reading = _range(parser, options)
     render = _render(parser, options)
     _check_group(parser, options, reading)
     quiet_client()
-    from kafka import KafkaConsumer  # noqa: PLC0415  (help must not cost the import of the client)
+    from kafka import KafkaConsumer  # noqa: PLC0415  (--help must not import the client)
 
     from kbroker.cli._consuming import Reader  # noqa: PLC0415
 
     settings: dict[str, Any] = {
         **client_settings(options, known=KafkaConsumer.DEFAULT_CONFIG),
         "group_id": options.group,
-        # What was printed is committed, no more: the client would commit what it handed over.
+        # Reader commits only what it has printed. The client would commit every record that poll() returned.
         "enable_auto_commit": False,
         "isolation_level": options.isolation_level,
         "allow_auto_create_topics": False,
@@ -119,7 +136,7 @@ def consume(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
 
 class _Terminated(BaseException):
-    """SIGTERM came: leave the group and end."""
+    """SIGTERM was received: leave the group and exit."""
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> None:
@@ -137,11 +154,11 @@ def _range(parser: argparse.ArgumentParser, options: argparse.Namespace) -> pars
 
 
 def _render(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Render:
-    """How a record is printed; the end of a record is set to nothing where a format says everything."""
+    """The function that formats a record. With an output format, this clears the delimiter."""
     if options.output_format is not None and options.format == "json":
         parser.error("--output-format cannot be used with --format json")
     if options.key_separator is not None and (options.output_format is not None or options.format == "json"):
-        parser.error("--key-separator goes with neither --output-format nor --format json")
+        parser.error("--key-separator cannot be used with --output-format or --format json")
     if options.format == "json":
         options.delimiter = b"\n"
         return record_to_json
@@ -166,9 +183,9 @@ def _check_group(parser: argparse.ArgumentParser, options: argparse.Namespace, r
     if options.group == "":
         parser.error("the name of the group is empty")
     if options.partition is not None or any(each.partitions is not None for each in options.topic):
-        parser.error("--group cannot be used with partitions, which the group assigns")
+        parser.error("--group cannot be used with partitions: the group assigns them")
     if reading.end_ms is not None or reading.start.anchor not in {"beginning", "end"}:
-        parser.error("with --group, --offset can only be beginning or end: where it begins that has no offset yet")
+        parser.error("with --group, --offset can only be beginning or end; it applies to partitions without an offset")
 
 
 def _reset_for(reading: parse.Range) -> str:

@@ -1,9 +1,10 @@
-"""`kbroker dump-log`: print what is in the files of a log directory, as Kafka's dump tool does.
+"""`kbroker dump-log`: print the contents of files in a log directory, as Kafka's dump tool does.
 
-It knows `.log`, `.checkpoint` (snapshots of the metadata log), `.index`, `.timeindex`, `.txnindex` and `.snapshot`
-files, and the checkpoints of a partition and of a log directory, of kbroker and of Apache Kafka, stopped or running: it
-only reads. Flags and lines are those of Kafka's tool, except that damage is told of on stderr with file and position
-and makes the exit code 1 (Kafka's is 0 unless it dies of it), and that a segment's first offset is not taken for a gap.
+It reads `.log`, `.checkpoint` (metadata snapshots), `.index`, `.timeindex`, `.txnindex` and `.snapshot` files, and the
+checkpoints of a partition and of a log directory. The files may belong to kbroker or Apache Kafka, stopped or running;
+the command only reads. Flags and output are those of Kafka's tool, with two differences: damage is reported on stderr
+with file and position and sets exit code 1 (Kafka's tool exits with 0 unless it crashes), and a segment's first offset
+is not treated as a gap.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 
 NO_LIMIT: Final = 0x7FFF_FFFF
 STRING_DECODER: Final = "org.apache.kafka.tools.api.StringDecoder"
-# Segments that are being deleted, swapped in or cleaned carry one more suffix.
+# Segments that are being deleted, swapped in or cleaned have an additional suffix.
 _PASSING_SUFFIXES: Final = (".deleted", ".swap", ".cleaned")
-# They lie beside the others, so that `--files directory/*` names them too.
+# Files in the same directory, which `--files directory/*` also includes.
 _OTHER_FILES: Final = (
     "partition.metadata",
     "meta.properties",
@@ -47,37 +48,37 @@ def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "dump-log",
         aliases=["dump-logs"],
-        help="print what is in log segments, indexes and snapshots",
-        description="Print what is in the files of a log directory, in the lines of Kafka's own tool.",
+        help="print the contents of log segments, indexes and snapshots",
+        description="Print the contents of files in a log directory, in the format of Kafka's tool.",
     )
     parser.add_argument(
         "--files", nargs="+", action="extend", required=True, metavar="FILE",
-        help="the files, separated by commas or blanks",
+        help="files to print, separated by commas or blanks",
     )  # fmt: skip
     parser.add_argument("--print-data-log", action="store_true", help="print the keys and values of records")
-    parser.add_argument("--deep-iteration", action="store_true", help="print each record, not each batch alone")
+    parser.add_argument("--deep-iteration", action="store_true", help="print each record, not only each batch")
     parser.add_argument(
-        "--skip-record-metadata", action="store_true", help="print of each record its key and value alone"
+        "--skip-record-metadata", action="store_true", help="print only the key and value of each record"
     )
     parser.add_argument(
         "--index-sanity-check", action="store_true",
-        help="only check an index as a broker does at its start to see if it must be rebuilt",
+        help="only do the check with which a starting broker decides whether to rebuild an index",
     )  # fmt: skip
     parser.add_argument(
-        "--verify-index-only", action="store_true", help="compare an index with its log, without printing it"
+        "--verify-index-only", action="store_true", help="compare an index with its log without printing the index"
     )
     parser.add_argument(
         "--max-message-size", type=_positive, default=5 << 20, metavar="BYTES",
-        help="accepted as by Kafka's tool; of the batches that an index points at only the headers are read here",
+        help="accepted for compatibility with Kafka's tool; has no effect",
     )  # fmt: skip
     parser.add_argument(
-        "--max-bytes", type=_positive, default=NO_LIMIT, metavar="BYTES", help="read no more than this of each log"
+        "--max-bytes", type=_positive, default=NO_LIMIT, metavar="BYTES", help="read at most this much of each log"
     )
     for what in ("key", "value"):
         parser.add_argument(
             f"--{what}-decoder-class", default=None, metavar="CLASS",
-            help=f"how {what}s are printed: the String, Integer, Long or DefaultDecoder of Kafka's tools (other JVM "
-            "classes cannot be loaded)",
+            help=f"decoder of {what}s: the String, Integer, Long or DefaultDecoder of Kafka's tools (other JVM classes "
+            "are not supported)",
         )  # fmt: skip
     decoders = parser.add_mutually_exclusive_group()
     for flag, topic in zip(
@@ -85,9 +86,9 @@ def add_parser(commands: Commands) -> None:
         ("__consumer_offsets", "__transaction_state", "__cluster_metadata", "__remote_log_metadata"),
         strict=True,
     ):
-        decoders.add_argument(f"--{flag.replace('_', '-')}", action="store_true", help=f"the log is of {topic}")
+        decoders.add_argument(f"--{flag.replace('_', '-')}", action="store_true", help=f"decode records of {topic}")
     parser.add_argument(
-        "--format", choices=["text", "json"], default="text", help="json prints an object a line, for machines"
+        "--format", choices=["text", "json"], default="text", help="output format; json prints one object per line"
     )
     parser.set_defaults(run=dump_log)
 
@@ -100,8 +101,8 @@ def _positive(text: str) -> int:
 
 
 def dump_log(options: argparse.Namespace) -> int:
-    """Print the files; the exit code."""
-    from kbroker.cli._dump_logs import LogOptions  # noqa: PLC0415  (help must not cost the import of the wire)
+    """Print the files; return the exit code."""
+    from kbroker.cli._dump_logs import LogOptions  # noqa: PLC0415  (--help must not import the codec)
     from kbroker.cli._dump_output import JsonLines, KafkaLines, Problems  # noqa: PLC0415
 
     decoder = None
@@ -112,7 +113,7 @@ def dump_log(options: argparse.Namespace) -> int:
         if decoder is None:
             return EXIT_USAGE
     if hasattr(sys.stdout, "reconfigure"):
-        # Records are the bytes of strangers: no text of theirs may end a dump.
+        # Records contain arbitrary bytes, which must not stop the dump.
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     printer: Printer = (
         JsonLines(sys.stdout)
@@ -134,12 +135,12 @@ def dump_log(options: argparse.Namespace) -> int:
 
 
 def _paths(words: list[str]) -> list[str]:
-    """The files that are named: a word may be a list with commas, unless there is a file of just that name."""
+    """The named files. A word is a comma-separated list, unless a file with exactly that name exists."""
     return [path for word in words for path in ([word] if Path(word).exists() else word.split(",")) if path]
 
 
 def _decoder(options: argparse.Namespace) -> Decoder | None:
-    """The decoder that the flags ask for; None, after saying why, if there is none."""
+    """The decoder that the flags choose; None after an error message if it is not supported."""
     from kbroker.cli import _payloads  # noqa: PLC0415
 
     makers = dict(
@@ -162,8 +163,7 @@ def _decoder(options: argparse.Namespace) -> Decoder | None:
         decode = _payloads.CLASSES.get(name)
         if decode is None:
             say(
-                f"kbroker dump-log: {name} is a JVM class, which cannot be loaded here; known are "
-                f"{', '.join(_payloads.CLASSES)}",
+                f"kbroker dump-log: {name} is an unsupported JVM class; supported are {', '.join(_payloads.CLASSES)}",
                 file=sys.stderr,
             )
             return None
@@ -202,6 +202,6 @@ def _dump(
     elif name.endswith("-offset-checkpoint"):
         _dump_indexes.dump_offset_checkpoint(disk, path, printer, problems)
     elif name in _OTHER_FILES and Path(path).is_file():
-        problems.hint(path, "ignored: this command does not print such files")
+        problems.hint(path, "ignored: kbroker dump-log does not print files of this type")
     else:
         problems.add(path, "not a file of a log directory")

@@ -1,7 +1,7 @@
-"""`kbroker group`: list, describe and delete consumer groups of any broker, and move or delete their offsets.
+"""`kbroker group`: list, describe and delete consumer groups of any broker, and reset or delete their offsets.
 
 The flags are those of Kafka's tool. Results go to stdout: tables on a terminal, Kafka's columns elsewhere, JSON with
-`--format json`. What is only worth knowing (no active members, a rebalance under way) goes to stderr.
+`--format json`. Notes (no active members, a rebalance in progress) go to stderr.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TIMEOUT_MS: Final = 5_000
 ALL: Final = ""
-"""What `--state` and `--type` are without a value."""
+"""The value of `--state` and `--type` if they are given without one."""
 
 _WAYS: Final = (
     "to_earliest",
@@ -41,7 +41,7 @@ _WAYS: Final = (
     "shift_by",
     "from_file",
 )
-# Each flag goes with some of the actions, as in Kafka's tool.
+# The actions with which each flag can be used, as in Kafka's tool.
 _FLAGS_OF: Final = {
     **{name: {"reset-offsets"} for name in (*_WAYS, "dry_run", "execute", "export", "all_topics")},
     "topic": {"reset-offsets", "delete-offsets"},
@@ -61,69 +61,85 @@ def add_parser(commands: Commands) -> None:
         "group",
         aliases=["groups"],
         help="list, describe or delete consumer groups, or reset their offsets",
-        description="List, describe or delete consumer groups of any broker, or reset their offsets.",
+        description="List, describe or delete consumer groups on any Kafka-compatible broker, or reset their offsets.",
     )
     add_connection_flags(parser)
     actions = parser.add_mutually_exclusive_group(required=True)
     for action, text in (
         ("list", "print the names of groups"),
-        ("describe", "print offsets with lag, members or state of groups"),
-        ("delete", "delete groups without members, with their offsets"),
-        ("reset-offsets", "move the offsets of groups without members; changes nothing without --execute"),
+        ("describe", "print offsets with lag, or members, or state of groups"),
+        ("delete", "delete groups that have no members, and their offsets"),
+        ("reset-offsets", "change the offsets of groups that have no members; requires --execute to take effect"),
         ("delete-offsets", "delete offsets of a group"),
     ):
         actions.add_argument(f"--{action}", action="store_const", const=action, dest="action", help=text)
-    parser.add_argument("--group", action="append", metavar="NAME", help="a group; repeatable")
+    parser.add_argument("--group", action="append", metavar="NAME", help="group; repeatable")
     parser.add_argument("--all-groups", action="store_true", default=None, help="all groups")
     parser.add_argument(
         "--topic", action="append", type=parse.topic_partitions, metavar="NAME[:0,1]",
-        help="a topic, or some of its partitions; repeatable",
+        help="topic, optionally with partitions; repeatable",
     )  # fmt: skip
     parser.add_argument(
-        "--all-topics", action="store_true", default=None, help="all partitions that the group has an offset of"
+        "--all-topics", action="store_true", default=None, help="all partitions for which the group has an offset"
     )
-    described = parser.add_argument_group("what --describe prints, and --list beside the names")
+    described = parser.add_argument_group("output of --describe and --list")
     described.add_argument("--offsets", action="store_true", default=None, help="offsets with lag (the default)")
     described.add_argument("--members", action="store_true", default=None, help="members")
     described.add_argument(
-        "--state", nargs="?", const=ALL, metavar="STATES", help="the state; with --list only groups in these states"
+        "--state",
+        nargs="?",
+        const=ALL,
+        metavar="STATES",
+        help="print the state; with --list, only groups in these states",
     )
-    described.add_argument("--type", nargs="?", const=ALL, metavar="TYPES", help="the type; only groups of these types")
     described.add_argument(
-        "--verbose", action="store_true", default=None, help="also leader epochs, and the partitions of each member"
+        "--type", nargs="?", const=ALL, metavar="TYPES", help="print the type; only groups of these types"
+    )
+    described.add_argument(
+        "--verbose",
+        action="store_true",
+        default=None,
+        help="also print leader epochs and the partitions of each member",
     )
     _add_ways(parser)
     parser.add_argument(
         "--timeout", type=parse.milliseconds, default=DEFAULT_TIMEOUT_MS, metavar="MS",
         help=f"how long to wait for a group's coordinator (default {DEFAULT_TIMEOUT_MS})",
     )  # fmt: skip
-    parser.add_argument("--format", choices=["text", "json"], default="text", help="json is for machines")
+    parser.add_argument("--format", choices=["text", "json"], default="text", help="output format (default text)")
     parser.set_defaults(run=partial(group, parser))
 
 
 def _add_ways(parser: argparse.ArgumentParser) -> None:
-    ways = parser.add_argument_group("where --reset-offsets moves to")
+    ways = parser.add_argument_group("target of --reset-offsets")
     for flag, text in (
-        ("to-earliest", "the start of the log"),
-        ("to-latest", "the end of the log"),
-        ("to-current", "where the group is; the end where it has no offset"),
+        ("to-earliest", "log start offset"),
+        ("to-latest", "log end offset"),
+        ("to-current", "current offset of the group; the log end offset if it has none"),
     ):
         ways.add_argument(f"--{flag}", action="store_true", default=None, help=text)
-    ways.add_argument("--to-offset", type=parse.any_integer, metavar="N", help="an offset")
+    ways.add_argument("--to-offset", type=parse.any_integer, metavar="N", help="this offset")
     ways.add_argument(
         "--to-datetime", type=parse.point_in_time, metavar="YYYY-MM-DDTHH:mm:SS.sss",
-        help="the first record of a point in time (UTC unless it says otherwise) or later",
+        help="first record at or after this time (UTC unless it has a time zone)",
     )  # fmt: skip
-    ways.add_argument("--by-duration", type=parse.duration, metavar="PnDTnHnMnS", help="so long ago")
-    ways.add_argument("--shift-by", type=parse.any_integer, metavar="N", help="forwards, or backwards if negative")
-    ways.add_argument("--from-file", type=Path, metavar="FILE", help="what a CSV file says, see --export")
+    ways.add_argument(
+        "--by-duration",
+        type=parse.duration,
+        metavar="PnDTnHnMnS",
+        help="first record at or after the current time minus this duration",
+    )
+    ways.add_argument(
+        "--shift-by", type=parse.any_integer, metavar="N", help="current offset plus N; N may be negative"
+    )
+    ways.add_argument("--from-file", type=Path, metavar="FILE", help="offsets in a CSV file; see --export")
     ways.add_argument("--dry-run", action="store_true", default=None, help="change nothing (the default)")
-    ways.add_argument("--execute", action="store_true", default=None, help="do it")
-    ways.add_argument("--export", action="store_true", default=None, help="print CSV for --from-file")
+    ways.add_argument("--execute", action="store_true", default=None, help="change the offsets")
+    ways.add_argument("--export", action="store_true", default=None, help="print the plan as CSV for --from-file")
 
 
 def group(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Do one of the five things; the exit code."""
+    """Run the action that the flags choose; return the exit code."""
     _check(parser, options)
     act = {
         "list": _list,
@@ -137,7 +153,7 @@ def group(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 
 def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """End with a usage error for flags that do not go together; the lists of states and types are split."""
+    """Exit with a usage error if flags contradict each other; split the lists of states and types."""
     action = options.action
     for name, goes_with in _FLAGS_OF.items():
         if getattr(options, name) is not None and action not in goes_with:
@@ -179,7 +195,7 @@ def _check_reset(parser: argparse.ArgumentParser, options: argparse.Namespace) -
     if not (options.topic or options.all_topics or options.from_file):
         parser.error("--reset-offsets requires --all-topics or --topic")
     if options.export and options.format == "json":
-        parser.error("--export prints CSV, which --format json contradicts")
+        parser.error("--export prints CSV and cannot be used with --format json")
 
 
 def _names(client: KafkaAdminClient, options: argparse.Namespace) -> list[str]:
@@ -191,7 +207,7 @@ def _names(client: KafkaAdminClient, options: argparse.Namespace) -> list[str]:
 
 
 def _list(client: KafkaAdminClient, options: argparse.Namespace) -> None:
-    from kbroker.cli._groups import list_groups  # noqa: PLC0415  (help must not cost the import of the client)
+    from kbroker.cli._groups import list_groups  # noqa: PLC0415  (--help must not import the client)
     from kbroker.cli._table import print_rows  # noqa: PLC0415
 
     found = list_groups(client, states=options.state or (), types=options.type or ())
@@ -277,7 +293,7 @@ def _reset(client: KafkaAdminClient, options: argparse.Namespace) -> int:
     is_refused = False
     for name in names:
         if states[name].state not in {_groups.EMPTY, _groups.DEAD}:
-            _say(f"the offsets of group {name!r} can be reset only without members; it is {states[name].state}")
+            _say(f"cannot reset the offsets of group {name!r}: it is {states[name].state}, not empty")
             is_refused = True
             continue
         plan[name] = way(client, name, _scope(client, name, options))
@@ -294,7 +310,7 @@ def _reset(client: KafkaAdminClient, options: argparse.Namespace) -> int:
     else:
         print_rows(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows)
     if not options.execute and not options.dry_run:
-        _say("nothing was changed; --execute does it")
+        _say("nothing was changed; use --execute to change the offsets")
     return EXIT_FAILED if is_refused else 0
 
 

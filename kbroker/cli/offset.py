@@ -1,6 +1,6 @@
-"""`kbroker offset`: where the partitions of topics begin and end, or where a point in time lies in them.
+"""`kbroker offset`: print the first, last or other offsets of partitions, or the offset of a timestamp.
 
-The flags and the lines, `topic:partition:offset`, are those of Kafka's kafka-get-offsets.
+The flags and the output, `topic:partition:offset`, are those of kafka-get-offsets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RULE: Final = re.compile(r"([^:,]*)(?::(?:(\d*)|(\d*)-(\d*)))?", re.ASCII)
 
 
 class Rule(NamedTuple):
-    """Topics by an expression, and of their partitions those from `first` up to but without `end`."""
+    """The partitions from `first` to `end` (exclusive) of the topics that match an expression."""
 
     topics: str
     first: int = 0
@@ -37,35 +37,33 @@ def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "offset",
         aliases=["offsets"],
-        help="print offsets of partitions by time",
-        description="Print offsets of the partitions of topics of any broker of Kafka's protocol.",
+        help="print offsets of partitions",
+        description="Print offsets of partitions on any Kafka-compatible broker.",
     )
     add_connection_flags(parser)
-    parser.add_argument("--topic", metavar="NAME", help="a topic; a regular expression, or several with commas")
+    parser.add_argument("--topic", metavar="NAME", help="comma-separated list of regular expressions")
     parser.add_argument("--partitions", type=parse_partitions, metavar="0,1", help="only these partitions")
     parser.add_argument(
         "--topic-partitions", type=parse_rules, metavar="a:1,b:0-3,c:5-,d:-3",
-        help="topics by expressions, each with a partition or a range of them without its end",
+        help="topics (regular expressions), each with a partition or a range of partitions; the end is exclusive",
     )  # fmt: skip
     parser.add_argument(
         "--time", type=parse.time_spec, default=parse.SPECS["latest"], metavar="TIME",
         help="-1 or latest (default), -2 or earliest, -3 or max-timestamp, -4 or earliest-local, -5 or latest-tiered, "
-        "or a timestamp in ms: the first record that is not older",
+        "or a timestamp in ms, for the first record that is not older",
     )  # fmt: skip
-    parser.add_argument(
-        "--exclude-internal-topics", action="store_true", help="leave out what the brokers use themselves"
-    )
-    parser.add_argument("--format", choices=["text", "json"], default="text", help="json is for machines")
+    parser.add_argument("--exclude-internal-topics", action="store_true", help="skip internal topics")
+    parser.add_argument("--format", choices=["text", "json"], default="text", help="output format (default text)")
     parser.set_defaults(run=partial(offset, parser))
 
 
 def parse_partitions(text: str) -> frozenset[int]:
-    """The indexes of `0,1`."""
+    """Parse partitions such as `0,1`."""
     return frozenset(parse.partition(word.strip()) for word in text.split(","))
 
 
 def parse_rules(text: str) -> list[Rule]:
-    """The rules of `a:1,b:0-3,c:5-,d:-3,:0`."""
+    """Parse rules such as `a:1,b:0-3,c:5-,d:-3,:0`."""
     rules = []
     for word in text.split(","):
         match = _RULE.fullmatch(word)
@@ -85,25 +83,25 @@ def parse_rules(text: str) -> list[Rule]:
 
 
 def offset(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Print the offsets of all partitions that are meant."""
+    """Print the offsets of the chosen partitions."""
     if options.topic_partitions and (options.topic or options.partitions):
         parser.error("--topic-partitions cannot be used with --topic or --partitions")
     with admin_client(options) as client:
-        from kbroker.cli._groups import led_partitions, log_offsets  # noqa: PLC0415  (help must not cost the client)
+        from kbroker.cli._groups import led_partitions, log_offsets  # noqa: PLC0415  (--help must not import the client)
 
         meant = _meant(client, options)
         offsets = log_offsets(client, meant, options.time)
         led = led_partitions(client, {topic for topic, _ in meant}) if len(offsets) < len(meant) else {}
     for topic, index in meant:
         if (topic, index) not in offsets:
-            reason = "has no leader" if (topic, index) in led else "is gone"
+            reason = "has no leader" if (topic, index) in led else "does not exist any more"
             say(f"kbroker offset: {topic}-{index} {reason}", file=sys.stderr)
     rows = [(*each, offsets[each]) for each in meant if offsets.get(each, -1) >= 0]
     _print(rows, options.format)
 
 
 def _meant(client: KafkaAdminClient, options: argparse.Namespace) -> list[tuple[str, int]]:
-    """The partitions that the flags choose, in order."""
+    """The partitions that the flags choose, sorted."""
     from kbroker.cli._topics import include_list  # noqa: PLC0415
 
     allowed = include_list(options.topic) if options.topic else None

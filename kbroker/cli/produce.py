@@ -1,7 +1,7 @@
 """`kbroker produce`: write lines, or records in JSON, to a topic of any broker.
 
-One line is one record. Lines are read as they come, sent as fast as the broker takes them, and the command ends with 0
-only when all of them were acknowledged.
+One line is one record. The command sends lines as they arrive. It exits with 0 only if the broker has acknowledged all
+of them.
 """
 
 from __future__ import annotations
@@ -34,38 +34,41 @@ def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "produce",
         help="write lines to a topic",
-        description="Write the lines of standard input, or of a file, to a topic of any broker of Kafka's protocol.",
+        description="Write the lines of standard input, or of a file, to a topic on any Kafka-compatible broker.",
     )
     add_client_flags(parser)
-    parser.add_argument("-t", "--topic", required=True, type=_topic, metavar="NAME", help="the topic")
-    parser.add_argument("-p", "--partition", type=parse.partition, metavar="N", help="the partition, for all records")
-    parser.add_argument("--file", type=Path, metavar="FILE", help="what to read, in the place of standard input")
+    parser.add_argument("-t", "--topic", required=True, type=_topic, metavar="NAME", help="topic")
+    parser.add_argument("-p", "--partition", type=parse.partition, metavar="N", help="partition of all records")
+    parser.add_argument("--file", type=Path, metavar="FILE", help="read this file instead of standard input")
     parser.add_argument(
         "--format", choices=["text", "json"], default="text",
-        help="text: a line is a value; json: a line is a record as `consume --format json` prints it",
+        help="text: each line is a value; json: each line is a record in the format of `consume --format json`",
     )  # fmt: skip
-    text = parser.add_argument_group("lines of text")
-    text.add_argument("-K", "--key-separator", type=separator, metavar="TEXT", help="what stands between key and value")
-    text.add_argument("-k", "--key", metavar="TEXT", help="the key of all records")
-    text.add_argument("-H", "--header", action="append", type=header, metavar="NAME=VALUE", help="repeatable")
-    text.add_argument("-D", "--delimiter", type=separator, default=b"\n", metavar="TEXT", help="what ends a line")
+    text = parser.add_argument_group("options of --format text")
+    text.add_argument("-K", "--key-separator", type=separator, metavar="TEXT", help="text between key and value")
+    text.add_argument("-k", "--key", metavar="TEXT", help="key of all records")
+    text.add_argument("-H", "--header", action="append", type=header, metavar="NAME=VALUE", help="header; repeatable")
+    text.add_argument("-D", "--delimiter", type=separator, default=b"\n", metavar="TEXT", help="end of a record")
     text.add_argument(
-        "-Z", "--null-marker", metavar="TEXT", help="a key or value that is just this becomes null, which deletes"
+        "-Z", "--null-marker", metavar="TEXT", help="key or value that stands for null; a null value is a tombstone"
     )
     text.add_argument(
-        "--timestamp", type=partial(parse.integer, at_least=0), metavar="MS", help="of all records; now if not given"
+        "--timestamp",
+        type=partial(parse.integer, at_least=0),
+        metavar="MS",
+        help="timestamp of all records (default now)",
     )
     parser.add_argument(
         "-z", "--compression-codec", nargs="?", const="gzip", default="none", choices=CODECS, metavar="CODEC",
-        help=f"{', '.join(CODECS)}; gzip without a value",
+        help=f"{', '.join(CODECS)} (default none; gzip if given without a value)",
     )  # fmt: skip
     parser.add_argument(
         "--acks", "--request-required-acks", choices=["0", "1", "-1", "all"], default="all",
-        help="who must have a record before it counts (default all)",
+        help="acknowledgements that the leader waits for (default all)",
     )  # fmt: skip
     parser.add_argument(
         "--idempotence", action=argparse.BooleanOptionalAction, default=None,
-        help="no record twice when a request is repeated (default with --acks all)",
+        help="write no record twice when a request is retried (default with --acks all)",
     )  # fmt: skip
     parser.set_defaults(run=partial(produce, parser))
 
@@ -73,12 +76,12 @@ def add_parser(commands: Commands) -> None:
 def _topic(text: str) -> str:
     found = parse.topic_partitions(text)
     if found.partitions is not None:
-        raise argparse.ArgumentTypeError(f"{text!r} names partitions; --partition chooses one")
+        raise argparse.ArgumentTypeError(f"{text!r} names partitions; use --partition to choose one")
     return found.topic
 
 
 def produce(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Send everything and wait until it is acknowledged."""
+    """Send all records and wait until the broker has acknowledged them."""
     acks = {"0": 0, "1": 1}.get(options.acks, "all")
     if options.idempotence and acks != "all":
         parser.error(f"--idempotence cannot be used with --acks {options.acks}")
@@ -87,9 +90,9 @@ def produce(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Non
     if options.format == "json":
         for name in ("key_separator", "key", "header", "null_marker", "timestamp"):
             if getattr(options, name) is not None:
-                parser.error(f"--{name.replace('_', '-')} cannot be used with --format json, whose lines say it")
+                parser.error(f"--{name.replace('_', '-')} cannot be used with --format json")
     quiet_client()
-    from kafka import KafkaProducer  # noqa: PLC0415  (help must not cost the import of the client)
+    from kafka import KafkaProducer  # noqa: PLC0415  (--help must not import the client)
 
     settings: dict[str, Any] = {
         "max_block_ms": METADATA_TIMEOUT_MS,
@@ -121,7 +124,7 @@ def _open(path: Path | None) -> BinaryIO:
 
 
 def _send_all(producer: KafkaProducer, stream: BinaryIO, options: argparse.Namespace) -> None:
-    """Send records, bounded in number and bytes by what is not acknowledged yet."""
+    """Send all records. The number and the bytes of unacknowledged records are bounded."""
     waiting: deque[tuple[int, int, Any]] = deque()
     waiting_bytes = 0
     for number, record in _read(stream, options):
@@ -148,7 +151,7 @@ def _send_all(producer: KafkaProducer, stream: BinaryIO, options: argparse.Names
 
 
 def _wait(sent: tuple[int, int, Any]) -> int:
-    """Wait until a record is acknowledged; its size."""
+    """Wait until a record is acknowledged; return its size."""
     from kafka.errors import KafkaError  # noqa: PLC0415
 
     from kbroker.cli._admin import explain  # noqa: PLC0415
@@ -157,12 +160,12 @@ def _wait(sent: tuple[int, int, Any]) -> int:
     try:
         future.get()
     except KafkaError as error:
-        raise CommandFailed(f"line {number} was not stored, nor may be those behind it: {explain(error)}") from error
+        raise CommandFailed(f"line {number} was not stored, and later lines may be lost: {explain(error)}") from error
     return size
 
 
 def _read(stream: BinaryIO, options: argparse.Namespace) -> Iterator[tuple[int, Outgoing]]:
-    """The records of the input, each with the number of its line."""
+    """The records of the input, each with its line number."""
     make = record_from_json if options.format == "json" else _text_reader(options)
     number = 0
     try:
@@ -186,7 +189,7 @@ def _text_reader(options: argparse.Namespace) -> Any:
         if options.key_separator is not None:
             key, found, value = line.partition(options.key_separator)
             if not found:
-                raise NotARecord(f"no key: there is no {options.key_separator.decode(errors='replace')!r} in it")
+                raise NotARecord(f"no key: {options.key_separator.decode(errors='replace')!r} is missing")
         return Outgoing(
             key=None if key == null else key,
             value=None if value == null else value,

@@ -1,7 +1,7 @@
-"""`kbroker serve`: run a broker until it is told to stop.
+"""`kbroker serve`: run a broker until a signal stops it.
 
-SIGTERM and SIGINT stop it in an orderly way (leaders are noted as shut down, logs are flushed and closed, the
-clean-shutdown marker is written); a second signal ends the process at once, as a power switch would.
+SIGTERM and SIGINT start a controlled shutdown: the broker records the shutdown in its metadata, flushes and closes its
+logs and writes the clean-shutdown marker. A second signal ends the process at once, without cleanup.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from kbroker.cli import CommandFailed, Commands
 
 DEFAULT_LISTEN = "localhost:9092"
-# Of a container, whose ports are reached from outside only if somebody publishes them.
+# In a container. Its ports are reachable from outside only if they are published.
 CONTAINER_LISTENER = "PLAINTEXT://:9092"
 CONTAINER_DATA_DIR = "/var/lib/kafka/data"
 MOUNTED_CONFIG_DIR = "/mnt/shared/config"
@@ -27,58 +27,63 @@ EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104  (compared with, not bound)
 
 def add_parser(commands: Commands) -> None:
     """Declare the command and its flags."""
-    parser = commands.add_parser("serve", help="run a broker")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="settings in Kafka's properties format")
-    parser.add_argument(
-        "--data-dir", type=Path, metavar="DIR", help=f"where the data lives (default {default_data_dir()})"
+    parser = commands.add_parser(
+        "serve",
+        help="run a broker",
+        description="Run a broker until SIGTERM or SIGINT; docs/configuration.md lists all settings.",
     )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings in Kafka's properties format")
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help=f"data directory (default {default_data_dir()})")
     parser.add_argument(
         "--listen",
         metavar="HOST:PORT",
-        help=f"address to listen on; port 0 takes a free one (default {DEFAULT_LISTEN})",
+        help=f"address for clients; port 0 means any free port (default {DEFAULT_LISTEN})",
     )
     parser.add_argument(
         "--http",
         metavar="HOST:PORT",
-        help="serve /metrics, /health and /state here; loopback without a host (default: nowhere)",
+        help="address of /metrics, /health and /state; the default host is loopback (default: off)",
     )
     parser.add_argument(
         "--override",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="one setting, stronger than the file; repeatable",
+        help="a setting; overrides the file; repeatable",
     )
     parser.add_argument(
-        "--profile", choices=["embedded", "test", "kafka"], default="embedded", help="the defaults below all settings"
+        "--profile",
+        choices=["embedded", "test", "kafka"],
+        default="embedded",
+        help="default settings (default embedded)",
     )
+    parser.add_argument("--cluster-id", metavar="ID", help="cluster id of a new data directory (default: random)")
     parser.add_argument(
-        "--cluster-id", metavar="ID", help="of the cluster, for a new data directory (default: a random one)"
-    )
-    parser.add_argument(
-        "--ready-file", type=Path, metavar="FILE", help="write host:port here once the broker answers there"
+        "--ready-file", type=Path, metavar="FILE", help="write host:port to this file when the broker is ready"
     )
     parser.add_argument(
         "--from-environment",
         action="store_true",
-        help="take CLUSTER_ID, KAFKA_* variables and /mnt/shared/config as the container image of Apache Kafka does",
+        help="read CLUSTER_ID, KAFKA_* variables and /mnt/shared/config like the container image of Apache Kafka",
     )
     parser.add_argument(
-        "--log-format", choices=["text", "json"], default="text", help="how the log on stderr is written"
+        "--log-format", choices=["text", "json"], default="text", help="format of the log on stderr (default text)"
     )
-    parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], help="(default info)")
+    parser.add_argument(
+        "--log-level", choices=["debug", "info", "warning", "error"], help="level of the log (default info)"
+    )
     parser.set_defaults(run=serve)
 
 
 def default_data_dir() -> Path:
-    """A directory that no clean-up job empties: unlike /tmp, where Kafka's own default lies."""
+    """The default data directory. Unlike Kafka's default in /tmp, no clean-up job empties it."""
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(base) / "kbroker"
 
 
 def serve(options: argparse.Namespace) -> int:
-    """Run a broker in this process; the exit code."""
-    # Help must not cost the import of the broker.
+    """Run a broker in this process; return the exit code."""
+    # --help must not import the broker.
     from kbroker.config import ConfigError  # noqa: PLC0415
     from kbroker.config.container import read_container  # noqa: PLC0415
     from kbroker.node import NodeFailed, run_node  # noqa: PLC0415
@@ -91,7 +96,7 @@ def serve(options: argparse.Namespace) -> int:
     if options.http:
         overrides.append(f"kbroker.http.listener={options.http}")
     in_container: bool = options.from_environment
-    # What was imported lives as long as the process: the collector need not look at it again.
+    # Imported modules live as long as the process, so the garbage collector need not traverse them.
     gc.freeze()
     try:
         container = read_container(os.environ) if in_container else None
@@ -112,22 +117,22 @@ def serve(options: argparse.Namespace) -> int:
 
 
 def _mounted_config() -> Path | None:
-    """The settings that were mounted into the container, if they were."""
+    """The settings file that is mounted into the container, or None."""
     path = Path(os.environ.get(MOUNTED_CONFIG_DIR_VARIABLE) or MOUNTED_CONFIG_DIR, "server.properties")
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError:
-        pass  # there is something, and who reads it says what is wrong
+        pass  # the file exists; reading it reports the error
     return path
 
 
 def announce(node_id: int, host: str, port: int, *, ready_file: Path | None, as_kafka: bool) -> None:
-    """Say that the broker answers: by a line on stdout, in a file, and in the words of Kafka that others wait for."""
+    """Announce that the broker is ready: on stdout, in the ready file, and with the lines of Kafka's log for tools."""
     lines = [f"kbroker ready on {host}:{port}"]
     if as_kafka:
-        # Testcontainers' modules for Java and for Python wait for one of these in the log.
+        # The Testcontainers modules for Java and Python wait for one of these lines.
         lines += [
             f"[BrokerLifecycleManager id={node_id}] Transitioning from RECOVERY to RUNNING.",
             f"[KafkaServer id={node_id}] started",

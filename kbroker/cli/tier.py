@@ -1,16 +1,16 @@
-"""`kbroker tier`: what is in the tier, and why what is still on the local disk is there.
+"""`kbroker tier`: show, read, fill and check tiered storage.
 
-    ls      segments with offsets, epochs, states and sizes, or how the partitions lie in both tiers
-    cat     the records of a segment in the tier, its bytes, or one of its indexes
-    flush   close what there is of a topic, and wait until the tier has it
-    scrub   compare what the store holds with what the metadata say
-    why     say of each local segment what keeps it on the local disk
+    ls      list segments with offsets, epochs, states and sizes, or the offsets of partitions
+    cat     print the records, the bytes or an index of a segment in the tier
+    flush   close the active segments of a topic, and wait until the tier has everything
+    scrub   compare the store with the metadata
+    why     explain for each local segment why it is still on the local disk
 
-`ls`, `cat` and `scrub` take what they know of segments from `__remote_log_metadata`: by Kafka's protocol from a
-broker, Apache Kafka's included, or from a data directory, whether a broker runs on it or not. Nothing is changed but by
-`flush`, and by `scrub --delete-orphans`.
+`ls`, `cat` and `scrub` read the metadata of segments from `__remote_log_metadata`, through a broker (kbroker or Apache
+Kafka) or from a data directory (with or without a running broker). Only `flush` and `scrub --delete-orphans` change
+anything.
 
-Exit codes of scrub: 0 nothing was found, 1 it could not be run, 3 something was found.
+Exit codes of scrub: 0 no findings, 1 the check failed, 3 findings.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ INDEX_KINDS: Final = ("index", "timeindex", "snapshot", "txnindex", "leader-epoc
 
 
 def add_parser(commands: Commands) -> None:
-    """Declare the command, its parts and their flags."""
+    """Declare the command, its subcommands and their flags."""
     parser = commands.add_parser(
         "tier",
         help="show, read, fill and check tiered storage",
-        description="Show, read, fill and check what is in tiered storage.",
+        description="Show, read, fill and check tiered storage.",
     )
     parts: Commands = parser.add_subparsers(dest="part", required=True, metavar="PART")
     for declare in (_ls, _cat, _flush, _scrub, _why):
@@ -43,15 +43,21 @@ def add_parser(commands: Commands) -> None:
 
 def _ls(parts: Commands) -> None:
     parser = add_part(
-        parts, "tier", "ls", "list segments", "List the segments in the tier, or with --offsets where partitions lie."
+        parts,
+        "tier",
+        "ls",
+        "list segments",
+        "List the segments in the tier, or with --offsets the offsets of partitions.",
     )
     add_source_flags(parser)
     add_topic_flag(parser)
     parser.add_argument(
-        "--offsets", action="store_true", help="a line for each partition: where it begins in each tier and ends"
+        "--offsets",
+        action="store_true",
+        help="print one line per partition: its first offset in each tier, and its end",
     )
-    parser.add_argument("--all", action="store_true", help="also the segments that have been deleted")
-    parser.add_argument("--format", choices=["text", "json"], default="text", help="json is for machines")
+    parser.add_argument("--all", action="store_true", help="also list deleted segments")
+    parser.add_argument("--format", choices=["text", "json"], default="text", help="output format (default text)")
 
 
 def _cat(parts: Commands) -> None:
@@ -60,27 +66,32 @@ def _cat(parts: Commands) -> None:
         "tier",
         "cat",
         "print a segment",
-        "Print the records of one segment in the tier, or its bytes, from the store.",
+        "Print the records or the bytes of one segment from the store.",
     )
     add_source_flags(parser)
     add_store_flags(parser)
-    parser.add_argument("-t", "--topic", metavar="NAME", help="the topic, with --partition and --offset")
-    parser.add_argument("-p", "--partition", type=parse.partition, default=0, metavar="N", help="(default 0)")
+    parser.add_argument("-t", "--topic", metavar="NAME", help="topic; requires --offset")
+    parser.add_argument("-p", "--partition", type=parse.partition, default=0, metavar="N", help="partition (default 0)")
     parser.add_argument(
         "-o", "--offset", type=partial(parse.integer, at_least=0), metavar="N",
-        help="the segment that holds this offset, from it on",
+        help="print the segment that contains this offset, from this offset on",
     )  # fmt: skip
-    parser.add_argument("-s", "--segment", type=segment_id, metavar="ID", help="the segment with this id")
-    parser.add_argument("-c", "--count", type=parse.count, metavar="N", help="end after so many records")
+    parser.add_argument("-s", "--segment", type=segment_id, metavar="ID", help="print the segment with this id")
+    parser.add_argument("-c", "--count", type=parse.count, metavar="N", help="exit after this many records")
     parser.add_argument(
         "--format", choices=["text", "json", "dump", "raw"], default="text",
-        help="values; an object a line; the lines of dump-log; or the bytes as they are stored",
+        help="text: values; json: one object per line; dump: the lines of dump-log; raw: the stored bytes",
     )  # fmt: skip
-    parser.add_argument("-f", "--output-format", metavar="FORMAT", help="as of `kbroker consume`")
+    parser.add_argument("-f", "--output-format", metavar="FORMAT", help="as in `kbroker consume`")
     parser.add_argument(
-        "-D", "--delimiter", type=unescape, default=b"\n", metavar="TEXT", help="what ends a value (a line end)"
+        "-D",
+        "--delimiter",
+        type=unescape,
+        default=b"\n",
+        metavar="TEXT",
+        help="text after each value (default a newline)",
     )
-    parser.add_argument("--index", choices=INDEX_KINDS, help="the bytes of this index instead of the log's")
+    parser.add_argument("--index", choices=INDEX_KINDS, help="print the bytes of this index instead of the log")
 
 
 def _flush(parts: Commands) -> None:
@@ -88,18 +99,18 @@ def _flush(parts: Commands) -> None:
         parts,
         "tier",
         "flush",
-        "copy all there is now",
-        "Have everything that a tiered topic holds now copied to the tier, and wait until it is there. Only closed "
-        "segments are copied, so the active one is closed first.",
+        "copy a topic to the tier now",
+        "Copy all current records of a tiered topic to the tier, and wait until they are there. The broker copies only "
+        "closed segments, so it closes the active segments first.",
     )
     add_connection_flags(parser)
-    parser.add_argument("-t", "--topic", required=True, metavar="NAME", help="the topic")
+    parser.add_argument("-t", "--topic", required=True, metavar="NAME", help="topic")
     parser.add_argument(
         "--timeout-ms", type=parse.milliseconds, default=FLUSH_TIMEOUT_MS, metavar="MS",
         help=f"how long to wait (default {FLUSH_TIMEOUT_MS})",
     )  # fmt: skip
-    parser.add_argument("--no-wait", action="store_true", help="only ask for it")
-    parser.add_argument("--format", choices=["text", "json"], default="text", help="json is for machines")
+    parser.add_argument("--no-wait", action="store_true", help="request the copy, and do not wait")
+    parser.add_argument("--format", choices=["text", "json"], default="text", help="output format (default text)")
 
 
 def _scrub(parts: Commands) -> None:
@@ -108,21 +119,22 @@ def _scrub(parts: Commands) -> None:
         "tier",
         "scrub",
         "compare the store with the metadata",
-        "Compare what the store holds with what the metadata say. Exit codes: 0 nothing was found, 1 it could not be "
-        "run, 3 something was found.",
+        "Compare the store with the metadata. Exit codes: 0 no findings, 1 the check failed, 3 findings.",
     )
     add_source_flags(parser)
     add_store_flags(parser)
     add_topic_flag(parser)
     parser.add_argument(
-        "--deep", action="store_true", help="read every segment: offsets, each batch's CRC, what the indexes say"
+        "--deep", action="store_true", help="also read every segment, and check offsets, CRCs and indexes"
     )
     add_min_age_flag(parser)
     parser.add_argument(
         "--delete-orphans", action="store_true",
-        help="delete objects of segments that the metadata call deleted; what the metadata never knew is only told",
+        help="delete objects of segments that are deleted in the metadata; unknown objects are only reported",
     )  # fmt: skip
-    parser.add_argument("--format", choices=["text", "json"], default="text", help="json prints an object a line")
+    parser.add_argument(
+        "--format", choices=["text", "json"], default="text", help="output format; json prints one object per line"
+    )
 
 
 def _why(parts: Commands) -> None:
@@ -130,16 +142,18 @@ def _why(parts: Commands) -> None:
         parts,
         "tier",
         "why",
-        "what keeps segments local",
-        "Say of each segment in a data directory what keeps it there. A broker may run on it.",
+        "explain why segments are local",
+        "Explain for each segment in a data directory why it is still there. The broker may be running.",
     )
-    parser.add_argument("--data-dir", type=Path, required=True, metavar="DIR", help="a broker's data directory")
+    parser.add_argument("--data-dir", type=Path, required=True, metavar="DIR", help="data directory of a broker")
     add_topic_flag(parser)
-    parser.add_argument("--config", type=Path, metavar="FILE", help="the broker's settings")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings file of the broker")
     parser.add_argument(
-        "--override", action="append", default=[], metavar="KEY=VALUE", help="one of its settings; repeatable"
+        "--override", action="append", default=[], metavar="KEY=VALUE", help="a setting of the broker; repeatable"
     )
     parser.add_argument(
-        "--http", metavar="HOST:PORT", help="a running broker's pages: they tell its last error and last stable offset"
+        "--http",
+        metavar="HOST:PORT",
+        help="address of a running broker's pages, for its last error and last stable offset",
     )
-    parser.add_argument("--format", choices=["text", "json"], default="text", help="json is for machines")
+    parser.add_argument("--format", choices=["text", "json"], default="text", help="output format (default text)")

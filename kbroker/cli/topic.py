@@ -1,7 +1,7 @@
 """`kbroker topic`: create, delete, list, describe and alter topics of any broker, with the flags of Kafka's tool.
 
-Results go to stdout, what went wrong to stderr with Kafka's words. On a terminal `--describe` draws tables; elsewhere
-it prints Kafka's lines, and with `--format json` what machines read.
+Results go to stdout, errors to stderr with Kafka's messages. `--describe` prints tables on a terminal, Kafka's lines
+elsewhere, and JSON with `--format json`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COLLISION_WARNING: Final = (
     "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') could collide. To "
     "avoid issues it is best to use either, but not both."
 )
-# Each flag goes with some of the actions, as in Kafka's tool.
+# The actions with which each flag can be used, as in Kafka's tool.
 _FLAGS_OF: Final = {
     "config": {"create"},
     "partitions": {"create", "alter"},
@@ -49,45 +49,45 @@ def add_parser(commands: Commands) -> None:
         "topic",
         aliases=["topics"],
         help="create, delete, list, describe or alter topics",
-        description="Create, delete, list, describe or alter topics of any broker of Kafka's protocol.",
+        description="Create, delete, list, describe or alter topics on any Kafka-compatible broker.",
     )
     add_connection_flags(parser)
     actions = parser.add_mutually_exclusive_group(required=True)
     for action, text in (
         ("create", "create a topic"),
         ("delete", "delete topics"),
-        ("alter", "raise the number of partitions of topics"),
+        ("alter", "add partitions to topics"),
         ("list", "print the names of topics"),
         ("describe", "print partitions, replicas and settings of topics"),
     ):
         actions.add_argument(f"--{action}", action="store_const", const=action, dest="action", help=text)
     parser.add_argument(
-        "--topic", metavar="NAME", help="the topic; for all but --create a regular expression, or several with commas"
+        "--topic", metavar="NAME", help="topic; except with --create, a comma-separated list of regular expressions"
     )
-    parser.add_argument("--topic-id", metavar="ID", help="the topic to describe, by its id")
+    parser.add_argument("--topic-id", metavar="ID", help="id of the topic to describe")
     parser.add_argument("--partitions", type=_partitions, metavar="N", help="number of partitions")
     parser.add_argument(
-        "--replication-factor", type=_replication_factor, metavar="N", help="replicas of each partition"
+        "--replication-factor", type=_replication_factor, metavar="N", help="number of replicas of each partition"
     )
     parser.add_argument(
         "--replica-assignment", type=parse_assignment, metavar="0:1,1:2",
-        help="the brokers of each partition: partitions between commas, their replicas between colons",
+        help="brokers of each partition: commas separate partitions, colons separate the replicas of one partition",
     )  # fmt: skip
     parser.add_argument(
-        "--config", action="append", type=parse_config, metavar="NAME=VALUE", help="a setting of the topic; repeatable"
+        "--config", action="append", type=parse_config, metavar="NAME=VALUE", help="topic setting; repeatable"
     )
     for flag, text in (
-        ("if-exists", "no error if there is no such topic"),
-        ("if-not-exists", "no error if the topic exists"),
-        ("exclude-internal", "leave out internal topics"),
-        ("under-replicated-partitions", "only partitions with replicas that are not in sync"),
-        ("unavailable-partitions", "only partitions without a live leader"),
-        ("under-min-isr-partitions", "only partitions with fewer in-sync replicas than min.insync.replicas"),
-        ("at-min-isr-partitions", "only partitions with exactly min.insync.replicas in sync"),
-        ("topics-with-overrides", "only topics with settings of their own"),
+        ("if-exists", "do nothing if the topic does not exist"),
+        ("if-not-exists", "do nothing if the topic exists"),
+        ("exclude-internal", "skip internal topics"),
+        ("under-replicated-partitions", "show only partitions with out-of-sync replicas"),
+        ("unavailable-partitions", "show only partitions without a live leader"),
+        ("under-min-isr-partitions", "show only partitions with fewer in-sync replicas than min.insync.replicas"),
+        ("at-min-isr-partitions", "show only partitions with exactly min.insync.replicas in-sync replicas"),
+        ("topics-with-overrides", "show only topics with settings of their own"),
     ):
         parser.add_argument(f"--{flag}", action="store_true", default=None, help=text)
-    parser.add_argument("--format", choices=["text", "json"], default="text", help="json is for machines")
+    parser.add_argument("--format", choices=["text", "json"], default="text", help="output format (default text)")
     parser.set_defaults(run=partial(topic, parser))
 
 
@@ -106,7 +106,7 @@ def _replication_factor(text: str) -> int:
 
 
 def parse_config(text: str) -> tuple[str, str]:
-    """The name and value of `name=value`; the value may hold further `=`."""
+    """Split `name=value` at the first `=`."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise argparse.ArgumentTypeError('all configs to be added must be in the format "key=val"')
@@ -114,13 +114,13 @@ def parse_config(text: str) -> tuple[str, str]:
 
 
 def parse_assignment(text: str) -> list[list[int]]:
-    """The brokers of each partition, of `0:1,1:2`."""
+    """The broker ids of each partition in `0:1,1:2`."""
     assignment: list[list[int]] = []
     for index, word in enumerate(text.split(",")):
         try:
             replicas = [int(broker) for broker in word.split(":")]
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{word!r} is no list of broker ids between colons") from None
+            raise argparse.ArgumentTypeError(f"{word!r} is not a colon-separated list of broker ids") from None
         if duplicates := sorted({broker for broker in replicas if replicas.count(broker) > 1}):
             raise argparse.ArgumentTypeError(
                 f"Partition replica lists may not contain duplicate entries: {','.join(map(str, duplicates))}"
@@ -132,7 +132,7 @@ def parse_assignment(text: str) -> list[list[int]]:
 
 
 def topic(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Do one of the five things; the exit code."""
+    """Run the action that the flags choose; return the exit code."""
     _check(parser, options)
     act = {"create": _create, "delete": _delete, "alter": _alter, "list": _list, "describe": _describe}[options.action]
     try:
@@ -145,10 +145,10 @@ def topic(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 
 def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """End with a usage error for flags that do not go together."""
+    """Exit with a usage error if flags contradict each other."""
     action = options.action
     if action == "alter" and options.config:
-        parser.error("--config cannot be used with --alter: settings of a topic are altered by `kbroker config`")
+        parser.error("--config cannot be used with --alter: use `kbroker config` to change settings of a topic")
     for name, goes_with in _FLAGS_OF.items():
         if getattr(options, name) is not None and action not in goes_with:
             parser.error(f"--{name.replace('_', '-')} cannot be used with --{action}")
@@ -163,7 +163,7 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
 
 
 def _create(client: KafkaAdminClient, options: argparse.Namespace) -> None:
-    from kbroker.cli._topics import create_topic  # noqa: PLC0415  (help must not cost the import of the client)
+    from kbroker.cli._topics import create_topic  # noqa: PLC0415  (--help must not import the client)
 
     if "." in options.topic or "_" in options.topic:
         say(COLLISION_WARNING, file=sys.stderr)
@@ -183,16 +183,16 @@ def _create(client: KafkaAdminClient, options: argparse.Namespace) -> None:
 
 
 def _existing(client: KafkaAdminClient, options: argparse.Namespace, *, keeps_internal: bool = False) -> list[str]:
-    """The topics that are meant; with `keeps_internal`, internal ones only where they are named exactly.
+    """The topics that match; with `keeps_internal`, internal topics only if they are named exactly.
 
-    Raises CommandFailed when there is none and there ought to be.
+    Raises CommandFailed if no topic matches, unless --if-exists is given.
     """
     from kbroker.cli._topics import internal_topics, matching_topics  # noqa: PLC0415
 
     names = matching_topics(client, options.topic, exclude_internal=bool(options.exclude_internal))
     if keeps_internal and (kept := sorted(internal_topics(client, names) - set(options.topic.split(",")))):
         names = [name for name in names if name not in kept]
-        why = f"internal topics are left out unless they are named exactly: {', '.join(kept)}"
+        why = f"skipping internal topics that are not named exactly: {', '.join(kept)}"
         if not names:
             raise CommandFailed(why)
         say(f"WARNING: {why}", file=sys.stderr)

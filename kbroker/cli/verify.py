@@ -1,9 +1,9 @@
-"""`kbroker verify`: check every file in the directory of a broker that is stopped, kbroker's or Apache Kafka's.
+"""`kbroker verify`: check every file in the data directory of a stopped broker, kbroker or Apache Kafka.
 
-It prints a line for each finding (file, position, what) and changes nothing, not a byte: it opens files only to read
-them. While it runs it holds the directory's lock with others of its kind, so that no broker starts meanwhile.
+It prints one line for each finding (file, position, problem). It opens files only for reading and changes nothing.
+While it runs, it holds a shared lock on the directory, so that no broker can start there.
 
-Exit codes: 0 nothing was found, 1 the directory could not be checked, 3 something was found.
+Exit codes: 0 no findings, 1 the check failed, 3 findings.
 """
 
 from __future__ import annotations
@@ -31,18 +31,20 @@ def add_parser(commands: Commands) -> None:
     """Declare the command and its flags."""
     parser = commands.add_parser(
         "verify",
-        help="check the files of a broker that is stopped",
-        description="Check every file in the directory of a broker that is stopped; nothing is changed. Exit codes: 0 "
-        "nothing was found, 1 it could not be checked, 3 something was found.",
+        help="check the files of a stopped broker",
+        description="Check every file in the data directory of a stopped broker, without changing anything. Exit "
+        "codes: 0 no findings, 1 the check failed, 3 findings.",
     )
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help=f"the directory (default {default_data_dir()})")
-    parser.add_argument("--format", choices=["text", "json"], default="text", help="json prints an object a line")
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help=f"data directory (default {default_data_dir()})")
+    parser.add_argument(
+        "--format", choices=["text", "json"], default="text", help="output format; json prints one object per line"
+    )
     parser.set_defaults(run=verify)
 
 
 def verify(options: argparse.Namespace) -> int:
-    """Check a directory; the exit code."""
-    from kbroker.cli._verify_directory import DirectoryCheck  # noqa: PLC0415  (help must not cost these imports)
+    """Check a directory; return the exit code."""
+    from kbroker.cli._verify_directory import DirectoryCheck  # noqa: PLC0415  (--help must not import these modules)
     from kbroker.cli._verify_report import ReadOnlyDisk, Report  # noqa: PLC0415
 
     path = str(options.data_dir or default_data_dir())
@@ -61,19 +63,19 @@ def verify(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _no_broker(path: str) -> Iterator[None]:
-    """Hold the lock that a broker needs alone. Raises CommandFailed while one has it."""
+    """Hold a shared lock, which conflicts with a broker's exclusive lock. Raises CommandFailed if a broker holds it."""
     lock = f"{path}/.lock"
     try:
         descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError as error:
         if not os.path.isdir(path):
             raise CommandFailed(f"there is no directory {path}") from error
-        # No broker has ever run here, or somebody removed the file: there is nothing to hold.
+        # No broker has run here, or the file was removed, so there is no lock to hold.
         yield
         return
     try:
         try:
-            # The first is what kbroker asks for besides, the second what Apache Kafka does.
+            # kbroker takes both locks, Apache Kafka only the second.
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -85,7 +87,7 @@ def _no_broker(path: str) -> Iterator[None]:
 
 @contextmanager
 def _progress(check: DirectoryCheck) -> Iterator[Callable[[int], None]]:
-    """Gives the function that is told how many bytes more have been read: a bar on stderr, where a person looks."""
+    """Yield a function that advances the progress by a number of bytes: a bar if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _size: None
         return
@@ -93,7 +95,7 @@ def _progress(check: DirectoryCheck) -> Iterator[Callable[[int], None]]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
 
     columns = (TextColumn("checking"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    # What is printed on the same terminal has to go above the bar; what goes into a file has to stay as it is.
+    # Redirect stdout above the bar only if it is a terminal too; output to a file must stay unchanged.
     shares = sys.stdout.isatty()
     with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=shares) as bar:
         task = bar.add_task("checking", total=check.total_bytes())

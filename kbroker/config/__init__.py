@@ -1,4 +1,4 @@
-"""The settings of a broker: declared once, read from every place that Kafka's users know."""
+"""The broker's settings. Each is declared once; values come from files, flags, the environment and dynamic configs."""
 
 from kbroker.config.load import Layers, Settings
 from kbroker.config.values import ConfigError

@@ -1,4 +1,4 @@
-"""Every key that is known, by name: those with an effect and those without, and what to say of the others."""
+"""Every known key by name, with or without an effect, and the error messages for unknown keys."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ LISTENER_PREFIX = "listener.name."
 PLUGIN_PREFIXES = (tier.RSM_PREFIX, tier.RLMM_PREFIX)
 _NO_LISTENER_SETTINGS = "Settings for one listener are not implemented yet."
 
-# Taken by IncrementalAlterConfigs alone: Kafka too has them in no file and describes them only where they are set.
+# Only IncrementalAlterConfigs sets these keys. As in Kafka, they cannot stand in a file, and DescribeConfigs shows them
+# only where they are set.
 _THROTTLES = tuple(
     Setting(
         MAX_INT64,
@@ -50,7 +51,7 @@ _THROTTLES = tuple(
         dynamic=Dynamic.CLUSTER_WIDE,
         internal=True,
         effect=Effect.HARMLESS,
-        why="There are no followers whose reading could be throttled yet.",
+        why="Replication to followers is not implemented yet, so there is nothing to throttle.",
     )
     for name in (
         "leader.replication.throttled.rate",
@@ -59,7 +60,7 @@ _THROTTLES = tuple(
     )
 )
 
-# Keys of older releases: whoever brings one is told so, and not offered the nearest spelling.
+# Keys of older Kafka releases. The error says that the key was removed and suggests no other spelling.
 _REMOVED = (
     "zookeeper.",
     "inter.broker.protocol.version",
@@ -78,7 +79,7 @@ _REMOVED = (
 
 
 def declared(area: ModuleType) -> tuple[Setting, ...]:
-    """All settings of one area: the attributes of its class, then the keys without effect."""
+    """All settings of one area: first the attributes of its class, then the keys without effect."""
     found: list[Setting] = []
     for one in vars(area).values():
         if isinstance(one, type) and one.__module__ == area.__name__:
@@ -92,11 +93,11 @@ DYNAMIC_ONLY: dict[str, Setting] = {one.name: one for one in _THROTTLES}
 
 
 def broker_setting(name: str) -> Setting | None:
-    """The declaration that holds for a broker key, also behind a listener's or a plug-in's prefix; None if unknown."""
+    """The declaration of a broker key, with or without a listener's or plug-in's prefix; None if it is unknown."""
     if (one := BROKER.get(name) or DYNAMIC_ONLY.get(name)) is not None:
         return one
     if name.startswith(PLUGIN_PREFIXES):
-        return Setting(kind=Kind.UNKNOWN, name=name, doc="A setting of a plug-in of the tier.")
+        return Setting(kind=Kind.UNKNOWN, name=name, doc="A setting of a tier plug-in.")
     if (base := base_of_listener_key(name)) is not None:
         if base.effect is Effect.ENFORCED:
             return Setting(
@@ -107,7 +108,7 @@ def broker_setting(name: str) -> Setting | None:
 
 
 def base_of_listener_key(name: str) -> Setting | None:
-    """`listener.name.<listener>.[<mechanism>.]<key>` speaks of `<key>`; None for any other name."""
+    """The declaration of `<key>` in `listener.name.<listener>.[<mechanism>.]<key>`; None for any other name."""
     if not name.startswith(LISTENER_PREFIX):
         return None
     key = name[len(LISTENER_PREFIX) :].partition(".")[2]
@@ -115,10 +116,10 @@ def base_of_listener_key(name: str) -> Setting | None:
 
 
 def unknown(name: str, where: Iterable[str], *, what: str = "setting") -> ConfigError:
-    """What to say of a key that nobody knows: the nearest one, or that it is gone."""
+    """The error for an unknown key: it suggests the nearest known key, or says that Kafka removed this one."""
     if name.startswith(_REMOVED):
         return ConfigError(f"{name}: this {what} was removed in Apache Kafka 4.0; delete it")
-    from difflib import get_close_matches  # noqa: PLC0415  (only an error pays for it)
+    from difflib import get_close_matches  # noqa: PLC0415  (slow import, needed only for an error)
 
     near = get_close_matches(name, list(where), n=1, cutoff=0.6)
     return ConfigError(f"Unknown {what} {name}" + (f"; did you mean {near[0]}?" if near else ""))

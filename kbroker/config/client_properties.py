@@ -1,6 +1,6 @@
-"""A Java client's settings as those of kafka-python, which is the client here.
+"""Translates a Java client's settings into settings of kafka-python, the client that the commands use.
 
-Java's names are translated as far as this client knows the same thing; its own names are taken as they are.
+A Java name is translated if kafka-python has the same setting. kafka-python's own names are also accepted.
 
 Source  ConsumerConfig, ProducerConfig and AdminClientConfig of Apache Kafka 4.3.1
 """
@@ -20,13 +20,13 @@ _SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 def _security_protocol(text: str) -> str:
-    """A protocol's name, in letters of any case as in Java. The client would take an unknown one for PLAINTEXT."""
+    """A protocol's name; as in Java, case does not matter. kafka-python would treat an unknown name as PLAINTEXT."""
     if text.upper() not in _SECURITY_PROTOCOLS:
-        raise ConfigError(f"security.protocol={text} is none of {', '.join(_SECURITY_PROTOCOLS)}")
+        raise ConfigError(f"security.protocol={text} is not one of {', '.join(_SECURITY_PROTOCOLS)}")
     return text.upper()
 
 
-# Java's name: the client's name and the type of its value.
+# Java's name: kafka-python's name and the type of its value.
 _RENAMED: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "client.id": ("client_id", str),
     "connections.max.idle.ms": ("connections_max_idle_ms", int),
@@ -61,15 +61,15 @@ _OTHERS: Final = frozenset({"sasl.jaas.config", "ssl.endpoint.identification.alg
 _JAAS_OPTION: Final = re.compile(r'(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;]+))')
 
 KNOWN: Final = frozenset({*_RENAMED, *_OWN_NAMES, *_STORES, *_SILENT, *_OTHERS})
-"""Every name that `translate` knows without being told."""
+"""Every name that `translate` accepts even without `known`."""
 
 
 def translate(
     properties: Mapping[str, str], *, known: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """A Java client's properties as settings of this one, and the names of those that have no counterpart.
+    """Translate properties into settings of kafka-python; also return the names of ignored properties.
 
-    `known` has further settings by the client's names, each with its default, whose type is that of its values.
+    Shape   `known` maps further kafka-python settings to their defaults; the type of a default is the type of the value
     Errors  ConfigError
     """
     settings: dict[str, Any] = {}
@@ -97,7 +97,7 @@ def translate(
 
 
 def _convert(key: str, value: str, default: Any) -> Any:
-    """A value of the type that a setting's default has."""
+    """Convert a text to the type of the setting's default."""
     if isinstance(default, bool):
         if value.lower() not in {"true", "false"}:
             raise ConfigError(f"{key}={value} is neither true nor false")
@@ -113,18 +113,18 @@ def _convert(key: str, value: str, default: Any) -> Any:
 
 
 def _jaas(text: str) -> dict[str, str]:
-    """User name and password of a login module's line."""
+    """User name and password from the line of a login module."""
     found = {name: quoted or bare for name, quoted, bare in _JAAS_OPTION.findall(text)}
     if "username" not in found or "password" not in found:
-        raise ConfigError("sasl.jaas.config without username and password: only PLAIN and SCRAM can be used here")
+        raise ConfigError("sasl.jaas.config has no username and password; only PLAIN and SCRAM are supported")
     return {"sasl_plain_username": found["username"], "sasl_plain_password": found["password"]}
 
 
 def _store(key: str, location: str, properties: Mapping[str, str]) -> dict[str, str]:
-    """A PEM file in the place of a Java key store."""
+    """The settings for a key store or trust store, which must be a PEM file."""
     kind = properties.get(key.replace("location", "type"), "JKS").upper()
     if kind != "PEM":
-        raise ConfigError(f"{key} is of type {kind}, which cannot be read here; give a PEM file and its type PEM")
+        raise ConfigError(f"{key} is of type {kind}, which is not supported; use a PEM file and set the type to PEM")
     return {"ssl_cafile": location} if "trust" in key else {"ssl_certfile": location, "ssl_keyfile": location}
 
 

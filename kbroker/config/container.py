@@ -1,8 +1,8 @@
-"""What the environment of a container says beside single settings, as the apache/kafka image takes it.
+"""Interprets a container's environment as the start scripts of the apache/kafka image do.
 
-`KAFKA_*` variables are settings (see environment.py). Here is what its start scripts make of them first: listeners
-that follow from the advertised ones, the cluster's id, the level of the log. Where Kafka's image drops all of its
-defaults as soon as one setting is given, kbroker's defaults stay below them.
+Most `KAFKA_*` variables are settings (see environment.py). This module does what the scripts do before that: it derives
+the listeners from the advertised listeners, and reads the cluster id and the log level. One difference: Kafka's image
+drops all of its defaults as soon as one setting is given; kbroker keeps its defaults for all other settings.
 
 Source: docker/resources/common-scripts of Apache Kafka, `KafkaDockerWrapper`.
 """
@@ -36,9 +36,9 @@ _ROOT_LEVEL, _LOGGER_LEVELS = "KAFKA_LOG4J_ROOT_LOGLEVEL", "KAFKA_LOG4J_LOGGERS"
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container's environment, understood.
+    """The result of `read_container`.
 
-    Shape  variables are those to take settings from; cluster_id is that of a new data directory; log_level is one of
+    Shape  variables are the ones to read settings from; cluster_id is for a new data directory; log_level is one of
            debug, info, warning, error; warnings are lines for the log
     """
 
@@ -49,25 +49,25 @@ class Container:
 
 
 def read_container(environment: Mapping[str, str]) -> Container:
-    """Understand a container's environment.
+    """Interpret a container's environment.
 
-    Errors  ConfigError for a CLUSTER_ID that is none
+    Errors  ConfigError for an invalid CLUSTER_ID
     """
-    # An empty variable is what `-e KAFKA_LISTENERS=` leaves, and Kafka's scripts take it for none.
+    # `-e KAFKA_LISTENERS=` sets an empty variable. Like Kafka's scripts, treat it as unset.
     variables = {name: value for name, value in environment.items() if value or name not in (_LISTENERS, _ADVERTISED)}
     if _LISTENERS not in variables and _ADVERTISED in variables:
         variables[_LISTENERS] = _HOST.sub("://0.0.0.0:", variables[_ADVERTISED])
     warnings = []
     level = environment.get(_ROOT_LEVEL, "").strip().upper() or "INFO"
     if level not in _LEVELS:
-        warnings.append(f"{_ROOT_LEVEL}={level} is none of {', '.join(_LEVELS)}; INFO is used")
+        warnings.append(f"{_ROOT_LEVEL}={level} is not one of {', '.join(_LEVELS)}; using INFO")
     if environment.get(_LOGGER_LEVELS):
-        warnings.append(f"{_LOGGER_LEVELS} is ignored: the loggers of Kafka's classes do not exist here")
+        warnings.append(f"{_LOGGER_LEVELS} is ignored: kbroker does not have the loggers of Kafka's classes")
     return Container(variables, _cluster_id(environment), _LEVELS.get(level, "info"), tuple(warnings))
 
 
 def _cluster_id(environment: Mapping[str, str]) -> str:
     given = environment.get("CLUSTER_ID", "").strip() or DEFAULT_CLUSTER_ID
     if not re.fullmatch(rf"[!-~]{{1,{MAX_CLUSTER_ID}}}", given):
-        raise ConfigError(f"CLUSTER_ID={given!r} is not 1 to {MAX_CLUSTER_ID} visible characters of ASCII")
+        raise ConfigError(f"CLUSTER_ID={given!r} is not 1 to {MAX_CLUSTER_ID} visible ASCII characters")
     return given

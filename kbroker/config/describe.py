@@ -1,9 +1,9 @@
-"""What DescribeConfigs answers: every key with its value, where that came from, and what stands behind it.
+"""The entries of a DescribeConfigs response: each key with its value, its source and its synonyms.
 
-The synonyms of a key are all the places that could give its value, strongest first: for each source in turn the key
-and the keys that it falls back to. What comes before the key's own name is left out, which is why a topic's
-`retention.ms` shows `log.retention.hours` only behind a `log.retention.ms`; it is so in Kafka. Source: `ConfigHelper`
-and `DynamicBrokerConfig.brokerConfigSynonyms` of Apache Kafka 4.3.1.
+The synonyms of a key are all the places that could give its value, strongest first: for each source, the key and then
+the keys that it falls back to. As in Kafka, synonyms before the first one with the described name are left out. That is
+why a topic's `retention.ms` shows `log.retention.hours` only after a `log.retention.ms`. Source: `ConfigHelper` and
+`DynamicBrokerConfig.brokerConfigSynonyms` of Apache Kafka 4.3.1.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ConfigSource(IntEnum):
 
 
 class Synonym(NamedTuple):
-    """One place that gives a value, or would without those before it."""
+    """One place that gives a value. The first synonym of a key wins."""
 
     name: str
     value: str | None
@@ -43,9 +43,9 @@ class Synonym(NamedTuple):
 
 
 class ConfigEntry(NamedTuple):
-    """One key as it is described.
+    """One key of a DescribeConfigs response.
 
-    Shape   value is None where there is none, and for what must not be shown; documentation is None unless asked for
+    Shape   value is None if there is none or if it is sensitive; documentation is None unless requested
     """
 
     name: str
@@ -59,7 +59,7 @@ class ConfigEntry(NamedTuple):
 
     @property
     def is_default(self) -> bool:
-        """Whether nobody set the key (version 0 of the protocol says only this)."""
+        """Whether the key is not set anywhere (version 0 of the protocol has this flag instead of the source)."""
         return self.source is ConfigSource.DEFAULT_CONFIG
 
 
@@ -71,7 +71,7 @@ def describe_topic(
     include_synonyms: bool = True,
     include_documentation: bool = False,
 ) -> list[ConfigEntry]:
-    """A topic's settings by name; configs are those set for the topic itself, keys None or empty means all."""
+    """A topic's settings by name; configs are the topic's own settings; keys None or empty means all keys."""
     values = settings.topic_values(configs)
     names = {name for name, one in TOPIC.items() if not one.internal} | set(configs)
     entries = []
@@ -133,7 +133,7 @@ def describe_cluster_defaults(
     include_synonyms: bool = True,
     include_documentation: bool = False,
 ) -> list[ConfigEntry]:
-    """What is set for all brokers at once (the broker resource without a name), and nothing else."""
+    """Only the dynamic settings of all brokers (the broker resource with an empty name)."""
     entries = []
     for name, text in sorted(settings.layers.cluster.items()):
         if keys and name not in keys:
@@ -161,7 +161,7 @@ def describe_group(
     include_synonyms: bool = True,
     include_documentation: bool = False,
 ) -> list[ConfigEntry]:
-    """A group's settings by name; configs are those set for the group itself."""
+    """A group's settings by name; configs are the group's own settings."""
     entries = []
     for name, declaration in GROUP.items():
         if keys and name not in keys:
@@ -191,7 +191,7 @@ def describe_client_metrics(
     include_synonyms: bool = True,
     include_documentation: bool = False,
 ) -> list[ConfigEntry]:
-    """A subscription by key; one that nobody made has the defaults, as in Kafka."""
+    """A client metrics subscription by key; as in Kafka, one that does not exist has the defaults."""
     entries = []
     for name, declaration in CLIENT_METRICS.items():
         if keys and name not in keys:
@@ -212,7 +212,7 @@ def describe_client_metrics(
 
 
 def describe_logger(name: str, level: str) -> ConfigEntry:
-    """A logger as the setting that it is for Kafka's tools: its name is the key, its level the value."""
+    """A logger as Kafka's tools see it: its name is the key and its level is the value."""
     return ConfigEntry(
         name=name,
         value=level,
@@ -226,7 +226,7 @@ def describe_logger(name: str, level: str) -> ConfigEntry:
 
 
 def _behind(settings: Settings, declaration: Setting) -> list[Synonym]:
-    """What the broker's settings give to a key of a topic or a group that is not set itself."""
+    """The broker's synonyms of a topic's or group's key."""
     names = [name for name, _ in declaration.synonyms]
     return _synonyms(settings, names, described=names[0], hidden=declaration.sensitive) if names else []
 
@@ -257,7 +257,7 @@ def _entry(
 
 
 def _synonyms(settings: Settings, names: Sequence[str], *, described: str, hidden: bool) -> list[Synonym]:
-    """Every place that gives a value to one of these keys, from the described key's first on."""
+    """Every place that gives a value to one of these keys, beginning with the first for the described key."""
     layers = settings.layers
     found: list[Synonym] = []
     for source, layer in (
@@ -274,12 +274,12 @@ def _synonyms(settings: Settings, names: Sequence[str], *, described: str, hidde
 
 
 def _same_with_other_units() -> dict[str, list[str]]:
-    """Broker keys that are one setting in several units, each with all of them, strongest first."""
+    """Broker keys that are one setting in several units; each maps to all of them, strongest first."""
     groups: dict[str, list[str]] = {}
     for declaration in TOPIC.values():
         names = [name for name, _ in declaration.synonyms]
         if len(names) > 1:
-            # A flush interval falls back to the scheduler's, but the scheduler's is no flush interval.
+            # log.flush.interval.ms falls back to the scheduler's interval, but not the other way round.
             groups |= dict.fromkeys(names if names[0] != "log.flush.interval.ms" else names[:1], names)
     return groups
 
@@ -294,5 +294,5 @@ def _alternatives(name: str) -> list[str]:
 
 
 def _is_read_only(declaration: Setting) -> bool:
-    """Kafka takes a key behind a listener's prefix while it runs, and yet calls it read-only."""
+    """Whether a key is shown as read-only. As in Kafka, keys with a listener's prefix are, although they can change."""
     return declaration.dynamic is Dynamic.READ_ONLY or declaration.name.startswith(LISTENER_PREFIX)

@@ -1,4 +1,4 @@
-"""docs/configuration.md, from the declarations: `python -m kbroker.config.document > docs/configuration.md`."""
+"""Writes docs/configuration.md from the declarations: `python -m kbroker.config.document > docs/configuration.md`."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ _INTRODUCTION = """\
 
 Written by `python -m kbroker.config.document`; do not edit.
 
-kbroker takes Apache Kafka's settings under Kafka's names, and a few of its own that begin with `kbroker.`. A value
-comes from the strongest place that has it:
+kbroker has Apache Kafka's settings under Kafka's names. Its own settings begin with `kbroker.`. The broker takes a
+value from the first of these sources that has the key:
 
 1. dynamic settings of this broker, then those of all brokers (`kafka-configs --alter`)
 2. flags: `--override key=value`, `--data-dir`, `--listen`
-3. the environment, in the container image (`kbroker serve --from-environment`) only: `KAFKA_LOG_RETENTION_MS` is
-   `log.retention.ms` (one underscore is a dot, two are an underscore, three a dash)
+3. the environment, only in the container image (`kbroker serve --from-environment`): `KAFKA_LOG_RETENTION_MS` is
+   `log.retention.ms` (one underscore is a dot, two are an underscore, three are a dash)
 4. the file given by `--config`, in Java's properties format
-5. the profile given by `--profile`; beside a file the tier is off unless something above says otherwise
+5. the profile given by `--profile`; with a file, the tier is off unless one of the sources above enables it
 6. the default
 
-A topic's own settings stand above those of the broker that the tables name beside them.
+A topic's own setting overrides the broker's settings that the topic table lists in the same row.
 
-Every key of Apache Kafka 4.3.1 is known, and one of three things happens to it:
+kbroker knows every key of Apache Kafka 4.3.1 and treats it in one of three ways:
 
-- **enforced**: it does what it does in Kafka.
-- **no effect**: it is accepted, because ignoring it cannot hurt, and the log says so once at the start.
-- **refused**: ignoring it could hurt, so the broker does not start with any value but the default.
+- **enforced**: the setting does what it does in Kafka.
+- **no effect**: the broker accepts and ignores the setting, because ignoring it is safe. The log says so at the start.
+- **refused**: ignoring the setting would be unsafe, so the broker does not start with any value but the default.
 
-The last tables say of each key which it is. A key that nobody knows is an error that names the nearest one. In the
-column "while running", cluster-wide settings may be changed for all brokers or for one, per-broker settings for one
-only; a topic's settings may all be changed.
+The last tables list every key with its treatment. An unknown key is an error that suggests the nearest known key. The
+column "while running" says which settings can be changed dynamically: cluster-wide settings for all brokers or for one
+broker, per-broker settings only for one broker, read-only settings not at all. All settings of topics can be changed.
 """
 
 _DIFFERENCES = """\
-## Where the answers differ from Kafka's
+## Differences from Kafka
 
-DescribeConfigs is held to what Apache Kafka 4.3.1 answers, for every key, source and synonym, but for these:
+DescribeConfigs returns what Apache Kafka 4.3.1 returns, for every key, source and synonym, with these exceptions:
 
-- `node.id`, `process.roles` and `controller.listener.names` have defaults here and none in Kafka, and `log.dir` has
-  another default, because no clean-up job empties it.
-- `listeners` and `listener.security.protocol.map` are read-only: listeners are opened once.
+- `node.id`, `process.roles` and `controller.listener.names` have defaults; in Kafka they have none. The default of
+  `log.dir` is not Kafka's, because clean-up jobs empty Kafka's default directory below `/tmp`.
+- `listeners` and `listener.security.protocol.map` are read-only: the broker opens its listeners once.
 - `segment.bytes` and `log.segment.bytes` may be smaller than Kafka's minimum of 1 MiB.
-- IncrementalAlterConfigs refuses a broker key that nobody knows; Kafka stores it.
-- Once any broker setting was changed while running, Kafka shows static values of other keys as if they were not set;
-  kbroker goes on to show what is set.
+- IncrementalAlterConfigs refuses an unknown broker key; Kafka stores it.
+- After any dynamic change of a broker setting, Kafka shows static values of other keys as if they were not set;
+  kbroker still shows them.
 """
 
 
@@ -77,15 +77,15 @@ def _lines() -> Iterator[str]:
 
 
 def _every_key() -> Iterator[str]:
-    """One line for each of Kafka's keys, in the order of the alphabet: what becomes of it here, and why."""
+    """One row for each of Kafka's keys, in alphabetical order: its effect, and the reason if it has none."""
     yield "## Every key of Apache Kafka 4.3.1"
     yield ""
-    yield "Those without a reason do what they do in Kafka; the tables above have their bounds."
+    yield "Enforced keys do what they do in Kafka; the tables above list their bounds."
     known = {"topic": TOPIC.values(), "broker": BROKER.values(), "group": GROUP.values()}
     known["client metrics"] = CLIENT_METRICS.values()
     for resource, declarations in known.items():
         yield ""
-        yield f"| {resource} | here | why |"
+        yield f"| {resource} | effect | reason |"
         yield "|---|---|---|"
         for one in sorted(declarations, key=lambda one: one.name):
             if not one.internal and not one.name.startswith("kbroker."):
@@ -102,7 +102,7 @@ def _profiles() -> Iterator[str]:
 
 
 def _metadata_topic() -> Iterator[str]:
-    yield "Below `rlmm.config.`, as long as the metadata is kept in `__remote_log_metadata`:"
+    yield "Under the prefix `rlmm.config.`, if the metadata manager is the one that uses `__remote_log_metadata`:"
     yield ""
     yield "| key | type | default | allowed | |"
     yield "|---|---|---|---|---|"
@@ -110,7 +110,10 @@ def _metadata_topic() -> Iterator[str]:
         text = one.doc if one.effect is Effect.ENFORCED else f"No effect: {one.why}"
         yield f"| `{one.name}` | {one.kind.name.lower()} | {_default(one)} | {_allowed(one)} | {text} |"
     yield ""
-    yield "Below `rsm.config.` are the storage plug-in's own keys; docs/tiered-storage.md has those of ours."
+    yield (
+        "Keys under the prefix `rsm.config.` belong to the storage plug-in; docs/tiered-storage.md lists the keys of "
+        "kbroker's own plug-ins."
+    )
     yield ""
 
 

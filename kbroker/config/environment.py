@@ -1,8 +1,8 @@
-"""Settings from `KAFKA_*` environment variables, as the apache/kafka image takes them.
+"""Settings from `KAFKA_*` environment variables, as in the apache/kafka image.
 
-`KAFKA_LOG_RETENTION_MS` is `log.retention.ms`: one underscore is a dot, two are an underscore, three a dash. Only the
-image's entry point reads them: a variable that is left over in some shell must not change a broker there. For the
-same reason an unknown one is a warning, not an error. Source: `KafkaDockerWrapper` of Apache Kafka 4.3.1.
+`KAFKA_LOG_RETENTION_MS` is `log.retention.ms`: one underscore is a dot, two are an underscore, three are a dash. Only
+the image's entry point reads them, so that a variable left in a shell cannot change a broker that is started there.
+An unknown variable is a warning, not an error. Source: `KafkaDockerWrapper` of Apache Kafka 4.3.1.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from kbroker.config.catalogue import BROKER, broker_setting, unknown
 
 PREFIX = "KAFKA_"
-# What Kafka's start scripts read themselves: not settings, so nothing is to be said of them.
+# Kafka's start scripts read these variables. They are not settings, so they cause no warning.
 _SCRIPTS = (
     "KAFKA_HEAP_OPTS",
     "KAFKA_OPTS",
@@ -34,7 +34,7 @@ def setting_name(variable: str) -> str:
 
 
 def from_environment(variables: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """The settings among some environment variables, and warnings about those that are none."""
+    """The settings in these environment variables, and warnings about unknown `KAFKA_*` variables."""
     found: dict[str, str] = {}
     warnings: list[str] = []
     for variable, value in sorted(variables.items()):

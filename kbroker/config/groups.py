@@ -1,4 +1,4 @@
-"""Settings of classic consumer groups and their offsets; those of other kinds of groups are known, without effect."""
+"""Settings of classic consumer groups and their offsets. Settings of other kinds of groups have no effect."""
 
 from __future__ import annotations
 
@@ -25,64 +25,67 @@ def _codec_fault(value: int) -> str | None:
 
 @settings
 class GroupSettings:
-    """Bounds and delays of classic groups, and where their offsets are kept."""
+    """Bounds and delays of classic groups, and the topic that stores their offsets."""
 
     group_initial_rebalance_delay_ms: int = setting(
-        default=3000, doc="The first rebalance of an empty group waits so long for further members."
+        default=3000, doc="How long the first rebalance of an empty group waits for more members."
     )
     group_max_session_timeout_ms: int = setting(
-        default=30 * MINUTE, doc="The longest session that a member may ask for."
+        default=30 * MINUTE, doc="Longest session timeout that a member may request."
     )
-    group_max_size: int = setting(default=MAX_INT32, at_least=1, doc="The most members of one group.")
-    group_min_session_timeout_ms: int = setting(default=6000, doc="The shortest session that a member may ask for.")
+    group_max_size: int = setting(default=MAX_INT32, at_least=1, doc="Maximum number of members in one group.")
+    group_min_session_timeout_ms: int = setting(default=6000, doc="Shortest session timeout that a member may request.")
     kbroker_group_max_pending_member_bytes: int = setting(
         default=16 * MB,
         at_least=0,
-        doc="The memory for member ids that clients were given and have not used yet; beyond it the oldest are void.",
+        doc="Memory for member ids that the broker has assigned and the clients have not used yet. When it is full, the"
+        " oldest ids become invalid.",
     )
     offset_metadata_max_bytes: int = setting(
-        default=4096, doc="The most characters of text that a client may keep with an offset."
+        default=4096, doc="Maximum length, in characters, of the metadata that a client commits with an offset."
     )
     offsets_commit_timeout_ms: int = setting(
-        default=5000, at_least=1, doc="How long a change of a group waits for the replicas of its offsets partition."
+        default=5000, at_least=1, doc="How long a write to a group waits for the replicas of its offsets partition."
     )
     offsets_load_buffer_size: int = setting(
-        default=5 * MB, at_least=1, doc="How much of an offsets partition is read at once when its groups are loaded."
+        default=5 * MB, at_least=1, doc="Size of one read of an offsets partition while the broker loads its groups."
     )
     offsets_retention_check_interval_ms: int = setting(
-        default=10 * MINUTE, kind=Kind.LONG, at_least=1, doc="How often expired offsets are looked for."
+        default=10 * MINUTE, kind=Kind.LONG, at_least=1, doc="How often the broker looks for expired offsets."
     )
     offsets_retention_minutes: int = setting(
         default=10_080,
         at_least=1,
-        doc="An offset is forgotten so long after its group became empty, or was committed by a simple consumer.",
+        doc="An offset expires this long after its group became empty. An offset of a simple consumer expires this long"
+        " after its commit.",
     )
     offsets_topic_compression_codec: int = setting(
         default=0,
         check=_codec_fault,
-        doc="Codec of the records in __consumer_offsets: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+        doc="Compression codec of __consumer_offsets: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
     )
     offsets_topic_num_partitions: int = setting(
-        default=50, at_least=1, doc="Partitions of __consumer_offsets when it is created."
+        default=50, at_least=1, doc="Number of partitions of __consumer_offsets when it is created."
     )
     offsets_topic_replication_factor: int = setting(
-        default=3, kind=Kind.SHORT, at_least=1, doc="Replicas of __consumer_offsets when it is created."
+        default=3,
+        kind=Kind.SHORT,
+        at_least=1,
+        doc="Replication factor of __consumer_offsets when it is created.",
     )
-    offsets_topic_segment_bytes: int = setting(
-        default=100 * MB, at_least=1, doc="Size of the segments of __consumer_offsets."
-    )
+    offsets_topic_segment_bytes: int = setting(default=100 * MB, at_least=1, doc="Segment size of __consumer_offsets.")
 
 
 KNOWN: tuple[Setting, ...] = (
     *harmless(
-        "Groups are coordinated in the event loop, and nothing waits to share a batch with others.",
+        "The group coordinator runs in the event loop and writes each batch at once.",
         group_coordinator_append_linger_ms=Setting(-1, at_least=-1),
         group_coordinator_background_threads=Setting(2, at_least=1),
         group_coordinator_cached_buffer_max_bytes=Setting(1_048_588, at_least=512 * KB, dynamic=CLUSTER_WIDE),
         group_coordinator_threads=Setting(4, at_least=1),
     ),
     *harmless(
-        "Groups of the consumer protocol (KIP-848) are not served yet.",
+        "Groups of the consumer protocol (KIP-848) are not supported yet.",
         group_consumer_assignment_interval_ms=Setting(1000, at_least=0, dynamic=CLUSTER_WIDE),
         group_consumer_assignors=Setting(("uniform", "range")),
         group_consumer_heartbeat_interval_ms=Setting(5000, at_least=1),
@@ -101,7 +104,7 @@ KNOWN: tuple[Setting, ...] = (
         ),
     ),
     *harmless(
-        "Share groups are not served.",
+        "Share groups are not supported.",
         group_share_assignment_interval_ms=Setting(1000, at_least=0, dynamic=CLUSTER_WIDE),
         group_share_assignors=Setting(("simple",)),
         group_share_delivery_count_limit=Setting(5, at_least=2, at_most=10),
@@ -142,7 +145,7 @@ KNOWN: tuple[Setting, ...] = (
         share_coordinator_write_timeout_ms=Setting(5000, at_least=1),
     ),
     *harmless(
-        "Streams groups are not served.",
+        "Streams groups are not supported.",
         group_streams_assignment_interval_ms=Setting(1000, at_least=0, dynamic=CLUSTER_WIDE),
         group_streams_heartbeat_interval_ms=Setting(5000, at_least=1),
         group_streams_initial_rebalance_delay_ms=Setting(3000, at_least=0),

@@ -1,4 +1,4 @@
-"""kbroker's own bounds, which have no counterpart in Kafka."""
+"""kbroker's own limits. Kafka does not have these settings."""
 
 from __future__ import annotations
 
@@ -8,105 +8,110 @@ from kbroker.config.values import Kind
 
 @settings
 class LimitSettings:
-    """What a peer may cost this process, and what this process takes of the machine."""
+    """Bounds on what one peer can cost the broker, and on the broker's use of memory, disk and files."""
 
     kbroker_max_decompressed_batch_bytes: int = setting(
-        default=128 * MB, at_least=1, doc="A produced batch that unpacks to more than this is refused."
+        default=128 * MB, at_least=1, doc="Largest produced batch after decompression. The broker refuses larger ones."
     )
     kbroker_max_request_bytes: int = setting(
         default=8 * MB,
         at_least=1,
-        doc="The largest request of any API but Produce, whose limit is socket.request.max.bytes. A connection that"
-        " announces a larger one is closed.",
+        doc="Largest request of any API except Produce, whose limit is socket.request.max.bytes. The broker closes a"
+        " connection that announces a larger one.",
     )
     kbroker_max_request_elements: int = setting(
         default=20_000,
         at_least=1_000,
-        doc="How many elements the arrays of a request may have together; a Fetch of 10,000 topics has 20,000. A"
-        " connection that sends more is closed.",
+        doc="Maximum number of array elements in one request, over all of its arrays. A Fetch of 10,000 topics has"
+        " 20,000. The broker closes a connection that sends more.",
     )
     kbroker_max_reply_bytes: int = setting(
         default=32 * MB,
         at_least=MB,
-        doc="The largest reply without its records. A request whose reply would be larger fails or has its connection"
-        " closed.",
+        doc="Largest response, not counting its records. If a response would be larger, the request fails or the broker"
+        " closes the connection.",
     )
     kbroker_metadata_cache_bytes: int = setting(
         default=16 * MB,
         at_least=0,
-        doc="How much memory encoded topics take, which Metadata replies are put together from.",
+        doc="Memory for the cache of encoded topics, from which the broker builds Metadata responses.",
     )
     kbroker_frame_grace_ms: int = setting(
         default=30 * SECOND,
         at_least=1,
-        doc="A request that has begun may take so long to arrive, and longer only if it is large.",
+        doc="Time in which a request must arrive completely, counted from its first byte. Large requests get more time;"
+        " see kbroker.progress.bytes.per.second.",
     )
     kbroker_progress_bytes_per_second: int = setting(
         default=16 * KB,
         at_least=1,
-        doc="A large request may take as long as this rate needs; a slower connection is closed.",
+        doc="Minimum rate at which a large request must arrive. The broker closes a slower connection.",
     )
     kbroker_send_grace_ms: int = setting(
         default=60 * SECOND,
         at_least=1,
-        doc="A connection whose reader takes nothing of an answer for so long is closed.",
+        doc="The broker closes a connection whose client reads nothing of a response for this long.",
     )
     kbroker_memory_grace_ms: int = setting(
         default=5 * SECOND,
         at_least=1,
-        doc="While requests wait for memory, one that has some must keep to the least rate within each such time.",
+        doc="While requests wait for memory, each request that holds memory must keep the minimum rate in every "
+        "interval of this length.",
     )
     kbroker_queued_max_response_bytes: int = setting(
         default=64 * MB,
         at_least=1,
         kind=Kind.LONG,
-        doc="The memory for answers that clients have not taken. Answers from the tier fill one half, and are then one "
-        "batch each; beyond it all, the connections that have taken nothing for longest are closed.",
+        doc="Memory for responses that clients have not read yet. Responses from the tier may use half of it; when "
+        "that half is full, each of them has one batch. When all of it is full, the broker closes the connections that "
+        "have read nothing for the longest time.",
     )
     kbroker_max_unpacking_bytes: int = setting(
         default=64 * MB,
         at_least=1,
         kind=Kind.LONG,
-        doc="The memory in which compressed batches are checked; further ones wait. A larger one is checked alone.",
+        doc="Memory in which the broker decompresses produced batches to check them. Further batches wait. A batch "
+        "that needs more is checked alone.",
     )
     kbroker_max_fetch_session_partitions: int = setting(
         default=100_000,
         at_least=0,
-        doc="How many partitions all fetch sessions hold together; clients beyond them send full requests.",
+        doc="Maximum number of partitions in all fetch sessions. Clients without a session send full requests.",
     )
     kbroker_min_free_bytes: int = setting(
         default=32 * MB,
         at_least=0,
         kind=Kind.LONG,
-        doc="With less than this free on the disk no records are taken, while reading, deleting and groups go on.",
+        doc="If less than this is free on the disk, the broker refuses records. Reads, deletions and groups go on.",
     )
     kbroker_groups_min_free_bytes: int = setting(
         default=8 * MB,
         at_least=0,
         kind=Kind.LONG,
-        doc="With less than this free on the disk groups can neither commit offsets nor rebalance.",
+        doc="If less than this is free on the disk, groups can neither commit offsets nor rebalance.",
     )
     kbroker_metadata_reserve_bytes: int = setting(
         default=8 * MB,
         at_least=0,
         kind=Kind.LONG,
-        doc="Disk space that is kept allocated for the metadata log, so that topics can be deleted on a full disk.",
+        doc="Disk space that the broker reserves for the metadata log, so that topics can be deleted on a full disk.",
     )
     kbroker_busy_poll_us: int = setting(
         default=150,
         at_least=0,
         at_most=10_000,
-        doc="How long a connection whose requests come at once looks for the next one before it sleeps; 0: not at all.",
+        doc="How long the broker polls a connection for its next request before it sleeps, if the previous requests "
+        "came without pauses. 0 disables polling.",
     )
     kbroker_max_producers_per_partition: int = setting(
         default=100_000,
         at_least=1,
-        doc="How many idempotent producers a partition remembers; more push out those silent for longest.",
+        doc="Maximum number of idempotent producers that a partition remembers. The partition evicts the longest idle.",
     )
     kbroker_max_open_files: int = setting(
         default=4096,
         at_least=16,
-        doc="How many segment files are kept open; the least recently used is closed for another.",
+        doc="Maximum number of open segment files. The broker closes the least recently used file to open another.",
     )
 
 

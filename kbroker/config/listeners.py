@@ -1,4 +1,4 @@
-"""`listeners`, `advertised.listeners` and the settings that name them, as addresses.
+"""Parses and checks `listeners`, `advertised.listeners` and the settings that refer to them.
 
 Source: `SocketServerConfigs.listenerListToEndPoints` and the checks of `KafkaConfig.validateValues` of Apache Kafka
 4.3.1.
@@ -23,9 +23,9 @@ PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One address under its name.
+    """A named address.
 
-    Shape   host None is every interface; port 0 is any free one
+    Shape   host None is every interface; port 0 is any free port
     """
 
     name: str
@@ -39,10 +39,10 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Where a broker listens for clients, and what it tells them.
+    """The addresses on which a broker listens, and those that it advertises to clients.
 
-    Shape   advertised has an entry for each listener that clients are told of; one without a host (None) or with port
-            0 is to be completed by what was bound. controllers are named in the settings but not opened.
+    Shape   advertised has an entry for each advertised listener; the caller replaces a host None and a port 0 by the
+            bound address. controllers are the controller listeners in the settings, which the broker does not open.
     """
 
     bound: tuple[Listener, ...]
@@ -52,17 +52,17 @@ class Listeners:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to an address."""
+    """Whether an address is reachable only from this machine."""
     return host == "::1" or host.startswith("127.")
 
 
 def parse_listener(text: str, *, key: str) -> Listener:
-    """`NAME://host:port` as a Listener; names are compared in upper case.
+    """Parse `NAME://host:port`; the listener's name is converted to upper case.
 
     Errors  ConfigError
     """
     if (match := _URI.fullmatch(text)) is None:
-        raise ConfigError(f"{key}: {text!r} is no address of the form NAME://host:port")
+        raise ConfigError(f"{key}: {text!r} is not of the form NAME://host:port")
     port = int(match["port"])
     if not 0 <= port <= 0xFFFF:
         raise ConfigError(f"{key}: the port of {text!r} is outside 0 to 65535")
@@ -70,22 +70,22 @@ def parse_listener(text: str, *, key: str) -> Listener:
 
 
 def listeners_of(server: ServerSettings) -> Listeners:
-    """The addresses that some settings mean.
+    """The addresses in the server's settings.
 
-    Errors  ConfigError, where Kafka would refuse them too or a protocol is not implemented yet
+    Errors  ConfigError, if Kafka refuses the settings too or a protocol is not implemented yet
     """
     controller_names = {name.upper() for name in server.controller_listener_names}
     every = _parse_all(server.listeners, key="listeners")
     _check_ports(every)
     bound = tuple(one for one in every if one.name not in controller_names)
     if not bound:
-        raise ConfigError("listeners: there must be at least one that is not in controller.listener.names")
+        raise ConfigError("listeners: at least one listener must not be in controller.listener.names")
     _check_protocols(server, every)
     if server.advertised_listeners:
-        told = _parse_all(server.advertised_listeners, key="advertised.listeners")
-        advertised = tuple(one for one in told if one.name not in controller_names)
+        given = _parse_all(server.advertised_listeners, key="advertised.listeners")
+        advertised = tuple(one for one in given if one.name not in controller_names)
     else:
-        # Kafka refuses to start here. A broker that was told nothing else is most likely meant for this machine.
+        # Kafka refuses to start if the host is every interface. kbroker starts: the default is for local use.
         advertised = tuple(replace(one, host=None) if one.host in EVERY_INTERFACE else one for one in bound)
     names = [one.name for one in bound]
     for one in advertised:
@@ -95,7 +95,7 @@ def listeners_of(server: ServerSettings) -> Listeners:
             )
         if one.host in EVERY_INTERFACE:
             raise ConfigError(
-                f"advertised.listeners: no client can connect to {one}; name an address that it can reach"
+                f"advertised.listeners: clients cannot connect to {one}; use an address that they can reach"
             )
     return Listeners(
         bound,
@@ -122,12 +122,12 @@ def _parse_all(texts: Sequence[str], *, key: str) -> tuple[Listener, ...]:
     names = [one.name for one in parsed]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"{key}: each listener must have a different name, and {name} comes twice")
+            raise ConfigError(f"{key}: each listener must have a different name, but {name} occurs twice")
     return parsed
 
 
 def _check_ports(listeners: Sequence[Listener]) -> None:
-    """One port is for one listener, unless the hosts differ (one for IPv4 and one for IPv6, or two interfaces)."""
+    """Two listeners may share a port only if their hosts differ (one for IPv4 and one for IPv6, or two interfaces)."""
     for index, one in enumerate(listeners):
         for other in listeners[:index]:
             if one.port == other.port != 0 and (one.host == other.host or None in (one.host, other.host)):
@@ -144,11 +144,11 @@ def _check_protocols(server: ServerSettings, listeners: Sequence[Listener]) -> N
             )
         protocols[name.strip().upper()] = protocol.strip().upper()
     for one in listeners:
-        # A controller's listener needs no entry: it speaks PLAINTEXT unless something else is said.
+        # A controller listener needs no entry. Its default is PLAINTEXT.
         protocol = protocols.get(
             one.name, "PLAINTEXT" if one.name in map(str.upper, server.controller_listener_names) else ""
         )
         if not protocol:
-            raise ConfigError(f"listener.security.protocol.map: no protocol is given for the listener {one.name}")
+            raise ConfigError(f"listener.security.protocol.map: the listener {one.name} has no protocol")
         if protocol != "PLAINTEXT":
-            raise ConfigError(f"listeners: {one} speaks {protocol}, which is not implemented yet; only PLAINTEXT is")
+            raise ConfigError(f"listeners: {one} uses {protocol}; only PLAINTEXT is implemented yet")

@@ -1,8 +1,8 @@
-"""All settings of one broker, from the layers that give them.
+"""All settings of one broker, read from several layers.
 
-A value comes from the strongest layer that has the key: the broker's dynamic settings, the cluster's, then what the
-broker was started with (flag over environment over file), the profile, and the declared default. The layers are kept
-as they were given, because DescribeConfigs shows each of them.
+A value comes from the first layer that has the key: the broker's dynamic settings, the cluster's dynamic settings, the
+flags, the environment, the file, the profile, and last the declared default. `Layers` keeps the given texts, because
+DescribeConfigs shows every layer.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ L = TypeVar("L")
 
 @dataclass(frozen=True)
 class Layers:
-    """The texts that were given, strongest first."""
+    """The given texts by key, strongest layer first."""
 
     broker: Mapping[str, str] = field(default_factory=dict)
     cluster: Mapping[str, str] = field(default_factory=dict)
     static: Mapping[str, str] = field(default_factory=dict)
 
     def text(self, name: str) -> str | None:
-        """The strongest text for a key; None if only the default is left."""
+        """The text from the strongest layer that has the key; None if the default applies."""
         for layer in (self.broker, self.cluster, self.static):
             if name in layer:
                 return layer[name]
         return None
 
     def below(self, prefix: str) -> dict[str, str]:
-        """What the broker was started with under a prefix, without it."""
+        """The static settings with this prefix, by name without the prefix."""
         return {name[len(prefix) :]: text for name, text in self.static.items() if name.startswith(prefix)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The settings in force, by area, and what is to be said of them once.
+    """The settings in force, by area, and warnings about them.
 
-    Shape   one attribute an area; `value(name)` is any key by Kafka's name; warnings are lines for the log
+    Shape   one attribute for each area; `value(name)` looks up a key by Kafka's name; warnings are lines for the log
     Errors  ConfigError from `load`; nothing else here fails
     """
 
@@ -86,11 +86,11 @@ class Settings:
         profile: str = "embedded",
         defaults: Mapping[str, str] | None = None,
     ) -> Settings:
-        """Read the settings that a broker starts with.
+        """Read the settings with which a broker starts.
 
-        Shape   overrides are `key=value`; environment may hold any variables, of which KAFKA_* count; defaults are what
-                the caller knows better than a constant can (a data directory of this user), as weak as a profile
-        Errors  ConfigError for a bad value, an unknown key in file or overrides, and a key whose effect is missing
+        Shape   overrides are `key=value`; environment may hold any variables, but only KAFKA_* are read; defaults are
+                the caller's defaults (such as this user's data directory), with the precedence of a profile
+        Errors  ConfigError for a bad value, an unknown key in file or overrides, and a refused key
         """
         if profile not in PROFILES:
             raise unknown(profile, PROFILES, what="profile")
@@ -142,7 +142,7 @@ class Settings:
         return (self.log.log_dirs or self.log.log_dir)[0]
 
     def value(self, name: str) -> Value:
-        """The value in force of a broker's key.
+        """The value in force of a broker key.
 
         Errors  KeyError for a key that is not declared
         """
@@ -153,22 +153,22 @@ class Settings:
         return declaration.default if text is None else declaration.parse(text)
 
     def with_tier_directory(self, path: str) -> Settings:
-        """The settings with this directory as the tier's, if that is one and nobody has named another."""
+        """The settings with this tier directory, if the tier is a directory and no other one is configured."""
         if not self.tier.is_directory or "dir" in self.tier.rsm_configs:
             return self
         static = {**self.layers.static, f"{RSM_PREFIX}dir": path}
         return self._build(replace(self.layers, static=static), self.warnings, self.listeners)
 
     def log_retention(self) -> dict[str, Value]:
-        """What the broker's own settings give to a topic that says nothing of retention, under the broker's names."""
+        """The retention of a topic without own settings, by the broker's keys."""
         defaults = self._topic_defaults()
         keys = ("retention.ms", "retention.bytes", "local.retention.ms", "local.retention.bytes")
         return {f"log.{key}": defaults[key] for key in keys}
 
     def with_dynamic(self, cluster: Mapping[str, str], broker: Mapping[str, str]) -> Settings:
-        """The settings with these dynamic ones in place of those before; what is unusable is left out, with a warning.
+        """The settings with these dynamic settings instead of the previous ones. Unusable ones only cause a warning.
 
-        Shape   cluster is what is set for broker "", broker what is set for this broker's id
+        Shape   cluster has the settings of the broker resource "", broker those of this broker's id
         """
         warnings: list[str] = []
         layers = replace(
@@ -176,10 +176,10 @@ class Settings:
             cluster=_usable(cluster, warnings, default_resource=True),
             broker=_usable(broker, warnings, default_resource=False),
         )
-        # Listeners are opened once: a change is shown, and holds from the next start.
+        # The broker opens its listeners once. A change is shown, and takes effect at the next start.
         settings = self._build(layers, warnings, self.listeners)
         if settings.server.keeps_everybody_out:
-            warnings.append(f"the dynamic settings of max.connections are left out: {EVERYBODY_OUT}")
+            warnings.append(f"ignoring the dynamic settings of max.connections: {EVERYBODY_OUT}")
             cluster, broker = (
                 {name: text for name, text in layer.items() if not name.startswith("max.connections")}
                 for layer in (layers.cluster, layers.broker)
@@ -188,9 +188,9 @@ class Settings:
         return settings
 
     def topic_values(self, configs: Mapping[str, str]) -> dict[str, Value]:
-        """Every topic key with its value, for a topic with these settings of its own.
+        """Every topic key with its value, for a topic with these own settings.
 
-        They were validated when they were set. A text that is not valid (written by something else) counts as not set.
+        The settings were validated when they were set. An invalid text (written by another program) counts as not set.
         """
         values = dict(self._topic_defaults())
         for name, text in configs.items():
@@ -202,12 +202,12 @@ class Settings:
         return values
 
     def topic(self, configs: Mapping[str, str]) -> TopicSettings:
-        """The same as attributes."""
+        """The values of `topic_values` as attributes."""
         values: dict[str, Any] = self.topic_values(configs)
         return TopicSettings(**{one.attribute: values[one.name] for one in _declared(TopicSettings)})
 
     def log_config(self, configs: Mapping[str, str], make: Callable[..., L]) -> L:
-        """What the storage is told of a topic: `make` is its LogConfig, which this layer must not import."""
+        """The topic's configuration for the storage; `make` is LogConfig, which this layer must not import."""
         values = self.topic_values(configs)
         given = {one.attribute: values[one.name] for one in _declared(TopicSettings) if one.name not in _NOT_OF_THE_LOG}
         policy = values["cleanup.policy"]
@@ -224,7 +224,7 @@ class Settings:
         )
 
     def _topic_defaults(self) -> dict[str, Value]:
-        """What a topic without settings has. Computed once: a start with many topics asks for it as often."""
+        """The values of a topic without own settings. They are cached, because a start reads them for every topic."""
         if not self._topic_values:
             self._topic_values.update((name, self._topic_default(one)) for name, one in TOPIC.items())
         return self._topic_values
@@ -267,7 +267,7 @@ def _key_and_value(override: str) -> tuple[str, str]:
 
 
 def _unify_spellings(static: dict[str, str]) -> None:
-    """`broker.id` is the older spelling of `node.id`: whichever is given, both are."""
+    """`broker.id` is the older name of `node.id`: if one is given, set both."""
     node, broker = static.get("node.id"), static.get("broker.id")
     if node is not None and broker is not None and node.strip() != broker.strip():
         raise ConfigError(f"node.id={node} and broker.id={broker} are the same setting and must have the same value")
@@ -276,63 +276,63 @@ def _unify_spellings(static: dict[str, str]) -> None:
 
 
 def _check_static(name: str, text: str) -> Iterator[Remark]:
-    """Raise on what cannot stand in a file; yield what should be said of it."""
+    """Raise ConfigError for a key or value that cannot be static; yield warnings."""
     declaration = broker_setting(name)
     if declaration is None:
         raise unknown(name, BROKER)
     if name in DYNAMIC_ONLY:
         raise ConfigError(f"{name} can only be set while the broker runs")
-    # What the embedded profile itself would set may be written down without a word.
+    # A value that equals that of the embedded profile causes no warning.
     if text.strip() != PROFILES["embedded"].get(name):
         yield from remarks(name, declaration, text)
 
 
 class Remark(NamedTuple):
-    """Something to be said of one setting; those with the same end are said in one line."""
+    """A warning about one setting. Warnings with the same `what` share one line."""
 
     subject: str
     what: str
 
 
 def as_lines(found: Iterable[Remark]) -> list[str]:
-    """Lines for the log, one for each thing that is to be said."""
+    """Lines for the log, one for each different `what`."""
     subjects: dict[str, list[str]] = {}
     for remark in found:
         subjects.setdefault(remark.what, []).append(remark.subject)
-    return [f"{', '.join(dict.fromkeys(who))} {what}" for what, who in subjects.items()]
+    return [f"{', '.join(dict.fromkeys(names))} {what}" for what, names in subjects.items()]
 
 
 def remarks(name: str, declaration: Setting, text: str) -> Iterator[Remark]:
-    """Raise if a value is bad or refused; yield what to warn of."""
+    """Raise ConfigError if a value is bad or refused; yield warnings."""
     value = declaration.parse(text)
     shown = "(hidden)" if declaration.sensitive else to_text(value)
     if declaration.effect is Effect.REFUSED and value != declaration.default:
-        raise ConfigError(f"{name}={shown} cannot be used: {declaration.why}")
+        raise ConfigError(f"{name}={shown} is not supported: {declaration.why}")
     if declaration.effect is Effect.HARMLESS and value != declaration.default:
-        yield Remark(f"{name}={shown}", f"without effect: {declaration.why}")
+        yield Remark(f"{name}={shown}", f"has no effect: {declaration.why}")
     if declaration.warn is not None and (what := declaration.warn(value)) is not None:
         yield Remark(f"{name}={shown}", what)
     if declaration.warn_below is not None and isinstance(value, int) and value < declaration.warn_below:
         yield Remark(
-            f"{name}={shown}", f"below Kafka's minimum of {declaration.warn_below}: many small files cost time"
+            f"{name}={shown}", f"is below Kafka's minimum of {declaration.warn_below}: many small files are slow"
         )
 
 
 def _usable(configs: Mapping[str, str], warnings: list[str], *, default_resource: bool) -> dict[str, str]:
-    """Those of some stored dynamic settings that can be applied: they may come from another version, or from Kafka."""
+    """The stored dynamic settings that are usable. Another version or Apache Kafka may have stored unusable ones."""
     usable: dict[str, str] = {}
     found: list[Remark] = []
     for name, text in configs.items():
         declaration = broker_setting(name)
         if declaration is None or declaration.dynamic is Dynamic.READ_ONLY:
-            warnings.append(f"the dynamic setting {name} is left out: no setting that can be changed while running")
+            warnings.append(f"ignoring the dynamic setting {name}: it cannot be changed while the broker runs")
         elif default_resource and declaration.dynamic is Dynamic.PER_BROKER:
-            warnings.append(f"the dynamic setting {name} is left out: it holds for single brokers only")
+            warnings.append(f"ignoring the dynamic setting {name}: it can be set only for single brokers")
         else:
             try:
                 found.extend(remarks(name, declaration, text))
             except ConfigError as error:
-                warnings.append(f"a dynamic setting is left out: {error}")
+                warnings.append(f"ignoring a dynamic setting: {error}")
             else:
                 usable[name] = text
     warnings.extend(as_lines(found))
@@ -340,7 +340,7 @@ def _usable(configs: Mapping[str, str], warnings: list[str], *, default_resource
 
 
 def _check_together(settings: Settings) -> None:
-    """What one key alone does not show."""
+    """Check settings that depend on each other. Errors: ConfigError."""
     server = settings.server
     if server.keeps_everybody_out:
         raise ConfigError(EVERYBODY_OUT)
@@ -349,11 +349,11 @@ def _check_together(settings: Settings) -> None:
         if len(server.controller_quorum_bootstrap_servers) > 1 or address.rpartition(":")[2] not in own_ports:
             raise ConfigError(
                 f"controller.quorum.bootstrap.servers: {address} is not this node's own controller listener; "
-                "a quorum of other controllers is not implemented yet"
+                "a quorum of several controllers is not implemented yet"
             )
     for voter in server.controller_quorum_voters:
         if voter.partition("@")[0] != str(server.node_id):
             raise ConfigError(
                 f"controller.quorum.voters: {voter} is not this node ({server.node_id}); "
-                "a quorum of other controllers is not implemented yet"
+                "a quorum of several controllers is not implemented yet"
             )

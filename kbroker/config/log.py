@@ -1,4 +1,4 @@
-"""Settings of the logs: where they are, and the defaults that topics fall back to."""
+"""Settings of the logs: the data directory, and the defaults of topics."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ CLUSTER_WIDE, PER_BROKER = Dynamic.CLUSTER_WIDE, Dynamic.PER_BROKER
 
 COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
-MIN_SEGMENT_BYTES = 1 * MB  # Kafka's; kbroker takes less, with a warning
-SMALLEST_SEGMENT_BYTES = 14  # what Kafka itself took before 4.0: the size of the smallest record ever
+MIN_SEGMENT_BYTES = 1 * MB  # Kafka's minimum; kbroker accepts less, with a warning
+SMALLEST_SEGMENT_BYTES = 14  # Kafka's minimum before 4.0: the size of the smallest record of any format
 
 
 def not_compacted_yet(policy: tuple[str, ...]) -> str | None:
-    """What to say of a compacting policy.
+    """The warning about a policy with compact.
 
-    It is taken, because nothing that it promises is broken: the newest record of each key stays, every record has a
-    key, and time alone deletes nothing. When older ones go was never promised.
+    kbroker accepts such a policy because it keeps the promises of compaction: the newest record of each key stays,
+    every record has a key, and nothing is deleted because of its age. Compaction does not promise when older records
+    are deleted.
     """
     return "keeps every record: compaction is not implemented yet" if "compact" in policy else None
 
 
 def _one_directory(directories: tuple[str, ...] | None) -> str | None:
     if directories is not None and (len(directories) != 1 or not directories[0]):
-        return "exactly one log directory is needed; several are not implemented yet"
+        return "exactly one log directory is required; several are not implemented yet"
     return None
 
 
@@ -57,37 +58,41 @@ def _length(value: int | None) -> str | None:
 
 @settings
 class LogSettings:
-    """Where the logs are and how they are kept, unless a topic says otherwise."""
+    """The data directory and the defaults of topics' logs."""
 
     log_dir: tuple[str, ...] = setting(
-        default=("/var/lib/kbroker",), check=_one_directory, doc="The data directory, where log.dirs does not name one."
+        default=("/var/lib/kbroker",), check=_one_directory, doc="Data directory, if log.dirs is not set."
     )
     log_dirs: tuple[str, ...] | None = setting(
-        kind=Kind.LIST, check=_one_directory, doc="The data directory. Exactly one for now."
+        kind=Kind.LIST, check=_one_directory, doc="Data directory. Only one is supported."
     )
-    num_partitions: int = setting(default=1, at_least=1, doc="Partitions of a topic that is created without a count.")
-    default_replication_factor: int = setting(default=1, doc="Replicas of a topic that is created without a count.")
+    num_partitions: int = setting(
+        default=1, at_least=1, doc="Number of partitions of a topic that is created without one."
+    )
+    default_replication_factor: int = setting(
+        default=1, doc="Replication factor of a topic that is created without one."
+    )
     auto_create_topics_enable: bool = setting(
-        default=True, doc="A client that asks for an unknown topic by Metadata may have it created."
+        default=True, doc="Whether a Metadata request for an unknown topic may create it."
     )
-    delete_topic_enable: bool = setting(default=True, doc="Whether DeleteTopics is allowed.")
+    delete_topic_enable: bool = setting(default=True, doc="Whether topics can be deleted.")
     message_max_bytes: int = setting(
         default=1 * MB + 12,
         at_least=0,
         dynamic=CLUSTER_WIDE,
-        doc="The largest batch, compressed, with its first 12 bytes.",
+        doc="Largest record batch, after compression, including the 12 bytes of base offset and length.",
     )
     min_insync_replicas: int = setting(
         default=1,
         at_least=1,
         dynamic=CLUSTER_WIDE,
-        doc="How many replicas must be in sync for a produce with acks=all.",
+        doc="Minimum number of in-sync replicas for a produce with acks=all.",
     )
     compression_type: str = setting(
         default="producer",
         one_of=COMPRESSION_TYPES,
         dynamic=CLUSTER_WIDE,
-        doc="How batches are stored; producer keeps them as they came.",
+        doc="Compression of stored batches; producer keeps the producer's compression.",
     )
     compression_gzip_level: int = setting(
         default=-1,
@@ -95,156 +100,161 @@ class LogSettings:
         at_most=9,
         also=-1,
         dynamic=CLUSTER_WIDE,
-        doc="The level where the broker itself compresses by gzip.",
+        doc="Level for batches that the broker compresses with gzip.",
     )
     compression_lz4_level: int = setting(
         default=9,
         at_least=1,
         at_most=17,
         dynamic=CLUSTER_WIDE,
-        doc="The level where the broker itself compresses by lz4.",
+        doc="Level for batches that the broker compresses with lz4.",
     )
     compression_zstd_level: int = setting(
         default=3,
         at_least=-131072,
         at_most=22,
         dynamic=CLUSTER_WIDE,
-        doc="The level where the broker itself compresses by zstd.",
+        doc="Level for batches that the broker compresses with zstd.",
     )
     unclean_leader_election_enable: bool = setting(
         default=False,
         dynamic=CLUSTER_WIDE,
-        doc="Whether a replica out of sync may lead when no other is left, at the price of lost records.",
+        doc="Whether an out-of-sync replica may become leader if no other replica is left. Records may be lost.",
     )
     log_segment_bytes: int = setting(
         default=1 * GB,
         at_least=SMALLEST_SEGMENT_BYTES,
         warn_below=MIN_SEGMENT_BYTES,
         dynamic=CLUSTER_WIDE,
-        doc="A segment file is closed before it would grow past this. Less than Kafka's 1 MiB works with a warning.",
+        doc="Maximum segment size. The broker rolls the segment before it would exceed this. Less than 1 MiB, Kafka's "
+        "minimum, causes a warning.",
     )
     log_roll_ms: int | None = setting(
         kind=Kind.LONG,
         check=_period,
         dynamic=CLUSTER_WIDE,
-        doc="A segment this old is closed; log.roll.hours where unset.",
+        doc="Age at which the broker rolls a segment. If unset, log.roll.hours applies.",
     )
-    log_roll_hours: int = setting(default=168, at_least=1, doc="A segment this old is closed, in hours.")
+    log_roll_hours: int = setting(default=168, at_least=1, doc="Age at which the broker rolls a segment, in hours.")
     log_roll_jitter_ms: int | None = setting(
         kind=Kind.LONG,
         check=_length,
         dynamic=CLUSTER_WIDE,
-        doc="Up to so much earlier a segment may roll; log.roll.jitter.hours where unset.",
+        doc="Maximum random time by which a segment rolls earlier. If unset, log.roll.jitter.hours applies.",
     )
     log_roll_jitter_hours: int = setting(
-        default=0, at_least=0, doc="Up to so much earlier a segment may roll, in hours."
+        default=0, at_least=0, doc="Maximum random time by which a segment rolls earlier, in hours."
     )
     log_index_size_max_bytes: int = setting(
-        default=10 * MB, at_least=4, dynamic=CLUSTER_WIDE, doc="A segment whose index reaches this size is closed."
+        default=10 * MB,
+        at_least=4,
+        dynamic=CLUSTER_WIDE,
+        doc="Maximum index size. The broker rolls a segment whose index is full.",
     )
     log_index_interval_bytes: int = setting(
         default=4 * KB,
         at_least=0,
         dynamic=CLUSTER_WIDE,
-        doc="About so many bytes of log lie between two index entries.",
+        doc="Approximate number of log bytes between two index entries.",
     )
     log_flush_interval_messages: int = setting(
         default=MAX_INT64,
         kind=Kind.LONG,
         at_least=1,
         dynamic=CLUSTER_WIDE,
-        doc="After so many records a log is synced; 1 survives a power cut.",
+        doc="Number of records after which the broker syncs a log. With 1, every acknowledged record survives a power "
+        "failure.",
     )
     log_flush_interval_ms: int | None = setting(
         kind=Kind.LONG,
         dynamic=CLUSTER_WIDE,
-        doc="After so long unsynced records are synced; log.flush.scheduler.interval.ms where unset.",
+        doc="Time after which the broker syncs unsynced records. If unset, log.flush.scheduler.interval.ms applies.",
     )
     log_flush_scheduler_interval_ms: int = setting(
-        default=MAX_INT64, kind=Kind.LONG, doc="How often it is looked which logs are due for a sync."
+        default=MAX_INT64, kind=Kind.LONG, doc="How often the broker looks for logs that are due for a sync."
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(
         default=MINUTE,
         at_least=0,
-        doc="How often the recovery points are written: the offsets below which everything is synced.",
+        doc="How often the broker writes the recovery points, the offsets below which every record is synced.",
     )
     log_flush_start_offset_checkpoint_interval_ms: int = setting(
-        default=MINUTE, at_least=0, doc="How often the log start offsets are written."
+        default=MINUTE, at_least=0, doc="How often the broker writes the log start offsets."
     )
     log_retention_ms: int | None = setting(
         kind=Kind.LONG,
         check=_retention,
         dynamic=CLUSTER_WIDE,
-        doc="Closed segments older than this are deleted; log.retention.minutes where unset.",
+        doc="The broker deletes closed segments that are older than this. If unset, log.retention.minutes applies.",
     )
     log_retention_minutes: int | None = setting(
-        kind=Kind.INT, check=_retention, doc="The same in minutes; log.retention.hours where unset."
+        kind=Kind.INT, check=_retention, doc="The same in minutes. If unset, log.retention.hours applies."
     )
     log_retention_hours: int = setting(
-        default=168, check=_retention, doc="The same in hours. Below 0 there is no limit."
+        default=168, check=_retention, doc="The same in hours. A negative value means no limit."
     )
     log_retention_bytes: int = setting(
         default=-1,
         kind=Kind.LONG,
         dynamic=CLUSTER_WIDE,
-        doc="A partition larger than this loses its oldest segments. Below 0 there is no limit.",
+        doc="Maximum size of a partition. The broker deletes the oldest segments. A negative value means no limit.",
     )
     log_retention_check_interval_ms: int = setting(
-        default=5 * MINUTE, kind=Kind.LONG, at_least=1, doc="How often it is looked what retention deletes."
+        default=5 * MINUTE, kind=Kind.LONG, at_least=1, doc="How often the broker applies retention."
     )
     log_segment_delete_delay_ms: int = setting(
         default=MINUTE,
         kind=Kind.LONG,
         at_least=0,
         dynamic=CLUSTER_WIDE,
-        doc="How long a deleted segment's files stay, renamed, before they go.",
+        doc="Time between the deletion of a segment, which renames its files, and the removal of the files.",
     )
     log_cleanup_policy: tuple[str, ...] = setting(
         default=("delete",),
         one_of=("compact", "delete"),
         warn=not_compacted_yet,
         dynamic=CLUSTER_WIDE,
-        doc="What happens to old records. With compact they must have keys, and all of them stay for now.",
+        doc="What happens to old records. With compact, records must have keys, and no record is deleted yet.",
     )
     log_message_timestamp_type: str = setting(
         default="CreateTime",
         one_of=TIMESTAMP_TYPES,
         dynamic=CLUSTER_WIDE,
-        doc="Whose clock stamps records: the producer's or the broker's.",
+        doc="Source of record timestamps: the producer (CreateTime) or the broker (LogAppendTime).",
     )
     log_message_timestamp_before_max_ms: int = setting(
         default=MAX_INT64,
         kind=Kind.LONG,
         at_least=0,
         dynamic=CLUSTER_WIDE,
-        doc="A record stamped further back than this is refused.",
+        doc="The broker refuses a record whose timestamp is further in the past than this.",
     )
     log_message_timestamp_after_max_ms: int = setting(
         default=HOUR,
         kind=Kind.LONG,
         at_least=0,
         dynamic=CLUSTER_WIDE,
-        doc="A record stamped further ahead than this is refused.",
+        doc="The broker refuses a record whose timestamp is further in the future than this.",
     )
     num_recovery_threads_per_data_dir: int = setting(
         default=2,
         at_least=1,
         dynamic=CLUSTER_WIDE,
-        doc="Worker processes that recover logs after an unclean shutdown; one for each core unless this is set.",
+        doc="Number of worker processes that recover logs after an unclean shutdown. If not set, one for each core.",
     )
     log_local_retention_ms: int = setting(
         default=-2,
         kind=Kind.LONG,
         at_least=-2,
         dynamic=CLUSTER_WIDE,
-        doc="The time for local segments of a tiered topic; -2 is that of the whole log.",
+        doc="Retention time of a tiered topic's local segments. -2 means the retention time of the whole log.",
     )
     log_local_retention_bytes: int = setting(
         default=-2,
         kind=Kind.LONG,
         at_least=-2,
         dynamic=CLUSTER_WIDE,
-        doc="The size for local segments of a tiered topic; -2 is that of the whole log.",
+        doc="Retention size of a tiered topic's local segments. -2 means the retention size of the whole log.",
     )
 
 
@@ -271,7 +281,7 @@ KNOWN: tuple[Setting, ...] = (
         num_replica_alter_log_dirs_threads=Setting(kind=Kind.INT),
     ),
     *harmless(
-        "Segments grow as they are written; preallocation only ever saved time on some file systems.",
+        "Segment files grow as the broker writes them. Preallocation saves time only on some file systems.",
         log_preallocate=Setting(False, dynamic=CLUSTER_WIDE),
     ),
     *harmless(
@@ -279,7 +289,7 @@ KNOWN: tuple[Setting, ...] = (
         log_initial_task_delay_ms=Setting(30 * SECOND, kind=Kind.LONG, at_least=0, internal=True),
     ),
     *refused(
-        "With one log directory there is none to keep new partitions away from.",
+        "There is only one log directory, so new partitions cannot be kept away from it.",
         cordoned_log_dirs=Setting((), dynamic=PER_BROKER),
     ),
 )

@@ -1,4 +1,4 @@
-"""Settings of the metadata log and its controllers."""
+"""Settings of the metadata log and the controllers."""
 
 from __future__ import annotations
 
@@ -8,39 +8,41 @@ from kbroker.config.values import Kind
 
 @settings
 class MetadataSettings:
-    """How the log of the cluster's metadata is kept."""
+    """Segments, snapshots and retention of the metadata log."""
 
     metadata_log_segment_bytes: int = setting(
-        default=1 * GB, at_least=8 * MB, doc="The largest segment of the metadata log."
+        default=1 * GB, at_least=8 * MB, doc="Maximum segment size of the metadata log."
     )
     metadata_log_segment_ms: int = setting(
-        default=7 * DAY, kind=Kind.LONG, doc="A segment of the metadata log this old is closed."
+        default=7 * DAY, kind=Kind.LONG, doc="Age at which a segment of the metadata log is rolled."
     )
     metadata_log_max_record_bytes_between_snapshots: int = setting(
         default=20 * MB,
         kind=Kind.LONG,
         at_least=1,
-        doc="After so many bytes of records a snapshot of the metadata is written.",
+        doc="Number of bytes of new records after which the controller writes a snapshot.",
     )
     metadata_log_max_snapshot_interval_ms: int = setting(
         default=HOUR,
         kind=Kind.LONG,
         at_least=0,
-        doc="After so long a snapshot is written if there are new records; 0 is never.",
+        doc="Time after which the controller writes a snapshot if there are new records. 0 means never.",
     )
     metadata_max_retention_bytes: int = setting(
         default=100 * MB,
         kind=Kind.LONG,
-        doc="Snapshots and segments of the metadata log go, oldest first, beyond this size.",
+        doc="Maximum size of the metadata log and its snapshots. The oldest are deleted first.",
     )
     metadata_max_retention_ms: int = setting(
-        default=7 * DAY, kind=Kind.LONG, doc="Snapshots and segments of the metadata log older than this go."
+        default=7 * DAY,
+        kind=Kind.LONG,
+        doc="Age at which snapshots and segments of the metadata log are deleted.",
     )
 
 
 KNOWN: tuple[Setting, ...] = (
     *harmless(
-        "The only controller is in this process; nobody is to be elected, polled or waited for.",
+        "The only controller is in this process, so there are no elections and no requests to other controllers.",
         broker_heartbeat_interval_ms=Setting(2000),
         broker_session_timeout_ms=Setting(9000),
         controller_performance_always_log_threshold_ms=Setting(2000, kind=Kind.LONG, at_least=0, internal=True),
@@ -59,17 +61,17 @@ KNOWN: tuple[Setting, ...] = (
         metadata_max_idle_interval_ms=Setting(500, at_least=0),
     ),
     *harmless(
-        "Kafka's own tests set it.",
+        "Only Kafka's own tests set it.",
         internal_metadata_delete_delay_millis=Setting(60_000, kind=Kind.LONG, internal=True),
         internal_metadata_log_segment_bytes=Setting(kind=Kind.INT, internal=True),
         internal_metadata_max_batch_size_in_bytes=Setting(8 * MB, internal=True),
     ),
     *refused(
-        "A quorum of other controllers is not implemented yet.",
+        "A quorum of several controllers is not implemented yet.",
         controller_quorum_auto_join_enable=Setting(False),
     ),
     *refused(
-        "The metadata log lies in the data directory; a directory of its own is not implemented yet.",
+        "The metadata log is in the data directory; a separate directory is not implemented yet.",
         metadata_log_dir=Setting(kind=Kind.STRING),
     ),
 )

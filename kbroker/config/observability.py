@@ -1,4 +1,4 @@
-"""Settings of observability: the pages about a node; and Kafka's own keys, known so that its files can be read."""
+"""Settings of observability: the HTTP pages of a node. Kafka's own keys are accepted but have no effect."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _LOOPBACK = "127.0.0.1"
 
 
 def http_address(text: str) -> tuple[str, int]:
-    """The host and port of `kbroker.http.listener`; ValueError if it is none. Without a host it is loopback."""
+    """Host and port of `kbroker.http.listener`; the default host is loopback. Errors: ValueError."""
     host, colon, port = text.strip().rpartition(":")
     if not colon or not port.isdecimal() or not port.isascii() or int(port) > 0xFFFF:
         raise ValueError(f"{text!r} is not of the form host:port")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise ValueError(f"{text!r}: an IPv6 address stands in brackets")
+        raise ValueError(f"{text!r}: an IPv6 address must be in brackets")
     return host or _LOOPBACK, int(port)
 
 
@@ -41,23 +41,24 @@ def _is_http_address(text: str | None) -> str | None:
 
 @settings
 class ObservabilitySettings:
-    """What a running node shows of itself."""
+    """The HTTP pages of a running node."""
 
     kbroker_http_listener: str | None = setting(
         kind=Kind.STRING,
         check=_is_http_address,
-        doc="Where /metrics, /health and /state are served, as host:port; loopback without a host, nowhere if unset.",
+        doc="Address of the pages /metrics, /health and /state, as host:port. The default host is loopback. If unset, "
+        "the pages are off.",
     )
     kbroker_http_hosts: tuple[str, ...] = setting(
         default=(),
-        doc="Host names by which the pages may be read, besides IP addresses, names without a dot, and the names in "
-        "kbroker.http.listener and advertised.listeners. A request for any other name gets status 421.",
+        doc="Additional host names that requests for the pages may use. IP addresses, names without a dot, and the "
+        "names in kbroker.http.listener and advertised.listeners are always allowed. Any other name gets status 421.",
     )
 
 
 KNOWN: tuple[Setting, ...] = (
     *harmless(
-        "kbroker's metrics are not those of the JVM.",
+        "kbroker has its own metrics, not those of the JVM.",
         kafka_metrics_polling_interval_secs=Setting(10, at_least=1),
         kafka_metrics_reporters=Setting(()),
         metric_reporters=Setting(("org.apache.kafka.common.metrics.JmxReporter",), dynamic=CLUSTER_WIDE),
@@ -66,7 +67,7 @@ KNOWN: tuple[Setting, ...] = (
         metrics_sample_window_ms=Setting(30 * SECOND, kind=Kind.LONG, at_least=1),
     ),
     *harmless(
-        "Clients' telemetry is not collected.",
+        "The broker does not collect telemetry from clients.",
         telemetry_max_bytes=Setting(MB, at_least=1),
     ),
 )

@@ -1,13 +1,13 @@
-"""What a broker is told by nobody: the layer between Kafka's defaults and the user's settings.
+"""Profiles: default settings, weaker than the user's settings and stronger than Kafka's defaults.
 
-    embedded   a single broker, which is its own cluster: one replica of each internal topic, no wait before a first
-               rebalance, socket buffers as they were measured to be best (see `kbroker.runtime.net_ports`), and
-               the tier on a local directory, which costs nothing until a topic is tiered. A file of settings was
-               written for Kafka: beside one the tier is off unless it says otherwise
-    test       the same, and one partition of each internal topic
-    kafka      nothing differs; for comparisons
+    embedded   for a cluster of one broker: one replica of each internal topic, no delay before a first rebalance, the
+               socket buffer sizes that measured best (see `kbroker.runtime.net_ports`), and the tier on in a local
+               directory, which costs nothing until a topic is tiered. With a settings file, which may be written for
+               Kafka, the tier is off unless the file enables it
+    test       the same, with one partition in each internal topic
+    kafka      Kafka's defaults; for comparisons
 
-Kafka's defaults of three replicas can never be met by one broker, whose groups and transactions would wait for ever.
+One broker can never satisfy Kafka's default of three replicas: its groups and transactions would wait for ever.
 """
 
 from __future__ import annotations

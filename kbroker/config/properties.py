@@ -1,8 +1,8 @@
-"""Java's properties format: `key=value` lines as Kafka's own files have them.
+"""Reads Java's properties format, the format of Kafka's settings files.
 
-`=`, `:` or blanks end a key; `#` and `!` begin a comment line; a line that ends in an odd number of backslashes goes on
-in the next one, whose leading blanks do not count; `\\uXXXX`, `\\t`, `\\n`, `\\r` and `\\f` are escapes, and a
-backslash before anything else stands for that character. Of a key that comes twice the last value holds.
+`=`, `:` or blanks end a key. `#` and `!` begin a comment line. A line that ends in an odd number of backslashes
+continues on the next line, whose leading blanks are ignored. `\\uXXXX`, `\\t`, `\\n`, `\\r` and `\\f` are escapes; a
+backslash before any other character stands for that character. If a key occurs twice, the last value wins.
 Source: `java.util.Properties.load` (Java 17).
 """
 
@@ -17,7 +17,7 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 def parse_properties(data: bytes, *, file_name: str) -> dict[str, str]:
     """The settings in a file's bytes.
 
-    Errors  ConfigError for bytes that are no UTF-8 and for a broken escape, with the line's number
+    Errors  ConfigError for bytes that are not UTF-8 and for a malformed escape, with the line number
     """
     found: dict[str, str] = {}
     for number, line in _logical_lines(_decode(data, file_name)):
@@ -34,15 +34,15 @@ def _decode(data: bytes, file_name: str) -> str:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise ConfigError(f"{file_name}, line {line}: byte 0x{data[error.start]:02x} is no UTF-8 text") from None
+        raise ConfigError(f"{file_name}, line {line}: byte 0x{data[error.start]:02x} is not valid UTF-8") from None
     if "\0" in text:
         line = text[: text.index("\0")].count("\n") + 1
-        raise ConfigError(f"{file_name}, line {line}: a NUL byte; this is no properties file")
+        raise ConfigError(f"{file_name}, line {line}: NUL byte; this is not a properties file")
     return text
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:
-    """Lines without comments, each with what continues it, and the number of its first line."""
+    """Lines without comments, joined with their continuations, each with the number of its first line."""
     lines: list[tuple[int, str]] = []
     parts: list[str] = []
     start = 0
@@ -62,7 +62,7 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """Key and value, still escaped: the key ends at the first `=`, `:` or blank that no backslash precedes."""
+    """Key and value, still escaped. The key ends at the first unescaped `=`, `:` or blank."""
     end = 0
     while end < len(line) and line[end] not in "=:" + _BLANKS:
         end += 2 if line[end] == "\\" else 1
@@ -92,5 +92,5 @@ def _unescape(text: str) -> str:
             position += 4
         else:
             out.append(_ESCAPES.get(escaped, escaped))
-    # A character beyond the first plane is written as two escapes, a surrogate pair.
+    # Two escapes, a surrogate pair, encode a character outside the basic multilingual plane.
     return "".join(out).encode("utf-16-be", "surrogatepass").decode("utf-16-be")

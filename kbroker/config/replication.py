@@ -10,16 +10,16 @@ CLUSTER_WIDE, PER_BROKER = Dynamic.CLUSTER_WIDE, Dynamic.PER_BROKER
 
 @settings
 class ReplicationSettings:
-    """How a leader treats its followers, and how what it knows survives a restart."""
+    """Checkpoints of the replication state."""
 
     replica_high_watermark_checkpoint_interval_ms: int = setting(
-        default=5 * SECOND, kind=Kind.LONG, doc="How often the high watermarks are written to the data directory."
+        default=5 * SECOND, kind=Kind.LONG, doc="How often the broker writes the high watermarks to the data directory."
     )
 
 
 KNOWN: tuple[Setting, ...] = (
     *harmless(
-        "This broker has no followers and follows none yet.",
+        "Replication between brokers is not implemented yet.",
         follower_fetch_last_tiered_offset_enable=Setting(False, dynamic=CLUSTER_WIDE),
         replica_lag_time_max_ms=Setting(30 * SECOND, kind=Kind.LONG),
         num_replica_fetchers=Setting(1, at_least=1, dynamic=CLUSTER_WIDE),
@@ -34,13 +34,13 @@ KNOWN: tuple[Setting, ...] = (
         replication_quota_window_size_seconds=Setting(1, at_least=1),
     ),
     *harmless(
-        "A single broker leads every partition.",
+        "The only broker leads every partition.",
         auto_leader_rebalance_enable=Setting(True),
         leader_imbalance_check_interval_seconds=Setting(300, kind=Kind.LONG, at_least=1),
         unclean_leader_election_interval_ms=Setting(5 * MINUTE, kind=Kind.LONG, at_least=1, internal=True),
     ),
     *refused(
-        "Reading from followers is not implemented yet.",
+        "Fetching from followers is not implemented yet.",
         replica_selector_class=Setting(kind=Kind.STRING),
     ),
 )

@@ -1,9 +1,8 @@
-"""Settings of groups, and of subscriptions to the metrics of clients.
+"""Settings of groups and of client metrics subscriptions.
 
-Neither kind of resource has an effect here yet: the settings of a group are those of the consumer, share and streams
-protocols, and no metrics are collected from clients. They are checked and kept as Kafka does (a Kafka without a
-receiver of telemetry collects nothing either), so that a tool which sets them finds them again. The log says of each
-that it has no effect.
+Neither kind of resource has an effect yet: group settings apply only to the consumer, share and streams protocols, and
+the broker does not collect metrics from clients. The broker validates and stores them as Kafka does, so that tools can
+read back what they set, and logs that they have no effect. Kafka without a telemetry receiver collects nothing either.
 
 Source: `GroupConfig` and `ClientMetricsConfigs` of Apache Kafka 4.3.1.
 """
@@ -20,8 +19,8 @@ from kbroker.config.settings import MAX_INT32, MINUTE, Effect, Setting
 from kbroker.config.values import ConfigError, Kind, Value
 from wire.errors import ErrorCode, KafkaError
 
-_NO_GROUPS = "Groups of the consumer, share and streams protocols are not served yet."
-_NO_TELEMETRY = "Clients' metrics are not collected."
+_NO_GROUPS = "Groups of the consumer, share and streams protocols are not supported yet."
+_NO_TELEMETRY = "The broker does not collect metrics from clients."
 _SHORTEST_INTERVAL_MS, _LONGEST_INTERVAL_MS = 100, 3_600_000
 _DURATION = re.compile(r"by_duration:P(?!$)(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?", re.ASCII)
 _MATCHED = (
@@ -87,13 +86,13 @@ CLIENT_METRICS: Final[Mapping[str, Setting]] = {
             why=_NO_TELEMETRY,
         ),
         Setting((), name="match", doc="Client match criteria.", effect=Effect.HARMLESS, why=_NO_TELEMETRY),
-        Setting((), name="metrics", doc="Prefixes of metrics' names.", effect=Effect.HARMLESS, why=_NO_TELEMETRY),
+        Setting((), name="metrics", doc="Prefixes of metric names.", effect=Effect.HARMLESS, why=_NO_TELEMETRY),
     )
 }
 
 
 def validate_group(settings: Settings, configs: Mapping[str, str]) -> None:
-    """Check what a group's settings would become, with the bounds that the broker's settings give.
+    """Check a group's new settings against the bounds in the broker's settings.
 
     Errors  INVALID_CONFIG
     """
@@ -117,7 +116,7 @@ def _bound(settings: Settings, key: str, *, default: int) -> int:
 
 
 def _parsed(declaration: Setting, text: str) -> int:
-    """The value as far as it is a number; 0 for any other that is valid."""
+    """The value if it is a number; 0 for any other valid value."""
     try:
         value = declaration.parse(text)
     except ConfigError as error:
@@ -126,7 +125,7 @@ def _parsed(declaration: Setting, text: str) -> int:
 
 
 def validate_client_metrics(configs: Mapping[str, str]) -> None:
-    """Check what a subscription would become.
+    """Check the new settings of a client metrics subscription.
 
     Errors  INVALID_REQUEST for an unknown key and an interval out of bounds, INVALID_CONFIG for any other bad value
     """
@@ -147,7 +146,7 @@ def validate_client_metrics(configs: Mapping[str, str]) -> None:
 
 
 def _is_pattern(text: str) -> bool:
-    """Whether it is `<what>=<regular expression>`. The expression is only kept, never matched with anything."""
+    """Whether a text is `<what>=<regular expression>`. The broker stores the expression and never matches it."""
     what, equals, pattern = text.partition("=")
     if not equals or what.strip() not in _MATCHED:
         return False

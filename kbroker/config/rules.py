@@ -1,8 +1,8 @@
-"""What may be changed while a cluster runs: the checks behind CreateTopics and IncrementalAlterConfigs.
+"""Validates the settings in CreateTopics and IncrementalAlterConfigs requests.
 
-The messages are Kafka's where Kafka refuses too. Beyond Kafka: a broker key that nobody knows is refused (Kafka
-stores it), and so is a value whose effect is not implemented, rather than accepted and ignored. Source:
-`LogConfig.validate`, `DynamicBrokerConfig.validateConfigs` of Apache Kafka 4.3.1.
+Where Kafka refuses a setting too, the message is Kafka's. kbroker refuses two more things: an unknown broker key, which
+Kafka stores, and a value whose effect is not implemented. Source: `LogConfig.validate` and
+`DynamicBrokerConfig.validateConfigs` of Apache Kafka 4.3.1.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ CLIENT_METRICS_RESOURCE: Final = 16
 GROUP_RESOURCE: Final = 32
 
 _OWN_SETTINGS: Final = {TOPIC_RESOURCE: TOPIC, CLIENT_METRICS_RESOURCE: CLIENT_METRICS, GROUP_RESOURCE: GROUP}
-"""Settings by the type of resource; a broker's are many more."""
+"""Settings by type of resource, without those of brokers."""
 
 
 class DynamicConfigs(Protocol):
-    """Where the dynamic settings of brokers are stored: the metadata image has this form."""
+    """Provides the stored dynamic settings of brokers. The metadata image implements it."""
 
     def broker_configs(self, broker_id: int | None) -> Mapping[str, str]:
-        """Those of one broker, or for None those of all."""
+        """The settings of one broker; for None, those of all brokers."""
 
 
 class ConfigRules:
-    """The rules, over the settings that a broker was started with."""
+    """The validation rules of a broker that was started with these settings."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._described: tuple[tuple[Mapping[str, str], ...], Sequence[ConfigEntry]] = ((), ())
 
     def validate_topic(self, configs: Mapping[str, str], previous: Mapping[str, str]) -> None:
-        """Check what a topic's own settings would become; what does not change is not checked again.
+        """Check a topic's new settings. Unchanged settings are not checked again.
 
         Errors  INVALID_CONFIG
         """
@@ -64,9 +64,9 @@ class ConfigRules:
             raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
 
     def validate_broker(self, configs: Mapping[str, str], previous: Mapping[str, str], *, per_broker: bool) -> None:
-        """Check what the dynamic settings of one broker, or of all, would become.
+        """Check the new dynamic settings of one broker, or of all brokers.
 
-        Errors  INVALID_REQUEST where Kafka refuses too; INVALID_CONFIG for what only kbroker refuses
+        Errors  INVALID_REQUEST if Kafka refuses too; INVALID_CONFIG if only kbroker refuses
         """
         changed = {name: text for name, text in configs.items() if previous.get(name) != text}
         known = {name: one for name in changed if (one := broker_setting(name)) is not None}
@@ -107,7 +107,7 @@ class ConfigRules:
                 raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
 
     def _check_log_retention(self, configs: Mapping[str, str], *, per_broker: bool) -> None:
-        """Kafka holds the broker's local retention to the whole log's, whether it has a tier or not."""
+        """Check that local retention does not exceed retention. Like Kafka, check it with or without a tier."""
         if not any(name.startswith(("log.retention.", "log.local.retention.")) for name in configs):
             return
         as_cluster, as_broker = ({}, configs) if per_broker else (configs, {})
@@ -119,20 +119,20 @@ class ConfigRules:
             raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
 
     def validate_group(self, configs: Mapping[str, str]) -> None:
-        """Check what a group's own settings would become. Errors: INVALID_CONFIG."""
+        """Check a group's new settings. Errors: INVALID_CONFIG."""
         validate_group(self._settings, configs)
 
     def validate_client_metrics(self, configs: Mapping[str, str]) -> None:
-        """Check what a subscription to clients' metrics would become. Errors: INVALID_REQUEST, INVALID_CONFIG."""
+        """Check a client metrics subscription's new settings. Errors: INVALID_REQUEST, INVALID_CONFIG."""
         validate_client_metrics(configs)
 
     def is_list(self, resource_type: int, key: str) -> bool:
-        """Whether a key holds a list, so that APPEND and SUBTRACT make sense."""
+        """Whether a key holds a list. APPEND and SUBTRACT require one."""
         declaration = _declaration(resource_type, key)
         return declaration is not None and declaration.kind is Kind.LIST
 
     def default(self, resource_type: int, key: str) -> str | None:
-        """What APPEND and SUBTRACT start from where nothing is set: the declared default, as in Kafka."""
+        """The base of APPEND and SUBTRACT if the key is not set: the declared default, as in Kafka."""
         declaration = _declaration(resource_type, key)
         return None if declaration is None else declaration.default_text
 
@@ -141,7 +141,7 @@ class ConfigRules:
         cluster, own = image.broker_configs(None), image.broker_configs(self._settings.node_id)
         asked = (configs, cluster, own)
         if asked != self._described[0]:
-            # The last answer is kept: thousands of topics may be made at once, in the event loop, all with the same.
+            # Cache the last answer: one request may create thousands of topics with the same settings.
             settings = self._settings.with_dynamic(cluster, own)
             entries = describe_topic(settings, configs, include_synonyms=False)
             self._described = (dict(configs), dict(cluster), dict(own)), entries
@@ -149,7 +149,7 @@ class ConfigRules:
 
 
 def resource_warnings(resource_type: int, configs: Mapping[str, str]) -> list[str]:
-    """What the log should say of the settings of a topic, a group or a subscription, which were validated."""
+    """Warnings about the validated settings of a topic, a group or a client metrics subscription."""
     found: list[Remark] = []
     known = _OWN_SETTINGS.get(resource_type, {})
     for name, text in configs.items():
@@ -157,7 +157,7 @@ def resource_warnings(resource_type: int, configs: Mapping[str, str]) -> list[st
             try:
                 found.extend(remarks(name, declaration, text))
             except ConfigError as error:
-                found.append(Remark(name, f"left out: {error}"))
+                found.append(Remark(name, f"is ignored: {error}"))
     return as_lines(found)
 
 
@@ -169,7 +169,7 @@ def _declaration(resource_type: int, key: str) -> Setting | None:
 
 def _check_topic_setting(name: str, text: str) -> None:
     if (declaration := TOPIC.get(name)) is None:
-        # Kafka's words, which some tools look for, then ours.
+        # Kafka's message, which some tools compare, then kbroker's suggestion.
         hint = str(unknown(name, TOPIC)).partition("; did you mean ")[2]
         raise KafkaError(
             ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}" + (f"; did you mean {hint}" if hint else "")

@@ -1,4 +1,4 @@
-"""Settings of security, none of which has an effect yet: known, so that files written for Kafka can be read."""
+"""Settings of security. They have no effect yet, and are declared so that the broker can read Kafka's files."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ CLUSTER_WIDE, PER_BROKER = Dynamic.CLUSTER_WIDE, Dynamic.PER_BROKER
 
 KNOWN: tuple[Setting, ...] = (
     *refused(
-        "Authorization is not implemented yet; without it every client may do everything.",
+        "Authorization is not implemented yet; every client may do everything.",
         authorizer_class_name=Setting(""),
     ),
     *refused(
-        "Only PLAINTEXT is implemented yet.",
+        "Only PLAINTEXT is implemented.",
         principal_builder_class=Setting(
             "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
             kind=Kind.CLASS,
@@ -32,7 +32,7 @@ KNOWN: tuple[Setting, ...] = (
         security_providers=Setting(kind=Kind.STRING),
     ),
     *harmless(
-        "No listener can speak TLS yet, so there is nothing to be set for it.",
+        "TLS listeners are not implemented yet.",
         ssl_allow_dn_changes=Setting(False),
         ssl_allow_san_changes=Setting(False),
         ssl_cipher_suites=Setting((), dynamic=PER_BROKER),
@@ -58,7 +58,7 @@ KNOWN: tuple[Setting, ...] = (
         ssl_truststore_type=Setting("JKS", dynamic=PER_BROKER),
     ),
     *harmless(
-        "No listener can speak SASL yet, so there is nothing to be set for it.",
+        "SASL listeners are not implemented yet.",
         connection_failed_authentication_delay_ms=Setting(100, at_least=0),
         connections_max_reauth_ms=Setting(0, kind=Kind.LONG),
         delegation_token_expiry_check_interval_ms=Setting(HOUR, kind=Kind.LONG, at_least=1),

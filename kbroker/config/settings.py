@@ -1,12 +1,13 @@
-"""How a setting is declared: once, with its type, default, bounds, effect and a sentence about it.
+"""Declares settings. Each is declared once, with its type, default, bounds, effect and description.
 
-A class under `@settings` is a frozen dataclass whose attributes are settings; Kafka's name follows from the attribute's
-(`replica_lag_time_max_ms` is `replica.lag.time.max.ms`). The same declaration reads properties files, `--override` and
-environment variables, answers DescribeConfigs, checks IncrementalAlterConfigs and writes docs/configuration.md.
+A class under `@settings` is a frozen dataclass whose attributes are settings. The attribute's name determines Kafka's
+name: `replica_lag_time_max_ms` is `replica.lag.time.max.ms`. The declaration is used to read properties files,
+`--override` and environment variables, to answer DescribeConfigs, to validate IncrementalAlterConfigs and to write
+docs/configuration.md.
 
-Kafka has far more keys than kbroker has uses for. A key without effect here is not an attribute; it stands in its
-area's `KNOWN`, by `harmless` (ignoring it cannot hurt; saying so once is enough) or `refused` (ignoring it would
-break what its author relies on, so any value but the default is an error that names the reason).
+kbroker does not implement all of Kafka's keys. A key without effect is not an attribute; it is in the `KNOWN` tuple of
+its area, as `harmless` (ignoring it is safe; the broker logs a warning) or `refused` (ignoring it would be unsafe, so
+any value but the default is an error that names the reason).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ MAX_INT64 = (1 << 63) - 1
 
 
 class Dynamic(Enum):
-    """Whether a running broker takes a new value, and from where."""
+    """Whether and where a key can be set while the broker runs."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -40,7 +41,7 @@ class Dynamic(Enum):
 
 
 class Effect(Enum):
-    """What kbroker does with a key."""
+    """How kbroker treats a key."""
 
     ENFORCED = "enforced"
     HARMLESS = "no effect"
@@ -48,11 +49,11 @@ class Effect(Enum):
 
 
 class Setting:
-    """One key as it was declared.
+    """The declaration of one key.
 
-    Shape   synonyms are the broker keys that a topic key falls back to, with the factor that makes its unit of theirs,
-            strongest first
-    Units   in the key's name (`.ms`, `.bytes`), as Kafka's
+    Shape   synonyms are the broker keys that a topic key falls back to, strongest first, each with the factor that
+            converts its unit to that of the topic key
+    Units   in the key's name (`.ms`, `.bytes`), as in Kafka
     """
 
     __slots__ = (
@@ -116,7 +117,7 @@ class Setting:
 
     @property
     def sensitive(self) -> bool:
-        """Whether the value is never shown."""
+        """Whether the value is hidden."""
         return self.kind in (Kind.PASSWORD, Kind.UNKNOWN)
 
     @property
@@ -126,11 +127,11 @@ class Setting:
 
     @property
     def default_text(self) -> str | None:
-        """The default as Kafka writes it; None where there is none."""
+        """The default in Kafka's notation; None if there is none."""
         return to_text(self.default)
 
     def parse(self, text: str) -> Value:
-        """The value that `text` stands for, within the bounds of this key.
+        """Parse a text and check the bounds of this key.
 
         Errors  InvalidValue, with Kafka's message
         """
@@ -139,7 +140,7 @@ class Setting:
         return value
 
     def validate(self, value: Value) -> None:
-        """Check the bounds; Kafka's validators and their messages."""
+        """Check the bounds as Kafka's validators do. Errors: InvalidValue, with Kafka's message."""
         if isinstance(value, int | float) and not isinstance(value, bool) and value != self.also:
             self._validate_number(value)
         if self.one_of and value is not None:
@@ -171,12 +172,12 @@ def setting(default: Any = None, **how: Any) -> Any:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(setting, dataclasses.field))
 def settings(cls: type[T]) -> type[T]:
-    """Make a frozen dataclass of a class of settings, and keep the declarations in its `SETTINGS`."""
+    """Turn a class of settings into a frozen dataclass; its `SETTINGS` holds the declarations."""
     declared: list[Setting] = []
     for attribute in cls.__annotations__:
         one = vars(cls)[attribute]
         if isinstance(one, dataclasses.Field):
-            continue  # made of others, by who makes the object
+            continue  # not a setting: the code that creates the object sets it
         assert isinstance(one, Setting), f"{cls.__name__}.{attribute} is not declared by setting()"
         one.name = one.name or attribute.replace("_", ".")
         declared.append(one)
@@ -187,12 +188,12 @@ def settings(cls: type[T]) -> type[T]:
 
 
 def harmless(why: str, **keys: Setting) -> Iterator[Setting]:
-    """Keys of Kafka whose value changes nothing here, and why that cannot hurt."""
+    """Kafka keys that the broker accepts and ignores, and why that is safe."""
     return _known(Effect.HARMLESS, why, keys)
 
 
 def refused(why: str, **keys: Setting) -> Iterator[Setting]:
-    """Keys of Kafka that must stay at their default, and why."""
+    """Kafka keys that must keep their default, and why."""
     return _known(Effect.REFUSED, why, keys)
 
 

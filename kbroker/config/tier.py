@@ -1,9 +1,9 @@
-"""Settings of tiered storage, those of its plug-ins included.
+"""Settings of tiered storage and of its plug-ins.
 
-What begins with `rsm.config.` belongs to the storage manager, with `rlmm.config.` to the metadata manager: both are
-handed on without the prefix, are never shown (nobody but the plug-in knows which of them is a secret), and it is the
-plug-in that refuses a key which it does not know. The metadata manager on `__remote_log_metadata` is our own, and its
-keys are declared here.
+Keys under `rsm.config.` belong to the storage manager, keys under `rlmm.config.` to the metadata manager. The broker
+passes them on without the prefix and never shows their values, because only the plug-in knows which of them are
+secrets. The plug-in refuses unknown keys. This module declares the keys of kbroker's own metadata manager, which uses
+`__remote_log_metadata`.
 
 Source: `RemoteLogManagerConfig`, `TopicBasedRemoteLogMetadataManagerConfig` of Apache Kafka 4.3.1.
 """
@@ -42,158 +42,164 @@ def _not_empty(text: str | None) -> str | None:
 
 @settings
 class TierSettings:
-    """Whether there is a tier, by which plug-ins, and how much of the machine it may take.
+    """The tier's plug-ins, and its limits of bandwidth, concurrency, memory and disk space.
 
-    Shape   rsm_configs and rlmm_configs are the plug-ins' settings as they were given, without their prefix
+    Shape   rsm_configs and rlmm_configs are the plug-ins' settings as given, without their prefix
     """
 
     remote_log_storage_system_enable: bool = setting(
-        default=False, doc="Whether topics can be tiered: their closed segments are copied to a remote store."
+        default=False, doc="Whether topics can be tiered: the broker copies their closed segments to a remote store."
     )
     remote_log_storage_manager_class_name: str | None = setting(
         kind=Kind.STRING,
         check=_not_empty,
-        doc="The plug-in that stores segments, by its entry point or its class; the local directory where unset.",
+        doc="Plug-in that stores segments: an entry point or a class. If unset, segments go to a local directory.",
     )
     remote_log_metadata_manager_class_name: str = setting(
         default=TOPIC_BASED_METADATA,
         check=_not_empty,
-        doc="The plug-in that knows which segments are stored; Kafka's name means the topic __remote_log_metadata.",
+        doc="Plug-in that stores the metadata of remote segments. The default keeps them in __remote_log_metadata.",
     )
     remote_log_manager_task_interval_ms: int = setting(
         default=30 * SECOND,
         kind=Kind.LONG,
         at_least=1,
-        doc="How often it is looked what of a partition is to be copied or has expired.",
+        doc="How often the broker looks for segments of a partition to copy or to expire.",
     )
     remote_log_manager_copier_thread_pool_size: int = setting(
-        default=10, at_least=1, dynamic=CLUSTER_WIDE, doc="How many segments are copied at once."
+        default=10, at_least=1, dynamic=CLUSTER_WIDE, doc="Maximum number of concurrent segment copies."
     )
     remote_log_manager_expiration_thread_pool_size: int = setting(
-        default=10, at_least=1, dynamic=CLUSTER_WIDE, doc="How many partitions delete expired segments at once."
+        default=10,
+        at_least=1,
+        dynamic=CLUSTER_WIDE,
+        doc="Maximum number of partitions that delete expired segments concurrently.",
     )
     remote_log_reader_threads: int = setting(
-        default=10, at_least=1, dynamic=CLUSTER_WIDE, doc="How many reads of the tier are made at once."
+        default=10, at_least=1, dynamic=CLUSTER_WIDE, doc="Maximum number of concurrent reads from the tier."
     )
     remote_log_reader_max_pending_tasks: int = setting(
-        default=100, at_least=1, doc="How many reads may wait for one of these; more are refused."
+        default=100, at_least=1, doc="Maximum number of reads that wait for a reader. The broker refuses further ones."
     )
     remote_log_manager_copy_max_bytes_per_second: int = setting(
         default=MAX_INT64,
         kind=Kind.LONG,
         at_least=1,
         dynamic=CLUSTER_WIDE,
-        doc="What all copies to the tier together may take.",
+        doc="Maximum rate of all copies to the tier together.",
     )
     remote_log_manager_copy_quota_window_num: int = setting(
-        default=11, at_least=1, doc="The rate of copying is held over so many windows."
+        default=11, at_least=1, doc="Number of windows over which the copy rate is measured."
     )
     remote_log_manager_copy_quota_window_size_seconds: int = setting(
-        default=1, at_least=1, doc="How long one of these is."
+        default=1, at_least=1, doc="Length of one window of the copy rate."
     )
     remote_log_manager_fetch_max_bytes_per_second: int = setting(
         default=MAX_INT64,
         kind=Kind.LONG,
         at_least=1,
         dynamic=CLUSTER_WIDE,
-        doc="What all reads of the tier together may take.",
+        doc="Maximum rate of all reads from the tier together.",
     )
     remote_log_manager_fetch_quota_window_num: int = setting(
-        default=11, at_least=1, doc="The rate of reading is held over so many windows."
+        default=11, at_least=1, doc="Number of windows over which the read rate is measured."
     )
     remote_log_manager_fetch_quota_window_size_seconds: int = setting(
-        default=1, at_least=1, doc="How long one of these is."
+        default=1, at_least=1, doc="Length of one window of the read rate."
     )
     remote_fetch_max_wait_ms: int = setting(
         default=500,
         at_least=1,
         dynamic=CLUSTER_WIDE,
-        doc="A Fetch waits so long for the tier; what is read later is kept for the next one.",
+        doc="Maximum time that a Fetch waits for the tier. Data that arrives later is kept for the next Fetch.",
     )
     remote_list_offsets_request_timeout_ms: int = setting(
         default=30 * SECOND,
         kind=Kind.LONG,
         at_least=1,
         dynamic=CLUSTER_WIDE,
-        doc="A search by timestamp in the tier may take so long.",
+        doc="Maximum time of a search by timestamp in the tier.",
     )
     remote_log_index_file_cache_total_size_bytes: int = setting(
         default=GB,
         kind=Kind.LONG,
         at_least=1,
         dynamic=CLUSTER_WIDE,
-        doc="The disk space for copies of remote indexes, in the data directory.",
+        doc="Disk space in the data directory for the cache of remote indexes.",
     )
     remote_log_index_file_cache_ttl_ms: int = setting(
         default=15 * MINUTE,
         kind=Kind.LONG,
         at_least=-1,
         internal=True,
-        doc="A copy that nobody has looked at for so long goes; -1 is never.",
+        doc="The broker removes a cached remote index that is unused for this long. -1 means never.",
     )
     remote_log_metadata_custom_metadata_max_bytes: int = setting(
-        default=128, at_least=0, doc="The most that a storage plug-in may have kept for it beside a segment."
+        default=128, at_least=0, doc="Largest custom metadata that a storage plug-in may attach to a segment."
     )
     kbroker_remote_copy_process_enable: bool = setting(
         default=True,
-        doc="What takes the processor in copying segments is done by another process, so that producers do not notice.",
+        doc="Whether a separate process does the CPU work of segment copies, so that they do not slow down producers.",
     )
     kbroker_remote_chunk_bytes: int = setting(
         default=-1,
         at_least=64 * 1024,
         also=-1,
-        doc="Segments are read from the tier in pieces of this size; -1: 1 MiB of a directory, else 4 MiB.",
+        doc="Size of the chunks in which segments are read from the tier. -1 means 1 MiB for a directory, else 4 MiB.",
     )
     kbroker_remote_chunk_cache_bytes: int = setting(
-        default=96 * MB, kind=Kind.LONG, at_least=0, doc="The memory for such pieces, of all partitions together."
+        default=96 * MB,
+        kind=Kind.LONG,
+        at_least=0,
+        doc="Memory for the cache of these chunks, for all partitions together.",
     )
     kbroker_remote_read_ahead_bytes: int = setting(
         default=16 * MB,
         kind=Kind.LONG,
         at_least=0,
-        doc="So much is read ahead of a consumer that reads one piece after the other; neighbours by one request.",
+        doc="Bytes that the broker reads ahead for a sequential consumer. One request reads adjacent chunks.",
     )
     rsm_configs: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     rlmm_configs: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
 
     @property
     def is_directory(self) -> bool:
-        """Whether segments go to a local directory."""
+        """Whether the store is a local directory."""
         return self.remote_log_storage_manager_class_name in (None, "directory")
 
     @property
     def has_topic_based_metadata(self) -> bool:
-        """Whether the metadata is kept in `__remote_log_metadata`, by our own manager."""
+        """Whether kbroker's own manager keeps the metadata in `__remote_log_metadata`."""
         return self.remote_log_metadata_manager_class_name in (TOPIC_BASED_METADATA, "topic")
 
     @property
     def topic_num_partitions(self) -> int:
-        """Partitions of `__remote_log_metadata`, when it is made."""
+        """Number of partitions of `__remote_log_metadata` when it is created."""
         return self._of_topic("remote.log.metadata.topic.num.partitions")
 
     @property
     def topic_replication_factor(self) -> int:
-        """Replicas of `__remote_log_metadata`, when it is made."""
+        """Replication factor of `__remote_log_metadata` when it is created."""
         return self._of_topic("remote.log.metadata.topic.replication.factor")
 
     @property
     def topic_min_isr(self) -> int:
-        """The least of them that must be in sync."""
+        """Minimum number of in-sync replicas of `__remote_log_metadata`."""
         return self._of_topic("remote.log.metadata.topic.min.isr")
 
     @property
     def topic_retention_ms(self) -> int:
-        """How long its records stay; -1 is for ever."""
+        """Retention time of `__remote_log_metadata`; -1 means no limit."""
         return self._of_topic("remote.log.metadata.topic.retention.ms")
 
     @property
     def consume_wait_ms(self) -> int:
-        """The longest that a change waits until the manager has read it back."""
+        """Maximum time that a metadata change waits until the manager has read it back."""
         return self._of_topic("remote.log.metadata.consume.wait.ms")
 
     @property
     def initialization_retry_interval_ms(self) -> int:
-        """After so long another attempt is made to have the topic."""
+        """Pause between attempts to create or find the topic."""
         return self._of_topic("remote.log.metadata.initialization.retry.interval.ms")
 
     def _of_topic(self, name: str) -> int:
@@ -215,42 +221,42 @@ METADATA_TOPIC: Mapping[str, Setting] = {
             50,
             name="remote.log.metadata.topic.num.partitions",
             at_least=1,
-            doc="Partitions of __remote_log_metadata, when it is made.",
+            doc="Number of partitions of __remote_log_metadata when the broker creates it.",
         ),
         Setting(
             3,
             kind=Kind.SHORT,
             name="remote.log.metadata.topic.replication.factor",
             at_least=1,
-            doc="Its replicas.",
+            doc="Replication factor of __remote_log_metadata when the broker creates it.",
         ),
         Setting(
             2,
             kind=Kind.SHORT,
             name="remote.log.metadata.topic.min.isr",
             at_least=1,
-            doc="How many of them must be in sync.",
+            doc="Minimum number of in-sync replicas of __remote_log_metadata.",
         ),
         Setting(
             -1,
             kind=Kind.LONG,
             name="remote.log.metadata.topic.retention.ms",
             check=_metadata_retention,
-            doc="How long its records stay: longer than those of any tiered topic. -1 is for ever.",
+            doc="Retention time of __remote_log_metadata; must exceed that of every tiered topic. -1 means no limit.",
         ),
         Setting(
             2 * MINUTE,
             kind=Kind.LONG,
             name="remote.log.metadata.consume.wait.ms",
             at_least=0,
-            doc="The longest that a change waits until it has been read back.",
+            doc="Maximum time that a metadata change waits until the broker has read it back.",
         ),
         Setting(
             100,
             kind=Kind.LONG,
             name="remote.log.metadata.initialization.retry.interval.ms",
             at_least=0,
-            doc="After so long it is tried again to have the topic, for as long as it takes.",
+            doc="Pause between attempts to create or find the topic. The broker retries without a limit.",
         ),
         Setting(
             2 * MINUTE,
@@ -258,11 +264,11 @@ METADATA_TOPIC: Mapping[str, Setting] = {
             name="remote.log.metadata.initialization.retry.max.timeout.ms",
             at_least=0,
             effect=Effect.HARMLESS,
-            why="The topic is on this broker, and whoever needs it waits for as long as it takes.",
+            why="The topic is on this broker, and the tier waits for it without a limit.",
         ),
     )
 }
-"""What our own metadata manager takes, by its names below `rlmm.config.`."""
+"""The keys of kbroker's own metadata manager, without the prefix `rlmm.config.`."""
 
 _OF_ITS_CLIENTS = tuple(
     f"remote.log.metadata.{client}." for client in ("common.client", "producer", "consumer", "admin")
@@ -270,35 +276,35 @@ _OF_ITS_CLIENTS = tuple(
 
 
 def metadata_topic_setting(name: str) -> Setting | None:
-    """The declaration of a key below `rlmm.config.` of our own manager; None if it has no such key."""
+    """The declaration of a key of kbroker's own metadata manager, without `rlmm.config.`; None if it is unknown."""
     if name.startswith(_OF_ITS_CLIENTS):
-        why = "The topic of the metadata is read and written in this process, without clients."
+        why = "The broker reads and writes the metadata topic in this process, without clients."
         return Setting(kind=Kind.UNKNOWN, name=name, effect=Effect.HARMLESS, why=why)
     return METADATA_TOPIC.get(name)
 
 
 KNOWN: tuple[Setting, ...] = (
     *refused(
-        "Plug-ins are Python packages that are installed beside kbroker; see docs/tiered-storage.md.",
+        "Plug-ins are Python packages in kbroker's environment; see docs/tiered-storage.md.",
         remote_log_metadata_manager_class_path=Setting(kind=Kind.STRING),
         remote_log_storage_manager_class_path=Setting(kind=Kind.STRING),
     ),
     *refused(
-        "What belongs to a plug-in is told by this prefix in every file.",
+        "The prefixes of plug-in settings are fixed.",
         remote_log_metadata_manager_impl_prefix=Setting(RLMM_PREFIX),
         remote_log_storage_manager_impl_prefix=Setting(RSM_PREFIX),
     ),
     *harmless(
-        "The metadata manager reads and writes its topic in this process, by no listener.",
+        "The metadata manager reads and writes its topic in this process, without a listener.",
         remote_log_metadata_manager_listener_name=Setting(kind=Kind.STRING),
     ),
     *harmless(
-        "This broker follows no leader, so nothing is done for followers.",
+        "Replication between brokers is not implemented yet.",
         remote_log_manager_follower_thread_pool_size=Setting(2, at_least=1, dynamic=CLUSTER_WIDE),
         remote_log_manager_thread_pool_size=Setting(2, at_least=1),
     ),
     *harmless(
-        "What failed is tried again after a pause that doubles, up to remote.log.manager.task.interval.ms.",
+        "The broker retries a failed task with exponential backoff, up to remote.log.manager.task.interval.ms.",
         remote_log_manager_task_retry_backoff_max_ms=Setting(30 * SECOND, kind=Kind.LONG, at_least=1, internal=True),
         remote_log_manager_task_retry_backoff_ms=Setting(500, kind=Kind.LONG, at_least=1, internal=True),
         remote_log_manager_task_retry_jitter=Setting(0.2, at_least=0, at_most=0.5, internal=True),

@@ -1,7 +1,7 @@
-"""What settings of the tier must agree on: a topic's among themselves, and those that a broker starts with.
+"""Validates tier settings that depend on each other, of a topic or at the start of a broker.
 
-The order of the checks and the texts are Kafka's, but for what our own plug-ins are told. Source: `LogConfig.validate`,
-`LogConfig.validateBrokerLogConfigValues` and `DynamicLogConfig` of Apache Kafka 4.3.1.
+The order of the checks and the messages are Kafka's, except for the keys of kbroker's own plug-ins. Source:
+`LogConfig.validate`, `LogConfig.validateBrokerLogConfigValues` and `DynamicLogConfig` of Apache Kafka 4.3.1.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _UNLIMITED, _AS_WHOLE = -1, -2
 
 
 def check_tiered_topic(values: Mapping[str, Value], *, was_tiered: bool, has_system: bool) -> None:
-    """Check all settings of one topic, its own and those of the broker.
+    """Check the tier settings of one topic, including those that it takes from the broker.
 
     Errors  ConfigError
     """
@@ -54,9 +54,9 @@ def check_tiered_topic(values: Mapping[str, Value], *, was_tiered: bool, has_sys
 
 
 def check_local_retention(values: Mapping[str, Value], key: str, *, prefix: str) -> None:
-    """Check that local segments need not stay for longer than the log: -1 is no limit, -2 that of the log.
+    """Check that local retention does not exceed retention. -1 is no limit; -2 is the retention of the whole log.
 
-    Shape   the values of `<prefix><key>` and `<prefix>local.<key>` are looked at
+    Shape   compares the values of `<prefix><key>` and `<prefix>local.<key>`
     Errors  InvalidValue
     """
     whole, local = values[f"{prefix}{key}"], values[f"{prefix}local.{key}"]
@@ -73,9 +73,9 @@ def check_local_retention(values: Mapping[str, Value], key: str, *, prefix: str)
 
 
 def check_tier(tier: TierSettings, log_values: Mapping[str, Value]) -> list[str]:
-    """Check what a broker starts with; lines for the log.
+    """Check the tier settings of a starting broker; return warnings as lines for the log.
 
-    Shape   log_values has log.retention.ms and .bytes as they come out, and log.local.retention.ms and .bytes
+    Shape   log_values has the effective log.retention.ms and .bytes, and log.local.retention.ms and .bytes
     Errors  ConfigError
     """
     if not tier.remote_log_storage_system_enable:
@@ -88,12 +88,12 @@ def check_tier(tier: TierSettings, log_values: Mapping[str, Value]) -> list[str]
     for name, text in tier.rlmm_configs.items():
         declaration = metadata_topic_setting(name)
         if declaration is None:
-            from difflib import get_close_matches  # noqa: PLC0415  (only an error pays for it)
+            from difflib import get_close_matches  # noqa: PLC0415  (slow import, needed only for an error)
 
             near = get_close_matches(name, METADATA_TOPIC, n=1, cutoff=0.6)
             hint = f"; did you mean {RLMM_PREFIX}{near[0]}?" if near else ""
             raise ConfigError(f"Unknown setting {RLMM_PREFIX}{name}{hint}")
         declaration.parse(text)
         if declaration.effect is Effect.HARMLESS:
-            warnings.append(f"{RLMM_PREFIX}{name} without effect: {declaration.why}")
+            warnings.append(f"{RLMM_PREFIX}{name} has no effect: {declaration.why}")
     return warnings

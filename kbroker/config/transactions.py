@@ -1,4 +1,4 @@
-"""Settings of transactions, none of which has an effect yet: known, so that files written for Kafka can be read."""
+"""Settings of transactions. They have no effect yet, and are declared so that the broker can read Kafka's files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLUSTER_WIDE, PER_BROKER = Dynamic.CLUSTER_WIDE, Dynamic.PER_BROKER
 
 KNOWN: tuple[Setting, ...] = (
     *harmless(
-        "Transactions are not served yet.",
+        "Transactions are not supported yet.",
         add_partitions_to_txn_retry_backoff_max_ms=Setting(100, at_least=0),
         add_partitions_to_txn_retry_backoff_ms=Setting(20, at_least=1),
         transaction_abort_timed_out_transaction_cleanup_interval_ms=Setting(10 * SECOND, at_least=1),

@@ -1,8 +1,7 @@
-"""The text of a setting's value to a Python value and back, by Kafka's rules and with Kafka's words for what is wrong.
+"""Converts the text of a setting to a Python value and back, with Kafka's rules and error messages.
 
-Java's forms are taken as Java takes them: blanks around a value do not count, `TRUE` is true, `+5` is 5, `5_000` is
-no number, and a list is cut at commas. Source: `ConfigDef.parseType` and `ConfigDef.convertToString` of Apache Kafka
-4.3.1.
+The syntax is Java's: blanks around a value are ignored, `TRUE` is true, `+5` is 5, `5_000` is not a number, and commas
+separate the elements of a list. Source: `ConfigDef.parseType` and `ConfigDef.convertToString` of Apache Kafka 4.3.1.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ class Kind(IntEnum):
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be used; the message is made for whoever wrote it."""
+    """An unusable setting. The message is for the user who wrote it."""
 
 
 class InvalidValue(ConfigError):
-    """A value outside what its key allows, in Kafka's words."""
+    """A value that its key does not allow, with Kafka's message."""
 
     def __init__(self, name: str, value: object, why: str) -> None:
         super().__init__(f"Invalid value {value} for configuration {name}: {why}")
@@ -44,11 +43,11 @@ class InvalidValue(ConfigError):
 _BITS = {Kind.SHORT: 15, Kind.INT: 31, Kind.LONG: 63}
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _DOUBLE = re.compile(r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)", re.ASCII)
-_MAX_DIGITS = 40  # of a number's text: far above any long, far below where int() becomes slow
+_MAX_DIGITS = 40  # more than any long has, and too few to make int() slow
 
 
 def parse(name: str, kind: Kind, text: str) -> Value:
-    """The value that `text` stands for.
+    """Convert a text to a value of this kind.
 
     Errors  InvalidValue, with Kafka's message
     """
@@ -74,14 +73,14 @@ def parse(name: str, kind: Kind, text: str) -> Value:
 
 
 def parse_list(text: str) -> tuple[str, ...]:
-    """The elements between commas; none in an empty text. What is written twice counts once."""
+    """The elements between commas, without duplicates; an empty text has none."""
     if not text:
         return ()
     return tuple(dict.fromkeys(element.strip() for element in text.split(",")))
 
 
 def to_text(value: Value) -> str | None:
-    """The value as Kafka writes it; None stays None."""
+    """The value in Kafka's notation; None stays None."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -94,7 +93,7 @@ def to_text(value: Value) -> str | None:
 
 
 def _double_to_text(value: float) -> str:
-    """As Java's `Double.toString`: an exponent below 10^-3 and from 10^7 on, and always a point."""
+    """Like Java's `Double.toString`: an exponent if below 10^-3 or at least 10^7, and always a decimal point."""
     if not isfinite(value):
         return {"inf": "Infinity", "-inf": "-Infinity"}.get(repr(value), "NaN")
     if value == 0 or 1e-3 <= abs(value) < 1e7:

@@ -1,4 +1,4 @@
-"""What tests of the command line share: the commands in this process, and a broker for those that need one."""
+"""Fixtures of the command line tests: commands run in this process, brokers, and data directories."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ assert kafka.admin.KafkaAdminClient
 
 
 class Done(NamedTuple):
-    """How a command ended, and what it said."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -67,9 +67,9 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of one `kbroker serve` for all tests, which tell their topics apart by name; or of another broker.
+    """The address of one `kbroker serve` for all tests, which use different topics; or of another broker.
 
-    KBROKER_BOOTSTRAP_SERVERS=host:port tests the commands against that one.
+    KBROKER_BOOTSTRAP_SERVERS=host:port tests the commands against another broker.
     """
     if external := os.environ.get("KBROKER_BOOTSTRAP_SERVERS"):
         yield external
@@ -80,19 +80,19 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
-    """Directories that are in order; not to be touched."""
+    """Sound directories. Tests must not change them."""
     return make_sound(tmp_path_factory.mktemp("sound"))
 
 
 @pytest.fixture
 def stopped(sound: Sound, tmp_path: Path) -> Path:
-    """A copy of the one that a broker left which stopped properly, to be damaged."""
+    """A copy of the directory after a clean shutdown, which tests may damage."""
     return Path(shutil.copytree(sound.stopped, tmp_path / "stopped"))
 
 
 @pytest.fixture
 def killed(sound: Sound, tmp_path: Path) -> Path:
-    """A copy of the one that a broker left which was killed."""
+    """A copy of the directory of a killed broker."""
     return Path(shutil.copytree(sound.killed, tmp_path / "killed"))
 
 
@@ -101,7 +101,7 @@ Verify = Callable[[Path], Done]
 
 @pytest.fixture
 def verify(run: Run) -> Verify:
-    """Check a directory, and that the check changed nothing."""
+    """Run verify on a directory, and check that it changes nothing."""
 
     def verify(directory: Path) -> Done:
         before = state_of(directory)
@@ -114,18 +114,18 @@ def verify(run: Run) -> Verify:
 
 @pytest.fixture(scope="session")
 def tiered_site(tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """Directories of a stopped broker and of its tier that are in order; not to be touched."""
+    """Sound directories of a stopped broker and its tier. Tests must not change them."""
     return make_site(tmp_path_factory.mktemp("tiered"))
 
 
 @pytest.fixture(scope="session")
 def tiered(tiered_site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A broker that runs on a copy of them, for tests that add nothing to these topics."""
+    """A broker on a copy of these directories, for tests that do not write to its topics."""
     with TieredBroker(tiered_site.copy(tmp_path_factory.mktemp("running"))) as served:
         yield served
 
 
 @pytest.fixture
 def site(tiered_site: Site, tmp_path: Path) -> Site:
-    """A copy of them, to be damaged."""
+    """A copy of these directories, which tests may damage."""
     return tiered_site.copy(tmp_path)

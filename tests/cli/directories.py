@@ -1,4 +1,4 @@
-"""Directories that a broker left in order, and ways to damage them."""
+"""Sound data directories of a broker, and ways to damage them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ State = dict[str, tuple[int, int, bytes]]
 
 
 class Sound(NamedTuple):
-    """Directories that are in order: of a broker that stopped properly, and of one that was killed."""
+    """Sound directories: after a clean shutdown, and of a killed broker."""
 
     stopped: Path
     killed: Path
@@ -78,7 +78,7 @@ def make_sound(root: Path) -> Sound:
 
 
 def state_of(directory: Path) -> State:
-    """Everything about the files that must not change."""
+    """The properties of the files that must not change."""
     return {
         str(path): (path.stat().st_mtime_ns, path.stat().st_mode, path.read_bytes() if path.is_file() else b"")
         for path in sorted(directory.rglob("*"))
@@ -86,7 +86,7 @@ def state_of(directory: Path) -> State:
 
 
 def findings(done: Done) -> list[str]:
-    """The lines that are no notes."""
+    """The lines that are not notes."""
     return [line for line in done.lines if ": note: " not in line]
 
 
@@ -107,7 +107,7 @@ def flip(path: Path, position: int, mask: int = 0xFF) -> None:
 
 
 def starts(path: Path) -> list[int]:
-    """Where the batches of a log begin."""
+    """The byte positions of a log's batches."""
     data, position, found = path.read_bytes(), 0, []
     while position < len(data):
         found.append(position)

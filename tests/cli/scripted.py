@@ -1,4 +1,4 @@
-"""A peer that answers one connection with what it is told, for states that a healthy broker does not get into."""
+"""A peer that answers one connection from a script, for states that a healthy broker does not have."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Scripted:
         self._listener.close()
 
     def _serve(self) -> None:
-        # Nobody came, or whoever came did not wait for the rest.
+        # There was no connection, or the client closed it early.
         with suppress(OSError), self._listener.accept()[0] as connection:
             if self._greeting is not None:
                 connection.sendall(self._greeting)

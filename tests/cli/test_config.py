@@ -1,4 +1,4 @@
-"""`kbroker config` against a broker: what is described, what is changed, and what is refused."""
+"""`kbroker config` against a broker: descriptions, changes and refusals."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def settings(config: Config, *words: object) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("words", [["--topic", "set"], ["--entity-type", "topics", "--entity-name", "set"]])
-def test_what_was_set_for_a_topic_is_described_in_kafkas_lines(config: Config, topic: str, words: list[str]) -> None:
+def test_a_topics_own_settings_are_described_in_kafkas_format(config: Config, topic: str, words: list[str]) -> None:
     done = config("--describe", *words)
     assert (done.code, done.err) == (0, "")
     head, line = done.lines
@@ -49,7 +49,7 @@ def test_what_was_set_for_a_topic_is_described_in_kafkas_lines(config: Config, t
     assert line.startswith("  retention.ms=5000 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=5000")
 
 
-def test_all_settings_are_described_with_where_they_come_from(config: Config, topic: str) -> None:
+def test_all_settings_are_described_with_their_sources(config: Config, topic: str) -> None:
     found = settings(config, "--topic", topic, "--all")
     assert found["retention.ms"]["source"] == "DYNAMIC_TOPIC_CONFIG"
     assert found["segment.bytes"]["source"] == "DEFAULT_CONFIG"
@@ -58,7 +58,7 @@ def test_all_settings_are_described_with_where_they_come_from(config: Config, to
     assert config("--describe", "--topic", topic, "--all").lines[0] == "All configs for topic set are:"
 
 
-def test_settings_of_a_topic_are_changed_and_taken_back(config: Config, topic: str) -> None:
+def test_settings_of_a_topic_are_changed_and_removed(config: Config, topic: str) -> None:
     words = ["--alter", "--entity-type", "topics", "--entity-name", topic]
     done = config(*words, "--add-config", "retention.ms=7,cleanup.policy=[compact,delete]", "--delete-config", "x.y")
     assert (done.code, done.out, done.err) == (1, "", "kbroker config: Invalid config(s): x.y\n")
@@ -83,7 +83,7 @@ def test_settings_come_from_a_file(config: Config, topic: str, tmp_path: Path) -
     assert settings(config, "--topic", topic)["retention.ms"]["value"] == "11"
 
 
-def test_defaults_of_all_brokers_are_beneath_those_of_one(config: Config) -> None:
+def test_a_brokers_setting_overrides_the_default_of_all_brokers(config: Config) -> None:
     node_id = next(
         each["entity_name"]
         for each in json.loads(config("--describe", "--entity-type", "brokers", "--format", "json").out)
@@ -123,10 +123,10 @@ def test_every_topic_is_described_when_none_is_named(config: Config, topic: str)
         (["--alter", "--topic", "nowhere", "--add-config", "retention.ms=1"], "topic 'nowhere' does not exist"),
         (["--alter", "--topic", "set", "--add-config", "nonsense=1"], "Unknown topic config name: nonsense"),
         (["--alter", "--topic", "set", "--add-config", "retention.ms=soon"], "retention.ms"),
-        (["--describe", "--broker", "77"], "there is no broker 77; there are "),
+        (["--describe", "--broker", "77"], "broker 77 does not exist; the brokers are "),
     ],
 )
-def test_what_cannot_be_done_is_told_in_one_line(config: Config, topic: str, words: list[str], reason: str) -> None:
+def test_a_failure_is_one_line(config: Config, topic: str, words: list[str], reason: str) -> None:
     done = config(*words)
     assert (done.code, done.out) == (1, "")
     assert reason in done.err
@@ -135,11 +135,14 @@ def test_what_cannot_be_done_is_told_in_one_line(config: Config, topic: str, wor
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(None, "No such file"), ("", "holds no settings"), ("a b=1\\u00g", "cannot read"), ("a/b=1", "Invalid character")],
+    [
+        (None, "No such file"),
+        ("", "contains no settings"),
+        ("a b=1\\u00g", "cannot read"),
+        ("a/b=1", "Invalid character"),
+    ],
 )
-def test_a_file_of_settings_that_cannot_be_used_is_told(
-    run: Run, tmp_path: Path, content: str | None, reason: str
-) -> None:
+def test_an_unusable_settings_file_is_an_error(run: Run, tmp_path: Path, content: str | None, reason: str) -> None:
     path = tmp_path / "topic.properties"
     if content is not None:
         path.write_text(content)
@@ -154,7 +157,7 @@ def test_values_may_hold_commas_and_equals_signs_in_brackets() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "a=1,", "a=b=c", "=1", "a b=1", "a=1,,b=2", "ä=1"])
-def test_settings_that_are_none_are_refused(text: str) -> None:
+def test_malformed_settings_are_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
         parse_added(text)
 
@@ -167,11 +170,14 @@ def test_settings_that_are_none_are_refused(text: str) -> None:
         (["--describe", "--topic", "t", "--group", "g"], "one --entity-type is required"),
         (["--describe", "--entity-name", "t"], "--entity-name and --entity-default require --entity-type"),
         (["--describe", "--entity-type", "tables"], "invalid choice: 'tables'"),
-        (["--describe", "--entity-type", "users"], "quotas and credentials of users are not settings"),
-        (["--describe", "--entity-type", "topics", "--entity-default"], "goes with brokers, not with topics"),
+        (["--describe", "--entity-type", "users"], "does not support quotas and credentials of users"),
+        (
+            ["--describe", "--entity-type", "topics", "--entity-default"],
+            "can be used only with brokers, not with topics",
+        ),
         (["--describe", "--entity-type", "brokers", "--entity-name", "x"], "must be the id of a broker, found: x"),
         (["--describe", "--entity-type", "brokers", "--entity-name", "1", "--entity-default"], "cannot be used with"),
-        (["--describe", "--topic", ""], "the name of one of the topics is empty"),
+        (["--describe", "--topic", ""], "the name for topics is empty"),
         (["--describe", "--topic", "t", "--add-config", "a=1"], "--describe cannot be used with --add-config"),
         (["--alter", "--topic", "t"], "--alter requires --add-config, --add-config-file or --delete-config"),
         (["--alter", "--entity-type", "topics", "--add-config", "a=1"], "--alter requires --entity-name"),
@@ -182,7 +188,7 @@ def test_settings_that_are_none_are_refused(text: str) -> None:
         (["--alter", "--topic", "t", "--delete-config", "a,"], "Invalid character found for config key"),
     ],
 )
-def test_wrong_usage_ends_with_2_and_a_reason(run: Run, words: list[str], reason: str) -> None:
+def test_wrong_usage_exits_with_2_and_a_reason(run: Run, words: list[str], reason: str) -> None:
     done = run("config", *words)
     assert (done.code, done.out) == (2, "")
     assert reason in done.err

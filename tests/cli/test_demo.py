@@ -1,4 +1,4 @@
-"""`kbroker demo`: what it tells is so, it fails when it is not, and it leaves nothing behind."""
+"""`kbroker demo`: its steps succeed, damage makes it fail, and it cleans up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kbroker.cli._demo_broker import broker
 from kbroker.cli._demo_picture import BOTH, LOCAL, NOWHERE, TIER, Lines, Scene
 from kbroker.cli._demo_story import TOPIC, record_value
 
-# Who runs the tests in the background may have the signal ignored, which is inherited.
+# If the tests run in the background, the shell may ignore SIGINT, and children inherit that.
 PROGRAM = """\
 import signal, sys
 from kbroker.cli import main
@@ -66,7 +66,7 @@ def is_running(address: str) -> bool:
         return probe.connect_ex((host, int(port))) == 0
 
 
-def test_all_is_as_told_and_nothing_is_left(tmp_path: Path) -> None:
+def test_the_demo_succeeds_and_leaves_no_files(tmp_path: Path) -> None:
     with demo(tmp_path, *SMALL) as process:
         out, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, ""), out
@@ -78,13 +78,13 @@ def test_all_is_as_told_and_nothing_is_left(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     titles = [scene.split(" s  ")[1].split("  ")[0] for scene in scenes]
     assert list(dict.fromkeys(titles)) == [
-        "1536 records are written",
+        "writing 1536 records",
         "closed segments move to the tier",
         "the local disk shrinks",
-        "a consumer reads it all back",
+        "a consumer reads everything back",
         "everything was read back",
     ]
-    told = re.search(r"All 1536 records were read back and compared; (\d+) of them are in the tier alone", last)
+    told = re.search(r"All 1536 records were read back and compared; (\d+) of them are only in the tier", last)
     assert told is not None
     assert int(told[1]) > 700
     assert float(scenes[-1].split(" s")[0]) < 30
@@ -104,15 +104,15 @@ def test_on_a_terminal_there_is_a_picture(tmp_path: Path) -> None:
     os.close(ours)
     assert process.wait(20) == 0
     text = shown.decode()
-    for piece in ("offsets  ", "▒ in the tier alone", "reader   ", "log start 0, local log start ", "▶ 1536"):
+    for piece in ("offsets  ", "▒ only in the tier", "reader   ", "log start 0, local log start ", "▶ 1536"):
         assert piece in text, piece
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
-def test_who_is_interrupted_cleans_up(tmp_path: Path, number: int, code: int) -> None:
+def test_an_interrupted_demo_cleans_up(tmp_path: Path, number: int, code: int) -> None:
     with demo(tmp_path) as process:
-        first = read_until(process, "A broker of its own")
-        read_until(process, "records are written")
+        first = read_until(process, "A temporary broker")
+        read_until(process, "writing 1536 records")
         process.send_signal(number)
         assert process.wait(20) == code
         address = re.search(r"at (\S+),", first)
@@ -123,7 +123,7 @@ def test_who_is_interrupted_cleans_up(tmp_path: Path, number: int, code: int) ->
 
 def test_a_demo_that_is_killed_leaves_no_broker(tmp_path: Path) -> None:
     with demo(tmp_path) as process:
-        first = read_until(process, "A broker of its own")
+        first = read_until(process, "A temporary broker")
     address = re.search(r"at (\S+),", first)
     assert address is not None
     deadline = time.monotonic() + 20
@@ -147,26 +147,26 @@ def change_a_byte(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [lose_a_segment, change_a_byte])
-def test_what_is_not_as_told_fails(tmp_path: Path, harm: Harm) -> None:
-    """The tier is damaged by hand before it is read back; the consumer gets nothing wrong, and the demo says so."""
+def test_a_damaged_tier_makes_the_demo_fail(tmp_path: Path, harm: Harm) -> None:
+    """The tier is damaged before the demo reads it back. The consumer gets no wrong record, and the demo fails."""
     with demo(tmp_path, *SMALL, "--patience-ms", "8000") as process:
         read_until(process, "the local disk shrinks")
         (directory,) = tmp_path.iterdir()
         harm(directory)
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "not as told: " in out
+    assert "kbroker demo: failed: " in out
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_broker_that_does_not_start_is_told(tmp_path: Path) -> None:
+def test_a_broker_that_does_not_start_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("in its way")
     with pytest.raises(CommandFailed, match=f"the broker did not start: .*{tmp_path}/data"), broker(tmp_path):
         raise AssertionError("there is no broker")
 
 
 @pytest.mark.parametrize("size", ["3", "1025", "much"])
-def test_a_size_that_cannot_be_is_wrong_usage(size: str) -> None:
+def test_an_invalid_size_is_wrong_usage(size: str) -> None:
     done = subprocess.run([*COMMAND, "--mib", size], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
 
@@ -178,7 +178,7 @@ def test_a_scene_knows_where_each_offset_is() -> None:
     assert Scene(end=4, goal=4).bar(2) == [LOCAL, LOCAL]
 
 
-def test_lines_come_with_each_title_and_about_each_second() -> None:
+def test_a_line_is_printed_per_title_and_about_every_second() -> None:
     said: list[str] = []
     lines = Lines(said.append)
     for elapsed_ms, title in ((0, "a"), (500, "a"), (1_000, "a"), (1_100, "b"), (1_200, "b"), (2_100, "b")):

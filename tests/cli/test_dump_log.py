@@ -1,4 +1,4 @@
-"""`kbroker dump-log` on segments and what lies beside them, sound ones and damaged ones."""
+"""`kbroker dump-log` on sound and damaged segments, indexes, snapshots and checkpoints."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_indexes_are_printed_and_agree_with_their_logs(run: Run, partition: Path
         assert (done.code, done.err) == (0, "")
 
 
-def test_an_index_is_only_verified_or_only_checked_when_asked(run: Run, partition: Path) -> None:
+def test_an_index_can_be_only_verified_or_only_checked(run: Run, partition: Path) -> None:
     for path in (*partition.glob("*.index"), *partition.glob("*.timeindex")):
         if path.stat().st_size:
             assert run("dump-log", "--files", path, "--verify-index-only").lines == [f"Dumping {path}"]
@@ -148,7 +148,7 @@ def test_an_index_is_only_verified_or_only_checked_when_asked(run: Run, partitio
             assert checked.lines == [f"Dumping {path}", f"{path} passed sanity check."]
 
 
-def test_space_that_was_allocated_ahead_is_no_entry(run: Run, partition: Path) -> None:
+def test_preallocated_index_space_is_not_an_entry(run: Run, partition: Path) -> None:
     path = min(partition.glob("*.index"))
     before = run("dump-log", "--files", path)
     path.write_bytes(path.read_bytes() + bytes(800))
@@ -158,7 +158,7 @@ def test_space_that_was_allocated_ahead_is_no_entry(run: Run, partition: Path) -
     assert run("dump-log", "--files", empty) == (0, f"Dumping {empty}\n", "")
 
 
-def test_a_wrong_crc_is_told_with_its_position_and_the_rest_is_printed(run: Run, tmp_path: Path) -> None:
+def test_a_wrong_crc_is_reported_with_position_and_the_dump_continues(run: Run, tmp_path: Path) -> None:
     parts = [batch(base_offset=number) for number in range(3)]
     parts[1][-1] ^= 1
     path = write_log(tmp_path, *parts)
@@ -168,7 +168,7 @@ def test_a_wrong_crc_is_told_with_its_position_and_the_rest_is_printed(run: Run,
     assert [line.rpartition(" ")[2] for line in done.lines[2:]] == ["true", "false", "true"]
 
 
-def test_a_cut_log_is_told_with_its_position_after_everything_before(run: Run, tmp_path: Path) -> None:
+def test_a_truncated_log_is_dumped_and_then_reported(run: Run, tmp_path: Path) -> None:
     path = write_log(tmp_path, batch(), batch(base_offset=1)[:-7])
     done = run("dump-log", "--files", path, "--deep-iteration")
     rest = len(batch()) - 7
@@ -184,11 +184,11 @@ def test_a_cut_log_is_told_with_its_position_after_everything_before(run: Run, t
         (bytes(500), "500 bytes of zeros"),
         (b"\x01" * 500, "unknown batch format 1|message of format 1"),
         (struct.pack(">qiiB", 0, 5, 0, 2) + bytes(60), "smaller than a header"),
-        (struct.pack(">qiiB", 0, 2**31 - 1, 0, 2) + bytes(60), "2147483659 bytes, but 77 are there"),
+        (struct.pack(">qiiB", 0, 2**31 - 1, 0, 2) + bytes(60), "2147483659 bytes, but only 77 bytes remain"),
         (b"\x00" * 11, "11 bytes of zeros"),
     ],
 )
-def test_bytes_that_are_no_batch_end_the_dump_with_a_reason(run: Run, tmp_path: Path, tail: bytes, reason: str) -> None:
+def test_invalid_batch_bytes_end_the_dump_with_a_reason(run: Run, tmp_path: Path, tail: bytes, reason: str) -> None:
     path = write_log(tmp_path, batch(), tail)
     done = run("dump-log", "--files", path)
     assert done.code == 1
@@ -257,7 +257,7 @@ def test_a_log_cut_anywhere_gives_every_whole_batch_before_the_cut(run: Run, tmp
         assert done.code == (0 if size in (0, *ends) else 1)
 
 
-def test_an_index_that_points_elsewhere_is_told_entry_by_entry(run: Run, partition: Path) -> None:
+def test_each_wrong_index_entry_is_reported(run: Run, partition: Path) -> None:
     path = min(partition.glob("*.index"))
     entries = list(struct.iter_unpack(">ii", path.read_bytes()))
     entries[1] = (entries[1][0], entries[1][1] + 1)
@@ -268,11 +268,14 @@ def test_an_index_that_points_elsewhere_is_told_entry_by_entry(run: Run, partiti
     assert len(done.lines) == 1 + len(entries)
     assert f"{path}: at byte 8: entry 1 " in done.err
     assert f"{path}: at byte 16: entry 2 has offset {entries[2][0]}" in done.err
-    assert f"{path}: at byte {8 * len(entries)}: {8 * len(entries) + 3} bytes, no multiple of the 8" in done.err
+    assert (
+        f"{path}: at byte {8 * len(entries)}: {8 * len(entries) + 3} bytes, not a multiple of the entry size 8"
+        in done.err
+    )
     assert len(done.err.splitlines()) == 3
 
 
-def test_a_time_index_that_does_not_fit_is_told_entry_by_entry(run: Run, partition: Path) -> None:
+def test_each_wrong_time_index_entry_is_reported(run: Run, partition: Path) -> None:
     path = min(partition.glob("*.timeindex"))
     entries = list(struct.iter_unpack(">qi", path.read_bytes()))
     assert len(entries) >= 3
@@ -300,7 +303,7 @@ def test_the_sanity_check_finds_what_makes_a_broker_rebuild_an_index(run: Run, p
     )
 
 
-def test_an_index_without_its_log_is_printed_and_told(run: Run, partition: Path) -> None:
+def test_an_index_without_its_log_is_printed_and_reported(run: Run, partition: Path) -> None:
     path = min(partition.glob("*.index"))
     path.with_suffix(".log").unlink()
     done = run("dump-log", "--files", path)
@@ -349,10 +352,10 @@ def test_checkpoints_are_printed(run: Run, partition: Path) -> None:
     point.write_text("0\n2\norders 3 17\n")
     done = run("dump-log", "--files", point)
     assert done.code == 1
-    assert "malformed: 2 entries announced, 1 found" in done.err
+    assert "malformed: 2 entries expected, 1 found" in done.err
 
 
-def test_a_missing_file_does_not_keep_the_others_from_being_printed(run: Run, tmp_path: Path) -> None:
+def test_other_files_are_printed_if_one_is_missing(run: Run, tmp_path: Path) -> None:
     path = write_log(tmp_path, batch())
     done = run("dump-log", "--files", tmp_path / "7.log", path)
     assert done.code == 1
@@ -360,7 +363,7 @@ def test_a_missing_file_does_not_keep_the_others_from_being_printed(run: Run, tm
     assert "baseOffset: 0" in done.out
 
 
-def test_what_is_no_file_of_a_log_directory_is_an_error(run: Run, tmp_path: Path) -> None:
+def test_a_file_outside_a_log_directory_is_an_error(run: Run, tmp_path: Path) -> None:
     good = write_log(tmp_path, batch())
     notes, directory = tmp_path / "README.md", tmp_path / "1.log"
     notes.write_text("hello")
@@ -373,7 +376,7 @@ def test_what_is_no_file_of_a_log_directory_is_an_error(run: Run, tmp_path: Path
             assert ("baseOffset: 0" in done.out) == (good in files)
 
 
-def test_an_empty_log_is_no_error(run: Run, tmp_path: Path) -> None:
+def test_an_empty_log_is_not_an_error(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000000.log"
     path.touch()
     assert run("dump-log", "--files", path).code == 0
@@ -385,7 +388,7 @@ def test_an_index_without_its_log_is_an_error(run: Run, tmp_path: Path) -> None:
     assert run("dump-log", "--files", path).code == 1
 
 
-def test_other_files_of_a_log_directory_are_ignored_aloud(run: Run, tmp_path: Path) -> None:
+def test_other_files_of_a_log_directory_are_ignored_with_a_note(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "partition.metadata"
     path.write_text("version: 0")
     done = run("dump-log", "--files", path)
@@ -393,7 +396,7 @@ def test_other_files_of_a_log_directory_are_ignored_aloud(run: Run, tmp_path: Pa
     assert f"{path}: ignored" in done.err
 
 
-def test_gaps_are_told_but_are_no_damage(run: Run, tmp_path: Path) -> None:
+def test_gaps_are_reported_but_are_not_damage(run: Run, tmp_path: Path) -> None:
     path = write_log(tmp_path, batch(base_offset=3), batch(base_offset=9))
     done = run("dump-log", "--files", path, "--deep-iteration")
     assert done.code == 0

@@ -42,7 +42,7 @@ def group(run: Run, broker: str) -> Group:
 
 
 def reset(group: Group, name: str, *words: object, scope: str = "grouped") -> dict[tuple[str, int], int]:
-    """Reset for real; the new offsets as told, which are those that are then found."""
+    """Reset with --execute; check that the printed offsets are committed, and return them."""
     where = ["--topic", scope] if scope else []
     done = group("--reset-offsets", "--group", name, *where, *words, "--execute", "--format", "json")
     assert done.code == 0, done.err
@@ -67,7 +67,7 @@ def committed(group: Group, name: str) -> dict[tuple[str, int], int]:
 
 @contextmanager
 def member(broker: str, topic: str, name: str, **settings: Any) -> Iterator[KafkaConsumer]:
-    """A member that has all partitions of a topic."""
+    """A member to which all partitions of a topic are assigned."""
     consumer = KafkaConsumer(
         bootstrap_servers=broker, group_id=name, auto_offset_reset="earliest", client_id="reader", **settings
     )
@@ -78,7 +78,7 @@ def member(broker: str, topic: str, name: str, **settings: Any) -> Iterator[Kafk
         consumer.close(autocommit=False)
 
 
-def test_offsets_are_told_with_their_lag(group: Group, topic: str) -> None:
+def test_offsets_are_described_with_lag(group: Group, topic: str) -> None:
     reset(group, "lagging", "--to-offset", 4, scope="grouped:0")
     done = group("--describe", "--group", "lagging")
     assert done.code == 0
@@ -109,7 +109,7 @@ def test_groups_are_listed_with_state_and_type(group: Group, broker: str, topic:
         assert group("--list", "--type", "share").lines == ["GROUP TYPE"]
 
 
-def test_members_are_told_with_their_partitions(group: Group, broker: str, topic: str) -> None:
+def test_members_are_described_with_their_partitions(group: Group, broker: str, topic: str) -> None:
     with member(broker, topic, "membered", group_instance_id="first") as consumer:
         for _ in range(100):
             if consumer.position(next(iter(consumer.assignment()))) is not None:
@@ -135,7 +135,7 @@ def test_members_are_told_with_their_partitions(group: Group, broker: str, topic
         assert told["coordinator"]["port"] == int(broker.rpartition(":")[2])
 
 
-def test_a_group_that_does_not_exist_is_an_error_beside_those_that_do(group: Group, topic: str) -> None:
+def test_a_missing_group_is_an_error_and_others_are_described(group: Group, topic: str) -> None:
     reset(group, "existing", "--to-earliest")
     done = group("--describe", "--group", "existing", "--group", "nowhere")
     assert done.code == 1
@@ -179,7 +179,7 @@ def test_nothing_is_changed_without_execute(group: Group, topic: str) -> None:
         ["kept", "grouped", "0", "10"],
         ["kept", "grouped", "1", "0"],
     ]
-    assert planned.err == "kbroker group: nothing was changed; --execute does it\n"
+    assert planned.err == "kbroker group: nothing was changed; use --execute to change the offsets\n"
     assert group(*words, "--dry-run").err == ""
     assert json.loads(group(*words, "--dry-run", "--format", "json").out)["is_executed"] is False
     assert committed(group, "kept")["grouped", 0] == 5
@@ -190,7 +190,7 @@ def test_a_group_may_be_made_by_setting_its_offsets(group: Group, topic: str) ->
     assert described(group, "made")["state"] == "Empty"
 
 
-def test_a_plan_is_exported_and_followed(group: Group, topic: str, tmp_path: Path) -> None:
+def test_an_exported_plan_can_be_executed(group: Group, topic: str, tmp_path: Path) -> None:
     reset(group, "planned", "--to-offset", 3)
     exported = group("--reset-offsets", "--group", "planned", "--all-topics", "--to-current", "--export", "--dry-run")
     assert exported == (0, "grouped,0,3\ngrouped,1,0\n", "")
@@ -211,20 +211,20 @@ def test_a_plan_of_several_groups_names_them(group: Group, topic: str, tmp_path:
     assert committed(group, "several-a")["grouped", 0] == committed(group, "several-b")["grouped", 0] == 4
     missing = group("--reset-offsets", "--group", "several-c", "--from-file", plan, "--execute")
     assert (missing.code, missing.out) == (1, "")
-    assert "the file says nothing of group 'several-c'" in missing.err
+    assert "the file does not contain group 'several-c'" in missing.err
 
 
-def test_offsets_are_not_reset_under_a_member(group: Group, broker: str, topic: str) -> None:
+def test_offsets_of_a_group_with_members_are_not_reset(group: Group, broker: str, topic: str) -> None:
     with member(broker, topic, "active"):
         done = group("--reset-offsets", "--group", "active", "--topic", topic, "--to-latest", "--execute")
         assert done.code == 1
-        assert "can be reset only without members; it is Stable" in done.err
+        assert "it is Stable, not empty" in done.err
         deleted = group("--delete", "--group", "active")
         assert deleted.code == 1
         assert "group 'active' was not deleted" in deleted.err
 
 
-def test_offsets_cannot_be_shifted_from_nowhere(group: Group, topic: str) -> None:
+def test_shifting_requires_a_committed_offset(group: Group, topic: str) -> None:
     done = group("--reset-offsets", "--group", "unread", "--topic", "grouped:0", "--shift-by", 1, "--execute")
     assert (done.code, done.out) == (1, "")
     assert done.err == "kbroker group: grouped-0 cannot be shifted: group 'unread' has no offset there\n"
@@ -271,9 +271,7 @@ def test_offsets_and_groups_are_deleted(group: Group, topic: str) -> None:
         (None, "No such file or directory"),
     ],
 )
-def test_a_plan_that_cannot_be_read_is_told(
-    group: Group, tmp_path: Path, text: str | bytes | None, reason: str
-) -> None:
+def test_an_unreadable_plan_is_an_error(group: Group, tmp_path: Path, text: str | bytes | None, reason: str) -> None:
     plan = tmp_path / "plan.csv"
     if text is not None:
         plan.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -296,8 +294,8 @@ def test_a_plan_that_cannot_be_read_is_told(
         (["--describe", "--group", "g", "--type"], "--type cannot be used with --describe"),
         (["--describe", "--group", "g", "--topic", "t"], "--topic cannot be used with --describe"),
         (["--list", "--group", "g"], "--group cannot be used with --list"),
-        (["--list", "--state", "asleep"], "'asleep' is no state of a group; there are PreparingRebalance, "),
-        (["--list", "--type", "classic,"], "'' is no type of a group"),
+        (["--list", "--state", "asleep"], "'asleep' is not a state of a group; use one of PreparingRebalance, "),
+        (["--list", "--type", "classic,"], "'' is not a type of a group"),
         (["--delete", "--group", "g", "--topic", "t"], "--topic cannot be used with --delete"),
         (["--delete", "--group", "g", "--execute"], "--execute cannot be used with --delete"),
         (["--delete-offsets", "--group", "g"], "--delete-offsets requires one --group and --topic"),
@@ -324,7 +322,7 @@ def test_a_plan_that_cannot_be_read_is_told(
         (["--list", "--timeout", "0"], "is not a number of milliseconds between 1 and"),
     ],
 )
-def test_wrong_usage_ends_with_2_and_a_reason(run: Run, words: list[str], reason: str) -> None:
+def test_wrong_usage_exits_with_2_and_a_reason(run: Run, words: list[str], reason: str) -> None:
     done = run("group", *words)
     assert (done.code, done.out) == (2, "")
     assert reason in done.err
@@ -335,7 +333,7 @@ ESCAPED = r"evil\x1b[2J\x9b\u202e\nfake"
 
 
 @pytest.mark.parametrize("words", [("--list",), ("--list", "--state"), ("--describe",), ("--describe", "--state")])
-def test_names_that_clients_made_up_are_escaped(group: Group, broker: str, topic: str, words: tuple[str, ...]) -> None:
+def test_names_from_clients_are_escaped(group: Group, broker: str, topic: str, words: tuple[str, ...]) -> None:
     with closing(KafkaConsumer(bootstrap_servers=broker, group_id=HOSTILE)) as consumer:
         consumer.commit({TopicPartition(topic, 0): OffsetAndMetadata(1, "", -1)})
     scope = () if words[0] == "--list" else ("--group", HOSTILE)

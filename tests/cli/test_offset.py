@@ -1,4 +1,4 @@
-"""`kbroker offset`: where partitions begin and end, and where a point in time lies."""
+"""`kbroker offset`: first and last offsets of partitions, and offsets of timestamps."""
 
 from __future__ import annotations
 
@@ -72,17 +72,17 @@ def test_partitions_are_chosen_as_for_kafka(offset: Offset, words: list[str], fo
     assert offset(*words).lines == found
 
 
-def test_machines_are_told_in_json(offset: Offset) -> None:
+def test_json_output_has_the_offsets(offset: Offset) -> None:
     told = json.loads(offset("--topic", "located", "--partitions", "1", "--format", "json").out)
     assert told == [{"topic": "located", "partition": 1, "offset": 1}]
 
 
-def test_nothing_that_fits_is_an_error(offset: Offset) -> None:
+def test_it_is_an_error_if_no_partition_matches(offset: Offset) -> None:
     said = "kbroker offset: Could not match any topic-partitions with the specified filters\n"
     assert offset("--topic", "nowhere") == (1, "", said)
 
 
-def test_internal_topics_can_be_left_out(offset: Offset) -> None:
+def test_internal_topics_can_be_excluded(offset: Offset) -> None:
     assert not [line for line in offset("--exclude-internal-topics").lines if line.startswith("__")]
 
 
@@ -107,7 +107,7 @@ def test_rules_are_read_as_by_kafka() -> None:
         (["--topic-partitions", "a", "--topic", "b"], "--topic-partitions cannot be used with --topic or --partitions"),
     ],
 )
-def test_wrong_usage_ends_with_2_and_a_reason(run: Run, words: list[str], reason: str) -> None:
+def test_wrong_usage_exits_with_2_and_a_reason(run: Run, words: list[str], reason: str) -> None:
     done = run("offset", *words)
     assert (done.code, done.out) == (2, "")
     assert reason in done.err

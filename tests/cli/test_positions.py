@@ -1,4 +1,4 @@
-"""How offsets, partitions and times are written on the command line: what is taken, and what is refused."""
+"""Offsets, partitions and times on the command line: accepted and refused notations."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ NOWHERE = Position("beginning")
         ("s@1700000000000", Position("timestamp", 1_700_000_000_000)),
     ],
 )
-def test_an_offset_is_written_as_for_kcat(text: str, found: Position) -> None:
+def test_offsets_have_kcats_notation(text: str, found: Position) -> None:
     assert parse.position(text) == found
 
 
-def test_a_range_has_a_start_and_a_timestamp_to_stop_at() -> None:
+def test_a_range_has_a_start_and_an_end_timestamp() -> None:
     assert parse.offset_range(["s@5", "e@9"], default=NOWHERE) == Range(Position("timestamp", 5), 9)
     assert parse.offset_range(["e@9"], default=NOWHERE) == Range(NOWHERE, 9)
     assert parse.offset_range(None, default=NOWHERE) == Range(NOWHERE)
 
 
 @pytest.mark.parametrize("words", [["1", "2"], ["e@1", "e@2"], ["e@"], ["e@-1"], ["e@x"], ["stored"]])
-def test_a_range_that_cannot_be_is_refused(words: list[str]) -> None:
+def test_an_invalid_range_is_refused(words: list[str]) -> None:
     with pytest.raises(ArgumentTypeError):
         parse.offset_range(words, default=NOWHERE)
 
@@ -50,7 +50,7 @@ def test_a_range_that_cannot_be_is_refused(words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "found"), [("-1", -1), ("-5", -5), ("latest", -1), ("earliest-local", -4), ("0", 0), ("1700", 1700)]
 )
-def test_a_time_is_written_as_for_kafka_get_offsets(text: str, found: int) -> None:
+def test_times_have_the_notation_of_kafka_get_offsets(text: str, found: int) -> None:
     assert parse.time_spec(text) == found
 
 
@@ -58,7 +58,7 @@ def test_a_time_is_written_as_for_kafka_get_offsets(text: str, found: int) -> No
     ("text", "found"),
     [("orders", TopicPartitions("orders", None)), ("a.b_c-d:2,0,2", TopicPartitions("a.b_c-d", (0, 2)))],
 )
-def test_partitions_are_listed_behind_a_topic(text: str, found: TopicPartitions) -> None:
+def test_partitions_are_listed_after_a_topic(text: str, found: TopicPartitions) -> None:
     assert parse.topic_partitions(text) == found
 
 
@@ -72,7 +72,7 @@ def test_partitions_are_listed_behind_a_topic(text: str, found: TopicPartitions)
         ("1969-12-31T23:59:59.999", -1),
     ],
 )
-def test_a_point_in_time_is_utc_unless_it_says_otherwise(text: str, found: int) -> None:
+def test_a_point_in_time_is_utc_without_a_zone(text: str, found: int) -> None:
     assert parse.point_in_time(text) == found
 
 
@@ -90,7 +90,7 @@ def test_a_point_in_time_is_utc_unless_it_says_otherwise(text: str, found: int) 
         ("PT0,5S", 500),
     ],
 )
-def test_a_span_of_time_is_written_as_for_java(text: str, found: int) -> None:
+def test_durations_have_javas_notation(text: str, found: int) -> None:
     assert parse.duration(text) == found
 
 
@@ -107,7 +107,7 @@ def test_a_span_of_time_is_written_as_for_java(text: str, found: int) -> None:
         (parse.milliseconds, ["0", "1s"]),
     ],
 )
-def test_what_is_none_is_refused_with_a_reason(reader: Callable[[str], object], texts: list[str]) -> None:
+def test_invalid_texts_are_refused_with_a_reason(reader: Callable[[str], object], texts: list[str]) -> None:
     for text in texts:
         with pytest.raises(ArgumentTypeError, match=r".{5}"):
             reader(text)
@@ -118,6 +118,6 @@ READERS = [parse.position, parse.time_spec, parse.topic_partitions, parse.point_
 
 @pytest.mark.parametrize("reader", READERS)
 @given(text=st.one_of(st.text(max_size=30), st.from_regex(r"[-+PTDHMS0-9.,:@se]{1,20}", fullmatch=True)))
-def test_any_text_is_taken_or_refused(reader: Callable[[str], object], text: str) -> None:
+def test_any_text_is_accepted_or_refused(reader: Callable[[str], object], text: str) -> None:
     with suppress(ArgumentTypeError):
         reader(text)

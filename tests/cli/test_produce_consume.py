@@ -1,4 +1,4 @@
-"""`kbroker produce` and `kbroker consume` against a broker: what goes in comes out, and how each ends."""
+"""`kbroker produce` and `kbroker consume` against a broker: records survive the round trip; exit conditions."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def produce(run: Run, broker: str, topic: str, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def consume(run: Run, broker: str, topic: str) -> Command:
-    """`consume(...)`: read the topic, to its end unless told otherwise."""
+    """`consume(...)`: read the topic, by default to its end."""
     return lambda *words: run("consume", "-b", broker, "-t", topic, "--exit-at-end", *words)
 
 
 @pytest.fixture
 def group_of(run: Run, broker: str) -> Group:
-    """`group_of(name)`: what is described of a group."""
+    """`group_of(name)`: the description of a group."""
 
     def describe(name: str) -> dict[str, Any]:
         done = run("group", "-b", broker, "--describe", "--group", name, "--format", "json")
@@ -68,7 +68,7 @@ def group_of(run: Run, broker: str) -> Group:
 
 @pytest.fixture
 def timed(produce: Command) -> None:
-    """Ten records in partition 0, a second from START_MS on after another."""
+    """Ten records in partition 0, one per second from START_MS on."""
     lines = [json.dumps({"value": str(n), "timestamp": START_MS + n * 1000, "partition": 0}) for n in range(10)]
     assert produce("\n".join(lines).encode(), "--format", "json").code == 0
 
@@ -94,7 +94,7 @@ def test_lines_are_records(produce: Command, consume: Command) -> None:
     ]
 
 
-def test_keys_headers_and_nulls_are_taken_from_lines(produce: Command, consume: Command) -> None:
+def test_keys_headers_and_nulls_are_read_from_lines(produce: Command, consume: Command) -> None:
     words = ["-K", r"\t", "-Z", "NIL", "-H", "a=1", "-H", "b=x=y", "--timestamp", START_MS, "-D", ";"]
     assert produce(b"k\tv\tw;d\tNIL;NIL\tx", "-p", 0, *words).code == 0
     found = records(consume)
@@ -106,7 +106,7 @@ def test_keys_headers_and_nulls_are_taken_from_lines(produce: Command, consume: 
     assert consume("-K", "=", "-Z", "NIL", "-D", "|").out == "k=v\tw|d=NIL|NIL=x|"
 
 
-def test_json_goes_in_as_it_came_out(produce: Command, consume: Command, run: Run, broker: str) -> None:
+def test_consumed_json_can_be_produced(produce: Command, consume: Command, run: Run, broker: str) -> None:
     given = [
         {"key": {"base64": "//4A"}, "value": "\u00fc\n", "partition": 1, "timestamp": START_MS},
         {"key": "k", "value": None, "partition": 0, "headers": [{"key": "h", "value": {"base64": "/w=="}}]},
@@ -159,7 +159,7 @@ def test_a_file_is_read_and_a_key_is_fixed(produce: Command, consume: Command, t
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) and value and isinstance(value[0], str) else "",
 )
-def test_reading_begins_and_ends_where_it_is_told(
+def test_offset_flags_set_start_and_end(
     timed: None, consume: Command, topic: str, words: list[str], found: range | list[int]
 ) -> None:
     # The other partition is empty, and for a plain offset out of range.
@@ -167,7 +167,7 @@ def test_reading_begins_and_ends_where_it_is_told(
     assert values(consume(*words, *only)) == list(found)
 
 
-def test_an_end_by_time_holds_without_the_end_of_the_log(timed: None, run: Run, broker: str, topic: str) -> None:
+def test_an_end_timestamp_works_without_exit_at_end(timed: None, run: Run, broker: str, topic: str) -> None:
     words = ["consume", "-b", broker, "-t", f"{topic}:0", "-o", "beginning", "-o"]
     assert values(run(*words, f"e@{START_MS + 3000}")) == [0, 1, 2]
 
@@ -177,7 +177,7 @@ def test_an_offset_that_is_not_in_the_log_is_an_error(timed: None, consume: Comm
     assert done == (1, "", f"kbroker consume: offset 11 is not in {topic}-0, which has 0 to 10\n")
 
 
-def test_reading_ends_when_nothing_comes(timed: None, run: Run, broker: str, topic: str) -> None:
+def test_reading_ends_when_no_record_arrives(timed: None, run: Run, broker: str, topic: str) -> None:
     done = run("consume", "-b", broker, "-t", topic, "--from-beginning", "--timeout-ms", 600)
     assert values(done) == list(range(10))
 
@@ -189,7 +189,7 @@ def test_several_topics_are_read_at_once(timed: None, run: Run, broker: str, top
     assert sorted(done.lines) == [f"{topic} {number}" for number in range(10)]
 
 
-def test_a_group_reads_on_behind_what_was_printed(timed: None, consume: Command, group_of: Group) -> None:
+def test_a_group_continues_after_the_printed_records(timed: None, consume: Command, group_of: Group) -> None:
     name = f"readers-{next(_numbers)}-{os.getpid()}"
     assert values(consume("-g", name, "--from-beginning", "-c", 4)) == [0, 1, 2, 3]
     described = group_of(name)
@@ -198,7 +198,7 @@ def test_a_group_reads_on_behind_what_was_printed(timed: None, consume: Command,
     assert values(consume("--group", name)) == list(range(4, 10))
 
 
-def test_a_topic_that_does_not_exist_is_an_error_and_is_not_made(run: Run, broker: str) -> None:
+def test_a_missing_topic_is_an_error_and_is_not_created(run: Run, broker: str) -> None:
     assert run("consume", "-b", broker, "-t", "nowhere", "-e") == (
         1,
         "",
@@ -214,9 +214,7 @@ def test_a_partition_that_does_not_exist_is_an_error(consume: Command, produce: 
     assert done.err.startswith("kbroker produce: line 1 cannot be sent: ")
 
 
-def test_what_a_broker_refuses_fails_the_command_with_its_line(
-    run: Run, broker: str, topic: str, produce: Command
-) -> None:
+def test_a_refused_record_fails_the_command_with_its_line(run: Run, broker: str, topic: str, produce: Command) -> None:
     assert run("config", "-b", broker, "--alter", "--topic", topic, "--add-config", "max.message.bytes=1000").code == 0
     done = produce(b"x" * 5_000 + b"\n", "-p", 0)
     assert (done.code, done.out) == (1, "")
@@ -227,15 +225,15 @@ def test_what_a_broker_refuses_fails_the_command_with_its_line(
 @pytest.mark.parametrize(
     ("data", "words", "reason"),
     [
-        (b"a:b\nab\n", ["-K", ":"], "line 2: no key: there is no ':' in it"),
+        (b"a:b\nab\n", ["-K", ":"], "line 2: no key: ':' is missing"),
         (b'{"value":"a"}\n{"value":1}\n', ["--format", "json"], "line 2: value is neither text nor"),
-        (b"\xff\n", ["--format", "json"], "line 1: no JSON"),
+        (b"\xff\n", ["--format", "json"], "line 1: not JSON"),
         (b"NIL\n", ["-Z", "NIL"], "line 1 cannot be sent: "),
         (b"x\n", ["--file", "/nonexistent"], "cannot read /nonexistent: No such file or directory"),
         (b"x\n", ["--file", "/"], "cannot read /: Is a directory"),
     ],
 )
-def test_input_that_cannot_be_sent_is_told_with_its_line(
+def test_the_error_for_invalid_input_names_its_line(
     produce: Command, data: bytes, words: list[str], reason: str
 ) -> None:
     done = produce(data, *words)
@@ -252,11 +250,11 @@ def test_input_that_cannot_be_sent_is_told_with_its_line(
         ("partitioner=mine", "partitioner cannot be set here"),
     ],
 )
-def test_a_client_setting_that_cannot_be_is_refused(produce: Command, property_: str, reason: str) -> None:
+def test_an_invalid_client_setting_is_refused(produce: Command, property_: str, reason: str) -> None:
     assert produce(b"x\n", "--command-property", property_) == (1, "", f"kbroker produce: {reason}\n")
 
 
-def test_client_settings_come_from_flags_before_the_file(produce: Command, tmp_path: Path) -> None:
+def test_client_flags_override_the_file(produce: Command, tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
     path.write_text("linger.ms=soon\n")
     assert produce(b"x\n", "--command-config", path).code == 1
@@ -265,7 +263,7 @@ def test_client_settings_come_from_flags_before_the_file(produce: Command, tmp_p
 
 @pytest.fixture
 def reader(broker: str, topic: str, timed: None) -> Iterator[subprocess.Popen[bytes]]:
-    """A reader that has printed everything there is and goes on."""
+    """A reader that has printed all records and waits for more."""
     words = ["consume", "-b", broker, "-t", topic, "--from-beginning", "--group", f"ended-{topic}"]
     process = subprocess.Popen(
         [sys.executable, "-m", "kbroker", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -280,7 +278,7 @@ def reader(broker: str, topic: str, timed: None) -> Iterator[subprocess.Popen[by
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_a_reader_quietly_and_its_group_knows(
+def test_a_signal_stops_a_reader_which_leaves_its_group(
     reader: subprocess.Popen[bytes], group_of: Group, topic: str, number: int, code: int
 ) -> None:
     reader.send_signal(number)
@@ -289,7 +287,7 @@ def test_a_signal_ends_a_reader_quietly_and_its_group_knows(
     assert group_of(f"ended-{topic}")["members"] == []
 
 
-def test_a_pipe_that_closes_ends_a_reader_quietly(broker: str, topic: str, produce: Command) -> None:
+def test_a_closed_pipe_stops_a_reader_without_error(broker: str, topic: str, produce: Command) -> None:
     assert produce(b"".join(b"%d-%s\n" % (number, b"x" * 200) for number in range(5_000)), "-p", 0).code == 0
     command = f"{sys.executable} -m kbroker consume -b {broker} -t {topic} -e | head -n 1"
     done = subprocess.run(command, shell=True, capture_output=True, timeout=60, check=True)
@@ -297,7 +295,7 @@ def test_a_pipe_that_closes_ends_a_reader_quietly(broker: str, topic: str, produ
     assert done.stderr == b""
 
 
-def test_lines_are_sent_as_they_come(broker: str, topic: str, consume: Command) -> None:
+def test_lines_are_sent_as_they_arrive(broker: str, topic: str, consume: Command) -> None:
     words = ["produce", "-b", broker, "-t", topic, "-p", "0"]
     process = subprocess.Popen([sys.executable, "-m", "kbroker", *words], stdin=subprocess.PIPE)
     assert process.stdin is not None
@@ -314,8 +312,8 @@ def test_lines_are_sent_as_they_come(broker: str, topic: str, consume: Command) 
     ("command", "words", "reason"),
     [
         ("produce", [], "the following arguments are required: -t/--topic"),
-        ("produce", ["-t", "a/b"], "'a/b' is no name of a topic"),
-        ("produce", ["-t", "a:0"], "names partitions; --partition chooses one"),
+        ("produce", ["-t", "a/b"], "'a/b' is not a valid topic name"),
+        ("produce", ["-t", "a:0"], "names partitions; use --partition"),
         ("produce", ["-t", "a", "-p", "-1"], "-1 is not a partition"),
         ("produce", ["-t", "a", "-z", "brotli"], "invalid choice: 'brotli'"),
         ("produce", ["-t", "a", "--acks", "2"], "invalid choice: '2'"),
@@ -328,20 +326,20 @@ def test_lines_are_sent_as_they_come(broker: str, topic: str, consume: Command) 
         ("produce", ["-t", "a", "--command-property", "x"], "not of the form key=value"),
         ("consume", [], "the following arguments are required: -t/--topic"),
         ("consume", ["-t", "a:x"], "'x' is not a partition"),
-        ("consume", ["-t", "a", "-o", "first"], "'first' is no offset; offsets are beginning, end"),
-        ("consume", ["-t", "a", "-o", "1", "--from-beginning"], "more than one offset to begin with"),
+        ("consume", ["-t", "a", "-o", "first"], "'first' is not an offset; use beginning, end"),
+        ("consume", ["-t", "a", "-o", "1", "--from-beginning"], "more than one offset to start at"),
         ("consume", ["-t", "a", "-c", "0"], "0 is not a whole number between 1"),
         ("consume", ["-t", "a", "--timeout-ms", "0"], "0 is not a number of milliseconds between 1"),
         ("consume", ["-t", "a", "-f", "%x"], "%x is unknown"),
         ("consume", ["-t", "a", "-f", "%s", "--format", "json"], "--output-format cannot be used with --format json"),
-        ("consume", ["-t", "a", "-f", "%s", "-K", ":"], "--key-separator goes with neither"),
+        ("consume", ["-t", "a", "-f", "%s", "-K", ":"], "--key-separator cannot be used with"),
         ("consume", ["-t", "a", "-g", ""], "the name of the group is empty"),
         ("consume", ["-t", "a:0", "-g", "x"], "--group cannot be used with partitions"),
         ("consume", ["-t", "a", "-g", "x", "-o", "5"], "with --group, --offset can only be beginning or end"),
         ("consume", ["-t", "a", "-D", "\\q"], "the escape \\q is unknown"),
     ],
 )
-def test_wrong_usage_ends_with_2_and_a_reason(run: Run, command: str, words: list[str], reason: str) -> None:
+def test_wrong_usage_exits_with_2_and_a_reason(run: Run, command: str, words: list[str], reason: str) -> None:
     done = run(command, *words)
     assert (done.code, done.out) == (2, "")
     assert reason in done.err

@@ -1,4 +1,4 @@
-"""Records as text: lines, formats, and JSON that loses nothing."""
+"""Records as text: lines, output formats and lossless JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kbroker.cli._records import NotARecord, Outgoing
 
 
 class Incoming(NamedTuple):
-    """What the client hands over, as far as it is printed."""
+    """The printed attributes of a client's record."""
 
     topic: str = "orders"
     partition: int = 3
@@ -51,7 +51,7 @@ def test_json_loses_no_byte(key: bytes | None, value: bytes | None, header: byte
     assert _records.record_from_json(line) == Outgoing(key, value, [(name, header)], 3, 1_700)
 
 
-def test_a_record_in_json_may_leave_out_what_the_broker_chooses() -> None:
+def test_a_json_record_may_omit_optional_fields() -> None:
     assert _records.record_from_json(b'{"value":"v"}') == Outgoing(None, b"v", [], None, None)
     assert _records.record_from_json(b'{"key":null,"timestamp":-1}') == Outgoing(None, None, [], None, None)
 
@@ -59,35 +59,35 @@ def test_a_record_in_json_may_leave_out_what_the_broker_chooses() -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b"", "no JSON"),
-        (b"{", "no JSON"),
-        (b"\xff", "no JSON"),
-        (b"[" * 100_000, "no JSON"),
-        (b"[]", "no JSON object"),
-        (b'"v"', "no JSON object"),
-        (b'{"val":"v"}', "the field 'val' is unknown; there are headers, key, "),
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"\xff", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[]", "not a JSON object"),
+        (b'"v"', "not a JSON object"),
+        (b'{"val":"v"}', "the field 'val' is unknown; the fields are headers, key, "),
         (b'{"value":5}', "value is neither text nor"),
-        (b'{"value":{"base64":"!"}}', "value is no base64"),
+        (b'{"value":{"base64":"!"}}', "value is not base64"),
         (b'{"value":{"base64":"/w==","x":1}}', "value is neither text nor"),
-        (b'{"value":"\\ud800"}', "value is no text"),
+        (b'{"value":"\\ud800"}', "value is not text"),
         (b'{"key":["k"]}', "key is neither text nor"),
-        (b'{"partition":-1}', "partition is -1, no number between"),
+        (b'{"partition":-1}', "partition is -1, not a number between"),
         (b'{"partition":true}', "partition is True"),
         (b'{"partition":2147483648}', "partition is 2147483648"),
         (b'{"timestamp":"now"}', "timestamp is 'now'"),
-        (b'{"headers":{"h":"x"}}', "headers is no list"),
+        (b'{"headers":{"h":"x"}}', "headers is not a list"),
         (b'{"headers":[{"key":"h"}]}', "a header is not of the form"),
         (b'{"headers":[{"key":5,"value":"x"}]}', "a header is not of the form"),
         (b'{"headers":[{"key":"h","value":5}]}', "header 'h' is neither text nor"),
     ],
 )
-def test_what_is_no_record_in_json_is_told(line: bytes, reason: str) -> None:
+def test_an_invalid_json_record_is_an_error(line: bytes, reason: str) -> None:
     with pytest.raises(NotARecord, match=reason):
         _records.record_from_json(line)
 
 
 @given(line=st.binary(max_size=60) | st.text(alphabet='{}[]":,0123base64keyvalueheaders', max_size=60).map(str.encode))
-def test_any_line_is_a_record_or_told(line: bytes) -> None:
+def test_any_line_is_a_record_or_an_error(line: bytes) -> None:
     try:
         found = _records.record_from_json(line)
     except NotARecord:
@@ -96,7 +96,7 @@ def test_any_line_is_a_record_or_told(line: bytes) -> None:
 
 
 class Trickle(io.RawIOBase):
-    """Gives its bytes in pieces of a given size."""
+    """Returns its bytes in pieces of a given size."""
 
     def __init__(self, data: bytes, size: int) -> None:
         self._data = data
@@ -111,7 +111,7 @@ class Trickle(io.RawIOBase):
     pieces=st.lists(st.binary(max_size=6).filter(lambda piece: b"ab" not in piece and b"a" not in piece), max_size=8),
     size=st.integers(1, 9),
 )
-def test_lines_are_found_however_they_arrive(pieces: list[bytes], size: int) -> None:
+def test_lines_are_found_in_pieces_of_any_size(pieces: list[bytes], size: int) -> None:
     whole = b"".join(piece + b"ab" for piece in pieces)
     assert list(_records.lines(Trickle(whole, size), b"ab")) == pieces  # type: ignore[arg-type]
 
@@ -148,15 +148,15 @@ def test_null_is_printed_as_the_marker_and_its_size_as_minus_one() -> None:
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("%", "% is unknown"), ("%x", "%x is unknown; there are %s, %k"), (r"\q", r"\\q is unknown"), ("a\\", "middle")],
+    [("%", "% is unknown"), ("%x", "%x is unknown; use %s, %k"), (r"\q", r"\\q is unknown"), ("a\\", "middle")],
 )
-def test_a_format_that_is_none_is_refused(text: str, reason: str) -> None:
+def test_an_invalid_format_is_refused(text: str, reason: str) -> None:
     with pytest.raises(ArgumentTypeError, match=reason):
         _records.compile_format(text, b"")
 
 
 @pytest.mark.parametrize("text", ["", "\\", r"\xg", r"\x1"])
-def test_a_separator_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_separator_is_refused(text: str) -> None:
     with pytest.raises(ArgumentTypeError):
         _records.separator(text)
 
@@ -172,6 +172,6 @@ def test_a_header_has_a_name_and_a_value() -> None:
         _records.header("a")
 
 
-def test_the_fields_of_json_are_those_that_are_printed() -> None:
+def test_the_accepted_json_fields_are_those_printed() -> None:
     printed: dict[str, Any] = json.loads(_records.record_to_json(Incoming()))
     assert set(printed) == _records._FIELDS

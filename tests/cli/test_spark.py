@@ -1,4 +1,4 @@
-"""`kbroker spark` without Spark: help and usage cost nothing, and what is missing is said with the remedy."""
+"""`kbroker spark` without Spark: help and usage errors need no imports, and the message says how to install PySpark."""
 
 from __future__ import annotations
 
@@ -48,24 +48,27 @@ def test_help_imports_neither_spark_nor_arrow_nor_the_client(job: str) -> None:
     ("words", "said"),
     [
         (["export", "-o", "out"], "-t/--topic"),
-        ([*EXPORT, "--decode", "json"], "--decode and --schema belong together"),
-        ([*EXPORT, "--into", "x"], "--into is of --decode json or csv or avro"),
-        ([*EXPORT, *JSON, "--confluent-header"], "--confluent-header is of --decode avro"),
-        ([*EXPORT, *JSON, "--schema-id", "7"], "--schema-id is of --decode avro"),
-        ([*EXPORT, *JSON, "--csv-null", "NA"], "--csv-null is of --decode csv"),
-        ([*EXPORT, "--csv-delimiter", ";"], "--csv-delimiter is of --decode csv"),
-        ([*EXPORT, "--decode", "csv", "--schema", "a INT", "--refuse-unknown-fields"], "is of --decode json"),
-        ([*EXPORT, "--decode", "avro", "--schema", "{}", "--schema-id", "7"], "what --confluent-header takes off"),
+        ([*EXPORT, "--decode", "json"], "--decode and --schema must be used together"),
+        ([*EXPORT, "--into", "x"], "--into requires --decode json or csv or avro"),
+        ([*EXPORT, *JSON, "--confluent-header"], "--confluent-header requires --decode avro"),
+        ([*EXPORT, *JSON, "--schema-id", "7"], "--schema-id requires --decode avro"),
+        ([*EXPORT, *JSON, "--csv-null", "NA"], "--csv-null requires --decode csv"),
+        ([*EXPORT, "--csv-delimiter", ";"], "--csv-delimiter requires --decode csv"),
+        ([*EXPORT, "--decode", "csv", "--schema", "a INT", "--refuse-unknown-fields"], "requires --decode json"),
+        (
+            [*EXPORT, "--decode", "avro", "--schema", "{}", "--schema-id", "7"],
+            "--schema-id requires --confluent-header",
+        ),
         ([*EXPORT, "--conf", "x"], "'x' is not of the form key=value"),
-        (["audit"], "where is the store?"),
+        (["audit"], "the store is not specified"),
         (["replay", "-t", "a", "--parquet", "b", "--to", "c"], "not allowed with argument"),
-        (["replay", "-t", "a", "--to", "c"], "where is the target?"),
-        (["catalog", "--events"], "--events needs --output"),
-        (["catalog", "--follow"], "are of --events"),
-        (["catalog", "--events", "-o", "out", "--all"], "--all is not of --events"),
+        (["replay", "-t", "a", "--to", "c"], "the target is not specified"),
+        (["catalog", "--events"], "--events requires --output"),
+        (["catalog", "--follow"], "require --events"),
+        (["catalog", "--events", "-o", "out", "--all"], "--all cannot be used with --events"),
     ],
 )
-def test_what_cannot_be_meant_is_told_before_spark_starts(run: Run, words: list[str], said: str) -> None:
+def test_wrong_usage_is_an_error_before_spark_starts(run: Run, words: list[str], said: str) -> None:
     done = run("spark", *words)
     assert done.code == 2
     assert said in done.err
@@ -74,7 +77,7 @@ def test_what_cannot_be_meant_is_told_before_spark_starts(run: Run, words: list[
 @pytest.mark.parametrize(
     "words", [["audit", "--config"], ["replay", "-t", "a", "--to", "b", "-b", "localhost:1", "--to-command-config"]]
 )
-def test_a_file_of_settings_that_is_not_there_is_told(run: Run, words: list[str]) -> None:
+def test_a_missing_settings_file_is_an_error(run: Run, words: list[str]) -> None:
     done = run("spark", *words, "/nowhere/x")
     assert (done.code, done.err) == (1, "kbroker spark: cannot read /nowhere/x: No such file or directory\n")
 
@@ -87,8 +90,8 @@ def test_a_cluster_is_named_by_servers_a_file_or_both(tmp_path: Path) -> None:
     assert client_options(["b:1"], None) == {"kafka.bootstrap.servers": "b:1"}
 
 
-def test_warnings_of_a_log_are_told_that_came_since(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A log that was asked for may have those of an earlier job before."""
+def test_only_new_warnings_of_a_log_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file given by --spark-log may contain the log of an earlier job."""
     path = tmp_path / "log"
     path.write_text("orders-0: long ago (failOnDataLoss=false)\n")
     with spark_log(path), path.open("a") as file:

@@ -65,7 +65,7 @@ def test_the_segments_of_a_topic_are_those_of_the_store(run: Run, tiered_site: S
     ]
 
 
-def test_a_running_broker_and_its_directory_tell_the_same(run: Run, tiered: Served) -> None:
+def test_a_running_broker_and_its_directory_give_the_same_result(run: Run, tiered: Served) -> None:
     for words in (["--all"], ["--topic", COLD], ["--offsets"]):
         after = run("tier", "ls", "--data-dir", tiered.site.data, "--format", "json", *words)
         while True:  # until the broker changed nothing meanwhile
@@ -79,7 +79,7 @@ def test_a_running_broker_and_its_directory_tell_the_same(run: Run, tiered: Serv
         assert after == from_broker
 
 
-def test_deleted_segments_are_told_when_asked_for(run: Run, tiered_site: Site) -> None:
+def test_deleted_segments_are_listed_on_request(run: Run, tiered_site: Site) -> None:
     shown, everything = listed(run, tiered_site), listed(run, tiered_site, "--all")
     assert {each["topic"] for each in shown} == {COLD, WARM, SMALL}
     deleted = [each for each in everything if each["state"] == "DELETE_SEGMENT_FINISHED"]
@@ -89,7 +89,7 @@ def test_deleted_segments_are_told_when_asked_for(run: Run, tiered_site: Site) -
     assert listed(run, tiered_site, "--topic", GONE) == []
 
 
-def test_partitions_are_told_with_their_offsets_in_both_tiers(run: Run, tiered_site: Site) -> None:
+def test_partitions_are_listed_with_their_offsets_in_both_tiers(run: Run, tiered_site: Site) -> None:
     cold, *_ = listed(run, tiered_site, "--offsets", "--topic", f"{COLD}:0")
     assert cold == {
         "topic": COLD,
@@ -109,13 +109,13 @@ def test_partitions_are_told_with_their_offsets_in_both_tiers(run: Run, tiered_s
     assert quick["log_start_offset"] > 0
 
 
-def test_people_get_lines_in_columns(run: Run, tiered_site: Site) -> None:
+def test_text_output_has_columns(run: Run, tiered_site: Site) -> None:
     heading, *rows = run("tier", "ls", "--data-dir", tiered_site.data).lines
     assert heading.split()[:4] == ["TOPIC", "PARTITION", "START", "END"]
     assert rows[0].split()[:5] == [COLD, "0", "0", rows[0].split()[3], "0@0"]
 
 
-def test_what_cannot_be_read_is_counted_and_hides_nothing(run: Run, site: Site) -> None:
+def test_unreadable_metadata_are_counted_and_skipped(run: Run, site: Site) -> None:
     with TieredBroker(site) as served:
         assert run("tier", "flush", "-b", served.address, "-t", WARM).code == 0
         before = listed(run, site, "--all")
@@ -127,7 +127,7 @@ def test_what_cannot_be_read_is_counted_and_hides_nothing(run: Run, site: Site) 
             assert done.err == "kbroker tier: 1 records of the metadata topic cannot be read\n"
 
 
-def test_where_nothing_was_ever_tiered_there_is_nothing(run: Run, broker: str) -> None:
+def test_without_tiered_topics_the_list_is_empty(run: Run, broker: str) -> None:
     assert run("tier", "ls", "-b", broker, "--format", "json") == (0, "", "")
 
 
@@ -148,7 +148,7 @@ def test_every_record_of_every_segment_can_be_read_from_the_store(run: Run, tier
 
 
 @pytest.mark.parametrize("offset", [0, 1, 777, 1_500, RECORDS - 1, RECORDS, COLD_RECORDS - 1])
-def test_reading_can_begin_at_any_offset(run: Run, tiered: Served, offset: int) -> None:
+def test_reading_can_start_at_any_offset(run: Run, tiered: Served, offset: int) -> None:
     words = ["-t", COLD, "-o", str(offset), "-c", "1", "-f", "%o %k %s"]
     found = run("tier", "cat", "-b", tiered.address, "--data-dir", tiered.site.data, *words)
     assert found == (0, f"{offset} k{offset} {value_of(offset).decode()}", "")
@@ -160,7 +160,7 @@ def test_values_are_printed_between_delimiters(run: Run, tiered_site: Site) -> N
     assert done.out == f"{value_of(1).decode()};{value_of(2).decode()};"
 
 
-def test_a_dump_is_that_of_the_file(run: Run, tiered_site: Site, tmp_path: Path) -> None:
+def test_a_dump_equals_that_of_the_local_file(run: Run, tiered_site: Site, tmp_path: Path) -> None:
     (stored,) = tiered_site.objects(SMALL, "log")
     copied = tmp_path / f"{stored.name[:20]}.log"
     shutil.copyfile(stored, copied)
@@ -180,7 +180,7 @@ def test_bytes_are_printed_as_they_are_stored(tiered_site: Site, kind: str) -> N
     assert done.stdout == stored.read_bytes()
 
 
-def test_a_segment_is_also_named_by_a_uuid(run: Run, tiered_site: Site) -> None:
+def test_a_segment_can_be_named_by_a_uuid(run: Run, tiered_site: Site) -> None:
     (segment,) = listed(run, tiered_site, "--topic", SMALL)
     uuid = uuid_from_text(segment["segment_id"])
     assert run("tier", "cat", "--data-dir", tiered_site.data, "-s", uuid, "-f", "%o ").out == "0 1 2 "
@@ -199,18 +199,22 @@ def test_the_store_can_be_named_by_a_file_of_settings(run: Run, tiered: Served, 
 @pytest.mark.parametrize(
     ("words", "code", "reason"),
     [
-        ([], 2, "either --segment or --topic with --offset says which segment"),
-        (["-t", COLD], 2, "--topic needs --offset"),
-        (["-t", COLD, "-o", "0", "-s", "A" * 22], 2, "either --segment or --topic"),
-        (["-s", "garbage"], 2, "'garbage' is no id of a segment"),
+        ([], 2, "one of --segment or --topic with --offset is required"),
+        (["-t", COLD], 2, "--topic requires --offset"),
+        (["-t", COLD, "-o", "0", "-s", "A" * 22], 2, "one of --segment or --topic"),
+        (["-s", "garbage"], 2, "'garbage' is not a segment id"),
         (["-t", COLD, "-o", "-1"], 2, "-1"),
-        (["-t", COLD, "-o", "0", "--format", "raw", "-c", "1"], 2, "not for whole files"),
+        (["-t", COLD, "-o", "0", "--format", "raw", "-c", "1"], 2, "not with whole files"),
         (["-t", COLD, "-o", "0", "--format", "json", "-f", "%s"], 2, "cannot be used with --format json"),
-        (["-t", COLD, "-o", "0", "--format", "json", "--index", "index"], 2, "as it is stored"),
+        (
+            ["-t", COLD, "-o", "0", "--format", "json", "--index", "index"],
+            2,
+            "--index cannot be used with --format json",
+        ),
         (["-t", COLD, "-o", "0", "-f", "%x"], 2, "%x is unknown"),
-        (["-t", COLD, "-o", "999999"], 1, "no finished segment of cold-0 in the tier holds offset 999999"),
+        (["-t", COLD, "-o", "999999"], 1, "no finished segment of cold-0 in the tier contains offset 999999"),
         (["-t", "nowhere", "-o", "0"], 1, "no finished segment of nowhere-0"),
-        (["-s", "A" * 22], 1, "the metadata know no segment with this id"),
+        (["-s", "A" * 22], 1, "the metadata have no segment with this id"),
         (["-t", COLD, "-o", "0", "--index", "txnindex"], 1, "the store: "),
         (["-t", COLD, "-o", "0", "--config", "/nowhere/x"], 1, "cannot read /nowhere/x: No such file or directory"),
         (["-t", COLD, "-o", "0", "--override", "nonsense=1"], 1, "nonsense"),
@@ -218,7 +222,9 @@ def test_the_store_can_be_named_by_a_file_of_settings(run: Run, tiered: Served, 
         (["-t", COLD, "-o", "0", "--override", "remote.log.storage.manager.class.name=none"], 1, "no such manager"),
     ],
 )
-def test_what_cannot_be_printed_is_told(run: Run, tiered_site: Site, words: list[str], code: int, reason: str) -> None:
+def test_an_impossible_request_is_an_error(
+    run: Run, tiered_site: Site, words: list[str], code: int, reason: str
+) -> None:
     done = run("tier", "cat", "--data-dir", tiered_site.data, *words)
     assert (done.code, done.out) == (code, "")
     assert reason in done.err
@@ -226,18 +232,18 @@ def test_what_cannot_be_printed_is_told(run: Run, tiered_site: Site, words: list
 
 
 @pytest.mark.parametrize("part", ["ls", "cat", "scrub", "why"])
-def test_a_directory_of_no_broker_is_told(run: Run, tmp_path: Path, part: str) -> None:
+def test_a_directory_without_a_broker_is_an_error(run: Run, tmp_path: Path, part: str) -> None:
     words = ["-s", "A" * 22] if part == "cat" else []
     missing, empty = tmp_path / "missing", tmp_path / "empty"
     empty.mkdir()
-    assert f"there is no {missing}" in run("tier", part, "--data-dir", missing, *words).err
+    assert f"{missing} does not exist" in run("tier", part, "--data-dir", missing, *words).err
     done = run("tier", part, "--data-dir", empty, *words)
     assert done.code == 1
-    assert f"{empty} is no data directory of a broker" in done.err
+    assert f"{empty} is not a broker's data directory" in done.err
 
 
 @pytest.mark.parametrize("part", ["ls", "scrub", "why"])
-def test_a_topic_that_does_not_exist_is_told(run: Run, tiered_site: Site, part: str) -> None:
+def test_a_missing_topic_is_an_error(run: Run, tiered_site: Site, part: str) -> None:
     def said(topic: str) -> str:
         done = run("tier", part, "--data-dir", tiered_site.data, "--topic", topic)
         assert (done.code, done.out) == (1, "")
@@ -248,24 +254,24 @@ def test_a_topic_that_does_not_exist_is_told(run: Run, tiered_site: Site, part: 
     assert run("tier", part, "--data-dir", tiered_site.data, "--topic", "a b").code == 2
 
 
-def test_where_no_broker_answers_it_is_told(tmp_path: Path) -> None:
+def test_it_is_an_error_if_no_broker_answers(tmp_path: Path) -> None:
     config = tmp_path / "client.properties"
     config.write_text("default.api.timeout.ms=300\n")
     done = run_apart("tier", "ls", "-b", "127.0.0.1:1", "--command-config", config)
     assert done == (1, "", "kbroker tier: no broker answers at 127.0.0.1:1 within 300 ms\n")
 
 
-def test_the_store_has_to_be_named(run: Run, tiered: Served) -> None:
+def test_the_store_must_be_specified(run: Run, tiered: Served) -> None:
     for words in (["cat", "-t", COLD, "-o", "0"], ["scrub"]):
         done = run("tier", *words, "-b", tiered.address)
         assert (done.code, done.out) == (2, "")
-        assert "where is the store?" in done.err
+        assert "the store is not specified" in done.err
 
 
 # --- flush ---
 
 
-def test_a_flush_has_the_tier_take_the_active_segment_too(run: Run, tiered: Served) -> None:
+def test_a_flush_copies_the_active_segment_too(run: Run, tiered: Served) -> None:
     with closing(KafkaAdminClient(bootstrap_servers=tiered.address)) as admin:
         admin.create_topics({"flushed": {"num_partitions": 2, "replication_factor": 1, "configs": TIERED}})
         for first in (0, 7):
@@ -279,13 +285,13 @@ def test_a_flush_has_the_tier_take_the_active_segment_too(run: Run, tiered: Serv
         admin.delete_topics(["flushed"])
 
 
-def test_what_would_never_be_copied_is_refused(run: Run, tiered: Served) -> None:
+def test_a_flush_that_could_never_finish_is_refused(run: Run, tiered: Served) -> None:
     with closing(KafkaAdminClient(bootstrap_servers=tiered.address)) as admin:
         configs = {**TIERED, "remote.log.copy.disable": "true"}
         admin.create_topics({"uncopied": {"num_partitions": 1, "replication_factor": 1, "configs": configs}})
         for topic, reason in (
             (PLAIN, "topic 'plain' is not tiered: its setting remote.storage.enable is not true"),
-            ("uncopied", "nothing of topic 'uncopied' is copied: its setting remote.log.copy.disable is true"),
+            ("uncopied", "topic 'uncopied' is not copied: its setting remote.log.copy.disable is true"),
             ("nowhere", "topic 'nowhere' does not exist"),
         ):
             assert run("tier", "flush", "-b", tiered.address, "-t", topic) == (1, "", f"kbroker tier: {reason}\n")
@@ -301,7 +307,7 @@ def reasons(run: Run, site: Site, topic: str, *words: str) -> list[tuple[str, bo
     return [(each["why"], each["is_copied"], each["text"]) for each in objects_of(done)]
 
 
-def test_each_local_segment_says_what_keeps_it(run: Run, tiered: Served) -> None:
+def test_why_explains_each_local_segment(run: Run, tiered: Served) -> None:
     for words in ([], ["--http", tiered.http]):
         *closed, active = reasons(run, tiered.site, WARM, *words)
         assert {each[:2] for each in closed} == {("kept for ever", True)}
@@ -314,14 +320,14 @@ def test_each_local_segment_says_what_keeps_it(run: Run, tiered: Served) -> None
     assert {line.split()[0] for line in whole.lines if not line.startswith("TOPIC")} == {COLD, WARM, SMALL, QUICK}
 
 
-def test_pages_that_do_not_answer_are_told(run: Run, tiered_site: Site) -> None:
+def test_unreachable_pages_are_an_error(run: Run, tiered_site: Site) -> None:
     done = run("tier", "why", "--data-dir", tiered_site.data, "--http", "127.0.0.1:1")
     assert (done.code, done.out) == (1, "")
     assert "127.0.0.1:1: " in done.err
 
 
-def test_while_copies_fail_it_is_told_everywhere(run: Run, tmp_path: Path) -> None:
-    """KAFKA-19995: lags were not told while copies failed. Complaint 7: a local segment says why it is still here."""
+def test_failing_copies_are_reported_everywhere(run: Run, tmp_path: Path) -> None:
+    """KAFKA-19995: lags were not reported while copies failed. Complaint 7: why a segment is still local."""
     site = Site(tmp_path / "data")
     obstacle = tmp_path / "no-directory"
     obstacle.write_text("")
@@ -342,7 +348,7 @@ def test_while_copies_fail_it_is_told_everywhere(run: Run, tmp_path: Path) -> No
         assert state["local_log_start_offset"] == state["log_start_offset"] == 0
         first, *_ = reasons(run, site, "stuck", "--http", served.http)
         assert first[0] == "copy pending"
-        # Each attempt is a segment of its own, with an id of its own.
+        # Each attempt is a new segment with a new id.
         for told in (state["remote"]["last_error"], first[2]):
             assert re.search(r"looking at \S+/no-directory/tier: Not a directory", told)
         metrics = served.metrics()
@@ -356,7 +362,7 @@ def test_while_copies_fail_it_is_told_everywhere(run: Run, tmp_path: Path) -> No
 # --- the other commands ---
 
 
-def test_a_directory_with_a_tier_is_in_order(verify: Verify, site: Site) -> None:
+def test_verify_accepts_a_directory_with_a_tier(verify: Verify, site: Site) -> None:
     done = verify(site.data)
     assert (done.code, findings(done)) == (0, [])
     registry = site.data / "remote-partitions"

@@ -1,4 +1,4 @@
-"""`kbroker tier scrub`: a tier in order is clean, and what is missing, damaged or too much is found."""
+"""`kbroker tier scrub`: a sound tier has no findings; missing, damaged and surplus objects are found."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Scrub = Callable[..., tuple[Done, list[dict[str, Any]], dict[str, Any]]]
 
 @pytest.fixture
 def scrub(run: Run) -> Scrub:
-    """The end of a run, its findings and notes, and its summary."""
+    """The exit code of a run, its findings and notes, and its summary."""
 
     def scrub(site: Site, *words: object) -> tuple[Done, list[dict[str, Any]], dict[str, Any]]:
         done = run("tier", "scrub", "--data-dir", site.data, "--format", "json", *words)
@@ -47,11 +47,11 @@ def age(path: Path, seconds: int = 2 * HOURS) -> None:
     os.utime(path, (then, then))
 
 
-# --- what is in order ---
+# --- sound tiers ---
 
 
 @pytest.mark.parametrize("words", [[], ["--deep"]])
-def test_a_tier_in_order_is_clean(scrub: Scrub, tiered_site: Site, words: list[str]) -> None:
+def test_a_sound_tier_has_no_findings(scrub: Scrub, tiered_site: Site, words: list[str]) -> None:
     _, found, summary = scrub(tiered_site, *words)
     assert found == []
     stored = [path for path in tiered_site.tier.rglob("*") if path.is_file()]
@@ -60,18 +60,18 @@ def test_a_tier_in_order_is_clean(scrub: Scrub, tiered_site: Site, words: list[s
     assert summary["bytes"] == sum(path.stat().st_size for path in logs)
 
 
-def test_a_tier_is_clean_while_its_broker_runs(run: Run, tiered: Served) -> None:
+def test_a_running_brokers_tier_has_no_findings(run: Run, tiered: Served) -> None:
     for words in (["-b", tiered.address, "--override", f"rsm.config.dir={tiered.site.tier}"], []):
         done = run("tier", "scrub", "--data-dir", tiered.site.data, "--deep", *words)
         assert (done.code, done.out) == (0, "")
         assert done.err.startswith("kbroker tier: nothing found, 0 notes; ")
 
 
-# --- what is not ---
+# --- missing and damaged objects ---
 
 
 @pytest.mark.parametrize("kind", ["log", "index", "timeindex", "snapshot", "leader-epoch-checkpoint"])
-def test_an_object_that_was_deleted_is_missing(scrub: Scrub, site: Site, kind: str) -> None:
+def test_a_deleted_object_is_missing(scrub: Scrub, site: Site, kind: str) -> None:
     path = site.objects(COLD, kind)[1]
     path.unlink()
     _, found, _ = scrub(site, "--deep")
@@ -81,7 +81,7 @@ def test_an_object_that_was_deleted_is_missing(scrub: Scrub, site: Site, kind: s
     assert problems(found) == ["missing"]
 
 
-def test_a_segment_that_was_cut_has_the_wrong_size(scrub: Scrub, site: Site) -> None:
+def test_a_truncated_segment_has_the_wrong_size(scrub: Scrub, site: Site) -> None:
     path = site.objects(COLD, "log")[0]
     size = path.stat().st_size
     os.truncate(path, size - 1)
@@ -112,18 +112,18 @@ def test_a_changed_index_is_found_by_reading(scrub: Scrub, site: Site, kind: str
 
 
 def test_an_index_of_another_segment_is_found_without_any_checksum(scrub: Scrub, site: Site) -> None:
-    """Without its manifest nobody says what an index was; but it has to fit the segment."""
+    """Without its manifest, an index has no checksum, but it must still match the segment."""
     first, second, *_ = site.objects(WARM, "index")
     second.write_bytes(first.read_bytes())
     second.with_suffix(".manifest.json").unlink()
     _, found, _ = scrub(site, "--deep")
     assert set(problems(found)) == {"damage"}
-    assert "where a batch ends with" in found[0]["text"] or "where no batch begins" in found[0]["text"]
+    assert "but the batch there ends with" in found[0]["text"] or "but no batch begins there" in found[0]["text"]
 
 
 @pytest.mark.parametrize("damage", [b"", b"garbage", None], ids=["empty", "garbage", "of another segment"])
 def test_a_damaged_manifest_is_found_by_reading(scrub: Scrub, site: Site, damage: bytes | None) -> None:
-    """Nothing that the broker does needs it; but who adopts the store does."""
+    """The broker does not need the manifest, but adopting the store does."""
     other, path, *_ = site.objects(COLD, "manifest.json")
     path.write_bytes(other.read_bytes() if damage is None else damage)
     assert scrub(site)[1] == []
@@ -134,7 +134,7 @@ def test_a_damaged_manifest_is_found_by_reading(scrub: Scrub, site: Site, damage
     assert summary["segments"] > 2
 
 
-def test_a_manifest_that_tells_something_else_than_the_metadata_is_found_by_reading(scrub: Scrub, site: Site) -> None:
+def test_a_manifest_that_contradicts_the_metadata_is_found(scrub: Scrub, site: Site) -> None:
     path = site.objects(COLD, "manifest.json")[1]
     told = json.loads(path.read_bytes())
     path.write_text(json.dumps(told | {"end_offset": told["end_offset"] + 1}))
@@ -143,8 +143,8 @@ def test_a_manifest_that_tells_something_else_than_the_metadata_is_found_by_read
     assert [each["text"] for each in found] == [says]
 
 
-def test_a_segment_in_the_place_of_another_is_found(scrub: Scrub, site: Site) -> None:
-    """The size is right, and so is every CRC; but the offsets are others."""
+def test_a_swapped_segment_is_found(scrub: Scrub, site: Site) -> None:
+    """The size and all CRCs are correct, but the offsets are wrong."""
     _, second, third, *_ = [path for path in site.objects(COLD, "log") if path.parent.name == "0"]
     size = min(second.stat().st_size, third.stat().st_size)
     third_bytes = second.read_bytes()[:size]
@@ -155,24 +155,24 @@ def test_a_segment_in_the_place_of_another_is_found(scrub: Scrub, site: Site) ->
     assert third.name[21:43] in {each["segment_id"] for each in found}
 
 
-def test_a_store_that_is_not_there_is_no_store_without_objects(run: Run, site: Site, tmp_path: Path) -> None:
+def test_a_missing_store_is_not_an_empty_store(run: Run, site: Site, tmp_path: Path) -> None:
     site.tier.rename(tmp_path / "elsewhere")
     done = run("tier", "scrub", "--data-dir", site.data)
     assert (done.code, done.out) == (1, "")
-    assert f"there is no {site.tier} (rsm.config.dir); is it mounted?" in done.err
+    assert f"{site.tier} (rsm.config.dir) does not exist; is it mounted?" in done.err
 
 
-def test_a_store_that_is_empty_misses_everything(scrub: Scrub, site: Site, tmp_path: Path) -> None:
+def test_in_an_empty_store_everything_is_missing(scrub: Scrub, site: Site, tmp_path: Path) -> None:
     site.tier.rename(tmp_path / "elsewhere")
     site.tier.mkdir()
     _, found, summary = scrub(site, "--deep")
     assert problems(found) == ["missing"] * 5 * summary["segments"]
 
 
-# --- what is too much ---
+# --- surplus objects ---
 
 
-def test_an_object_of_an_unknown_segment_is_told_when_it_is_old(scrub: Scrub, site: Site) -> None:
+def test_an_old_object_of_an_unknown_segment_is_reported(scrub: Scrub, site: Site) -> None:
     known = site.objects(COLD, "log")[0]
     stranger = known.with_name(f"{7:020d}-{uuid_to_text(UUID(int=7))}.log")
     stranger.write_bytes(b"x" * 10)
@@ -189,7 +189,7 @@ def test_an_object_of_an_unknown_segment_is_told_when_it_is_old(scrub: Scrub, si
 
 
 def left_of_deleted(run: Run, site: Site) -> list[Path]:
-    """Objects that should have gone with a deleted topic, made again by hand."""
+    """Objects of a deleted topic, recreated by hand."""
     done = run("tier", "ls", "--data-dir", site.data, "--all", "--topic", GONE, "--format", "json")
     segments = [json.loads(line) for line in done.lines]
     assert segments
@@ -205,7 +205,7 @@ def left_of_deleted(run: Run, site: Site) -> list[Path]:
     return made
 
 
-def test_what_is_left_of_deleted_segments_is_found_and_goes_on_request(run: Run, scrub: Scrub, site: Site) -> None:
+def test_orphans_are_found_and_deleted_on_request(run: Run, scrub: Scrub, site: Site) -> None:
     left = left_of_deleted(run, site)
     _, found, _ = scrub(site)
     assert problems(found) == ["orphan"] * len(left)
@@ -217,7 +217,7 @@ def test_what_is_left_of_deleted_segments_is_found_and_goes_on_request(run: Run,
     assert scrub(site)[1] == []
 
 
-def test_young_remains_are_left_alone(run: Run, scrub: Scrub, site: Site) -> None:
+def test_young_orphans_are_ignored(run: Run, scrub: Scrub, site: Site) -> None:
     left = left_of_deleted(run, site)
     for path in left:
         age(path, -2 * HOURS)
@@ -226,23 +226,23 @@ def test_young_remains_are_left_alone(run: Run, scrub: Scrub, site: Site) -> Non
     assert all(path.exists() for path in left)
 
 
-def test_nothing_is_deleted_by_metadata_that_cannot_all_be_read(run: Run, site: Site) -> None:
+def test_nothing_is_deleted_if_metadata_are_unreadable(run: Run, site: Site) -> None:
     left = left_of_deleted(run, site)
     append_to_metadata(site, b"garbage")
     done = run("tier", "scrub", "--data-dir", site.data, "--delete-orphans")
     assert done.code == 1
-    assert "nothing is deleted by metadata that cannot all be read" in done.err
+    assert "refusing to delete: not all of the metadata can be read" in done.err
     assert all(path.exists() for path in left)
 
 
-def test_a_name_that_no_object_has_is_told(scrub: Scrub, site: Site) -> None:
+def test_a_foreign_name_is_reported(scrub: Scrub, site: Site) -> None:
     (site.tier / "notes.txt").write_text("mine")
     _, found, _ = scrub(site)
     assert [(each["problem"], each["object"]) for each in found] == [("foreign", "notes.txt")]
 
 
-def test_what_the_broker_settles_itself_is_a_note(scrub: Scrub, site: Site) -> None:
-    """The last record, that of a finished copy, is lost: the segment stays in the state COPY_SEGMENT_STARTED."""
+def test_an_unfinished_copy_is_a_note(scrub: Scrub, site: Site) -> None:
+    """The last metadata record, of a finished copy, is lost: the segment stays in the state COPY_SEGMENT_STARTED."""
     (log,) = site.data.glob(f"{REMOTE_LOG_METADATA_TOPIC}-0/*.log")
     os.truncate(log, starts(log)[-1])
     done, found, _ = scrub(site, "--deep")
@@ -254,14 +254,14 @@ def test_what_the_broker_settles_itself_is_a_note(scrub: Scrub, site: Site) -> N
 
 
 class StaleList(LocalRemoteStorage):
-    """A store whose list does not have what is new, as that of an object store may."""
+    """A store whose list omits new objects, as the list of an object store may."""
 
     def list_objects(self) -> Iterable[StoredObject]:  # type: ignore[override]
         return [each for each in super().list_objects() if "-0/" not in each.name and not each.name.endswith(".index")]
 
 
 class Listless:
-    """A store that cannot say what it holds."""
+    """A store that cannot list its objects."""
 
     def __init__(self) -> None:
         inner = LocalRemoteStorage()
@@ -276,16 +276,16 @@ def by_class(cls: type) -> list[str]:
     return ["--override", f"remote.log.storage.manager.class.name={cls.__module__}:{cls.__qualname__}"]
 
 
-def test_m6_what_a_stale_list_lacks_is_asked_for_by_name(scrub: Scrub, tiered_site: Site) -> None:
-    """M6: a list that is old makes nothing missing."""
+def test_m6_objects_missing_from_a_stale_list_are_requested_by_name(scrub: Scrub, tiered_site: Site) -> None:
+    """M6: an object that only the stale list omits is not missing."""
     done, found, summary = scrub(tiered_site, *by_class(StaleList))
     assert done.code == 0
     assert problems(found, "note") == ["stale-list"] * summary["segments"]
 
 
-def test_a_store_that_cannot_list_is_told(run: Run, tiered_site: Site) -> None:
+def test_a_store_that_cannot_list_is_an_error(run: Run, tiered_site: Site) -> None:
     done = run("tier", "scrub", "--data-dir", tiered_site.data, *by_class(Listless))
-    assert done == (1, "", "kbroker tier: this storage manager cannot list what it holds\n")
+    assert done == (1, "", "kbroker tier: this storage manager cannot list its objects\n")
 
 
 @pytest.mark.parametrize(
@@ -299,13 +299,13 @@ def test_a_store_that_cannot_list_is_told(run: Run, tiered_site: Site) -> None:
         (["--min-age-ms", "old"], 2, "'old'"),
     ],
 )
-def test_what_cannot_be_run_is_told(run: Run, tiered_site: Site, words: list[str], code: int, reason: str) -> None:
+def test_a_failed_check_is_an_error(run: Run, tiered_site: Site, words: list[str], code: int, reason: str) -> None:
     done = run("tier", "scrub", "--data-dir", tiered_site.data, *words)
     assert (done.code, done.out) == (code, "")
     assert reason in done.err
 
 
-def test_m10_a_rotten_batch_of_the_metadata_topic_ends_no_command(run: Run, site: Site) -> None:
+def test_m10_commands_survive_a_damaged_batch_of_metadata(run: Run, site: Site) -> None:
     (log,) = (path for path in site.data.glob(f"{REMOTE_LOG_METADATA_TOPIC}-*/*.log") if path.stat().st_size)
     with TieredBroker(site) as served:
         whole = run("tier", "ls", "-b", served.address, "--format", "json")

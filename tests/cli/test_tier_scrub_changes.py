@@ -1,4 +1,4 @@
-"""`kbroker tier scrub` on a tier that changes meanwhile, by a list that is old: nothing is told that is not so."""
+"""`kbroker tier scrub` with concurrent changes and stale lists: it reports no false findings."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _nothing_happens() -> Iterator[None]:
 
 
 class Told:
-    """What a run of scrub said. Shape: found are its findings and notes, summary its last line."""
+    """The output of a run of scrub. Shape: found are its findings and notes, summary is its last line."""
 
     def __init__(self, run: Run, site: Site, *words: object) -> None:
         by_class = f"remote.log.storage.manager.class.name={Changing.__module__}:{Changing.__qualname__}"
@@ -80,14 +80,14 @@ def log_names(site: Site) -> list[str]:
 
 
 def deleted(served: Served) -> int:
-    """How many segments the metadata call deleted, as the broker tells them: its files have an event sooner."""
+    """The number of deleted segments in the broker's metadata. The files contain an event earlier."""
     with BrokerClient({"bootstrap_servers": [served.address]}) as client:
         segments = CatalogueFollower(client).read().segments.values()
     return sum(each.state is DELETED and partition_of(each)[0] == COLD for each in segments)
 
 
 def expire(served: Served, *, through: int) -> None:
-    """DeleteRecords, and wait until the first segments have left the tier, which the metadata tell last."""
+    """Call DeleteRecords, and wait until the metadata have the first segments as deleted."""
     paths = served.site.objects(COLD, "log")
     offset = int(paths[through].name[:20])
     with closing(KafkaAdminClient(bootstrap_servers=served.address)) as admin:
@@ -113,21 +113,21 @@ def served(site: Site) -> Iterator[Served]:
 
 
 @pytest.mark.parametrize("by_broker", [True, False])
-def test_segments_that_expire_before_they_are_read_are_no_finding(run: Run, served: Served, by_broker: bool) -> None:
+def test_segments_that_expire_before_the_read_are_not_findings(run: Run, served: Served, by_broker: bool) -> None:
     Changing.once_read = lambda: expire(served, through=2)
     told = Told(run, served.site, "--deep", "-t", COLD, *source_of(served, by_broker=by_broker))
     assert (told.code, told.problems(), told.summary["deleted_meanwhile"]) == (0, [], 2)
 
 
-def test_a_topic_that_is_deleted_while_it_is_read_is_no_finding(run: Run, served: Served) -> None:
+def test_a_topic_deleted_during_the_read_is_not_a_finding(run: Run, served: Served) -> None:
     count = len(log_names(served.site))
     Changing.once_read = lambda: delete_topic(served)
     told = Told(run, served.site, "--deep", *source_of(served, by_broker=True))
     assert (told.code, told.problems(), told.summary["deleted_meanwhile"]) == (0, [], count)
 
 
-def test_segments_that_expire_before_an_old_list_is_checked_are_no_finding(run: Run, served: Served) -> None:
-    """The list lacks their indexes, so that these are asked for by name, and are gone by then."""
+def test_expired_segments_missing_from_a_stale_list_are_not_findings(run: Run, served: Served) -> None:
+    """The list lacks their indexes, so scrub requests them by name, after they are deleted."""
     first, second = log_names(served.site)[:2]
     Changing.unlisted = frozenset(name.replace(".log", ".index") for name in (first, second))
     Changing.once_read = lambda: expire(served, through=2)
@@ -135,8 +135,8 @@ def test_segments_that_expire_before_an_old_list_is_checked_are_no_finding(run: 
     assert (told.code, told.problems(), told.summary["deleted_meanwhile"]) == (0, [], 2)
 
 
-def test_damage_in_what_stays_is_told_all_the_same(run: Run, served: Served) -> None:
-    """Its segment is finished before and after; those in front of it expire."""
+def test_damage_in_remaining_segments_is_reported(run: Run, served: Served) -> None:
+    """The damaged segment stays finished; the segments before it expire."""
     damaged, lost = served.site.objects(COLD, "log")[2:4]
     flip(damaged, starts(damaged)[3] + 100)
 
@@ -150,8 +150,8 @@ def test_damage_in_what_stays_is_told_all_the_same(run: Run, served: Served) -> 
     assert [each["segment_id"] for each in told.found] == [path.name[21:43] for path in (damaged, lost)]
 
 
-def test_what_was_found_is_told_though_the_metadata_cannot_be_read_again(run: Run, site: Site, tmp_path: Path) -> None:
-    """Nobody can say then whether it was deleted meanwhile, which is told too."""
+def test_findings_are_reported_even_if_metadata_become_unreadable(run: Run, site: Site, tmp_path: Path) -> None:
+    """Scrub warns that it cannot know whether the segments were deleted during the check."""
     lost = site.objects(COLD, "log")[1]
 
     def happens() -> None:
@@ -161,15 +161,15 @@ def test_what_was_found_is_told_though_the_metadata_cannot_be_read_again(run: Ru
     Changing.once_read = happens
     told = Told(run, site, "--deep", "-t", COLD)
     assert (told.code, told.problems()) == (3, ["unreadable"])
-    assert "kbroker tier: some of what was found may be of segments that were deleted meanwhile: " in told.err
+    assert "kbroker tier: some findings may be of segments that the broker deleted during the check: " in told.err
 
 
 # --- orphans ---
 
 
 @pytest.mark.parametrize("by_broker", [True, False])
-def test_segments_that_are_deleted_behind_the_list_leave_no_orphans(run: Run, served: Served, by_broker: bool) -> None:
-    """The list has their objects, old ones, and the metadata call them deleted when they are read again."""
+def test_segments_deleted_after_the_list_leave_no_orphans(run: Run, served: Served, by_broker: bool) -> None:
+    """The list has their old objects, and the metadata have them as deleted at the second read."""
     Changing.once_listed = lambda: expire(served, through=2)
     words = ["--min-age-ms", 0, "--delete-orphans", *source_of(served, by_broker=by_broker)]
     told = Told(run, served.site, *words)
@@ -182,8 +182,8 @@ def listed(site: Site) -> Iterable[StoredObject]:
     return list(storage.list_objects())
 
 
-def test_m6_what_an_old_list_still_has_of_deleted_segments_is_no_orphan(run: Run, served: Served) -> None:
-    """M6: the list is as it was before they were deleted; asked for by name nothing is there."""
+def test_m6_deleted_objects_in_a_stale_list_are_not_orphans(run: Run, served: Served) -> None:
+    """M6: the list is from before the deletion; the objects do not exist when scrub requests them by name."""
     Changing.remembered = tuple(listed(served.site))
     expire(served, through=2)
     words = ["--min-age-ms", 0, "--delete-orphans", *source_of(served, by_broker=True)]
@@ -201,8 +201,8 @@ def unlisted(path: Path, site: Site) -> None:
 
 @pytest.mark.parametrize("kind", ["index", "timeindex", "snapshot", "leader-epoch-checkpoint"])
 @pytest.mark.parametrize("words", [[], ["--deep"]])
-def test_m6_a_damaged_index_that_is_not_listed_is_found(run: Run, site: Site, kind: str, words: list[str]) -> None:
-    """M6: it is asked for by name, and what the store says of it is a finding, not the end of the run."""
+def test_m6_a_damaged_unlisted_index_is_found(run: Run, site: Site, kind: str, words: list[str]) -> None:
+    """M6: scrub requests it by name; the store's error is a finding and does not stop the run."""
     path = site.objects(COLD, kind)[1]
     flip(path, path.stat().st_size - 2)
     unlisted(path, site)
@@ -214,7 +214,7 @@ def test_m6_a_damaged_index_that_is_not_listed_is_found(run: Run, site: Site, ki
 
 
 @pytest.mark.parametrize("words", [[], ["--deep"]])
-def test_m6_a_log_that_was_cut_and_is_not_listed_is_found(run: Run, site: Site, words: list[str]) -> None:
+def test_m6_a_truncated_unlisted_log_is_found(run: Run, site: Site, words: list[str]) -> None:
     path = site.objects(COLD, "log")[1]
     path.write_bytes(path.read_bytes()[:-1])
     unlisted(path, site)
@@ -223,7 +223,7 @@ def test_m6_a_log_that_was_cut_and_is_not_listed_is_found(run: Run, site: Site, 
     assert told.found[0]["segment_id"] == path.name[21:43]
 
 
-def test_m6_a_damaged_log_that_is_not_listed_is_found_by_reading(run: Run, site: Site) -> None:
+def test_m6_a_damaged_unlisted_log_is_found_by_reading(run: Run, site: Site) -> None:
     path = site.objects(COLD, "log")[1]
     flip(path, starts(path)[3] + 100)
     unlisted(path, site)
@@ -232,7 +232,7 @@ def test_m6_a_damaged_log_that_is_not_listed_is_found_by_reading(run: Run, site:
     assert "has a wrong CRC" in told.found[1]["text"]
 
 
-def test_m6_an_object_that_is_neither_listed_nor_there_is_missing(run: Run, site: Site) -> None:
+def test_m6_a_nonexistent_unlisted_object_is_missing(run: Run, site: Site) -> None:
     path = site.objects(COLD, "index")[1]
     path.unlink()
     told = Told(run, site, "--deep")

@@ -1,4 +1,4 @@
-"""`kbroker topic` against a broker: what it does, what it prints, and how it fails."""
+"""`kbroker topic` against a broker: its actions, output and errors."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_json_shows_the_state_of_a_partition_as_zookeeper_held_it(run: Run, brok
     assert len(topic["topic_id"]) == 22
 
 
-def test_described_topics_are_kafkas_lines_where_no_person_looks(run: Run, broker: str) -> None:
+def test_described_topics_are_kafkas_lines_without_a_terminal(run: Run, broker: str) -> None:
     run("topic", "-b", broker, "--create", "--topic", "plain", "--partitions", 2, "--config", "retention.ms=7")
     (topic,) = described(run, broker, "plain")
     node = topic["partitions"][0]["leader"]
@@ -84,7 +84,7 @@ def test_filters_choose_topics_and_partitions(run: Run, broker: str) -> None:
     assert [line.split("\t")[0] for line in run(*both, "--topics-with-overrides").lines] == ["Topic: filtered"]
 
 
-def test_a_topic_that_exists_is_an_error_unless_it_may(run: Run, broker: str) -> None:
+def test_creating_an_existing_topic_fails_without_if_not_exists(run: Run, broker: str) -> None:
     words = ["topic", "-b", broker, "--create", "--topic", "twice"]
     assert run(*words).code == 0
     assert run(*words) == (1, "", "Error while executing topic command : Topic 'twice' already exists.\n")
@@ -92,14 +92,14 @@ def test_a_topic_that_exists_is_an_error_unless_it_may(run: Run, broker: str) ->
 
 
 @pytest.mark.parametrize("action", [["--delete"], ["--describe"], ["--alter", "--partitions", "2"]])
-def test_a_topic_that_does_not_exist_is_an_error_unless_it_need_not(run: Run, broker: str, action: list[str]) -> None:
+def test_a_missing_topic_is_an_error_without_if_exists(run: Run, broker: str, action: list[str]) -> None:
     words = ["topic", "-b", broker, *action, "--topic", "nowhere"]
     said = "Error while executing topic command : Topic 'nowhere' does not exist as expected\n"
     assert run(*words) == (1, "", said)
     assert run(*words, "--if-exists") == (0, "", "")
 
 
-def test_what_the_broker_refuses_is_told_in_its_words(run: Run, broker: str) -> None:
+def test_a_refusal_is_printed_in_the_brokers_words(run: Run, broker: str) -> None:
     create = ["topic", "-b", broker, "--create", "--topic"]
     assert "Unknown topic config name: nonsense" in run(*create, "refused", "--config", "nonsense=1").err
     assert "Topic name is invalid: 'a/b'" in run(*create, "a/b").err
@@ -109,7 +109,7 @@ def test_what_the_broker_refuses_is_told_in_its_words(run: Run, broker: str) -> 
     assert "refused" not in run("topic", "-b", broker, "--list").lines
 
 
-def test_partitions_are_added_and_never_taken_away(run: Run, broker: str) -> None:
+def test_partitions_are_added_and_never_removed(run: Run, broker: str) -> None:
     run("topic", "-b", broker, "--create", "--topic", "growing", "--partitions", 2)
     alter = ["topic", "-b", broker, "--alter", "--topic", "growing", "--partitions"]
     assert run(*alter, 4) == (0, "", "")
@@ -142,13 +142,13 @@ def test_topics_are_chosen_by_lists_and_expressions(run: Run, broker: str) -> No
     assert "( is an invalid regex" in wrong.err
 
 
-def test_names_that_collide_in_metrics_are_warned_of_on_stderr(run: Run, broker: str) -> None:
+def test_names_that_collide_in_metrics_cause_a_warning(run: Run, broker: str) -> None:
     done = run("topic", "-b", broker, "--create", "--topic", "dotted.name")
     assert (done.code, done.out) == (0, "Created topic dotted.name.\n")
     assert done.err.startswith("WARNING: Due to limitations in metric names")
 
 
-def test_machines_are_told_in_json_what_was_done(run: Run, broker: str) -> None:
+def test_json_output_says_what_was_done(run: Run, broker: str) -> None:
     words = ["topic", "-b", broker, "--format", "json", "--topic", "machine"]
     assert json.loads(run(*words, "--create").out) == {"topic": "machine", "is_created": True}
     assert json.loads(run(*words, "--create", "--if-not-exists").out) == {"topic": "machine", "is_created": False}
@@ -198,17 +198,17 @@ def test_a_table_is_drawn_on_a_terminal(run: Run, broker: str) -> None:
     assert [line.split()[0] for line in text.splitlines() if line.strip()[:1].isdigit()] == ["0", "1"]
 
 
-def test_a_pattern_takes_no_internal_topic_along(run: Run, own_broker: str) -> None:
+def test_a_pattern_never_matches_internal_topics(run: Run, own_broker: str) -> None:
     run("topic", "-b", own_broker, "--create", "--topic", "__consumer_offsets", "--partitions", 1)
     for action in (["--delete"], ["--alter", "--partitions", 2]):
         for pattern in (".*", "__consumer_.*", ".*offsets"):
             done = run("topic", "-b", own_broker, *action, "--topic", pattern)
             assert done.code == 1
-            assert "internal topics are left out unless they are named exactly: __consumer_offsets" in done.err
+            assert "skipping internal topics that are not named exactly: __consumer_offsets" in done.err
     run("topic", "-b", own_broker, "--create", "--topic", "orders")
     done = run("topic", "-b", own_broker, "--delete", "--topic", ".*")
     assert done.code == 0
-    assert "WARNING: internal topics are left out" in done.err
+    assert "WARNING: skipping internal topics" in done.err
     assert run("topic", "-b", own_broker, "--list").lines == ["__consumer_offsets"]
     run("topic", "-b", own_broker, "--create", "--topic", "orders")
     assert run("topic", "-b", own_broker, "--delete", "--topic", "orders,__consumer_offsets") == (0, "", "")

@@ -1,4 +1,4 @@
-"""`kbroker verify`: sound directories are sound, no byte can change unseen, and nothing is ever changed."""
+"""`kbroker verify`: sound directories have no findings, every changed byte is found, and verify changes nothing."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.cli.conftest import Run, Verify
 from tests.cli.directories import Sound, findings, flip, logs, partition, starts
 from wire.record_batch import RecordBatch
 
-# Of these files every byte is vouched for by something else.
+# Every byte of these files is covered by a check.
 VOUCHED_FOR = [
     "*.log", "*.index", "*.timeindex", "*.snapshot", "*.checkpoint", "leader-epoch-checkpoint", "partition.metadata",
 ]  # fmt: skip
 
 
-def test_a_directory_that_is_in_order_is_clean(verify: Verify, sound: Sound) -> None:
+def test_a_sound_directory_has_no_findings(verify: Verify, sound: Sound) -> None:
     done = verify(sound.stopped)
     assert (done.code, findings(done)) == (0, [])
     assert len(done.lines) == 1
@@ -29,14 +29,14 @@ def test_a_directory_that_is_in_order_is_clean(verify: Verify, sound: Sound) -> 
     assert f"logs in {sound.stopped}" in done.err
 
 
-def test_a_directory_of_a_killed_broker_is_in_order_but_for_its_end(verify: Verify, sound: Sound) -> None:
+def test_a_killed_brokers_directory_has_only_notes(verify: Verify, sound: Sound) -> None:
     done = verify(sound.killed)
     assert done.code == 0
-    assert ".kafka_cleanshutdown: note: is not there: the broker did not stop properly" in done.out
+    assert ".kafka_cleanshutdown: note: is missing: the shutdown was unclean" in done.out
     assert all(": note: " in line for line in done.lines)
 
 
-def test_machines_are_told_in_objects(run: Run, stopped: Path) -> None:
+def test_json_output_has_one_object_per_finding(run: Run, stopped: Path) -> None:
     position = starts(logs(stopped)[0])[3]
     flip(logs(stopped)[0], position + 70)
     done = run("verify", "--data-dir", stopped, "--format", "json")
@@ -69,7 +69,7 @@ def vouched_for(directory: Path) -> list[Path]:
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_every_flipped_bit_is_found(run: Run, stopped: Path, data: st.DataObject) -> None:
-    """No bit of what holds records, or says where they are, can change unseen."""
+    """Verify finds every changed bit of records and of the files that locate them."""
     path = data.draw(st.sampled_from(vouched_for(stopped)))
     position = data.draw(st.integers(0, path.stat().st_size - 1))
     mask = 1 << data.draw(st.integers(0, 7))
@@ -88,7 +88,7 @@ def test_every_flipped_bit_is_found(run: Run, stopped: Path, data: st.DataObject
 def test_every_cut_file_is_found(run: Run, stopped: Path, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(vouched_for(stopped)))
     size = data.draw(st.integers(0, path.stat().st_size - 1))
-    # An offset index is sparse: entries that are not there were perhaps never written.
+    # An offset index is sparse, so missing entries may never have been written.
     assume(path.suffix != ".index" or size % 8)
     # So is the time index of the last segment, whose end a start reads anyway.
     is_last = path.with_suffix(".log") in sorted(path.parent.glob("*.log"))[-1:]
@@ -103,7 +103,7 @@ def test_every_cut_file_is_found(run: Run, stopped: Path, data: st.DataObject) -
         path.write_bytes(whole)
 
 
-def test_a_directory_that_a_broker_runs_on_is_refused(run: Run, tmp_path: Path) -> None:
+def test_a_directory_with_a_running_broker_is_refused(run: Run, tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data"):
         done = run("verify", "--data-dir", tmp_path / "data")
     assert done == (1, "", f"kbroker verify: a broker is running on {tmp_path / 'data'}; stop it first\n")
@@ -116,7 +116,7 @@ def test_no_broker_starts_while_a_directory_is_checked(stopped: Path) -> None:
     assert "another broker is running" in said
 
 
-def test_what_cannot_be_checked_is_told(run: Run, tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_checked_is_an_error(run: Run, tmp_path: Path) -> None:
     assert run("verify", "--data-dir", tmp_path / "none") == (
         1,
         "",
@@ -129,7 +129,7 @@ def test_what_cannot_be_checked_is_told(run: Run, tmp_path: Path) -> None:
     assert len(done.err.splitlines()) == 1
 
 
-def test_a_file_that_cannot_be_read_is_told(run: Run, stopped: Path) -> None:
+def test_an_unreadable_file_is_an_error(run: Run, stopped: Path) -> None:
     (partition(stopped) / "00000000000000099999.log").mkdir()
     done = run("verify", "--data-dir", stopped)
     assert done.code == 1
@@ -137,6 +137,6 @@ def test_a_file_that_cannot_be_read_is_told(run: Run, stopped: Path) -> None:
     assert "Is a directory" in done.err
 
 
-def test_wrong_usage_ends_with_2(run: Run) -> None:
+def test_wrong_usage_exits_with_2(run: Run) -> None:
     assert run("verify", "extra").code == 2
     assert run("verify", "--format", "xml").code == 2

@@ -1,4 +1,4 @@
-"""`kbroker verify`: every class of damage is told of in its own words."""
+"""`kbroker verify`: every class of damage has its own message."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from wire.record_batch import Record, RecordBatch, build_batch
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("meta.properties", "is missing: the next start would take the directory for a new one"),
-        ("recovery-point-offset-checkpoint", "is missing, though the broker stopped properly"),
-        ("replication-offset-checkpoint", "is missing, though the broker stopped properly"),
-        ("log-start-offset-checkpoint", "is missing, though the broker stopped properly"),
-        (f"{TOPIC}-0/{FIRST}.log", "there is no log that it is the index of"),
+        ("meta.properties", "is missing: the next start would treat the directory as new"),
+        ("recovery-point-offset-checkpoint", "is missing, although the shutdown was clean"),
+        ("replication-offset-checkpoint", "is missing, although the shutdown was clean"),
+        ("log-start-offset-checkpoint", "is missing, although the shutdown was clean"),
+        (f"{TOPIC}-0/{FIRST}.log", "is an index without a log"),
         (f"{TOPIC}-0/{FIRST}.index", "is missing"),
         (f"{TOPIC}-0/{FIRST}.timeindex", "is missing"),
         (f"{TOPIC}-0/leader-epoch-checkpoint", "is missing, though there are batches"),
         (f"{TOPIC}-0/partition.metadata", "is missing"),
-        (f"{TOPIC}-1", "is missing: by the metadata this node has a replica"),
-        ("__cluster_metadata-0/quorum-state", "is missing: a start would begin with an epoch"),
+        (f"{TOPIC}-1", "is missing: this node has a replica in the metadata"),
+        ("__cluster_metadata-0/quorum-state", "is missing: a start would reuse an old epoch"),
     ],
 )
-def test_what_was_deleted_is_missed(verify: Verify, stopped: Path, name: str, reason: str) -> None:
+def test_a_deleted_file_is_a_finding(verify: Verify, stopped: Path, name: str, reason: str) -> None:
     path = stopped / name
     if path.is_dir():
         shutil.rmtree(path)
@@ -51,7 +51,7 @@ def test_a_segment_that_was_deleted_leaves_a_gap(verify: Verify, stopped: Path) 
     assert f"{third}: {missing}" in done.lines
 
 
-def test_the_last_segment_that_was_deleted_is_missed_by_the_checkpoints(verify: Verify, stopped: Path) -> None:
+def test_checkpoints_reveal_that_the_last_segment_was_deleted(verify: Verify, stopped: Path) -> None:
     last = logs(stopped)[-1]
     for path in partition(stopped).glob(f"{last.stem}*"):
         path.unlink()
@@ -63,13 +63,13 @@ def test_the_last_segment_that_was_deleted_is_missed_by_the_checkpoints(verify: 
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("notes.txt", "is nothing of a broker's"),
-        ("orders", "is nothing of a broker's"),
-        (f"{TOPIC}-0/core", "is no file of a broker's"),
-        (f"{TOPIC}-0/123.log", "is no file of a broker's"),
-        (f"{TOPIC}-0/00000000000000000003.index", "there is no log that it is the index of"),
+        ("notes.txt", "is not a file of a broker"),
+        ("orders", "is not a file of a broker"),
+        (f"{TOPIC}-0/core", "is not a file of a broker"),
+        (f"{TOPIC}-0/123.log", "is not a file of a broker"),
+        (f"{TOPIC}-0/00000000000000000003.index", "is an index without a log"),
         (f"{TOPIC}-0/00000000000000000003.snapshot", "producer snapshot of 0 bytes is cut short"),
-        ("__cluster_metadata-0/junk", "is no file of a broker's"),
+        ("__cluster_metadata-0/junk", "is not a file of a broker"),
         ("__cluster_metadata-0/00000000000000000003-0000000001.checkpoint", "has no footer"),
     ],
 )
@@ -80,7 +80,7 @@ def test_foreign_files_are_found(verify: Verify, stopped: Path, name: str, reaso
     assert any(line.startswith(f"{stopped / name}: ") and reason in line for line in done.lines), done.out
 
 
-def test_a_tier_inside_the_directory_is_none(verify: Verify, stopped: Path) -> None:
+def test_a_tier_inside_the_directory_is_not_a_foreign_file(verify: Verify, stopped: Path) -> None:
     before = verify(stopped)
     (stopped / "tier" / "orders-kS2mDpo7RkS0cUkCAYyBDA" / "0").mkdir(parents=True)
     (stopped / "remote-log-index-cache").mkdir()
@@ -88,22 +88,22 @@ def test_a_tier_inside_the_directory_is_none(verify: Verify, stopped: Path) -> N
     assert before.code == 0
 
 
-def test_a_partition_that_the_metadata_does_not_have_is_found(verify: Verify, stopped: Path) -> None:
+def test_a_partition_missing_from_the_metadata_is_found(verify: Verify, stopped: Path) -> None:
     shutil.copytree(partition(stopped), stopped / "stranger-0")
     done = verify(stopped)
     assert done.code == 3
-    assert f"{stopped}/stranger-0: is of no partition that the metadata has on this node" in done.lines
+    assert f"{stopped}/stranger-0: is not a partition of this node in the metadata" in done.lines
 
 
-def test_a_partition_of_another_topic_of_its_name_is_found(verify: Verify, stopped: Path) -> None:
+def test_a_partition_with_another_topic_id_is_found(verify: Verify, stopped: Path) -> None:
     (partition(stopped) / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
     done = verify(stopped)
     assert done.code == 3
-    assert f"{partition(stopped)}: is of the topic id AAAAAAAAAAAAAAAAAAAAAQ, but that of {TOPIC} is " in done.out
+    assert f"{partition(stopped)}: has the topic id AAAAAAAAAAAAAAAAAAAAAQ, but that of {TOPIC} is " in done.out
 
 
 @pytest.mark.parametrize("name", ["gone-0.0123456789abcdef0123456789abcdef-delete", f"{TOPIC}-0/{FIRST}.log.deleted"])
-def test_what_the_next_start_removes_is_no_finding(verify: Verify, stopped: Path, name: str) -> None:
+def test_leftovers_that_the_next_start_removes_are_notes(verify: Verify, stopped: Path, name: str) -> None:
     path = stopped / name
     if name.endswith("-delete"):
         path.mkdir()
@@ -111,10 +111,10 @@ def test_what_the_next_start_removes_is_no_finding(verify: Verify, stopped: Path
         path.touch()
     done = verify(stopped)
     assert done.code == 0
-    assert f"{path}: note: is left of a change that was interrupted" in done.out
+    assert f"{path}: note: is a leftover of an interrupted change" in done.out
 
 
-def test_a_stray_directory_is_listed_and_no_finding(verify: Verify, stopped: Path) -> None:
+def test_a_stray_directory_is_a_note(verify: Verify, stopped: Path) -> None:
     path = stopped / f"{TOPIC}-7.0123456789abcdef0123456789abcdef-stray"
     shutil.copytree(partition(stopped), path)
     done = verify(stopped)
@@ -131,14 +131,14 @@ def test_a_stray_directory_is_listed_and_no_finding(verify: Verify, stopped: Pat
         ("replication-offset-checkpoint", f"0\n1\n{TOPIC} 0 99999\n", f"has 99999 for {TOPIC}-0, whose log is 0 to "),
         ("log-start-offset-checkpoint", f"0\n1\n{TOPIC} 0 -5\n", f"has -5 for {TOPIC}-0"),
         ("log-start-offset-checkpoint", "0\n1\nnobody 0\n", "cannot be read: "),
-        (f"{TOPIC}-0/leader-epoch-checkpoint", "0\n1\n0 0\n", ", but 0 by leader-epoch-checkpoint"),
+        (f"{TOPIC}-0/leader-epoch-checkpoint", "0\n1\n0 0\n", ", but leader-epoch-checkpoint has 0"),
         (f"{TOPIC}-0/leader-epoch-checkpoint", "0\n2\n3 0\n1 9\n", "cannot be read: entry 1 9 does not follow 3 0"),
         (f"{TOPIC}-0/leader-epoch-checkpoint", "x", "cannot be read: version 'x', expected 0"),
         (f"{TOPIC}-0/partition.metadata", "version: 1\n", "cannot be read: version 1, expected 0"),
         ("__cluster_metadata-0/quorum-state", "{}", "cannot be read"),
     ],
 )
-def test_small_files_that_say_what_cannot_be_are_found(
+def test_small_files_with_impossible_contents_are_found(
     verify: Verify, stopped: Path, name: str, text: str, reason: str
 ) -> None:
     (stopped / name).write_text(text)
@@ -157,7 +157,7 @@ def test_a_checkpoint_without_one_of_the_partitions_is_found(verify: Verify, sto
 
 
 def write_batches(path: Path, *batches: bytes) -> None:
-    """Put batches behind those that a log has."""
+    """Append batches to a log."""
     with path.open("ab") as file:
         file.write(b"".join(batches))
 
@@ -173,11 +173,11 @@ def next_offset(path: Path) -> int:
         ({"record_count": 9}, "has 9 records for 1 offsets"),
         ({"last_offset_delta": 4}, "has 1 records for 5 offsets"),
         ({"record_count": 2, "last_offset_delta": 1}, "cannot be read: "),
-        ({"partition_leader_epoch": 0}, "has leader epoch 0, behind one of "),
-        ({"base_offset": 5}, "lies before the segment's first offset"),
-        ({"base_offset": 9_000}, "what was between is missing"),
-        ({"base_offset": 1 << 40}, "behind the segment's first offset"),
-        ({"is_control": True}, "cannot be read: a control record without a type"),
+        ({"partition_leader_epoch": 0}, "has leader epoch 0, after one of "),
+        ({"base_offset": 5}, "is before the segment's first offset"),
+        ({"base_offset": 9_000}, "the offsets between are missing"),
+        ({"base_offset": 1 << 40}, "after the segment's first offset"),
+        ({"is_control": True}, "cannot be read: a control record has no type"),
     ],
 )
 def test_batches_with_a_right_crc_and_wrong_contents_are_found(
@@ -203,10 +203,10 @@ def test_entries_of_indexes_that_point_nowhere_are_found(verify: Verify, stopped
     done = verify(stopped)
     assert done.code == 3
     assert [line.partition(": at byte ")[2].split(":")[0] for line in findings(done)] == ["40", "24", "16"]
-    assert f"entry 2 has offset {entries[2][0]} at position {entries[2][1]}, where no batch begins" in done.out
+    assert f"entry 2 has offset {entries[2][0]} at position {entries[2][1]}, but no batch begins there" in done.out
 
 
-def test_an_end_that_was_torn_off_is_cut_by_the_next_start_and_no_finding(verify: Verify, killed: Path) -> None:
+def test_a_torn_end_after_a_kill_is_a_note(verify: Verify, killed: Path) -> None:
     path = logs(killed)[-1]
     size = path.stat().st_size
     write_batches(path, build_batch([Record(-1, 1, None, b"v")], base_offset=next_offset(path))[:-3])
@@ -227,7 +227,7 @@ def starts_of(data: bytes) -> Iterator[int]:
         position += RecordBatch(data, position).size
 
 
-def test_the_same_end_is_a_finding_of_a_broker_that_stopped_properly(verify: Verify, stopped: Path) -> None:
+def test_a_torn_end_after_a_clean_shutdown_is_a_finding(verify: Verify, stopped: Path) -> None:
     path = logs(stopped)[-1]
     position = path.stat().st_size
     write_batches(path, b"\x00" * 100)
@@ -236,7 +236,7 @@ def test_the_same_end_is_a_finding_of_a_broker_that_stopped_properly(verify: Ver
     assert findings(done)[0].startswith(f"{path}: at byte {position}: 100 bytes of zeros")
 
 
-def test_damage_that_no_start_repairs_is_a_finding_after_a_kill_too(verify: Verify, killed: Path) -> None:
+def test_unrepairable_damage_is_a_finding_even_after_a_kill(verify: Verify, killed: Path) -> None:
     path = logs(killed)[0]
     flip(path, starts(path)[1] + 80)
     done = verify(killed)
@@ -244,7 +244,7 @@ def test_damage_that_no_start_repairs_is_a_finding_after_a_kill_too(verify: Veri
     assert f"{path}: at byte {starts(path)[1]}: the batch at offset " in done.out
 
 
-def test_damage_to_the_metadata_leaves_the_partitions_checked(verify: Verify, stopped: Path) -> None:
+def test_partitions_are_checked_even_if_the_metadata_are_damaged(verify: Verify, stopped: Path) -> None:
     directory = stopped / "__cluster_metadata-0"
     last = [path for path in sorted(directory.glob("*.log")) if path.stat().st_size][-1]
     flip(last, 80)
@@ -269,10 +269,10 @@ def test_a_directory_without_metadata_is_checked_by_itself(verify: Verify, stopp
     shutil.rmtree(stopped / "__cluster_metadata-0")
     done = verify(stopped)
     assert done.code == 0
-    assert "note: is not here, so partitions cannot be compared with the metadata" in done.out
+    assert "note: is missing, so partitions cannot be compared with the metadata" in done.out
 
 
-def test_much_damage_in_one_file_is_told_only_in_part(verify: Verify, stopped: Path) -> None:
+def test_findings_of_one_file_are_limited(verify: Verify, stopped: Path) -> None:
     path = logs(stopped)[0]
     for position in starts(path):
         flip(path, position + 90)

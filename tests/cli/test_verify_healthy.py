@@ -1,4 +1,4 @@
-"""`kbroker verify` finds nothing in a directory that a broker left in order, whatever was done to its logs."""
+"""`kbroker verify` has no findings in a broker's directory, whatever the broker did."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_closed_segment_has_any_timestamps(
 
 
 class Use:
-    """A broker that is used in drawn ways."""
+    """A broker that runs generated operations."""
 
     def __init__(self, broker: MemoryBroker, client: Client, draws: Draws, topics: list[str], life: int) -> None:
         self.broker, self.client, self.draws, self.topics, self.life = broker, client, draws, topics, life

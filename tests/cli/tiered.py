@@ -1,4 +1,4 @@
-"""Directories of a broker with a tier, and the means to wait for it."""
+"""Data directories of a broker with a tier, and helpers that wait for the tier."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ TIERED = {
 }
 NOTHING_LOCAL = "local.retention.bytes=0"
 TOPICS = {
-    # All of it is in the tier alone, in two leader epochs. It has a second partition, which is empty.
+    # All records are only in the tier, in two leader epochs. A second partition is empty.
     COLD: TIERED,
-    # Copied but for its last five records, and all of it is local as well.
+    # All but the last five records are copied, and all records are local.
     WARM: TIERED,
     # Three records in one segment, copied and local.
     SMALL: TIERED,
@@ -52,7 +52,7 @@ TOPICS = {
 
 
 class Site(NamedTuple):
-    """Where a broker's data and its tier are."""
+    """The directories of a broker's data and tier."""
 
     data: Path
 
@@ -61,7 +61,7 @@ class Site(NamedTuple):
         return self.data.with_name(self.data.name + "-tier")
 
     def copy(self, root: Path) -> Site:
-        """The same elsewhere, to be damaged."""
+        """A copy, which tests may damage."""
         copied = Site(root / "data")
         shutil.copytree(self.data, copied.data)
         shutil.copytree(self.tier, copied.tier)
@@ -69,7 +69,7 @@ class Site(NamedTuple):
 
     def objects(self, topic: str, kind: str) -> list[Path]:
         """The files of one kind that the tier has of a topic, by their offsets."""
-        # Unlike Path.glob this goes on where a directory is removed under it.
+        # Unlike Path.glob, this continues if a directory is removed during the walk.
         return sorted(map(Path, glob(f"{self.tier}/{topic}-*/*/*.{kind}")))
 
 
@@ -91,7 +91,7 @@ class Served(NamedTuple):
     http: str
 
     def state(self) -> dict[tuple[str, int], dict[str, Any]]:
-        """What /state tells of each partition."""
+        """Each partition in /state."""
         state = json.loads(self.page("/state"))
         return {(each["topic"], each["partition"]): each for each in state["partitions"]}
 
@@ -115,7 +115,7 @@ class Served(NamedTuple):
         }
 
     def until(self, what: str, condition: Callable[[], bool], *, seconds: float = 30) -> None:
-        """Look until it is so; the broker works meanwhile."""
+        """Poll until the condition holds."""
         env = RealEnv()
         deadline = env.now_ms() + seconds * 1000
         while not condition():

@@ -1,4 +1,4 @@
-"""What Apache Kafka 4.3.1 and Java 17 answered, as the tests here read it."""
+"""Recorded results of Apache Kafka 4.3.1 and Java 17."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def recorded(name: str) -> Any:
 
 
 def described(state: str) -> dict[str, list[Any]]:
-    """What DescribeConfigs answered, by key, as rows like `row` makes them."""
+    """A recorded DescribeConfigs response, by key, in the form of `row`."""
     return {entry[0]: entry for entry in recorded("describe_configs_4.3.1.json")["described"][state]}
 
 
@@ -36,7 +36,7 @@ def row(entry: ConfigEntry) -> list[Any]:
 
 
 def the_recorded_node() -> Settings:
-    """Settings as the recorded node had them, but for a key of nobody's, which kbroker does not take."""
+    """The settings of the recorded node, without an unknown key, which kbroker refuses."""
     node = recorded("describe_configs_4.3.1.json")["node"]
     lines = [f"{key}={value}" for key, value in node.items() if key != "some.unknown.key"]
     return Settings.load("\n".join(lines).encode(), profile="kafka")

@@ -1,4 +1,4 @@
-"""A container's environment beside single settings."""
+"""A container's environment: listeners, cluster id and log level."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ def test_listeners_follow_from_the_advertised_ones(advertised: str, listeners: s
         assert container.variables["KAFKA_LISTENERS"] == listeners
 
 
-def test_listeners_that_are_given_stay() -> None:
+def test_given_listeners_are_kept() -> None:
     given = {"KAFKA_ADVERTISED_LISTENERS": "PLAINTEXT://a:1", "KAFKA_LISTENERS": "PLAINTEXT://:2"}
     assert read_container(given).variables == given
 
 
-def test_without_a_word_every_interface_is_listened_on_and_localhost_advertised() -> None:
+def test_default_listens_on_every_interface_and_advertises_localhost() -> None:
     listeners = load({"PATH": "/bin"}).listeners
     assert listeners.bound == (Listener("PLAINTEXT", None, 9092),)
     assert listeners.advertised == (Listener("PLAINTEXT", None, 9092),)
 
 
-def test_the_environment_is_stronger_than_the_file_and_drops_none_of_the_defaults() -> None:
+def test_environment_overrides_file_and_keeps_defaults() -> None:
     file = b"num.partitions=3\nlog.retention.ms=1\n"
     settings = load({"KAFKA_NUM_PARTITIONS": "5"}, file)
     assert (settings.log.num_partitions, settings.value("log.retention.ms")) == (5, 1)
     assert settings.value("offsets.topic.replication.factor") == 1
 
 
-def test_the_three_listeners_of_testcontainers_are_taken() -> None:
+def test_the_three_listeners_of_testcontainers_are_accepted() -> None:
     settings = load(
         {
             "KAFKA_LISTENERS": "PLAINTEXT://:9092,BROKER://:9093,CONTROLLER://:9094",
@@ -70,27 +70,27 @@ def test_the_three_listeners_of_testcontainers_are_taken() -> None:
     ("level", "ours"),
     [("TRACE", "debug"), ("debug", "debug"), ("INFO", "info"), ("WARN", "warning"), ("FATAL", "error"), ("", "info")],
 )
-def test_levels_of_log4j_are_those_of_our_log(level: str, ours: str) -> None:
+def test_log4j_levels_are_mapped_to_our_levels(level: str, ours: str) -> None:
     container = read_container({"KAFKA_LOG4J_ROOT_LOGLEVEL": level})
     assert (container.log_level, container.warnings) == (ours, ())
 
 
-def test_a_level_that_is_none_is_warned_of() -> None:
+def test_an_unknown_log_level_causes_a_warning() -> None:
     container = read_container({"KAFKA_LOG4J_ROOT_LOGLEVEL": "LOUD", "KAFKA_LOG4J_LOGGERS": "kafka=WARN"})
     assert container.log_level == "info"
     assert len(container.warnings) == 2
 
 
 @pytest.mark.parametrize("given", ["4L6g3nShT-eMCtK--X86sw", "MDEyMzQ1Njc4OTAxMjM0NQ=="])
-def test_a_cluster_id_is_taken_as_it_is(given: str) -> None:
+def test_a_cluster_id_is_used_unchanged(given: str) -> None:
     assert read_container({"CLUSTER_ID": given}).cluster_id == given
 
 
-def test_without_a_cluster_id_it_is_that_of_kafkas_image() -> None:
+def test_the_default_cluster_id_is_that_of_kafkas_image() -> None:
     assert read_container({"CLUSTER_ID": ""}).cluster_id == DEFAULT_CLUSTER_ID == "5L6g3nShT-eMCtK--X86sw"
 
 
 @pytest.mark.parametrize("given", ["two words", "line\nline", "\u00e9", "x" * 101])
-def test_what_could_break_a_file_is_no_cluster_id(given: str) -> None:
+def test_a_cluster_id_that_could_break_a_file_is_refused(given: str) -> None:
     with pytest.raises(ConfigError, match="CLUSTER_ID"):
         read_container({"CLUSTER_ID": given})

@@ -1,4 +1,4 @@
-"""Our declarations held against Kafka's own definitions: every key, type, default and bound."""
+"""The declarations equal Kafka's definitions: every key, type, default and bound."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ OTHER_DEFAULTS = {
     ("broker", "log.dir"): "/var/lib/kbroker",
 }
 OTHER_BOUNDS = {
-    # Smaller than Kafka's 1 MiB works, with a warning.
+    # kbroker accepts less than Kafka's 1 MiB, with a warning.
     ("broker", "log.segment.bytes"),
     ("topic", "segment.bytes"),
-    # Zero can be meant only with exceptions, which are not implemented, and as a rate it would let nobody in.
+    # A rate of zero would admit no connection.
     ("broker", "max.connection.creation.rate"),
 }
 
@@ -64,14 +64,14 @@ def _plain(bound: Any) -> str:
     return str(int(bound)) if bound == int(bound) else str(bound)
 
 
-def test_no_key_is_declared_that_kafka_does_not_have_but_kbrokers_own() -> None:
+def test_only_kafkas_and_kbrokers_own_keys_are_declared() -> None:
     assert {name for name in BROKER if name not in DEFINITIONS["broker"]} == {
         name for name in BROKER if name.startswith("kbroker.")
     }
     assert {name for name in TOPIC if name not in DEFINITIONS["topic"]} == {"kbroker.remote.flush.timestamp.ms"}
 
 
-def test_what_may_change_while_running_is_what_may_in_kafka() -> None:
+def test_dynamic_keys_are_those_of_kafka() -> None:
     theirs = {name for name, entry in described("broker 1").items() if not entry[3]}
     ours = {name for name, one in BROKER.items() if one.dynamic is not Dynamic.READ_ONLY}
     assert theirs - ours == {"listeners", "listener.security.protocol.map"}
@@ -85,7 +85,7 @@ def test_a_default_passes_its_own_checks(one: Setting) -> None:
 
 
 @pytest.mark.parametrize("one", [*BROKER.values(), *TOPIC.values()], ids=lambda one: one.name)
-def test_a_key_says_what_it_does_or_why_it_does_nothing(one: Setting) -> None:
+def test_every_key_documents_its_effect_or_why_it_has_none(one: Setting) -> None:
     text = one.doc if one.effect is Effect.ENFORCED else one.why
     assert text.endswith(".")
     assert text[0].isupper() or text.startswith(("kbroker", "SO_"))

@@ -1,4 +1,4 @@
-"""DescribeConfigs held against what Apache Kafka 4.3.1 answered in the same state, entry by entry."""
+"""DescribeConfigs returns what Apache Kafka 4.3.1 returned in the same state, entry by entry."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ TUNED = {
     "min.compaction.lag.ms": "9223372036854775807",
 }
 
-# Kafka was set to what kbroker refuses, or to keys of nobody's; these rows cannot be equal.
+# kbroker refuses these values or keys, so the rows cannot be equal.
 NOT_COMPARED = {
     "some.unknown.key",
     "nosuch.key",
@@ -81,7 +81,7 @@ def compare(
     other: Mapping[str, Any] | None = None,
     left_out: frozenset[str] = frozenset(),
 ) -> None:
-    """Hold our entries against Kafka's; `other` maps the keys that differ to the columns that do."""
+    """Compare our entries with Kafka's; `other` maps keys that differ to the columns that differ."""
     theirs = {name: entry for name, entry in described(state).items() if name not in NOT_COMPARED | left_out}
     mine = {
         entry.name: row(entry)
@@ -133,7 +133,7 @@ def test_a_broker_is_described_as_kafka_describes_it(node: Settings) -> None:
 def test_dynamic_settings_are_described_as_kafka_describes_them(node: Settings) -> None:
     # Kafka then shows the default of some static keys as their value, though what is set is what it uses.
     forgotten = {"log.retention.hours": ["v"], "log.flush.scheduler.interval.ms": ["v"]}
-    # Left out: a topic's key that Kafka let be stored for brokers.
+    # Omitted: a topic key that Kafka stored for brokers.
     stray = frozenset({"retention.ms"})
     differences = {**BROKER_DIFFERENCES, **forgotten}
     cluster = node.with_dynamic(CLUSTER, {})
@@ -151,7 +151,7 @@ def test_keys_choose_and_none_or_empty_means_all() -> None:
     assert describe_cluster_defaults(settings.with_dynamic(CLUSTER, {}), keys=["node.id"]) == []
 
 
-def test_synonyms_and_documentation_come_when_asked_for() -> None:
+def test_synonyms_and_documentation_are_returned_on_request() -> None:
     settings = Settings.load()
     (bare,) = describe_topic(settings, {}, keys=["retention.bytes"], include_synonyms=False)
     assert (bare.synonyms, bare.documentation, bare.source) == ((), None, ConfigSource.DEFAULT_CONFIG)

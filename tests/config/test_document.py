@@ -1,4 +1,4 @@
-"""docs/configuration.md says what the code says."""
+"""docs/configuration.md matches the declarations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.config.oracle import recorded
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 
-def test_the_page_is_the_one_that_the_declarations_make() -> None:
+def test_the_page_is_generated_from_the_declarations() -> None:
     assert PAGE.read_text() == document(), "run: python -m kbroker.config.document > docs/configuration.md"
 
 
@@ -26,7 +26,7 @@ def test_the_page_has_every_key_that_is_not_internal() -> None:
 
 
 @pytest.mark.parametrize("scope", ["broker", "topic"])
-def test_the_page_says_what_becomes_of_each_of_kafkas_keys_and_why(scope: str) -> None:
+def test_the_page_lists_every_kafka_key_with_effect_and_reason(scope: str) -> None:
     tables = document().partition("## Every key of Apache Kafka 4.3.1")[2]
     rows = dict(re.findall(r"^\| `([^`]+)` \| (.+) \|$", tables.partition(f"| {scope} |")[2], re.MULTILINE))
     for name, (_, _, _, internal) in recorded("definitions_4.3.1.json")[scope].items():

@@ -1,7 +1,7 @@
-"""A key that is called enforced is used: somebody outside the declarations reads it, or its declaration itself decides.
+"""Every enforced key is used: code outside the declarations reads it, or the check in its declaration is its effect.
 
-Found in the text of the code, so it says that there is a reader, and not that the reader is right; what each key does
-is for the tests of those who read it.
+This searches the text of the code, so it proves that there is a reader, not that the reader is correct. The tests of
+the reading code check the effects.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROOT = Path(kbroker.__path__[0])
 AREAS = {Path(str(area.__file__)) for area in (*BROKER_AREAS, topic)}
 PASSED_ON = ROOT / "storage" / "log_config.py"
 
-# Nothing is left to do for a value that the declaration lets pass.
+# The declaration's check is all that these keys need.
 DECIDED_BY_ITS_CHECK = {"process.roles"}
 
 
@@ -43,7 +43,7 @@ USED = used_names()
 
 
 def is_used(one: Setting) -> bool:
-    """Whether somebody reads the key, by its attribute or its name, or as what a topic falls back to."""
+    """Whether code reads the key, by its attribute or its name, or a topic key falls back to it."""
     if one.attribute in USED or one.name in USED:
         return True
     return any(
@@ -57,18 +57,18 @@ ENFORCED = [one for one in (*BROKER.values(), *TOPIC.values()) if one.effect is 
 
 
 @pytest.mark.parametrize("one", ENFORCED, ids=lambda one: one.name)
-def test_an_enforced_key_is_read_by_who_enforces_it(one: Setting) -> None:
+def test_the_code_reads_every_enforced_key(one: Setting) -> None:
     assert is_used(one) or (one.name in DECIDED_BY_ITS_CHECK and one.check is not None)
 
 
-def test_a_key_that_nobody_reads_is_found() -> None:
+def test_an_unused_key_is_found() -> None:
     assert not is_used(Setting(1, name="read.by.nobody.ms"))
     assert not is_used(BROKER["log.cleaner.min.compaction.lag.ms"]), "its topic's key has no effect"
     assert is_used(BROKER["log.roll.hours"])
     assert is_used(TOPIC["segment.jitter.ms"])
 
 
-def test_what_storage_is_told_of_a_topic_it_also_uses() -> None:
+def test_storage_uses_every_field_of_its_log_config() -> None:
     """Each field of LogConfig for an enforced key is read in storage, replication or the broker, not just handed on."""
     readers = [path for path in ROOT.rglob("*.py") if path not in AREAS and "testing" not in path.parts]
     text = {path: path.read_text() for path in readers if path != PASSED_ON}

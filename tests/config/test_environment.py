@@ -1,4 +1,4 @@
-"""`KAFKA_*` variables as the apache/kafka image maps them."""
+"""`KAFKA_*` variables are mapped to settings as in the apache/kafka image."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_underscores_stand_for_dots_underscores_and_dashes(variable: str, name: 
     assert setting_name(variable) == name
 
 
-def test_variables_that_are_no_settings_are_left_alone_and_unknown_ones_warned_of() -> None:
+def test_other_variables_are_ignored_and_unknown_settings_cause_warnings() -> None:
     found, warnings = from_environment(
         {
             "PATH": "/bin",
@@ -35,6 +35,6 @@ def test_variables_that_are_no_settings_are_left_alone_and_unknown_ones_warned_o
     assert warnings == ["KAFKA_NUM_PARTITION is ignored: Unknown setting num.partition; did you mean num.partitions?"]
 
 
-def test_the_environment_counts_only_where_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_read_only_if_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKA_NUM_PARTITIONS", "9")
     assert Settings.load().log.num_partitions == 1

@@ -1,4 +1,4 @@
-"""Addresses to listen on and to tell clients."""
+"""Listeners and advertised listeners."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_an_address_is_written_as_it_was_read() -> None:
         assert str(listeners(f"listeners={text}").bound[0]) == text
 
 
-def test_clients_are_told_the_advertised_address_and_not_the_bound_one() -> None:
+def test_clients_get_the_advertised_address_not_the_bound_one() -> None:
     found = listeners(
         "listeners=IN://0.0.0.0:9092,OUT://0.0.0.0:9094",
         "advertised.listeners=IN://broker:9092,OUT://example.org:443",
@@ -60,24 +60,27 @@ def test_two_listeners_may_share_a_port_on_different_hosts() -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["listeners=localhost:9092"], "no address of the form NAME://host:port"),
-        (["listeners=PLAINTEXT://localhost"], "no address of the form"),
+        (["listeners=localhost:9092"], "not of the form NAME://host:port"),
+        (["listeners=PLAINTEXT://localhost"], "not of the form"),
         (["listeners=PLAINTEXT://localhost:65536"], "outside 0 to 65535"),
         (["listeners=PLAINTEXT://localhost:-1"], "outside 0 to 65535"),
         (["listeners="], "at least one"),
-        (["listeners=PLAINTEXT://:1,PLAINTEXT://:2"], "PLAINTEXT comes twice"),
-        (["listeners=SSL://:9093"], "SSL, which is not implemented yet"),
-        (["listeners=MINE://:9093"], "no protocol is given for the listener MINE"),
+        (["listeners=PLAINTEXT://:1,PLAINTEXT://:2"], "PLAINTEXT occurs twice"),
+        (["listeners=SSL://:9093"], "uses SSL; only PLAINTEXT is implemented"),
+        (["listeners=MINE://:9093"], "the listener MINE has no protocol"),
         (["listeners=PLAINTEXT://:1,C://:1", "controller.listener.names=C"], "are on the same port"),
-        (["listeners=C://:1", "controller.listener.names=C"], "at least one that is not in controller.listener.names"),
+        (
+            ["listeners=C://:1", "controller.listener.names=C"],
+            "at least one listener must not be in controller.listener.names",
+        ),
         (["advertised.listeners=OTHER://a:1"], "OTHER is not among the names in listeners"),
-        (["advertised.listeners=PLAINTEXT://0.0.0.0:1"], "no client can connect"),
+        (["advertised.listeners=PLAINTEXT://0.0.0.0:1"], "clients cannot connect"),
         (["inter.broker.listener.name=X"], "X is not among the advertised listeners"),
         (["listener.security.protocol.map=PLAINTEXT"], "is not NAME:PROTOCOL"),
         (["listener.security.protocol.map=PLAINTEXT:QUIC"], "is not NAME:PROTOCOL"),
     ],
 )
-def test_what_cannot_be_listened_on_is_refused(lines: list[str], message: str) -> None:
+def test_invalid_listeners_are_refused(lines: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         listeners(*lines)
     assert message in str(caught.value)

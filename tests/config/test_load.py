@@ -1,4 +1,4 @@
-"""Where a setting comes from, and what is said of one that cannot be used."""
+"""Precedence of the sources of settings, and errors and warnings about settings."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_strongest_layer_that_has_a_key_gives_its_value() -> None:
     assert partitions(defaults=defaults, file=file, environment=environment, overrides=overrides) == 5
 
 
-def test_dynamic_settings_stand_above_static_ones_and_the_brokers_above_the_clusters() -> None:
+def test_dynamic_settings_override_static_and_broker_overrides_cluster() -> None:
     static = Settings.load(b"message.max.bytes=1000")
     assert static.with_dynamic({"message.max.bytes": "2000"}, {}).log.message_max_bytes == 2000
     both = static.with_dynamic({"message.max.bytes": "2000"}, {"message.max.bytes": "3000"})
@@ -51,13 +51,13 @@ def test_dynamic_settings_stand_above_static_ones_and_the_brokers_above_the_clus
     assert both.with_dynamic({}, {}) == static
 
 
-def test_a_compacting_policy_is_taken_with_a_warning() -> None:
+def test_a_compacting_policy_is_accepted_with_a_warning() -> None:
     loaded = Settings.load(b"log.cleanup.policy=compact,delete")
     assert loaded.log.log_cleanup_policy == ("compact", "delete")
     assert any("compaction is not implemented yet" in warning for warning in loaded.warnings)
 
 
-def test_a_stored_dynamic_setting_that_cannot_be_used_is_left_out_with_a_warning() -> None:
+def test_an_unusable_stored_dynamic_setting_is_ignored_with_a_warning() -> None:
     settings = Settings.load().with_dynamic(
         {"message.max.bytes": "x", "sasl.enabled.mechanisms": "PLAIN", "node.id": "7", "nobodys": "1"},
         {"log.cleanup.policy": "shred"},
@@ -67,7 +67,7 @@ def test_a_stored_dynamic_setting_that_cannot_be_used_is_left_out_with_a_warning
     assert len(settings.warnings) == 5
 
 
-def test_the_file_that_kafka_ships_works_without_a_word() -> None:
+def test_kafkas_own_file_causes_no_warnings() -> None:
     settings = Settings.load(STOCK_FILE)
     assert settings.warnings == ()
     assert [str(one) for one in settings.listeners.bound] == ["PLAINTEXT://:9092"]
@@ -83,7 +83,7 @@ def test_the_file_that_kafka_ships_works_without_a_word() -> None:
         ("kbroker.max.open.file", "kbroker.max.open.files"),
     ],
 )
-def test_a_misspelt_key_is_an_error_that_names_the_nearest(key: str, nearest: str) -> None:
+def test_the_error_for_a_misspelt_key_suggests_the_nearest(key: str, nearest: str) -> None:
     with pytest.raises(ConfigError, match=f"Unknown setting {key}; did you mean {nearest}"):
         Settings.load(f"{key}=1".encode())
     with pytest.raises(ConfigError, match=f"did you mean {nearest}"):
@@ -97,10 +97,10 @@ def test_a_misspelt_key_is_an_error_that_names_the_nearest(key: str, nearest: st
         ("num.partitions=many", "Invalid value many for configuration num.partitions: Not a number of type INT"),
         ("log.dirs=/a,/b", "exactly one log directory"),
         ("log.dirs=", "exactly one log directory"),
-        ("process.roles=broker", "one of these roles are not implemented yet"),
-        ("authorizer.class.name=x", "authorizer.class.name=x cannot be used: Authorization is not implemented yet"),
+        ("process.roles=broker", "nodes with only one role are not implemented yet"),
+        ("authorizer.class.name=x", "authorizer.class.name=x is not supported: Authorization is not implemented yet"),
         ("remote.log.storage.manager.class.path=/lib/*", "Plug-ins are Python packages"),
-        ("remote.log.storage.manager.impl.prefix=mine.", "told by this prefix"),
+        ("remote.log.storage.manager.impl.prefix=mine.", "prefixes of plug-in settings are fixed"),
         ("remote.log.storage.manager.class.name=", "String must be non-empty"),
         ("controller.quorum.voters=1@a:1,2@b:1", "2@b:1 is not this node"),
         ("controller.quorum.bootstrap.servers=a:1", "a:1 is not this node's own controller listener"),
@@ -108,14 +108,14 @@ def test_a_misspelt_key_is_an_error_that_names_the_nearest(key: str, nearest: st
         ("leader.replication.throttled.rate=1", "can only be set while the broker runs"),
         ("listener.name.plaintext.max.connections=1", "for one listener are not implemented yet"),
         ("node.id=1\nbroker.id=2", "node.id=1 and broker.id=2 are the same setting"),
-        ("max.connections.per.ip=0", "can be zero only with max.connections.per.ip.overrides"),
+        ("max.connections.per.ip=0", "can be zero only if max.connections.per.ip.overrides"),
         ("log.retention.minutes=0", "must be unlimited"),
         ("log.roll.ms=0", "Value must be at least 1"),
         ("log.roll.jitter.ms=-1", "Value must be at least 0"),
         ("socket.send.buffer.bytes=0", "must be positive, or -1"),
     ],
 )
-def test_a_setting_that_cannot_be_used_is_refused_with_a_reason(line: str, message: str) -> None:
+def test_an_unsupported_setting_is_refused_with_a_reason(line: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Settings.load(line.encode())
     assert message in str(caught.value)
@@ -126,17 +126,17 @@ def test_an_override_without_a_value_is_refused() -> None:
         Settings.load(overrides=["num.partitions"])
 
 
-def test_keys_without_effect_are_said_aloud_once_and_together() -> None:
+def test_keys_without_effect_share_one_warning() -> None:
     settings = Settings.load(b"num.io.threads=16\nnum.network.threads=5\nbackground.threads=10\nqueued.max.requests=7")
     assert len(settings.warnings) == 2
-    assert settings.warnings[0].startswith("num.io.threads=16, num.network.threads=5 without effect: One event loop")
+    assert settings.warnings[0].startswith("num.io.threads=16, num.network.threads=5 has no effect: One event loop")
 
 
 def test_a_small_segment_works_with_a_warning() -> None:
     settings = Settings.load(b"log.segment.bytes=107370")
     assert settings.log.log_segment_bytes == 107370
     assert settings.warnings == (
-        "log.segment.bytes=107370 below Kafka's minimum of 1048576: many small files cost time",
+        "log.segment.bytes=107370 is below Kafka's minimum of 1048576: many small files are slow",
     )
 
 
@@ -145,14 +145,14 @@ def test_broker_id_and_node_id_are_one_setting() -> None:
     assert Settings.load(b"node.id=7").server.broker_id == 7
 
 
-def test_a_data_directory_in_the_file_is_stronger_than_the_callers_default_under_either_name() -> None:
+def test_a_files_data_directory_overrides_the_callers_default() -> None:
     defaults = {"log.dirs": "/home/me/kbroker"}
     assert Settings.load(defaults=defaults).data_directory == "/home/me/kbroker"
     assert Settings.load(b"log.dir=/srv/a", defaults=defaults).data_directory == "/srv/a"
     assert Settings.load(b"log.dir=/srv/a\nlog.dirs=/srv/b", defaults=defaults).data_directory == "/srv/b"
 
 
-def test_a_profile_is_below_the_file_and_says_nothing() -> None:
+def test_the_file_overrides_the_profile_which_causes_no_warnings() -> None:
     settings = Settings.load(b"offsets.topic.num.partitions=5", profile="test")
     assert settings.value("offsets.topic.num.partitions") == 5
     assert settings.value("transaction.state.log.num.partitions") == 1
@@ -161,18 +161,18 @@ def test_a_profile_is_below_the_file_and_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_every_profile_consists_of_good_settings(profile: str) -> None:
+def test_every_profile_has_valid_settings(profile: str) -> None:
     for key, text in PROFILES[profile].items():
         assert Settings.load(overrides=[f"{key}={text}"]).value(key) is not None
 
 
-def test_an_unknown_profile_is_an_error_that_names_the_nearest() -> None:
+def test_the_error_for_an_unknown_profile_suggests_the_nearest() -> None:
     with pytest.raises(ConfigError, match="Unknown profile embeded; did you mean embedded"):
         Settings.load(profile="embeded")
 
 
-def test_importing_the_settings_needs_nothing_but_a_few_modules() -> None:
-    """What makes an import slow is what it pulls in; times alone would depend on the machine."""
+def test_importing_the_settings_imports_few_modules() -> None:
+    """Checks the imported modules, because the time of an import depends on the machine."""
     code = "import sys; before = set(sys.modules); import kbroker.config; print(*sorted(set(sys.modules) - before))"
     names = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"difflib", "trio", "construct", "kbroker.storage", "json", "logging"} & set(names)

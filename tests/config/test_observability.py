@@ -1,4 +1,4 @@
-"""Where the pages are served."""
+"""The address of the HTTP pages."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def test_an_address_without_a_host_is_loopback(text: str, address: tuple[str, in
 @pytest.mark.parametrize(
     "text", ["9644", "host", "host:", "host:http", "host:-1", "host:65536", "::1:9644", "host:\u0661"]
 )
-def test_what_is_no_address_is_refused_at_the_start(text: str) -> None:
+def test_an_invalid_http_address_is_refused_at_the_start(text: str) -> None:
     with pytest.raises(ConfigError, match=r"kbroker\.http\.listener"):
         Settings.load(overrides=[f"kbroker.http.listener={text}"])
 
 
-def test_there_is_none_unless_it_is_asked_for() -> None:
+def test_there_is_no_http_listener_by_default() -> None:
     assert Settings.load().observability.kbroker_http_listener is None

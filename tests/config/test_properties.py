@@ -1,4 +1,4 @@
-"""Properties files read as Java reads them."""
+"""Properties files are read as in Java."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def test_a_text_reads_as_java_reads_it(text: str, expected: dict[str, str] | Non
         assert parse_properties(text.encode(), file_name="f") == expected
 
 
-def test_bytes_that_are_no_utf8_are_named_with_their_line() -> None:
-    with pytest.raises(ConfigError, match=r"my\.properties, line 3: byte 0xff is no UTF-8"):
+def test_the_error_for_invalid_utf8_names_the_line() -> None:
+    with pytest.raises(ConfigError, match=r"my\.properties, line 3: byte 0xff is not valid UTF-8"):
         parse_properties(b"a=1\n# fine\nb=\xff\n", file_name="my.properties")
 
 
 def test_a_nul_byte_is_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"line 2: a NUL byte"):
+    with pytest.raises(ConfigError, match=r"line 2: NUL byte"):
         parse_properties(b"a=1\nb=\0", file_name="f")
 
 
-def test_a_byte_order_mark_does_not_count() -> None:
+def test_a_byte_order_mark_is_ignored() -> None:
     assert parse_properties(b"\xef\xbb\xbfa=1", file_name="f") == {"a": "1"}
 
 
@@ -48,7 +48,7 @@ def _utf16(text: str) -> list[int]:
         st.text(st.characters(exclude_categories=["Cs"]), min_size=1), st.text(st.characters(exclude_categories=["Cs"]))
     )
 )
-def test_what_is_written_with_escapes_is_read_back(settings: dict[str, str]) -> None:
+def test_escaped_settings_are_read_back(settings: dict[str, str]) -> None:
     text = "\n".join(f"{_escaped(key)}={_escaped(value)}" for key, value in settings.items())
     assert parse_properties(text.encode(), file_name="f") == settings
 

@@ -1,4 +1,4 @@
-"""Changes while running, held against what Apache Kafka 4.3.1 answered to the same changes."""
+"""Dynamic changes have the results that Apache Kafka 4.3.1 gave for the same changes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ CODES = {
     "InvalidRequestException": ErrorCode.INVALID_REQUEST,
 }
 
-# What kbroker answers otherwise, and why: (resource type, key, value).
+# Differences from Kafka, with reasons: (resource type, key, value).
 TAKEN = {
     ("TOPIC", "segment.bytes", "100"): "small segments work with a warning",
     ("BROKER", "num.io.threads", "99"): "threads have no effect, so no step is too large",
 }
 REFUSED = {
-    ("BROKER", "nosuch.key", "5"): "nobody knows it",
+    ("BROKER", "nosuch.key", "5"): "unknown key",
     ("BROKER", "retention.ms", "5"): "a topic's key",
     ("BROKER", "listener.name.plaintext.max.connections", "10"): "not implemented yet",
     ("BROKER", "cordoned.log.dirs", "*"): "one log directory only",
@@ -83,7 +83,7 @@ def test_every_other_answer_was_recorded() -> None:
     assert {*TAKEN, *REFUSED, *OTHERWISE} <= recorded_changes
 
 
-def test_a_setting_that_does_not_change_is_not_checked_again() -> None:
+def test_an_unchanged_setting_is_not_checked_again() -> None:
     rules = ConfigRules(Settings.load())
     stored = {"nobodys": "1", "retention.ms": "1000"}
     rules.validate_topic({**stored, "retention.ms": "2000"}, stored)
@@ -118,7 +118,7 @@ class _Stored:
         return self.cluster if broker_id is None else self.own
 
 
-def test_a_new_topic_is_described_over_what_is_stored_for_the_brokers() -> None:
+def test_a_new_topics_description_includes_the_brokers_stored_settings() -> None:
     settings = Settings.load()
     found = ConfigRules(settings).describe_topic({"retention.bytes": "5"}, _Stored())
     expected = settings.with_dynamic({"log.retention.ms": "1000"}, {"log.segment.bytes": "2000000"})
@@ -127,7 +127,7 @@ def test_a_new_topic_is_described_over_what_is_stored_for_the_brokers() -> None:
     assert (values["retention.ms"], values["segment.bytes"], values["retention.bytes"]) == ("1000", "2000000", "5")
 
 
-def test_equal_topics_share_one_description_and_a_change_anywhere_makes_another() -> None:
+def test_equal_topics_share_a_description_until_something_changes() -> None:
     rules = ConfigRules(Settings.load())
     stored = _Stored()
     first = rules.describe_topic({"retention.bytes": "5"}, stored)
@@ -141,11 +141,11 @@ def test_equal_topics_share_one_description_and_a_change_anywhere_makes_another(
     assert (values["retention.ms"], values["segment.bytes"]) == ("2000", "3000000")
 
 
-def test_a_topic_with_small_segments_and_keys_without_effect_is_warned_of() -> None:
+def test_small_segments_and_keys_without_effect_cause_warnings() -> None:
     configs = {"segment.bytes": "1000", "min.cleanable.dirty.ratio": "0.1", "retention.ms": "5"}
     lines = resource_warnings(TOPIC_RESOURCE, configs)
     assert len(lines) == 2
-    assert lines[0].startswith("segment.bytes=1000 below Kafka's minimum")
+    assert lines[0].startswith("segment.bytes=1000 is below Kafka's minimum")
     assert resource_warnings(TOPIC_RESOURCE, {"cleanup.policy": "compact"}) == [
         "cleanup.policy=compact keeps every record: compaction is not implemented yet"
     ]

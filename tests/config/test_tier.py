@@ -1,4 +1,4 @@
-"""Settings of the tier: where they come from, who sees them, and which of them do not go together."""
+"""Settings of the tier: sources, secrecy and contradictions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECRET = "swordfish"
 def refusal(
     configs: Mapping[str, str], previous: Mapping[str, str] | None = None, *, settings: Settings | None = None
 ) -> str | None:
-    """What is said of a topic's settings; None if they are taken."""
+    """The error for a topic's settings; None if they are accepted."""
     try:
         ConfigRules(settings or Settings.load()).validate_topic(configs, previous or {})
     except KafkaError as error:
@@ -31,7 +31,7 @@ def refusal(
     return None
 
 
-def test_the_tier_is_there_by_itself_and_beside_a_file_only_when_that_says_so() -> None:
+def test_the_tier_is_on_by_default_but_off_with_a_file() -> None:
     assert Settings.load().tier.remote_log_storage_system_enable
     assert not Settings.load(b"").tier.remote_log_storage_system_enable
     assert Settings.load(b"remote.log.storage.system.enable=true").tier.remote_log_storage_system_enable
@@ -39,7 +39,7 @@ def test_the_tier_is_there_by_itself_and_beside_a_file_only_when_that_says_so() 
     assert not Settings.load(profile="kafka").tier.remote_log_storage_system_enable
 
 
-def test_a_plugin_gets_its_keys_without_the_prefix_and_nobody_else_sees_them() -> None:
+def test_a_plugins_keys_lose_their_prefix_and_stay_hidden() -> None:
     variables = {"KAFKA_RSM_CONFIG_SECRET___KEY": SECRET, "KAFKA_RSM_CONFIG_BUCKET": "b"}
     settings = Settings.load(environment=variables)
     assert settings.tier.rsm_configs == {"secret-key": SECRET, "bucket": "b"}
@@ -50,7 +50,7 @@ def test_a_plugin_gets_its_keys_without_the_prefix_and_nobody_else_sees_them() -
     assert SECRET not in repr(entry)
 
 
-def test_the_profiles_make_a_metadata_topic_that_one_broker_can_have() -> None:
+def test_the_profiles_metadata_topic_fits_one_broker() -> None:
     embedded, test = Settings.load().tier, Settings.load(profile="test").tier
     assert (embedded.topic_num_partitions, embedded.topic_replication_factor, embedded.topic_min_isr) == (50, 1, 1)
     assert (test.topic_num_partitions, test.topic_retention_ms) == (1, -1)
@@ -77,21 +77,21 @@ def test_the_profiles_make_a_metadata_topic_that_one_broker_can_have() -> None:
         ("log.retention.bytes=5\nlog.local.retention.bytes=6", "more than log.retention.bytes property value: 5"),
     ],
 )
-def test_a_broker_with_a_tier_refuses_what_does_not_go_together(line: str, message: str) -> None:
+def test_a_broker_with_a_tier_refuses_contradictory_settings(line: str, message: str) -> None:
     with pytest.raises(ConfigError, match=r"Unknown|Value|must") as caught:
         Settings.load(f"remote.log.storage.system.enable=true\n{line}".encode())
     assert message in str(caught.value)
-    assert Settings.load(line.encode()) is not None, "without a tier nobody reads it, as in Kafka"
+    assert Settings.load(line.encode()) is not None, "without a tier it is not read, as in Kafka"
 
 
-def test_another_metadata_manager_judges_its_keys_itself() -> None:
+def test_another_metadata_manager_checks_its_own_keys() -> None:
     lines = ["remote.log.metadata.manager.class.name=mine", "rlmm.config.anything=1"]
     assert Settings.load(overrides=lines).tier.rlmm_configs["anything"] == "1"
 
 
-def test_settings_of_clients_of_the_metadata_topic_are_said_to_have_no_effect() -> None:
+def test_client_settings_of_the_metadata_topic_cause_a_warning() -> None:
     settings = Settings.load(overrides=["rlmm.config.remote.log.metadata.producer.linger.ms=5"])
-    assert any("producer.linger.ms without effect" in line for line in settings.warnings)
+    assert any("producer.linger.ms has no effect" in line for line in settings.warnings)
 
 
 @pytest.mark.parametrize(
@@ -151,12 +151,12 @@ def test_settings_of_clients_of_the_metadata_topic_are_said_to_have_no_effect() 
         ),
     ],
 )
-def test_a_tiered_topics_settings_are_held_to_each_other(configs: dict[str, str], message: str | None) -> None:
+def test_a_tiered_topics_settings_are_checked_together(configs: dict[str, str], message: str | None) -> None:
     assert refusal({**TIERED, **configs}) == message
     assert refusal(configs) is None, "a topic without a tier may have any of them"
 
 
-def test_a_topic_leaves_the_tier_only_with_what_is_in_it() -> None:
+def test_disabling_the_tier_requires_deletion_of_remote_data() -> None:
     off = {"remote.storage.enable": "false"}
     assert refusal(off, TIERED) == KEPT_REMOTE_DATA
     assert refusal({}, TIERED) == KEPT_REMOTE_DATA, "the default is off as well"
@@ -165,11 +165,11 @@ def test_a_topic_leaves_the_tier_only_with_what_is_in_it() -> None:
     assert refusal(off, {}) is None
 
 
-def test_without_the_system_no_topic_is_tiered() -> None:
+def test_no_topic_is_tiered_without_the_storage_system() -> None:
     assert refusal(TIERED, settings=Settings.load(b"")) == NO_SYSTEM
 
 
-def test_what_the_broker_says_of_retention_counts_for_a_topic_that_says_nothing() -> None:
+def test_the_brokers_retention_is_the_default_of_its_topics() -> None:
     settings = Settings.load(overrides=["log.retention.ms=1000"])
     assert "more than retention.ms property value: 1000" in str(
         refusal({**TIERED, "local.retention.ms": "2000"}, settings=settings)
@@ -179,7 +179,7 @@ def test_what_the_broker_says_of_retention_counts_for_a_topic_that_says_nothing(
 
 
 @pytest.mark.parametrize("per_broker", [True, False])
-def test_a_local_retention_of_brokers_is_held_to_the_whole_logs(per_broker: bool) -> None:
+def test_the_brokers_local_retention_must_not_exceed_its_retention(per_broker: bool) -> None:
     rules = ConfigRules(Settings.load())
     rules.validate_broker({"log.local.retention.ms": "1000"}, {}, per_broker=per_broker)
     with pytest.raises(KafkaError) as caught:
@@ -192,13 +192,13 @@ def test_a_local_retention_of_brokers_is_held_to_the_whole_logs(per_broker: bool
 
 
 def test_quotas_and_limits_change_while_the_broker_runs() -> None:
-    """KAFKA-16353: what was set dynamically is there before anything of the tier starts."""
+    """KAFKA-16353: dynamic settings are applied before the tier starts."""
     changed = Settings.load().with_dynamic({"remote.log.manager.copy.max.bytes.per.second": "1000"}, {})
     assert changed.tier.remote_log_manager_copy_max_bytes_per_second == 1000
     assert changed.tier.rlmm_configs == Settings.load().tier.rlmm_configs
 
 
-def test_the_log_is_told_what_the_tier_needs_to_know() -> None:
+def test_the_log_config_has_the_tier_settings() -> None:
     configs = {**TIERED, "local.retention.bytes": "1", "kbroker.remote.flush.timestamp.ms": "5"}
     told = Settings.load().log_config(configs, LogConfig)
     assert told.remote_storage_enable
@@ -206,7 +206,7 @@ def test_the_log_is_told_what_the_tier_needs_to_know() -> None:
     assert told.kbroker_remote_flush_timestamp_ms == 5
 
 
-def test_the_page_for_users_has_every_key_of_the_tier() -> None:
+def test_the_documentation_has_every_key_of_the_tier() -> None:
     page = (Path(__file__).parents[2] / "docs" / "tiered-storage.md").read_text()
     keys = [f"`{key}`" for key in setting_names()]
     of_topics = [name for name in TOPIC if name.startswith(("remote.", "local."))]

@@ -1,4 +1,4 @@
-"""What the storage is told of a topic."""
+"""The log config of a topic."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kbroker.config import Settings
 from kbroker.storage.log_config import LogConfig
 
 
-def test_a_topic_without_settings_has_kafkas_defaults_which_are_the_storages() -> None:
+def test_the_storages_defaults_are_kafkas() -> None:
     assert Settings.load().log_config({}, LogConfig) == LogConfig()
 
 
-def test_the_topics_own_setting_is_stronger_than_the_brokers() -> None:
+def test_a_topics_own_setting_overrides_the_brokers() -> None:
     settings = Settings.load(b"message.max.bytes=500")
     assert settings.log_config({}, LogConfig).max_message_bytes == 500
     assert settings.log_config({"max.message.bytes": "600"}, LogConfig).max_message_bytes == 600
@@ -48,17 +48,17 @@ def test_dynamic_settings_of_the_broker_reach_its_topics() -> None:
     assert settings.log_config({}, LogConfig).retention_ms == 7_200_000
 
 
-def test_what_was_stored_by_something_else_and_is_invalid_counts_as_not_set() -> None:
+def test_an_invalid_stored_setting_counts_as_not_set() -> None:
     stored = {"retention.ms": "x", "cleanup.policy": "shred", "nobodys": "1", "segment.bytes": "2000000"}
     assert Settings.load().log_config(stored, LogConfig) == LogConfig(segment_bytes=2_000_000)
 
 
-def test_every_field_of_the_storages_config_is_given_by_the_settings() -> None:
+def test_the_settings_provide_every_field_of_the_log_config() -> None:
     given: dict[str, object] = {}
     Settings.load().log_config({}, lambda **fields: given.update(fields))
     assert set(given) == {field.name for field in dataclasses.fields(LogConfig)}
 
 
-def test_the_values_are_also_there_as_attributes() -> None:
+def test_the_values_are_also_available_as_attributes() -> None:
     topic = Settings.load(b"log.retention.hours=1").topic({"cleanup.policy": "delete", "preallocate": "true"})
     assert (topic.retention_ms, topic.cleanup_policy, topic.preallocate) == (3_600_000, ("delete",), True)

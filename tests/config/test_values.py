@@ -1,4 +1,4 @@
-"""Values as Kafka's ConfigDef takes and writes them."""
+"""Values are parsed and written as by Kafka's ConfigDef."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_text_stands_for_a_value(kind: Kind, text: str, value: Value) -> None:
         (Kind.DOUBLE, "1_0"),
     ],
 )
-def test_what_java_does_not_take_for_a_number_is_none(kind: Kind, text: str) -> None:
+def test_a_number_that_java_refuses_is_refused(kind: Kind, text: str) -> None:
     with pytest.raises(InvalidValue) as caught:
         parse("some.key", kind, text)
     assert str(caught.value) == f"Invalid value {text} for configuration some.key: Not a number of type {kind.name}"
@@ -85,7 +85,7 @@ def test_a_double_is_written_as_java_writes_it(value: float, text: str) -> None:
 
 
 @given(st.floats(allow_nan=False))
-def test_a_double_survives_being_written(value: float) -> None:
+def test_a_written_double_is_read_back(value: float) -> None:
     text = to_text(value)
     assert text is not None
     assert parse("k", Kind.DOUBLE, text) == value
