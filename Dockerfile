@@ -1,7 +1,7 @@
 # The image of the broker; see docs/image.md.
 #
-# BASE is any image with Python 3.11 or newer, its venv module, and bash. `docker/pin-base` pins it to a digest. PIP_ARGUMENTS and
-# a volume at /wheels let it be built without a network.
+# BASE is any image with Python 3.11 or newer, its venv module, and bash. `docker/pin-base` pins it to a digest. With
+# PIP_ARGUMENTS and a volume at /wheels it can be built without a network.
 ARG BASE=docker.io/library/python:3.13-slim-bookworm@sha256:67a1e1f215ccda113cfc024e8639049257e88f273898f595b61476d128d387e8
 
 FROM ${BASE} AS build
@@ -13,7 +13,7 @@ RUN python3 -m venv /opt/kbroker \
 COPY pyproject.toml README.md LICENSE ./
 COPY wire wire
 COPY kbroker kbroker
-# What built the package does not run it, and pip has no place in an image that nobody installs into.
+# Remove the build dependencies and pip, which the broker does not need at run time.
 RUN /opt/kbroker/bin/pip install --quiet --no-deps --no-build-isolation --no-compile . \
     && /opt/kbroker/bin/pip uninstall --quiet --yes \
         hatchling editables packaging pathspec pluggy tomlkit trove-classifiers setuptools pip \
@@ -29,8 +29,8 @@ COPY --from=build /opt/kbroker /opt/kbroker
 COPY docker/kafka /etc/kafka/docker
 COPY docker/kafka /etc/confluent/docker
 COPY docker/bin /usr/local/bin
-# Any user may run it (the data directory is open as /tmp is), and appuser does unless another one is named. Only root may
-# change what the next start runs, whatever modes the files had where the image was built.
+# Any user may run the broker (the data directory has the mode of /tmp); the default is appuser. Only root may change the
+# files that the next start runs, whatever their modes were on the build machine.
 RUN useradd --create-home --shell /bin/bash appuser \
     && mkdir -p /etc/kafka/secrets /var/lib/kafka/data /mnt/shared/config \
     && chown -R appuser:root /etc/kafka/secrets /var/lib/kafka /mnt/shared/config /home/appuser \

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# PySpark lives in an environment of its own. It is half a gigabyte: CI has it always, others where they ask for it.
+# PySpark has its own environment. It is half a gigabyte: CI always installs it, other users on request.
 SPARK_VENV := .venv-spark
 SPARK := $(filter 1 true yes,$(CI) $(KBROKER_SPARK))
 ARGS ?=
@@ -13,9 +13,10 @@ export ARGS
 run: $(VENV)/run.stamp
 	exec $(BIN)/kbroker serve $(ARGS)
 
-OF_THEIR_OWN := compat/spark compat/tiered compat/kafka_tools compat/image compat/oracle
+SEPARATE_SUITES := compat/spark compat/tiered compat/kafka_tools compat/image compat/oracle
 
-# Three at a time, the longest first. Tests with real clients mostly wait for their tools; the others keep one core busy.
+# Three suites at a time, the longest first. Tests with real clients mostly wait for their tools; the others keep one core
+# busy.
 test: $(VENV)/dev.stamp $(if $(SPARK),$(SPARK_VENV)/spark.stamp)
 	$(BIN)/python .ci/side-by-side \
 		$(if $(SPARK),'eval "$(SPARK_VENV)/bin/python -m pytest compat/spark $$ARGS"') \
@@ -23,9 +24,9 @@ test: $(VENV)/dev.stamp $(if $(SPARK),$(SPARK_VENV)/spark.stamp)
 		'eval "$(BIN)/python -m pytest compat/tiered $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/kafka_tools $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/image $$ARGS"' \
-		'eval "$(BIN)/python -m pytest compat $(OF_THEIR_OWN:%=--ignore %) $$ARGS"' \
+		'eval "$(BIN)/python -m pytest compat $(SEPARATE_SUITES:%=--ignore %) $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/oracle $$ARGS"'
-	@$(if $(SPARK),,echo 'compat/spark was left out: KBROKER_SPARK=1 fetches PySpark (half a gigabyte) and runs it, as `make test-spark` does')
+	@$(if $(SPARK),,echo 'compat/spark was skipped: set KBROKER_SPARK=1 to fetch PySpark (half a gigabyte) and run it, or use `make test-spark`')
 
 test-spark: $(SPARK_VENV)/spark.stamp
 	eval "$(SPARK_VENV)/bin/python -m pytest compat/spark $$ARGS"
@@ -50,7 +51,7 @@ bench: $(VENV)/dev.stamp
 	$(BIN)/python -m compat.bench $(ARGS)
 
 # The long runs, for an hour or ARGS="--minutes 10": every crash point of many workloads, kill -9 under load many times.
-# ARGS="--attack --minutes 10" attacks brokers with requests instead, and judges waits and memory.
+# ARGS="--attack --minutes 10" attacks brokers with requests instead, and checks waiting times and memory.
 soak: $(VENV)/dev.stamp $(SPARK_VENV)/spark.stamp
 	$(BIN)/python -m compat.torture.soak $(ARGS)
 
@@ -60,15 +61,15 @@ lock:
 clean:
 	rm -rf $(VENV) $(SPARK_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-# Locked requirements by hash, then the checkout itself, without a build environment of its own. What Spark looks for is
-# copied into the environment.
+# Install the locked requirements by hash, then the checkout itself without build isolation. The files with which Spark
+# finds data sources are copied into the environment.
 LOOKUP := $(wildcard kbroker/spark/lookup/*.py)
 
 $(VENV)/run.stamp: requirements/run.txt pyproject.toml $(LOOKUP)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/run.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
-	$(BIN)/python -m compileall -q kbroker wire  # so that the first start is as quick as the others
+	$(BIN)/python -m compileall -q kbroker wire  # so that the first start is as fast as later ones
 	touch $@
 
 $(VENV)/dev.stamp: requirements/dev.txt $(VENV)/run.stamp

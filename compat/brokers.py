@@ -1,7 +1,7 @@
-"""A broker under test: a process of its own with a data directory, or one that somebody else runs.
+"""A broker under test: a child process with a data directory, or an external broker.
 
-`KbrokerProcess`, `compat.kafka.KafkaNode` and `ExternalBroker` answer to the same few names, so every test can be
-proved on Apache Kafka first and then be run against kbroker.
+`KbrokerProcess`, `compat.kafka.KafkaNode` and `ExternalBroker` have the same interface, so every test can be verified
+on Apache Kafka first and then run against kbroker.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
-# Many tests write records that are years old, which retention would remove from between two questions. This way Kafka
-# looks for what is too old once, when it starts, and the broker under test never does.
+# Many tests write records that are years old, which retention would delete during the test. With these settings Kafka
+# checks retention only once, when it starts, and the broker under test never does.
 WITHOUT_RETENTION = {"log.initial.task.delay.ms": "0", "log.retention.check.interval.ms": "31536000000"}
 READY = "kbroker ready on "
 START_TIMEOUT_S = 30.0
-# ApiVersions v0, correlation id 0, null client id: the smallest question that every broker answers.
+# ApiVersions v0, correlation id 0, null client id: the smallest request that every broker answers.
 API_VERSIONS_V0 = bytes.fromhex("0000000a 0012 0000 00000000 ffff")
 
 
 class Broker(Protocol):
-    """What the tests know of a broker."""
+    """The interface of a broker for tests."""
 
     @property
     def bootstrap_servers(self) -> str: ...
@@ -41,7 +41,7 @@ class Broker(Protocol):
 
 
 class StartFailed(RuntimeError):
-    """The broker did not come up; the message holds the end of its log."""
+    """The broker did not start; the message contains the end of its log."""
 
 
 def address_of(bootstrap_servers: str) -> tuple[str, int]:
@@ -70,7 +70,7 @@ def answers(address: tuple[str, int], *, timeout_s: float = 1.0) -> bool:
 def await_answer(address: tuple[str, int], process: subprocess.Popen[bytes], *, timeout_s: float) -> None:
     """Wait until the broker answers ApiVersions.
 
-    Errors: StartFailed when the process ends or the time is up.
+    Errors: StartFailed if the process ends or the time is up.
     """
     deadline = time.monotonic() + timeout_s
     while not answers(address):
@@ -82,7 +82,7 @@ def await_answer(address: tuple[str, int], process: subprocess.Popen[bytes], *, 
 
 
 def end(process: subprocess.Popen[bytes], *, signal_number: int = signal.SIGTERM, timeout_s: float = 15) -> int:
-    """Ask a process to end; kill it when it does not. Returns its exit status."""
+    """Ask a process to end, and kill it after the time-out. Returns its exit status."""
     if process.poll() is None:
         process.send_signal(signal_number)
         try:
@@ -95,22 +95,22 @@ def end(process: subprocess.Popen[bytes], *, signal_number: int = signal.SIGTERM
 
 @dataclass(frozen=True)
 class ExternalBroker:
-    """A broker that somebody else runs: KBROKER_BOOTSTRAP_SERVERS, and KBROKER_DATA_DIR if its files can be read."""
+    """An external broker: KBROKER_BOOTSTRAP_SERVERS, and KBROKER_DATA_DIR if its files are readable."""
 
     bootstrap_servers: str
     log_directory: Path | None
     name: str = "external"
 
     def log_tail(self) -> str:
-        """The broker's log is not ours to read."""
+        """The log of an external broker is not available."""
         return ""
 
 
 class KbrokerProcess:
-    """`python -m kbroker serve` in a process of its own.
+    """`python -m kbroker serve` as a child process.
 
     The data directory survives `kill` and `stop`; `start` may be called again and keeps the port. With `tier`, segments
-    in the tier lie below that directory, otherwise in the default one beside the data.
+    in the tier are below that directory, otherwise in the default directory next to the data.
     """
 
     name = "kbroker"
@@ -173,7 +173,7 @@ class KbrokerProcess:
         finally:
             timer.cancel()
         took = time.monotonic() - began
-        # Whatever else it prints must not fill the pipe and stop it.
+        # Drain further output, so that a full pipe does not block the broker.
         self._reader = threading.Thread(target=self._drain, args=(self.process.stdout,), daemon=True)
         self._reader.start()
         return took
@@ -198,5 +198,5 @@ class KbrokerProcess:
 
 
 def in_ci() -> bool:
-    """True where a missing tool is a failure and not a reason to skip."""
+    """True if a missing tool is a failure and not a reason to skip."""
     return os.environ.get("CI", "").lower() in {"1", "true", "yes"}

@@ -1,10 +1,10 @@
-"""Fixtures for every compat test: the broker under test, Apache Kafka beside it, Kafka's tools and kcat.
+"""Fixtures for every compat test: the broker under test, Apache Kafka, Kafka's tools and kcat.
 
     KBROKER_BOOTSTRAP_SERVERS=host:port   test that broker (with KBROKER_DATA_DIR, tests read its files too)
-    KBROKER_COMPAT_BROKER=kafka           test Apache Kafka itself: the proof that a test is right
+    KBROKER_COMPAT_BROKER=kafka           test Apache Kafka itself, to prove that a test is right
     (nothing)                             start `python -m kbroker serve` on a temporary directory
 
-Whatever is missing on the machine (java, Maven, kcat) skips the tests that need it and says so; with CI=true it fails.
+A missing program (java, Maven, kcat) skips the tests that need it, with a reason; with CI=true it fails them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ _IGNORED = (DeprecationWarning, ResourceWarning, pytest.PytestUnraisableExceptio
 
 
 def pytest_configure() -> None:
-    """Look away from what other people's clients do on import, and leave to the collector after the last test."""
+    """Ignore warnings of third-party clients on import and those raised by the garbage collector after the last
+    test.
+    """
     for category in _IGNORED:
         warnings.simplefilter("ignore", category)
     for client in ("aiokafka.admin", "confluent_kafka.admin", "kafka"):
@@ -46,7 +48,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Other people's clients leave sockets to the collector and use what is deprecated; our own tests stay strict."""
+    """Third-party clients leave sockets to the garbage collector and use deprecated APIs; our own tests stay strict."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             for category in _IGNORED:
@@ -54,7 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_report_header() -> str:
-    """Say which broker is under test."""
+    """Report the broker under test."""
     return f"compat: broker under test is {os.environ.get('KBROKER_BOOTSTRAP_SERVERS') or _kind()}"
 
 
@@ -95,9 +97,10 @@ def kafka_libraries() -> Path:
 def start_broker(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., KbrokerProcess | KafkaNode]]:
-    """A function that starts one more broker of the kind under test, with `key=value` overrides; all end at the end.
+    """A function that starts another broker of the kind under test, with `key=value` overrides; all are stopped at the
+    end.
 
-    Retention does not run, unless the overrides say so.
+    Retention is off unless the overrides enable it.
     """
     started: list[KbrokerProcess | KafkaNode] = []
 
@@ -121,7 +124,7 @@ def start_broker(
 
 @pytest.fixture(scope="session")
 def broker(start_broker: Callable[..., KbrokerProcess | KafkaNode]) -> Broker:
-    """The broker under test, one for the whole session: topics are named apart by `topic`."""
+    """The broker under test, one for the whole session; `topic` makes names unique."""
     external = os.environ.get("KBROKER_BOOTSTRAP_SERVERS")
     if external:
         directory = os.environ.get("KBROKER_DATA_DIR")
@@ -141,7 +144,7 @@ def kafka(kafka_libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(scope="session")
 def log_directory(broker: Broker) -> Path:
-    """The data directory of the broker under test; its files are read by Kafka's own tools."""
+    """The data directory of the broker under test, for Kafka's own tools."""
     if broker.log_directory is None:
         missing("the data directory of the external broker is not known (set KBROKER_DATA_DIR)")
     return broker.log_directory
@@ -183,7 +186,7 @@ def kcat(broker: Broker) -> Kcat:
 
 @pytest.fixture(scope="session")
 def new_topic_name() -> Callable[[str], str]:
-    """A function that gives a name that no other test uses."""
+    """A function that returns a name that no other test uses."""
     counter = itertools.count()
     run = os.getpid()
     return lambda stem: f"{stem}-{run}-{next(counter)}"

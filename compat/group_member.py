@@ -1,13 +1,14 @@
-"""A member of a group in a process of its own: `python -m compat.group_member '{"servers": ..., "group": ...}'`.
+"""A group member in its own process: `python -m compat.group_member '{"servers": ..., "group": ...}'`.
 
-It reads with kafka-python and writes one line of JSON for each thing that it does, at once, so that nothing it did is
-unknown when it is killed:
+It reads with kafka-python and immediately writes one line of JSON for each of its actions, so that all of them are
+known when it is killed:
 
     {"assigned": [0, 2]}                        it owns these partitions now
     {"processed": 2, "first": 40, "last": 79, "digest": ...}   it has processed these offsets of partition 2
     {"committed": {"2": 80}}                    the broker has acknowledged these offsets: all that was processed
 
-A digest is the SHA-256 of keys, values and their sizes, in order. Input that ends is the sign to commit and to leave.
+A digest is the SHA-256 of keys, values and their sizes, in order. At the end of its input the member commits and
+leaves.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ COMMIT_EACH = 4  # polls
 
 
 def tell(**event: Any) -> None:
-    """One line to whoever started this."""
+    """Write one line for the parent process."""
     print(json.dumps(event), flush=True)
 
 
 def digest(records: Iterable[tuple[bytes, bytes]]) -> str:
-    """What was read, in order."""
+    """A digest of the records, in order."""
     state = hashlib.sha256()
     for key, value in records:
         state.update(b"%d:%d:" % (len(key), len(value)) + key + value)
@@ -40,28 +41,28 @@ def digest(records: Iterable[tuple[bytes, bytes]]) -> str:
 
 
 class Worker(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Processes at once and commits now and then. What it loses before that is for somebody else to do again."""
+    """Processes immediately and commits now and then. Other members process again what it loses before a commit."""
 
     def __init__(self, consumer: KafkaConsumer, leaving: threading.Event) -> None:
         self._consumer, self._leaving = consumer, leaving
-        self._ends: dict[TopicPartition, int] = {}  # what is processed and not committed
+        self._ends: dict[TopicPartition, int] = {}  # processed and not committed
 
     def on_partitions_revoked(self, revoked: Any) -> None:
-        """Tell what it gives away. A listener of kafka-python cannot wait for a commit, so there is none here."""
+        """Report the revoked partitions. A listener of kafka-python cannot wait for a commit, so it does not commit."""
         tell(revoked=sorted(each.partition for each in revoked))
 
     def on_partitions_lost(self, lost: Any) -> None:
-        """This is no member any more: others have gone on with all of it since."""
+        """The group has removed this member; others already own all of its partitions."""
         self._ends.clear()
         tell(lost=sorted(each.partition for each in lost))
 
     def on_partitions_assigned(self, assigned: Any) -> None:
-        """Tell what the member owns. What it kept it goes on with, where it was; the rest is somebody else's."""
+        """Report the owned partitions. The member continues in those that it kept; others process the rest."""
         self._ends = {place: end for place, end in self._ends.items() if place in assigned}
         tell(assigned=sorted(each.partition for each in assigned))
 
     def work(self) -> None:
-        """Process until told to leave, then commit."""
+        """Process until asked to leave, then commit."""
         polls = 0
         while not self._leaving.is_set():
             found = self._poll()
@@ -75,10 +76,10 @@ class Worker(ConsumerRebalanceListener):  # type: ignore[misc]
 
     def _poll(self) -> Mapping[TopicPartition, Sequence[Any]]:
         try:
-            # A poll that ends while the client joins may leave kafka-python 3.0.12 standing still: so it is long.
+            # A poll that ends while the client joins may make kafka-python 3.0.12 hang, so the poll is long.
             found: Mapping[TopicPartition, Sequence[Any]] = self._consumer.poll(timeout_ms=2_000)
         except KafkaConnectionError:
-            # There is no broker now. It is asked again until there is one.
+            # The broker is down. Retry until it is back.
             self._leaving.wait(0.1)
             return {}
         return found
@@ -91,10 +92,10 @@ class Worker(ConsumerRebalanceListener):  # type: ignore[misc]
         self._ends[place] = last + 1
 
     def _commit(self) -> bool:
-        """Commit; False when the broker is away, or this is no member any more."""
-        told = {place: OffsetAndMetadata(offset, "", -1) for place, offset in self._ends.items()}
+        """Commit; False if the broker is down, or the group has removed this member."""
+        reported = {place: OffsetAndMetadata(offset, "", -1) for place, offset in self._ends.items()}
         try:
-            self._consumer.commit(told, timeout_ms=5_000)
+            self._consumer.commit(reported, timeout_ms=5_000)
         except KafkaError:
             return False
         tell(committed={place.partition: offset for place, offset in self._ends.items()})
@@ -118,7 +119,7 @@ def main() -> None:
         max_poll_records=500,
         reconnect_backoff_max_ms=500,
     )
-    # kafka-python 3.0.12 may stand still for ever when it joins before it knows the topic.
+    # kafka-python 3.0.12 may hang forever if it joins before it knows the topic.
     while consumer.partitions_for_topic(job["topic"]) is None:
         pass
     worker = Worker(consumer, leaving)

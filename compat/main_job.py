@@ -1,9 +1,9 @@
-"""The main job on real input: `python -m compat.main_job`.
+"""An end-to-end job on real input: `python -m compat.main_job`.
 
-A log file of this machine, each line behind its number so that every record is one of a kind, repeated to at least
-100,000 lines, goes in through kcat with zstd and an idempotent producer over six partitions. In the middle the broker
-is killed with `kill -9` and started again on the same directory and port. It all comes out through kafka-python:
-complete, in order in every partition, and nothing twice.
+kcat writes a log file of this machine with zstd and an idempotent producer to six partitions. Each line is prefixed
+with its number, so that every record is unique, and the file is repeated to at least 100,000 lines. Half-way the broker
+is killed with `kill -9` and restarted on the same directory and port. kafka-python reads everything: complete, in order
+in every partition, and without duplicates.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from compat.kafka.libraries import executable
 from compat.oracle.raw import connected
 
 TOPIC, PARTITIONS, LEAST_LINES = "main-job", 6, 100_000
-# The package manager's first; then whatever large text there is.
+# The package manager's log first; then any large text.
 CANDIDATES = (
     "/var/log/dpkg.log",
     "/var/log/apt/term.log",
@@ -44,7 +44,7 @@ Broker = KbrokerProcess | KafkaNode
 
 @dataclass(frozen=True)
 class Result:
-    """What was sent and what came back, and where the kill fell."""
+    """What was sent and read, and when the kill happened."""
 
     source: str
     lines: int
@@ -58,7 +58,7 @@ class Result:
 
     @property
     def good(self) -> bool:
-        """Complete, in order, once each, and really interrupted."""
+        """Complete, in order, without duplicates, and really interrupted."""
         lost = self.duplicates + self.missing + self.out_of_order + self.foreign
         return lost == 0 and self.kills > 0 and 0 < self.written_before_kill < self.lines
 
@@ -82,7 +82,7 @@ def input_lines(source: Path, count: int) -> list[bytes]:
 
 
 def feed(pipe: Iterable[bytes], kcat: subprocess.Popen[bytes], pause_at: dict[int, threading.Event]) -> None:
-    """Give the lines to kcat; at some of them wait until somebody sets the event."""
+    """Pass the lines to kcat; at the given lines wait until the event is set."""
     assert kcat.stdin is not None
     for number, line in enumerate(pipe):
         if number in pause_at:
@@ -93,7 +93,7 @@ def feed(pipe: Iterable[bytes], kcat: subprocess.Popen[bytes], pause_at: dict[in
 
 
 def written(servers: str) -> int:
-    """How many records are in the topic, asked as quickly as can be."""
+    """The number of records in the topic, by the fastest query."""
     asked = [{"PartitionIndex": index, "Timestamp": -1} for index in range(PARTITIONS)]
     with connected(servers) as connection:
         answer = connection.call("ListOffsets", 1, {"ReplicaId": -1, "Topics": [{"Name": TOPIC, "Partitions": asked}]})
@@ -101,7 +101,7 @@ def written(servers: str) -> int:
 
 
 def wait_until_written(servers: str, count: int, *, timeout_s: float = 60) -> int:
-    """Wait until more than `count` records are in the topic. How many they are."""
+    """Wait until more than `count` records are in the topic; returns their number."""
     deadline = time.monotonic() + timeout_s
     while (now := written(servers)) <= count:
         assert time.monotonic() < deadline, f"only {now} of more than {count} records came within {timeout_s} s"
@@ -119,14 +119,14 @@ def read_all(servers: str) -> dict[int, list[tuple[bytes, bytes]]]:
         found: dict[int, list[tuple[bytes, bytes]]] = {index: [] for index in range(PARTITIONS)}
         while any(len(found[each.partition]) < end for each, end in ends.items()):
             batch = consumer.poll(timeout_ms=10_000)
-            assert batch, f"nothing more comes: { ({key: len(part) for key, part in found.items()}) } of {ends}"
+            assert batch, f"no more records arrive: { ({key: len(part) for key, part in found.items()}) } of {ends}"
             for each, records in batch.items():
                 found[each.partition] += [(record.key, record.value) for record in records]
     return found
 
 
 def run(broker: Broker, *, count: int = LEAST_LINES, kills: int = 1) -> Result:
-    """Do the job on a broker that is not started yet."""
+    """Run the job on a broker that is not started yet."""
     began = time.perf_counter()
     source = source_file()
     lines = input_lines(source, count)
@@ -141,7 +141,7 @@ def run(broker: Broker, *, count: int = LEAST_LINES, kills: int = 1) -> Result:
 
 
 def _produce_and_kill(broker: Broker, lines: list[bytes], kills: int, complaints: IO[bytes]) -> int:
-    """Let kcat write all lines and kill the broker on the way. The number of records before the last kill."""
+    """Let kcat write all lines and kill the broker in between. Returns the number of records before the last kill."""
     producer = subprocess.Popen(
         [
             executable("kcat", hint="install kcat 1.7.1"),
@@ -159,7 +159,7 @@ def _produce_and_kill(broker: Broker, lines: list[bytes], kills: int, complaints
     for place, gate in gates.items():
         settled = wait_until_written(broker.bootstrap_servers, place - 2_000)
         gate.set()
-        # In full flight: some of what follows is acknowledged, some is on the wire, some in kcat's queue.
+        # At full load: some of the following records are acknowledged, some on the wire, some in kcat's queue.
         before = wait_until_written(broker.bootstrap_servers, settled + 500)
         broker.kill()
         broker.start()
@@ -180,7 +180,7 @@ def judge(
     written: int,
     seconds: float,
 ) -> Result:
-    """Compare what came out with what went in."""
+    """Compare the output with the input."""
     sent = Counter(lines)
     got = Counter(key + b"|" + value for part in found.values() for key, value in part)
     disorder = 0
@@ -207,7 +207,7 @@ def judge(
 
 
 def main() -> int:
-    """Run once and say what came of it."""
+    """Run once and print the result."""
     parser = argparse.ArgumentParser(prog="python -m compat.main_job", description=__doc__)
     parser.add_argument("--broker", choices=["kbroker", "kafka"], default="kbroker")
     parser.add_argument("--lines", type=int, default=LEAST_LINES)

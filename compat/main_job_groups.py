@@ -1,13 +1,14 @@
-"""The main job of groups on real input: `python -m compat.main_job_groups`.
+"""An end-to-end job of groups on real input: `python -m compat.main_job_groups`.
 
-A log file of this machine, numbered and repeated to at least 100,000 lines over six partitions (as `compat.main_job`
-makes it), is read by a group of three kafka-python members, each in a process of its own, which commit what they have
-processed. On the way one member leaves and one joins, another is killed with `kill -9` and so is the broker, which is
-started again on the same directory and port. Judged by what each member told before and after everything it did:
+A group of three kafka-python members, each in its own process, reads a log file of this machine, numbered and repeated
+to at least 100,000 lines over six partitions (made by `compat.main_job`), and commits what it has processed. During the
+run one member leaves and one joins, another is killed with `kill -9` and so is the broker, which is restarted on the
+same directory and port. The judge uses what each member reported before and after all of its actions:
 
     every line is processed          all offsets of all partitions, with the bytes that were written
-    committed offsets never go back  what the broker tells of the group, asked all the while, only grows
-    nothing is processed twice       but for what no member knew to be committed: somebody died, or lost its partitions
+    committed offsets never go back  the group's committed offsets, queried continuously, only grow
+    nothing is processed twice       except for records whose commit no member had confirmed, because a member died or
+                                     lost its partitions
 """
 
 from __future__ import annotations
@@ -53,12 +54,14 @@ class Processed:
     first: int
     last: int
     digest: str
-    known_committed: int = 0  # of its offsets, those below this one were committed already, and a member had said so
+    known_committed: int = (
+        0  # of its offsets, those below this one were committed already, and a member had reported it
+    )
 
 
 @dataclass(frozen=True)
 class Result:
-    """What was found."""
+    """The findings."""
 
     source: str
     lines: int
@@ -74,12 +77,12 @@ class Result:
 
     @property
     def good(self) -> bool:
-        """Everything processed, committed offsets only grew, and nothing came twice without a reason."""
+        """Everything processed, committed offsets only grew, and every duplicate has a reason."""
         return self.missing == self.wrong == self.unexcused == self.steps_back == 0 < self.commits
 
 
 class MemberProcess:
-    """A member, and what it tells."""
+    """A member, and its reports."""
 
     def __init__(self, name: str, servers: str, ledger: Ledger) -> None:
         job = {"servers": servers, "group": GROUP, "topic": TOPIC, "name": name, "session_ms": SESSION_MS}
@@ -114,7 +117,7 @@ class MemberProcess:
             self._ledger.note_commit({int(partition): offset for partition, offset in event["committed"].items()})
 
     def leave(self) -> None:
-        """Let it commit what it has, leave the group and end."""
+        """Make it commit, leave the group and end."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         status = self.process.wait(LATEST_S)
@@ -123,14 +126,14 @@ class MemberProcess:
         assert status == 0, f"{self.name} ended with {status}: {self._complaints.read()[-3000:].decode()}"
 
     def kill(self) -> None:
-        """`kill -9`; what it had processed and not committed is processed again."""
+        """`kill -9`; other members process its uncommitted records again."""
         end(self.process, signal_number=9)
         self._reader.join()
 
 
 @dataclass
 class Ledger:
-    """What all members told, in the order in which it came."""
+    """The reports of all members, in the order of arrival."""
 
     changed: threading.Condition = field(default_factory=threading.Condition)
     processed: list[Processed] = field(default_factory=list)
@@ -139,13 +142,13 @@ class Ledger:
     commits: int = 0
 
     def add(self, run: Processed) -> None:
-        """Note what a member processed."""
+        """Record what a member processed."""
         run.known_committed = self.committed.get(run.partition, 0)
         self.processed.append(run)
         self.covered.setdefault(run.partition, set()).update(range(run.first, run.last + 1))
 
     def note_commit(self, offsets: dict[int, int]) -> None:
-        """Note what a member knows to be committed."""
+        """Record the offsets whose commit a member has confirmed."""
         self.commits += 1
         for partition, offset in offsets.items():
             self.committed[partition] = max(offset, self.committed.get(partition, 0))
@@ -155,7 +158,7 @@ class Ledger:
         return sum(map(len, self.covered.values()))
 
     def until(self, reached: Callable[[], bool], what: str) -> None:
-        """Wait until it is so."""
+        """Wait until the condition holds."""
         deadline = time.monotonic() + LATEST_S
         with self.changed:
             while not reached():
@@ -164,7 +167,9 @@ class Ledger:
 
 
 class Watch:
-    """Asks all the while what the group has committed; counts steps back. A broker that is down tells nothing."""
+    """Queries the group's committed offsets continuously and counts steps back. Errors of a broker that is down are
+    ignored.
+    """
 
     def __init__(self, servers: str) -> None:
         self.latest: dict[int, int] = {}
@@ -179,7 +184,7 @@ class Watch:
             self.look()
 
     def look(self) -> None:
-        """Ask once."""
+        """Query once."""
         try:
             got = ask(self._servers, encode_request("OffsetFetch", 7, fetching(GROUP, None)))
         except OSError:
@@ -195,14 +200,14 @@ class Watch:
         self.latest = found
 
     def stop(self) -> None:
-        """Look a last time."""
+        """Query a last time."""
         self._done.set()
         self._thread.join()
         self.look()
 
 
 def write(servers: str, lines: Sequence[bytes], written: dict[int, list[Record]]) -> None:
-    """Write lines by their keys, and add them to what each partition holds, in order."""
+    """Write lines by their keys, and append them to the expected contents of each partition."""
     with closing(
         KafkaProducer(bootstrap_servers=servers, linger_ms=20, compression_type="zstd", acks="all")
     ) as producer:
@@ -210,14 +215,14 @@ def write(servers: str, lines: Sequence[bytes], written: dict[int, list[Record]]
         for line in lines:
             key, _, value = line.partition(b"|")
             sent.append((producer.send(TOPIC, value, key), (key, value)))
-    told = [(future.get(timeout=30), record) for future, record in sent]
-    for place, record in sorted(told, key=lambda each: (each[0].partition, each[0].offset)):
+    shown = [(future.get(timeout=30), record) for future, record in sent]
+    for place, record in sorted(shown, key=lambda each: (each[0].partition, each[0].offset)):
         assert place.offset == len(written[place.partition])
         written[place.partition].append(record)
 
 
 def run(broker: Broker, *, count: int = LEAST_LINES) -> Result:
-    """Do the job on a broker that is not started yet."""
+    """Run the job on a broker that is not started yet."""
     began = time.perf_counter()
     source = source_file()
     lines = input_lines(source, count)
@@ -272,7 +277,7 @@ def _story(
     broker.start()
     fifth = join()
     ledger.until(lambda: ledger.count() == len(lines), "every line is processed")
-    # What a member lost before it could commit is somebody's to process again: nobody leaves before that.
+    # Other members have to process again what a killed member did not commit, so no member leaves before that.
     ends = {partition: len(records) for partition, records in written.items()}
     ledger.until(lambda: watch.latest == ends, "every line is committed")
     for member in (first, fourth, fifth):
@@ -289,9 +294,10 @@ def judge(
     members: int,
     seconds: float,
 ) -> Result:
-    """Compare what was processed with what was written, and look for what came twice without a reason.
+    """Compare the processed records with the written ones, and find duplicates without a reason.
 
-    It may come twice as long as no member had said that it is committed: who commits dies, or loses its partitions.
+    A record may be processed twice until a member has reported its commit: the first member may die or lose its
+    partitions.
     """
     missing = sum(len(records) - len(ledger.covered.get(partition, ())) for partition, records in written.items())
     wrong = sum(run.digest != digest(written[run.partition][run.first : run.last + 1]) for run in ledger.processed)
@@ -313,7 +319,7 @@ def judge(
 
 
 def main() -> int:
-    """Run once and say what came of it."""
+    """Run once and print the result."""
     parser = argparse.ArgumentParser(prog="python -m compat.main_job_groups", description=__doc__)
     parser.add_argument("--broker", choices=["kbroker", "kafka"], default="kbroker")
     parser.add_argument("--lines", type=int, default=LEAST_LINES)

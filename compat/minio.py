@@ -1,8 +1,8 @@
-"""MinIO's real server, for tests: built once from the Go module proxy, started on a port of its own.
+"""MinIO's real server, for tests: built once from the Go module proxy, started on its own port.
 
-`$KBROKER_MINIO` names a binary that is there already. Else it is looked for in `${KBROKER_CACHE:-~/.cache/kbroker}`,
-and built there by `python -m compat.minio`, which needs Go and takes some minutes; `.ci/run` does. Tests do not build.
-A Go since 1.21 fetches by itself the release that MinIO asks for; an older one, as Debian 12 has it, is told to.
+`$KBROKER_MINIO` names an existing binary. Otherwise the binary is in `${KBROKER_CACHE:-~/.cache/kbroker}`, where
+`python -m compat.minio` builds it, which needs Go and takes some minutes; `.ci/run` does. Tests do not build it.
+A Go since 1.21 fetches the release that MinIO requires by itself; for an older one, as in Debian 12, this module does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from compat.brokers import StartFailed, end, free_port
 from compat.kafka.libraries import Unavailable, cache_directory, executable
 
 VERSION = "v0.0.0-20260212201848-7aac2a2c5b7c"
-GO_RELEASE = "go1.24.8"  # what MinIO's go.mod asks for
+GO_RELEASE = "go1.24.8"  # required by MinIO's go.mod
 FETCHES_RELEASES = (1, 21)
 ATTEMPTS = 3
 BUCKET = "kbroker"
@@ -35,7 +35,7 @@ START_TIMEOUT_S = 60.0
 
 
 def cached_binary() -> Path:
-    """Where the build goes."""
+    """The path of the build."""
     return cache_directory() / f"minio-{VERSION}" / "minio"
 
 
@@ -44,12 +44,14 @@ def binary() -> Path:
     given = os.environ.get("KBROKER_MINIO")
     found = Path(given) if given else cached_binary()
     if not os.access(found, os.X_OK):
-        raise Unavailable(f"{found} is no program (have Go and run `python -m compat.minio`, or set KBROKER_MINIO)")
+        raise Unavailable(
+            f"{found} is not a program (install Go and run `python -m compat.minio`, or set KBROKER_MINIO)"
+        )
     return found
 
 
 def build() -> Path:
-    """Build the server unless it is there. Errors: Unavailable without Go, or when Go cannot build it."""
+    """Build the server if it is missing. Errors: Unavailable without Go, or if Go cannot build it."""
     with contextlib.suppress(Unavailable):
         return binary()
     go = executable("go", hint="install Go")
@@ -60,7 +62,7 @@ def build() -> Path:
         environment = {"GOBIN": str(scratch / "bin"), "CGO_ENABLED": "0"}
         package = f"github.com/minio/minio@{VERSION}"
         _go([_new_enough(go), "install", "-ldflags=-s -w", package], cwd=scratch, environment=environment)
-        with contextlib.suppress(OSError):  # another run was quicker
+        with contextlib.suppress(OSError):  # another run was faster
             (scratch / "bin").rename(target.parent)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -68,21 +70,21 @@ def build() -> Path:
 
 
 def _new_enough(go: str) -> str:
-    """A Go that can build MinIO: this one, or the release that it gets for us from the module proxy."""
+    """A Go that can build MinIO: this one, or the required release from the module proxy."""
     found = re.search(r"\bgo(\d+)\.(\d+)", _go([go, "version"]))
     if found is None or (int(found[1]), int(found[2])) >= FETCHES_RELEASES:
         return go
     platform = _go([go, "env", "GOHOSTOS", "GOHOSTARCH"]).split()
     module = f"golang.org/toolchain@v0.0.1-{GO_RELEASE}.{'-'.join(platform)}"
     directory = Path(json.loads(_go([go, "mod", "download", "-json", module]))["Dir"])
-    # Files of a module cannot be run; that these are programs is known to newer releases alone.
+    # Files of a module are not executable; only newer releases know that these are programs.
     for program in [*directory.glob("bin/*"), *directory.glob("pkg/tool/*/*")]:
         program.chmod(0o755)
     return str(directory / "bin" / "go")
 
 
 def _go(command: Sequence[str], *, cwd: Path | None = None, environment: Mapping[str, str] | None = None) -> str:
-    """What Go prints; what fails is tried again, since most of what is done is to fetch. Errors: Unavailable."""
+    """The output of Go. Failures are retried, because most of the work is downloading. Errors: Unavailable."""
     own = {key: value for key, value in os.environ.items() if key != "GOROOT"}
     for _ in range(ATTEMPTS):
         done = subprocess.run(
@@ -112,7 +114,7 @@ class MinioServer:
         return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
     def settings(self, **more: str) -> dict[str, str]:
-        """Settings of the plug-in, without `rsm.config.`; underlines stand for dots."""
+        """Settings of the plug-in, without `rsm.config.`; underscores stand for dots."""
         keys = {"access.key": self.access_key, "secret.key": self.secret_key}
         given = {name.replace("_", "."): value for name, value in more.items()}
         return {"endpoint": self.endpoint, "bucket": BUCKET, **keys, **given}
@@ -144,8 +146,8 @@ class MinioServer:
         return {"PATH": os.environ.get("PATH", ""), **quiet, **keys}
 
     def _serves(self) -> bool:
-        """Whether it refuses who is unknown: while it calls itself ready it may still answer 503 to all requests, and
-        tell clients to come back in a minute.
+        """Whether it rejects an unknown key: a server that reports ready may still answer 503 to all requests, and ask
+        clients to retry in a minute.
         """
         try:
             urllib.request.urlopen(f"{self.endpoint}/", timeout=2).close()
@@ -157,7 +159,7 @@ class MinioServer:
         return True
 
     def suspend(self) -> None:
-        """SIGSTOP: it is there, takes connections, and says nothing; not at once where the machine is busy."""
+        """SIGSTOP: it accepts connections but does not answer; takes effect with a delay on a busy machine."""
         assert self.process is not None, "not started"
         self.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
@@ -178,12 +180,12 @@ class MinioServer:
             end(self.process)
 
     def log_tail(self) -> str:
-        """The end of what it said."""
+        """The end of its log."""
         return self._log.read_text(errors="replace")[-4000:] if self._log.exists() else ""
 
 
 def main() -> int:
-    """Build what is missing and say where it is."""
+    """Build the server if it is missing and print its path."""
     try:
         print(build())
     except Unavailable as error:

@@ -1,10 +1,11 @@
-"""A proxy in front of a store that does what networks and stores do: HTTP/1.1, one thread a connection.
+"""A proxy in front of a store that simulates faults of networks and stores: HTTP/1.1, one thread per connection.
 
     with MinioProxy(server.port) as proxy:
         proxy.rule(answer(503, "SlowDown"), method="GET", times=2)
 
-A request meets the first rule that fits it and has not been used up; without one it is passed on as it is. The Host
-header stays the client's, since it is signed. What came is in `requests`, so that a test can tell what was asked again.
+The first matching rule that is not used up handles a request; without one the proxy forwards it unchanged. The Host
+header stays the client's, because it is signed. `requests` lists all received requests, so that a test can check
+retries.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _OF_ONE_HOP = {"connection", "keep-alive", "transfer-encoding"}
 
 
 class Exchange:
-    """One request that came, and what an action can do about it."""
+    """One received request, and the operations of an action on it."""
 
     def __init__(self, handler: _Handler) -> None:
         self._handler = handler
@@ -33,7 +34,7 @@ class Exchange:
         self._left = int(self.headers.get("Content-Length", 0))
 
     def body(self) -> Iterator[bytes]:
-        """What is left of the request's body."""
+        """The remaining bytes of the request's body."""
         while self._left:
             piece = self._handler.rfile.read(min(PIECE_BYTES, self._left))
             if not piece:
@@ -42,7 +43,7 @@ class Exchange:
             yield piece
 
     def forward(self) -> tuple[int, dict[str, str], bytes]:
-        """Pass the request on; the store's whole answer."""
+        """Forward the request; returns the store's complete answer."""
         upstream = http.client.HTTPConnection("127.0.0.1", self._handler.server.upstream_port)
         try:
             upstream.putrequest(self.method, self.path, skip_host=True, skip_accept_encoding=True)
@@ -59,7 +60,7 @@ class Exchange:
             upstream.close()
 
     def reply(self, status: int, headers: dict[str, str], body: bytes, *, cut: int | None = None) -> None:
-        """Answer; with `cut`, that many bytes of the body and no more come before the connection is closed."""
+        """Answer; with `cut`, send only that many bytes of the body and close the connection."""
         self.begin_reply(status, {"Content-Length": str(len(body)), **headers})
         if self.method != "HEAD":
             self.write(body if cut is None else body[:cut])
@@ -73,7 +74,7 @@ class Exchange:
         self._handler.end_headers()
 
     def write(self, data: bytes) -> None:
-        """More of the answer's body."""
+        """Send more of the answer's body."""
         self._handler.wfile.write(data)
 
     def hang_up(self) -> None:
@@ -81,7 +82,7 @@ class Exchange:
         self._handler.close_connection = True
 
     def wait_for_release(self) -> None:
-        """Do nothing until the proxy is told to let go, or closed."""
+        """Block until the proxy is healed or closed."""
         self._handler.server.released.wait()
 
 
@@ -95,7 +96,7 @@ def pass_on(exchange: Exchange) -> None:
 
 
 def answer(status: int, code: str, *, xml: bool = True) -> Action:
-    """An answer in the store's stead, which sees nothing of the request."""
+    """Answer instead of the store, which does not receive the request."""
 
     def act(exchange: Exchange) -> None:
         for _ in exchange.body():
@@ -108,13 +109,13 @@ def answer(status: int, code: str, *, xml: bool = True) -> Action:
 
 
 def lose_reply(exchange: Exchange) -> None:
-    """The store does what it is asked, and nobody hears of it."""
+    """The store handles the request, and the reply is lost."""
     exchange.forward()
     exchange.hang_up()
 
 
 def silence(exchange: Exchange) -> None:
-    """The request is taken, and never answered."""
+    """Read the request and never answer."""
     for _ in exchange.body():
         pass
     exchange.wait_for_release()
@@ -122,19 +123,19 @@ def silence(exchange: Exchange) -> None:
 
 
 def deaf(exchange: Exchange) -> None:
-    """Not even the body of the request is taken."""
+    """Do not even read the body of the request."""
     exchange.wait_for_release()
     exchange.hang_up()
 
 
 def cut_short(exchange: Exchange) -> None:
-    """Half of the body comes, and then the connection ends."""
+    """Send half of the body, then close the connection."""
     status, headers, body = exchange.forward()
     exchange.reply(status, headers, body, cut=len(body) // 2)
 
 
 def damage(exchange: Exchange) -> None:
-    """As many bytes as there should be, one of which is another."""
+    """Change one byte of the answer's body."""
     status, headers, body = exchange.forward()
     damaged = bytearray(body)
     if damaged:
@@ -143,7 +144,7 @@ def damage(exchange: Exchange) -> None:
 
 
 def damage_request(exchange: Exchange) -> None:
-    """The store gets as many bytes as were sent, one of which is another."""
+    """Change one byte of the request's body."""
     pieces = list(exchange.body())
     if pieces:
         pieces[-1] = pieces[-1][:-1] + bytes([pieces[-1][-1] ^ 0x01])
@@ -152,7 +153,7 @@ def damage_request(exchange: Exchange) -> None:
 
 
 def shift_range(exchange: Exchange) -> None:
-    """Bytes come that begin one further than what was asked for, and the answer says so."""
+    """Send bytes that begin one byte after the requested start, with a matching Content-Range."""
     status, headers, body = exchange.forward()
     start, end, size = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", headers["Content-Range"]).groups()  # type: ignore[union-attr]
     headers["Content-Range"] = f"bytes {int(start) + 1}-{int(end) + 1}/{size}"
@@ -160,13 +161,13 @@ def shift_range(exchange: Exchange) -> None:
 
 
 def ignore_range(exchange: Exchange) -> None:
-    """A success without a word of ranges, as from a server that does not know them."""
+    """Send the whole object with status 200, like a server without ranges."""
     _, headers, body = exchange.forward()
     exchange.reply(200, {name: value for name, value in headers.items() if name != "Content-Range"}, body)
 
 
 def trickle(*, piece_bytes: int, pause_s: float) -> Action:
-    """The body comes in small pieces with a pause before each: never silent, and never done."""
+    """Send the body in small pieces with a pause before each, so that no socket time-out applies."""
 
     def act(exchange: Exchange) -> None:
         status, headers, body = exchange.forward()
@@ -180,7 +181,7 @@ def trickle(*, piece_bytes: int, pause_s: float) -> Action:
 
 
 def late(delay_s: float) -> Action:
-    """The right answer, later."""
+    """The correct answer after a delay."""
 
     def act(exchange: Exchange) -> None:
         status, headers, body = exchange.forward()
@@ -191,7 +192,7 @@ def late(delay_s: float) -> Action:
 
 
 class Stale:
-    """Answers once given are given again: what a list looks like that is not up to date."""
+    """Repeats its first answer to each request, like an outdated list."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[int, dict[str, str], bytes]] = {}
@@ -204,7 +205,7 @@ class Stale:
 
 @dataclass
 class Rule:
-    """An action for requests of a method whose path and query contain a text. Shape: times None is for ever."""
+    """An action for requests of a method whose path and query contain a text. Shape: times None is unlimited."""
 
     action: Action
     method: str = ""
@@ -242,7 +243,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that leave are what this is for."""
+        """Clients that disconnect are expected here."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -250,7 +251,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody wants to read it."""
+        """No log."""
 
     def _serve(self) -> None:
         exchange = Exchange(self)
@@ -264,7 +265,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class MinioProxy:
-    """See the module's text. `down` and `up` close and open its port, which stays the same."""
+    """See the module's docstring. `down` and `up` close and open its port, which stays the same."""
 
     def __init__(self, upstream_port: int) -> None:
         self._upstream_port = upstream_port
@@ -290,14 +291,14 @@ class MinioProxy:
         return f"http://127.0.0.1:{self.port}"
 
     def up(self) -> None:
-        """Take connections."""
+        """Accept connections."""
         self._server = _Server(self._upstream_port, self.port, self)
         self.port = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         self._thread.start()
 
     def down(self) -> None:
-        """Refuse connections, and cut those that there are."""
+        """Refuse connections, and cut the open ones."""
         server, self._server = self._server, None
         if server is None:
             return
@@ -313,14 +314,14 @@ class MinioProxy:
     def rule(
         self, action: Action, *, method: str = "", path: str = "", without: str = "\n", times: int | None = None
     ) -> Rule:
-        """Let requests meet this action; the first rule that fits counts."""
+        """Apply this action to requests; the first matching rule wins."""
         made = Rule(action, method, path, without, times)
         with self._lock:
             self._rules.append(made)
         return made
 
     def heal(self) -> None:
-        """No faults any more; who is kept waiting goes on."""
+        """Remove all rules and release the blocked requests."""
         with self._lock:
             self._rules.clear()
         if self._server is not None:
@@ -337,5 +338,5 @@ class MinioProxy:
         return pass_on
 
     def count(self, start: str, containing: str = "") -> int:
-        """How many requests began so and contained this."""
+        """The number of requests that start with this and contain that."""
         return sum(request.startswith(start) and containing in request for request in self.requests)

@@ -1,4 +1,4 @@
-"""What /proc shows of a process and of the processes that it has started."""
+"""Reads /proc for a process and its child processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started and that still run."""
+    """The live child processes of a process."""
     found = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):  # the thread has ended
@@ -17,17 +17,17 @@ def children(pid: int) -> list[int]:
 
 
 def resident_mib(pid: int) -> float:
-    """The resident memory of a process and of its children; one that has ended has none."""
+    """The resident memory of a process and of its children; 0 for one that has ended."""
     return sum(_status_kib(one, "VmRSS") for one in (pid, *children(pid))) / 1024
 
 
 def reset_peak(pid: int) -> None:
-    """Have the kernel note the peak of a process's resident memory from here on."""
+    """Make the kernel restart the peak of a process's resident memory."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 def peak_mib(pid: int) -> float:
-    """The greatest resident memory of a process, without its children."""
+    """The peak resident memory of a process, without its children."""
     return _status_kib(pid, "VmHWM") / 1024
 
 

@@ -1,4 +1,4 @@
-"""The clients that measure must see what they claim to: one that passed over records would be the faster for it."""
+"""The clients of the benchmarks must really read what they claim: a client that skips records looks faster."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from compat.bench.rows import ROWS
 from compat.bench.tier_worker import Reader
 
 
-def test_no_two_rows_have_one_title() -> None:
-    """A run of some rows finds the others in the page by their titles."""
+def test_row_titles_are_unique() -> None:
+    """A partial run finds the other rows in the page by their titles."""
     titles = [row.title for row in ROWS]
     assert sorted(set(titles)) == sorted(titles)
 
 
 def batches(sizes: Sequence[tuple[int, int]], base: int = 700) -> bytes:
-    """Headers of batches of so many bytes and offsets, one behind the other; the rest of each is zeros."""
+    """Headers of consecutive batches of these sizes and offset counts; the rest of each is zeros."""
     made = b""
     for size, count in sizes:
         header = struct.pack(">qi11xi", base, size - 12, count - 1)
@@ -43,10 +43,10 @@ def batches(sizes: Sequence[tuple[int, int]], base: int = 700) -> bytes:
         ([(300, 5), (100, 1), (100, 1), (100, 1)], 0),
     ],
 )
-def test_a_reader_goes_on_behind_the_last_whole_batch(
+def test_a_reader_continues_after_the_last_complete_batch(
     sizes: list[tuple[int, int]], cut: int, kafka_libraries: Path
 ) -> None:
-    assert kafka_libraries.is_dir()  # the schemas of what is asked lie there
+    assert kafka_libraries.is_dir()  # the directory of the schemas for the requests
     with socket.create_server(("127.0.0.1", 0)) as listening:
         reader = Reader(f"127.0.0.1:{listening.getsockname()[1]}", "t")
     data = batches(sizes)[: sum(size for size, _ in sizes) - cut]

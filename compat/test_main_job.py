@@ -1,4 +1,4 @@
-"""The main job of the broker, as `python -m compat.main_job` does it."""
+"""The end-to-end job of `python -m compat.main_job`."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def test_d1_a_real_log_survives_kill_9_complete_in_order_and_once(tmp_path: Path
     finally:
         if broker.process is not None:
             broker.kill()
-        print(broker.log_tail())  # pytest shows it when the test fails
+        print(broker.log_tail())  # pytest shows it if the test fails
     assert result.good, result
     assert result.lines >= LEAST_LINES

@@ -1,4 +1,4 @@
-"""The main job of groups, as `python -m compat.main_job_groups` does it."""
+"""The end-to-end job of `python -m compat.main_job_groups`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from compat.main_job import LEAST_LINES
 from compat.main_job_groups import run
 
 
-def test_a_group_reads_a_real_log_while_members_and_the_broker_come_and_go(tmp_path: Path) -> None:
+def test_a_group_reads_a_real_log_despite_restarts(tmp_path: Path) -> None:
     if os.environ.get("KBROKER_BOOTSTRAP_SERVERS"):
         pytest.skip("an external broker is not ours to kill")
     try:
-        libraries()  # Kafka's schemas are read out of its jars
+        libraries()  # the directory of Kafka's schemas
     except Unavailable as error:
         missing(str(error))
     kafka = os.environ.get("KBROKER_COMPAT_BROKER") == "kafka"
@@ -29,7 +29,7 @@ def test_a_group_reads_a_real_log_while_members_and_the_broker_come_and_go(tmp_p
     finally:
         if broker.process is not None:
             broker.kill()
-        print(broker.log_tail())  # pytest shows it when the test fails
+        print(broker.log_tail())  # pytest shows it if the test fails
     assert result.good, result
     assert result.lines >= LEAST_LINES
     assert result.looks > 20

@@ -1,4 +1,4 @@
-"""Waiting for what others do: never longer than a patient person would."""
+"""Waiting for external programs, with a time-out."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 PATIENCE_S = 900
 MEASURE_S = 600
-"""How long one measure of a worker may take, waiting included."""
+"""The time-out of one measurement of a worker, in seconds."""
 
 
 def until(reached: Callable[[], bool], *, each_s: float = 0.02, patience_s: float = PATIENCE_S) -> None:
-    """Look every so many seconds until it is so. Errors: AssertionError after `patience_s`."""
+    """Check the condition every `each_s` seconds until it holds. Errors: AssertionError after `patience_s`."""
     deadline = time.monotonic() + patience_s
     while not reached():
         assert time.monotonic() < deadline, f"not reached within {patience_s:.0f} s"

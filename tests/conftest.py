@@ -1,4 +1,4 @@
-"""What every run begins with, and says at its end."""
+"""Setup and summary of every test run."""
 
 import signal
 
@@ -8,12 +8,12 @@ from tests.style.test_fault_rows import named_in_tests, rows
 
 
 def pytest_configure() -> None:
-    """Who started this in the background may have Ctrl-C ignored, for what tests start as well; they interrupt it."""
+    """Enable Ctrl-C: a parent that runs tests in the background may ignore SIGINT, and child processes inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many of the faults that must be survived have tests."""
+    """Report how many of the fault rows have tests."""
     wanted, named = rows(), named_in_tests()
     terminalreporter.write_line(f"fault rows covered: {sum(row in named for row in wanted)} of {len(wanted)}")

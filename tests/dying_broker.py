@@ -1,9 +1,9 @@
-"""`kbroker serve` that dies at a chosen operation of the real disk, as by `kill -9` at just that moment.
+"""`kbroker serve` that dies at a chosen operation of the real disk, like by `kill -9` at exactly that moment.
 
     KBROKER_DIES_AT='rename before 1 *.manifest.json.tmp' python -m tests.dying_broker serve ...
 
-The words are an operation (write, rename, unlink, sync), a moment (before, half, after), which of the operations that
-match, counted from 1, and a pattern of paths as fnmatch knows it.
+The words are an operation (write, rename, unlink, sync), a moment (before, half, after), the number of the matching
+operation, counted from 1, and an fnmatch pattern of paths.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EXIT_CODE = 137
 
 
 class DyingDisk(RealDisk):
-    """The real disk, the process on which dies."""
+    """The real disk, with an operation at which the process dies."""
 
     def __init__(self, text: str) -> None:
         self.operation, self.moment, number, self.pattern = text.split(" ", 3)
@@ -44,7 +44,7 @@ class DyingDisk(RealDisk):
         self.around("unlink", path, lambda: super(DyingDisk, self).unlink(path))
 
     def around(self, operation: str, path: str, do: Callable[[], None], half: Callable[[], None] | None = None) -> None:
-        """Do it, or die before, in the middle of it, or after."""
+        """Run the operation, or die before, in the middle of it, or after it."""
         dies = operation == self.operation and fnmatch(path, self.pattern)
         if dies:
             self._left -= 1

@@ -1,4 +1,4 @@
-"""What a piece of a program leaves to the collector of garbage, which comes by when it likes."""
+"""Detects objects that are left to the garbage collector, which runs at unpredictable times."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def left_to_the_collector() -> Iterator[list[object]]:
-    """Fills the list, at the end of the block, with what became unreachable in it and was not gone by then."""
+    """Fills the list, at the end of the block, with objects that became unreachable in it but were not freed."""
     left: list[object] = []
     flags = gc.get_debug()
     gc.collect()

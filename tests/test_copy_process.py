@@ -1,4 +1,4 @@
-"""The process that copies segments for a real broker: what it does, and what becomes of either when the other dies."""
+"""The worker process that copies segments for a real broker: its work, and the effect when it or the broker dies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAIT_MS = 20_000
 
 
 def workers_of(broker: BrokerProcess) -> list[int]:
-    """The processes that the broker has started."""
+    """The child processes of the broker."""
     found: list[int] = []
     for path in Path(f"/proc/{broker.process.pid}/task").glob("*/children"):
         with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
@@ -49,7 +49,7 @@ def copy(broker: BrokerProcess) -> None:
     until(broker, lambda: local_bytes(broker.directory, "orders") < SEGMENT_BYTES)
 
 
-def test_segments_are_copied_by_a_process_that_ends_with_the_broker(tmp_path: Path) -> None:
+def test_the_copying_worker_ends_with_the_broker(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", *QUICK) as broker:
         assert workers_of(broker) == [], "nothing is to be copied yet"
         copy(broker)
@@ -65,7 +65,7 @@ def test_segments_are_copied_by_a_process_that_ends_with_the_broker(tmp_path: Pa
     assert "a worker failed" not in errors
 
 
-def test_a_killed_broker_leaves_no_process_behind(tmp_path: Path) -> None:
+def test_a_killed_broker_leaves_no_process(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     with BrokerProcess(directory, *QUICK) as broker:
         copy(broker)
@@ -77,8 +77,8 @@ def test_a_killed_broker_leaves_no_process_behind(tmp_path: Path) -> None:
         consume(broker, "orders", RECORDS)
 
 
-def test_whatever_kills_the_process_the_copies_are_right(tmp_path: Path) -> None:
-    """It is killed as soon as it is seen, again and again, until none is started any more."""
+def test_copies_are_correct_although_the_worker_is_killed(tmp_path: Path) -> None:
+    """It is killed as soon as it appears, repeatedly, until none is started any more."""
     directory = tmp_path / "data"
     killed: set[int] = set()
     with BrokerProcess(directory, *QUICK) as broker:
@@ -94,20 +94,20 @@ def test_whatever_kills_the_process_the_copies_are_right(tmp_path: Path) -> None
         for begun in range(0, 3 * RECORDS, RECORDS):
             produce(broker, "orders", begun, begun + RECORDS)
             until(broker, kill)
-            # One that has ended its work is missed when the next segment is to be copied.
+            # The broker notices a worker that died after its work when it copies the next segment.
             kill()
         consume(broker, "orders", 3 * RECORDS)
         code, _ = broker.stop()
         errors = broker.stop_and_read_errors()
     assert code == 0
     assert killed
-    assert "a worker failed; what it did is done again" in errors
+    assert "a worker failed; its work is repeated" in errors
     assert "Traceback" not in errors
     assert segments_in_tier(directory) > 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_that_goes_to_all_ends_the_broker_in_order(number: int, tmp_path: Path) -> None:
+def test_a_signal_to_the_process_group_stops_the_broker_cleanly(number: int, tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", *QUICK) as broker:
         copy(broker)
         (worker,) = workers_of(broker)
@@ -122,7 +122,7 @@ def test_a_signal_that_goes_to_all_ends_the_broker_in_order(number: int, tmp_pat
         assert "Traceback" not in broker.stop_and_read_errors()
 
 
-def test_without_the_process_the_broker_copies_itself(tmp_path: Path) -> None:
+def test_without_a_worker_the_broker_copies_itself(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", *QUICK, "--override", "kbroker.remote.copy.process.enable=false") as broker:
         copy(broker)
         assert workers_of(broker) == []

@@ -1,4 +1,4 @@
-"""A node that recovers its logs in worker processes: the processes end when they should, and the operator sees it."""
+"""A node that recovers its logs in worker processes: they end when they should, and the operator sees the progress."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LARGE_BYTES = 64 << 20
 @pytest.fixture
 def killed(tmp_path: Path) -> Path:
     """A data directory of a killed broker, with three partitions of one record. The worker that recovers partition 0
-    waits for a writer of its leader-epoch-checkpoint, as for a disk that does not answer.
+    blocks on a writer of its leader-epoch-checkpoint, as if the disk did not answer.
     """
     data = tmp_path / "data"
     with BrokerProcess(data) as broker, broker.client() as client:
@@ -40,7 +40,7 @@ def killed(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def pages() -> str:
-    """An address for the pages of a broker."""
+    """An address for the HTTP pages of a broker."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
@@ -55,7 +55,7 @@ def recovering(killed: Path, pages: str) -> Iterator[BrokerProcess]:
 
 
 def workers_of(broker: BrokerProcess, *, at_least: int) -> set[int]:
-    """The processes that the broker has started, when there are so many."""
+    """The child processes of the broker, once there are this many."""
     found: set[int] = set()
     while len(found) < at_least:
         assert broker.process.poll() is None
@@ -67,7 +67,7 @@ def workers_of(broker: BrokerProcess, *, at_least: int) -> set[int]:
 
 
 def wait_until_gone(processes: set[int]) -> None:
-    """Returns when none of the processes runs any more; a test that waits for ever has failed."""
+    """Returns when none of the processes runs any more; a test that blocks here forever has failed."""
     while any(_runs(process) for process in processes):
         pass
 
@@ -90,7 +90,7 @@ def test_no_worker_outlives_a_broker_that_is_stopped_during_recovery(
     wait_until_gone(workers)
 
 
-def test_health_says_how_far_recovery_is(recovering: BrokerProcess, pages: str) -> None:
+def test_health_shows_the_progress_of_recovery(recovering: BrokerProcess, pages: str) -> None:
     status, body = 0, dict[str, object]()
     while body.get("recovery", {}) != {"recovered_logs": 1, "logs": 3, "recovered_mib": 64, "mib": 128}:
         try:

@@ -1,7 +1,7 @@
 """Real processes that die at the write points of copying to the tier and deleting from it: row M8.
 
-The simulated disk has them all (tests/sim/test_tier_crashes.py); these show that the real disk and the real broker
-around it are no different.
+The simulated disk covers all points (tests/sim/test_tier_crashes.py); these tests show that the real disk and the real
+broker behave the same.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DYING = "tests.dying_broker"
 
 
 def segments_in_tier(directory: Path) -> int:
-    """How many there are; each has all its files, and nothing half done lies about."""
+    """The number of segments; each has all its files, and there are no unfinished files."""
     names = remote_files(directory)
     count = sum(name.endswith(".log") for name in names)
     for suffix in (".index", ".timeindex", ".snapshot", ".leader-epoch-checkpoint", ".manifest.json"):
@@ -49,7 +49,7 @@ def assert_dies(broker: BrokerProcess) -> None:
 
 @pytest.fixture
 def filled(tmp_path: Path) -> Path:
-    """A data directory with a tiered topic of which next to nothing is in the tier yet."""
+    """A data directory with a tiered topic of which almost nothing is in the tier yet."""
     directory = tmp_path / "data"
     with BrokerProcess(directory, *SLOW) as broker:
         create_topic(broker, "orders")
@@ -65,12 +65,12 @@ def filled(tmp_path: Path) -> Path:
         "write half 1 *-tier/*.log.tmp",
         "rename after 1 *-tier/*.log.tmp",
         "write half 1 *-tier/*.leader-epoch-checkpoint.tmp",
-        "rename after 1 *-tier/*.manifest.json.tmp",  # all is there, and nobody knows
+        "rename after 1 *-tier/*.manifest.json.tmp",  # all objects are written, but the metadata is not
         "sync after 2 *__remote_log_metadata-*.log",  # COPY_SEGMENT_FINISHED
         "rename after 1 */orders-0/*.log",  # the first local segment goes
     ],
 )
-def test_m8_a_broker_that_dies_while_it_copies_goes_on_and_leaves_nothing(
+def test_m8_a_broker_killed_during_a_copy_leaves_no_orphans(
     point: str, filled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(DIES_AT, point)
@@ -91,7 +91,7 @@ def test_m8_a_broker_that_dies_while_it_copies_goes_on_and_leaves_nothing(
         "unlink before 3 *-tier/*",
     ],
 )
-def test_m8_a_broker_that_dies_while_it_deletes_leaves_nothing(
+def test_m8_a_broker_killed_during_a_deletion_leaves_no_orphans(
     point: str, filled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with BrokerProcess(filled, *QUICK) as broker:

@@ -29,23 +29,23 @@ NO_LIMIT = sys.maxsize
 
 
 def decode(cls: type[M], version: int, data: Buffer, *, exact: bool = False, max_elements: int = NO_LIMIT) -> M:
-    """The message in `data`; surplus bytes behind it are ignored, as Kafka does, unless `exact`.
+    """The message in `data`. Extra bytes after it are ignored, as in Kafka, unless `exact`.
 
-    Raises Malformed, and nothing else, for bytes that do not decode; KafkaError UNSUPPORTED_VERSION if the class has no
-    such version. Its work is bounded by the size of `data`, and by `max_elements`: TooManyElements (which is Malformed
-    too) is raised if all arrays of the message together, with its tagged fields, announce more elements. Each count is
-    checked before its elements are read. Records are views over `data`, all else is copied.
+    Raises only Malformed for bytes that do not decode, and KafkaError UNSUPPORTED_VERSION if the class has no such
+    version. Its work is bounded by the size of `data` and by `max_elements`: it raises TooManyElements (a Malformed) if
+    all arrays of the message together, including those in tagged fields, announce more elements. Each count is checked
+    before its elements are read. Records are views over `data`; everything else is copied.
     """
     value, position = decode_prefix(cls, version, data, max_elements=max_elements)
     if exact and position != len(data):
-        raise Malformed(f"{len(data) - position} bytes behind {cls.__name__}")
+        raise Malformed(f"{len(data) - position} bytes after {cls.__name__}")
     return value
 
 
 def decode_prefix(
     cls: type[M], version: int, data: Buffer, position: int = 0, *, max_elements: int = NO_LIMIT
 ) -> tuple[M, int]:
-    """The message at `position` of `data`, and the position behind it. Errors as of decode()."""
+    """The message at `position` of `data`, and the position after it. Errors as for decode()."""
     parse = _parsers.get((cls, version))
     if parse is None:
         parse = _parsers[cls, version] = compile_parser(construct_for(cls, version))
@@ -56,9 +56,9 @@ def decode_prefix(
 
 
 def encode(message: object, version: int) -> bytes:
-    """The bytes of `message`, which holds no Opaque.
+    """The bytes of `message`, which must not contain an Opaque.
 
-    NotInVersion if it holds a value that the version cannot express and that is not ignorable; struct.error for a
+    Raises NotInVersion for a value that the version cannot express and that is not ignorable, and struct.error for a
     number out of range.
     """
     return _join(_build(message, version, []))
@@ -67,8 +67,8 @@ def encode(message: object, version: int) -> bytes:
 def encode_element(value: object, message: type, version: int) -> bytes:
     """The bytes of a struct in an array of a message class, in one of its versions.
 
-    An array may hold such bytes in the place of the struct. So what is answered often is encoded once, and a long
-    reply needs no objects for all of its elements at the same time. Errors as of encode().
+    An array may hold such bytes instead of the struct. A caller can encode a frequent answer once, and a long reply
+    does not need objects for all of its elements at the same time. Errors as for encode().
     """
     key = (value.__class__, message, version)
     build = _element_builders.get(key)
@@ -81,8 +81,8 @@ def encode_element(value: object, message: type, version: int) -> bytes:
 
 
 def encode_parts(message: object, version: int) -> list[bytes | Opaque]:
-    """The encoding in pieces: bytes, and in their places the Opaques, to be sent as they are. So are records of 64 KiB
-    and more in memory.
+    """The encoding in pieces: bytes, with the Opaques left in place for the caller to send. Records in memory of 64 KiB
+    or more are pieces of their own.
     """
     opaques: list[int] = []
     parts = _build(message, version, opaques)

@@ -1,8 +1,8 @@
-"""The code that constructs write: source of one function, what it calls, and its compilation.
+"""Code generation for the constructs: builds the source of one function, binds the objects it uses, and compiles it.
 
-The generated parser works on positions in a buffer instead of a stream. Neighbours of fixed size share one unpack_from,
-and so does the length behind them; varints, strings and loops stand inline; an instance's slots are filled directly.
-The generated builder packs neighbours together in the same way and appends few parts to a list.
+The generated parser works on positions in a buffer instead of a stream. Adjacent fixed-size fields share one
+unpack_from, which also reads a length that follows them. Varints, strings and loops are inlined, and an instance's
+slots are filled directly. The generated builder packs adjacent fields in the same way and appends few parts to a list.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ SHORT_ARRAY = 8
 """Arrays of fixed-size elements with fewer elements have a ready-made layout (replicas, in-sync replicas, ...)."""
 
 BUFFERS = frozenset({bytes, bytearray, memoryview})
-"""What records are if they are in memory; anything else is an Opaque."""
+"""The types of records in memory; any other type is an Opaque."""
 
 
 class NotInVersion(ValueError):
-    """A message holds a value that the version to encode has no field for, and the field is not ignorable: our bug."""
+    """A message holds a non-ignorable value whose field is missing in the version to encode: a bug of the caller."""
 
 
 def malformed(what: str) -> None:
@@ -53,13 +53,13 @@ def compact_string_head(size: int) -> bytes:
 
 
 def skip_tags(data: Buffer, position: int, size: int, count: int) -> int:
-    """The position behind `count` tagged fields of which none is known."""
+    """The position after `count` tagged fields, all of them unknown."""
     last = -1
     for _ in range(count):
         tag, position = decode_uvarint(data, position)
         length, position = decode_uvarint(data, position)
         if tag <= last:
-            raise Malformed(f"tag {tag} behind tag {last}")
+            raise Malformed(f"tag {tag} after tag {last}")
         last = tag
         position += length
         if position > size:
@@ -68,7 +68,7 @@ def skip_tags(data: Buffer, position: int, size: int, count: int) -> int:
 
 
 def merge_tags(known: list[tuple[int, bytes]], value: object) -> bytes:
-    """The encoding of tagged fields: their number, then those that were set and those that came unknown, by tag."""
+    """The encoding of tagged fields: their number, then the known and the unknown ones, ordered by tag."""
     fields = known
     unknown = getattr(value, "unknown_tagged_fields", ())
     if unknown:
@@ -77,19 +77,19 @@ def merge_tags(known: list[tuple[int, bytes]], value: object) -> bytes:
 
 
 class Code:
-    """Source of one function in the making: lines, indentation, and names for temporaries and bound objects."""
+    """Source of one function under construction: lines, indentation, and names for temporaries and bound objects."""
 
     def __init__(self, generator: CodeGen) -> None:
         self.generator = generator
         self.lines: list[str] = []
         self.depth = 1
-        self.run: list[tuple[str, str]] = []  # neighbours of fixed size: (struct format, target or value)
+        self.run: list[tuple[str, str]] = []  # adjacent fixed-size fields: (struct format, target or value)
 
     def temporary(self, hint: str = "v") -> str:
         return f"{hint}{self.generator.allocateId()}"
 
     def bind(self, name: str, value: object) -> str:
-        """Make `value` known to the generated module under `name`, or under a variation if that is taken."""
+        """Bind `value` to `name` in the generated module, or to a variation of `name` if that is taken."""
         bound = self.generator.linkedinstances
         if bound.setdefault(name, value) is not value:
             name = self.temporary(f"{name}_")
@@ -97,7 +97,7 @@ class Code:
         return name
 
     def aside(self, text: str) -> None:
-        """Add a line that neither moves the position nor depends on the run in the making."""
+        """Add a line that neither moves the position nor depends on the pending run of fixed-size fields."""
         self.lines.append("    " * self.depth + text)
 
     def line(self, text: str) -> None:
@@ -105,7 +105,7 @@ class Code:
         self.aside(text)
 
     def fixed(self, code: str, name: str) -> None:
-        """Put a value of fixed size into the run: a target when parsing, an expression when building."""
+        """Add a fixed-size value to the pending run: a target when parsing, an expression when building."""
         self.run.append((code, name))
 
     def flush(self) -> None:
@@ -123,7 +123,7 @@ class Code:
         self.depth -= 1
 
     def spend(self, count: str) -> None:
-        """Take `count` elements from those that the message may still have."""
+        """Deduct `count` elements from the message's remaining element budget."""
         self.line(f"left -= {count}")
         self.aside("if left < 0: too_many()")
 
@@ -170,13 +170,13 @@ def _unpacker(layout: str) -> Callable[..., tuple[Any, ...]]:
 
 @cache
 def array_unpackers(layout: str) -> tuple[Callable[..., tuple[Any, ...]], ...]:
-    """How to unpack short arrays of fixed-size elements, by the number of elements."""
+    """Unpackers of short arrays of fixed-size elements, by the number of elements."""
     return tuple(_unpacker(f"{count}{layout}") for count in range(SHORT_ARRAY))
 
 
 @cache
 def array_packers(layout: str) -> tuple[Callable[..., bytes], ...]:
-    """How to pack short arrays of fixed-size elements, by the number of elements."""
+    """Packers of short arrays of fixed-size elements, by the number of elements."""
     return tuple(_packer(f"{count}{layout}") for count in range(SHORT_ARRAY))
 
 

@@ -1,14 +1,14 @@
-"""The four codecs of a record batch, decoded piece by piece so that no input decides how much memory is used.
+"""The four codecs of a record batch, decoded piece by piece so that memory is bounded for every input.
 
-A producer may send 1 MB that decodes to 1 GB, so nothing here trusts a length that it has not derived from the bytes
-at hand. `decompress_pieces` yields the decoded block in pieces of about a MiB and stops at `max_bytes`; `decompress`
-joins them. What one step may hold (a zstd window, one raw snappy block) is bounded by `MAX_WORKING_BYTES`.
+A producer may send 1 MB that decodes to 1 GB, so this module trusts no length that it has not derived from the bytes
+themselves. `decompress_pieces` yields the decoded block in pieces of about a MiB and stops at `max_bytes`; `decompress`
+joins them. `MAX_WORKING_BYTES` bounds the memory of one step (a zstd window, one raw snappy block).
 
-What is accepted is what every consumer can read, that is Apache Kafka's own readers and the strictest of the common
-clients: exactly one gzip member, one lz4 frame or one zstd frame and nothing behind it (some clients stop silently
-at its end, others fail), lz4 with independent blocks and without a dictionary (Java refuses others), and snappy
-either in the xerial framing of snappy-java or as one raw block, as librdkafka sends it. A block that ends early is
-refused even if all its records are there, because a Java consumer reads up to the end mark.
+A block is accepted if every consumer can read it, that is Apache Kafka's own readers and the strictest of the common
+clients: exactly one gzip member, one lz4 frame or one zstd frame with nothing after it (some clients stop silently at
+its end, others fail), lz4 with independent blocks and without a dictionary (Java refuses others), and snappy either in
+the xerial framing of snappy-java or as one raw block, as librdkafka sends it. A block that ends early is refused even
+if it contains all records, because a Java consumer reads up to the end mark.
 
 Source: KIP-390 (levels), RFC 1952, RFC 8878 (zstd), lz4_Frame_format.md v1.6, snappy format_description.txt,
 SnappyOutputStream of snappy-java; read and write classes in org.apache.kafka.common.compress (4.3.1).
@@ -49,11 +49,11 @@ _MOST_RATIO: Final = {Codec.NONE: 1, Codec.GZIP: 1032, Codec.SNAPPY: 22, Codec.L
 
 
 class TooLarge(Malformed):
-    """The block would decode to more than the caller allows."""
+    """The block decodes to more than the caller allows."""
 
 
 def compress(codec: Codec, data: Bytes, level: int | None = None) -> bytes:
-    """`data` as one compressed block in the form in which Kafka's Java classes write it.
+    """Compress `data` into one block in the form that Kafka's Java classes write.
 
     `level` is the value of Kafka's `compression.<codec>.level` (gzip 1-9 or -1, lz4 1-17, zstd -131072-22; snappy
     has none); None takes the codec's default (gzip -1, lz4 9 = the fast compressor as in Kafka, zstd 3).
@@ -63,7 +63,8 @@ def compress(codec: Codec, data: Bytes, level: int | None = None) -> bytes:
     if codec is Codec.SNAPPY:
         return _compress_xerial(data)
     if codec is Codec.LZ4:
-        # Kafka's default 9 does not mean liblz4's level 9: its writer takes the fast compressor for exactly that value.
+        # Kafka's default 9 does not mean liblz4's level 9: Kafka's writer uses the fast compressor for exactly that
+        # value.
         fast = level is None or level == LZ4_DEFAULT_LEVEL
         lz4_level = 0 if fast or level is None else min(level, lz4.frame.COMPRESSIONLEVEL_MAX)
         framed = lz4.frame.compress(
@@ -85,7 +86,9 @@ ZSTD_DEFAULT_LEVEL: Final = 3
 
 
 def decompress(codec: Codec, data: Bytes, *, max_bytes: int) -> bytes:
-    """The whole decoded block. Raises TooLarge above `max_bytes`, else Malformed when it cannot be decoded whole."""
+    """The whole decoded block. Raises TooLarge above `max_bytes`, and Malformed if the block cannot be decoded
+    completely.
+    """
     if codec is Codec.NONE:
         if len(data) > max_bytes:
             raise TooLarge(f"{len(data)} bytes are more than {max_bytes}")
@@ -95,12 +98,11 @@ def decompress(codec: Codec, data: Bytes, *, max_bytes: int) -> bytes:
 
 
 def decompress_pieces(codec: Codec, data: Bytes, *, max_bytes: int) -> Iterator[bytes]:
-    """The decoded block, piece by piece: about PIECE_BYTES each, held one at a time by a caller that drops what it
-    has seen.
+    """The decoded block in pieces of about PIECE_BYTES. A caller that drops each piece holds one at a time.
 
-    Only when the iterator ends normally was the block whole. Raises TooLarge before more than `max_bytes` (plus one
-    piece) were decoded, Malformed for anything that does not decode. Bounds: each step does work for at most a few
-    MiB, except a raw snappy block, which is one unit by its format and is refused above MAX_WORKING_BYTES.
+    The block is complete only if the iterator ends normally. Raises TooLarge before it decodes more than `max_bytes`
+    (plus one piece), and Malformed for anything that does not decode. Bounds: each step works on at most a few MiB,
+    except for a raw snappy block, which is one unit by its format and is refused above MAX_WORKING_BYTES.
     """
     seen = 0
     for piece in _PIECES[codec](memoryview(data), max_bytes):
@@ -112,9 +114,9 @@ def decompress_pieces(codec: Codec, data: Bytes, *, max_bytes: int) -> Iterator[
 
 
 def most_decoded(codec: Codec, data: Bytes, enough: int) -> int:
-    """A bound on the decoded size, found without decoding: from the format's greatest ratio, or block by block.
+    """An upper bound on the decoded size, found without decoding: from the format's greatest ratio, or block by block.
 
-    It is only as good as the format allows; above `enough` it may stop counting. Malformed data give any number.
+    The format limits its precision; counting may stop above `enough`. The result for malformed data is arbitrary.
     """
     if codec is Codec.ZSTD:
         try:
@@ -125,9 +127,9 @@ def most_decoded(codec: Codec, data: Bytes, enough: int) -> int:
 
 
 def working_bytes(codec: Codec, data: Bytes) -> int:
-    """A bound on what `decompress_pieces` holds at a time, its pieces included, found without decoding.
+    """An upper bound on the memory of `decompress_pieces`, including its pieces, found without decoding.
 
-    Malformed data give any number up to three times MAX_WORKING_BYTES.
+    The result for malformed data is arbitrary, up to three times MAX_WORKING_BYTES.
     """
     largest = PIECE_BYTES
     if codec is Codec.ZSTD:
@@ -164,7 +166,7 @@ def _plain_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
 def _gzip_pieces(data: memoryview, _max_bytes: int) -> Iterator[bytes]:
     inflate = zlib.decompressobj(wbits=31)
     position = 0
-    tail = b""  # what the last step left over; the input goes in by slices because zlib copies this for each step
+    tail = b""  # input left over from the last step; zlib copies it at each step, so the input is passed in slices
     try:
         while not inflate.eof:
             if not tail:
@@ -178,7 +180,7 @@ def _gzip_pieces(data: memoryview, _max_bytes: int) -> Iterator[bytes]:
     except zlib.error as error:
         raise Malformed(f"not a gzip block: {error}") from None
     if inflate.unused_data or position < len(data):
-        raise Malformed("bytes behind the gzip block")
+        raise Malformed("bytes after the gzip block")
 
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\0"
@@ -225,7 +227,7 @@ def _snappy_block(block: memoryview, max_bytes: int) -> bytes:
         position += 1
         if byte < 0x80:
             break
-    # Three bytes copy 64 at most, so a longer claim cannot be true and must not be allocated for.
+    # Three input bytes copy at most 64, so a larger claimed size is false and nothing may be allocated for it.
     if size > len(block) * _MOST_RATIO[Codec.SNAPPY] + 64:
         raise Malformed(f"a snappy block of {len(block)} bytes cannot hold {size}")
     if size > max_bytes or size > MAX_WORKING_BYTES:
@@ -243,7 +245,7 @@ _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 def _lz4_pieces(data: memoryview, _max_bytes: int) -> Iterator[bytes]:
     if bytes(data[:4]) != _LZ4_MAGIC or len(data) < 7:
         raise Malformed("not an lz4 frame")
-    # Version 1, independent blocks, no dictionary, reserved bits clear: what Java's reader asks for.
+    # Version 1, independent blocks, no dictionary, reserved bits clear: the requirements of Java's reader.
     if data[4] & 0b1110_0011 != 0b0110_0000:
         raise Malformed("an lz4 frame with linked blocks or a dictionary, which consumers cannot read")
     inflate = lz4.frame.LZ4FrameDecompressor()
@@ -258,22 +260,22 @@ def _lz4_pieces(data: memoryview, _max_bytes: int) -> Iterator[bytes]:
     except RuntimeError as error:
         raise Malformed(f"not an lz4 frame: {error}") from None
     if inflate.unused_data:
-        raise Malformed("bytes behind the lz4 frame")
+        raise Malformed("bytes after the lz4 frame")
 
 
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
-_ZSTD_BLOCK_BYTES: Final = 128 << 10  # no block decodes to more
-_ZSTD_MAX_WINDOW_LOG: Final = 27  # what a reader accepts by default, Java's included
+_ZSTD_BLOCK_BYTES: Final = 128 << 10  # the largest decoded size of a block
+_ZSTD_MAX_WINDOW_LOG: Final = 27  # the default limit of readers, including Java's
 
 
 def _zstd_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
-    """Feed the decoder some blocks at a time: each decodes to 128 KiB at most, so the output of a step is bounded.
+    """Feed the decoder a few blocks at a time. Each decodes to at most 128 KiB, so the output of a step is bounded.
 
-    The blocks are found by their own headers, which also shows a frame that ends early and bytes behind it: the
-    library's stream reader says nothing of either.
+    The block headers also reveal a frame that ends early and bytes after it; the library's stream reader reports
+    neither.
     """
     window, position = _zstd_header(data)
-    if window > MAX_WORKING_BYTES:  # the decoder keeps a window of what it wrote: then the whole output must fit
+    if window > MAX_WORKING_BYTES:  # the decoder keeps a window of its output: then the whole output must fit
         max_bytes = min(max_bytes, MAX_WORKING_BYTES)
     has_checksum = data[4] & 0b100
     inflate = zstandard.ZstdDecompressor(max_window_size=1 << _ZSTD_MAX_WINDOW_LOG).decompressobj()
@@ -299,11 +301,11 @@ def _zstd_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
     if not inflate.eof:
         raise Malformed("the zstd frame ends early")
     if position != len(data):
-        raise Malformed("bytes behind the zstd frame")
+        raise Malformed("bytes after the zstd frame")
 
 
 def _zstd_block(data: memoryview, position: int) -> tuple[bool, int]:
-    """Whether the block at `position` is the last, and the position behind it. Source: RFC 8878 3.1.1.2."""
+    """Whether the block at `position` is the last, and the position after it. Source: RFC 8878 3.1.1.2."""
     if len(data) - position < 3:
         raise Malformed("the zstd frame ends early")
     header = data[position] | data[position + 1] << 8 | data[position + 2] << 16
@@ -330,7 +332,7 @@ def _zstd_header(data: memoryview) -> tuple[int, int]:
     position = 5 + (0 if single_segment else 1) + (0, 1, 2, 4)[descriptor & 3]
     if len(data) < position + size_bytes:
         raise Malformed("the zstd frame ends early")
-    if single_segment:  # then the content is the window
+    if single_segment:  # then the window is the size of the content
         window = int.from_bytes(data[position : position + size_bytes], "little") + (256 if size_bytes == 2 else 0)
     else:
         base = 1 << 10 + (data[5] >> 3)

@@ -1,10 +1,10 @@
 """The primitive wire types and arrays as constructs.
 
-Each reads and writes by itself (construct's `.parse` and `.build`), which is the readable reference, and each writes
-the code that does the same faster (codegen.py). wire.structs puts them together into messages.
+Each construct reads and writes by itself (construct's `.parse` and `.build`), which is the readable reference. Each can
+also emit the source of a faster equivalent (codegen.py). wire.structs combines constructs into messages.
 
-Work is bounded by the input: every length is compared with the bytes that are left before anything is made of it, and
-an array's count with those bytes over the least size of its elements, which is at least 1.
+Work is bounded by the input. Every length is compared with the remaining bytes before it is used. An array's count is
+compared with the remaining bytes divided by the least size of its elements, which is at least 1.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def read_uvarint(stream: BinaryIO) -> int:
 
 
 class WireConstruct(Construct):  # type: ignore[misc]
-    """A construct that can also write the code of its generated parser and builder.
+    """A construct that can also emit the code of its generated parser and builder.
 
     min_size        the least number of bytes of an encoding, at least 1
-    may_be_encoded  whether the builder takes bytes that encode_element() made in the place of a value in an array
+    may_be_encoded  whether the builder of an array accepts bytes from encode_element() instead of a value
     """
 
     min_size: int
@@ -63,15 +63,15 @@ class WireConstruct(Construct):  # type: ignore[misc]
 
     @abstractmethod
     def write(self, obj: Any, stream: BinaryIO) -> None:
-        """Write the encoding of `obj`."""
+        """Write the encoding of `obj` to the stream."""
 
     @abstractmethod
     def emit_parse(self, code: ParseCode, target: str) -> None:
-        """Write code that reads a value at `pos` of `data` (up to `size`) into `target`."""
+        """Emit code that reads a value at `pos` of `data` (up to `size`) into `target`."""
 
     @abstractmethod
     def emit_build(self, code: BuildCode, value: str) -> None:
-        """Write code that appends the encoding of the expression `value`."""
+        """Emit code that appends the encoding of the expression `value`."""
 
     def _parse(self, stream: BinaryIO, context: Any, path: str) -> Any:  # noqa: ARG002
         return self.read(stream)
@@ -122,7 +122,9 @@ class Uuid(WireConstruct):
 
 
 class _Counted(WireConstruct):
-    """What opens with a length or count: an integer (-1 is null) or, if compact, the varint of one more (0 is null)."""
+    """A value that starts with a length or count: an integer (-1 is null) or, if compact, a varint of it plus one (0 is
+    null).
+    """
 
     def __init__(self, head: str, *, compact: bool, nullable: bool) -> None:
         super().__init__()
@@ -146,7 +148,7 @@ class _Counted(WireConstruct):
 
     @contextmanager
     def _emit_parse_head(self, code: ParseCode, target: str) -> Iterator[str]:
-        """Write the reading of the head; the body of the `with` writes what follows if it is not null."""
+        """Emit code that reads the head; the body of the `with` emits the code for a value that is not null."""
         count = code.temporary("n")
         if self.compact:
             code.fixed("B", count)
@@ -167,7 +169,7 @@ class _Counted(WireConstruct):
             yield count
 
     def _emit_build_head(self, code: BuildCode, count: str) -> None:
-        """Write the head for the expression `count`, -1 for null."""
+        """Emit code that writes the head for the expression `count`, -1 for null."""
         if self.compact:
             code.line(f"append(SHORT[{count} + 1] if {count} < 127 else encode_uvarint({count} + 1))")
         else:
@@ -175,7 +177,7 @@ class _Counted(WireConstruct):
 
 
 class _Blob(_Counted):
-    """Bytes behind a length: strings, bytes and records."""
+    """Bytes that follow a length: strings, bytes and records."""
 
     def read(self, stream: BinaryIO) -> Any:
         count = self._parse_head(stream)
@@ -206,7 +208,7 @@ class _Blob(_Counted):
             code.line(f"{target} = {self.slice_code.format(end=end)}")
             code.line(f"pos = {end}")
 
-    # How the generated builder gets the bytes of a value and their number.
+    # Expressions with which the generated builder gets the bytes of a value and their number.
     data_code = "{value}"
     size_code = "len({data})"
 
@@ -268,12 +270,12 @@ class Blob(_Blob):
 
 
 ALONE_BYTES: Final = 64 * 1024
-"""Records of this size are a piece of their own."""
+"""Records of at least this size are a piece of their own."""
 
 
 class RecordsBlob(_Blob):
-    """Record batches: parsed into a memoryview over the input; an Opaque is built into itself, in its place, and so are
-    many bytes, which it would cost more to copy than to send by themselves.
+    """Record batches, parsed into a memoryview over the input. The builder leaves an Opaque in place as a piece of its
+    own, and also a large bytes object, because copying it costs more than sending it separately.
     """
 
     slice_code = "memoryview(data)[pos:{end}]"
@@ -292,7 +294,7 @@ class RecordsBlob(_Blob):
 
 
 class Array(_Counted):
-    """A count and so many elements."""
+    """A count, followed by that number of elements."""
 
     def __init__(self, element: WireConstruct, *, compact: bool, nullable: bool) -> None:
         super().__init__("i", compact=compact, nullable=nullable)

@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class Malformed(ValueError):
-    """Bytes that do not decode. A connection that sent them is closed; there is no reply to them."""
+    """Bytes that do not decode. The broker closes the connection that sent them, without a reply."""
 
 
 class TooManyElements(Malformed):
@@ -17,7 +17,7 @@ class TooManyElements(Malformed):
 
 
 class ErrorCode(IntEnum):
-    """What a reply says about a request, a topic or a partition (int16 on the wire)."""
+    """The error code of a request, a topic or a partition in a reply (int16 on the wire)."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -157,7 +157,7 @@ class ErrorCode(IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """Whether a client may send the same request again and hope for another answer."""
+        """Whether a client may retry the same request."""
         return self in _RETRIABLE
 
 
@@ -200,7 +200,7 @@ _RETRIABLE = frozenset(
 
 
 class KafkaError(Exception):
-    """A refusal: the code goes to the client, the message into the log (and into a reply that has room for it)."""
+    """A refusal: the code goes to the client, the message into the log (and into a reply that has a field for it)."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(code, message)

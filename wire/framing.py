@@ -1,6 +1,6 @@
-"""Frames: a length (int32, big endian), then a header and a body. Bytes in, frames out; no socket here.
+"""Frames: a length (int32, big endian), then a header and a body. Bytes in, frames out, without sockets.
 
-A server reads so, and needs no other state for a connection:
+A server reads a connection as follows and needs no other state:
 
     frame = buffer.next_frame()                 # Malformed: close the connection
     if frame is not None:
@@ -10,17 +10,16 @@ A server reads so, and needs no other state for a connection:
     else:
         buffer.feed(receive(RECEIVE_BYTES))
 
-Small frames are views over the bytes as received, so one frame in one receive costs no copy. A large frame of which
-something has arrived gets a buffer of its own, which grows with the bytes that arrive and not with the length that was
-announced (it has room for as much again, between RECEIVE_BYTES and MAX_ROOM_BYTES); it is handed out as a view over
-that buffer. Growing it, and touching the pages of a fresh one, costs more than receiving does; so a caller that says
-when it is done with a frame (`release`) can have its buffer used for the next one, by way of a `BufferPool`. A frame
-that is too large for the pool is received into mapped memory, whose pages exist once they are touched, and which leaves
-no hole in the heap when it goes.
+Small frames are views over the received bytes, so a frame that arrives in one receive is not copied. A large frame gets
+its own buffer once some of it has arrived. The buffer grows with the bytes that arrive, not with the announced length:
+it doubles, with at least RECEIVE_BYTES and at most MAX_ROOM_BYTES of free room. The frame is handed out as a view over
+that buffer. Growing a buffer and touching fresh pages cost more than receiving, so a caller that calls `release` after
+using a frame lets a `BufferPool` reuse its buffer for the next one. A frame that is too large for the pool is received
+into mapped memory, whose pages are allocated on first use and which leaves no hole in the heap when it is freed.
 
-The request header is v2 where the body is flexible, else v1; its client_id has an int16 length in both. The response
-header is v1 where the body is flexible, else v0, and always v0 for ApiVersions, whose sender may not know the version
-that it will get.
+The request header is v2 if the body is flexible, else v1; its client_id has an int16 length in both. The response
+header is v1 if the body is flexible, else v0. It is always v0 for ApiVersions, because its sender may not know which
+version it will get.
 
 Source: KIP-482, KIP-511; RequestHeader.json and ResponseHeader.json of Apache Kafka 4.3.1.
 """
@@ -42,10 +41,10 @@ from wire.varint import Buffer, decode_uvarint
 M = TypeVar("M")
 
 RECEIVE_BYTES = 64 * 1024
-"""How much a caller should ask for in one receive."""
+"""The number of bytes that a caller should request in one receive."""
 
 MAX_ROOM_BYTES = 256 * 1024
-"""How much room() has at most."""
+"""The maximum size of room()."""
 
 _LARGE_BYTES = RECEIVE_BYTES // 4
 _MAPPED_BYTES = 2 * 1024 * 1024
@@ -56,11 +55,11 @@ _MAX_HEADER_TAGS = 1_000
 _length = struct.Struct(">i")
 _request_head = struct.Struct(">hhih")
 _response_head = struct.Struct(">ii")
-_new = tuple.__new__  # a NamedTuple's own constructor costs twice as much
+_new = tuple.__new__  # a NamedTuple's own constructor takes twice as long
 
 
 class RequestHeader(NamedTuple):
-    """What opens every request; a null client_id is "", as in Kafka."""
+    """The header of every request; a null client_id becomes "", as in Kafka."""
 
     api_key: int
     api_version: int
@@ -69,7 +68,7 @@ class RequestHeader(NamedTuple):
 
 
 class BufferPool:
-    """Buffers of large frames that are done with, for those to come, of any connection.
+    """Buffers of released large frames, reused for later frames of any connection.
 
     Bound  max_buffers of at most max_bytes each; larger ones are not kept
     """
@@ -82,7 +81,7 @@ class BufferPool:
         self._buffers: list[bytearray] = []
 
     def take(self, size: int) -> bytearray | None:
-        """A buffer of at least `size` bytes, with whatever is in it; None if there is none."""
+        """A buffer of at least `size` bytes with arbitrary contents; None if the pool has none."""
         buffers = self._buffers
         for index in range(len(buffers) - 1, -1, -1):
             if len(buffers[index]) >= size:
@@ -90,7 +89,7 @@ class BufferPool:
         return None
 
     def give(self, buffer: bytearray) -> None:
-        """Keep a buffer that nobody uses any more, in the place of the smallest if there are enough."""
+        """Keep a buffer that is no longer in use. A full pool drops its smallest buffer for it."""
         if len(buffer) > self.max_bytes:
             return
         self._buffers.append(buffer)
@@ -101,9 +100,9 @@ class BufferPool:
 class FrameBuffer:
     """The bytes of one connection, cut into frames.
 
-    Invariant  of the bytes held, at most one partial frame is without a view handed out
+    Invariant  the buffer holds at most one partial frame besides the bytes that views refer to
     Errors     Malformed for a length below 1 or above max_frame_bytes, or above max_request_bytes in the frame of any
-               request but Produce; the buffer is of no use afterwards
+               request except Produce; the buffer is unusable afterwards
     """
 
     __slots__ = (
@@ -126,19 +125,19 @@ class FrameBuffer:
         self._pool = pool
         self._chunk: bytes = b""
         self._position = 0  # of the next frame in _chunk
-        self._large: bytearray | mmap.mmap | None = None  # the body of the large frame under way
+        self._large: bytearray | mmap.mmap | None = None  # the body of the large frame in progress
         self._large_size = 0
         self._filled = 0
         self._room = memoryview(b"")
 
     @property
     def pending_bytes(self) -> int:
-        """How many bytes of a partial frame are held: more than 0 when a peer that hangs up cuts a frame."""
+        """Bytes held of a partial frame: above 0 if a peer that disconnects now cuts a frame."""
         return 4 + self._filled if self._large is not None else len(self._chunk) - self._position
 
     @property
     def frame_bytes(self) -> int:
-        """The size of the frame under way, its length included; 0 while that is not known."""
+        """The size of the frame in progress, including its length field; 0 until it is known."""
         if self._large is not None:
             return 4 + self._large_size
         if len(self._chunk) - self._position < 4:
@@ -148,7 +147,7 @@ class FrameBuffer:
 
     @property
     def wanted_bytes(self) -> int:
-        """How much memory the frame under way takes when more of it is received."""
+        """The memory that the frame in progress needs to receive more bytes."""
         large = self._large
         if large is None:
             return self.pending_bytes
@@ -157,18 +156,18 @@ class FrameBuffer:
         return min(self._large_size, self._filled + MAX_ROOM_BYTES)
 
     def feed(self, data: bytes) -> None:
-        """Take what was received; only between frames or in a small one, i.e. when room() is None."""
-        assert self._large is None, "a large frame is under way: use room() and filled()"
+        """Add received bytes. Allowed only between frames or in a small frame, i.e. when room() is None."""
+        assert self._large is None, "a large frame is in progress: use room() and filled()"
         self._chunk = self._chunk[self._position :] + data if self._chunk else data
         self._position = 0
 
     def next_frame(self) -> memoryview | None:
-        """The next whole frame without its length, or None if more bytes are needed."""
+        """The next complete frame without its length field, or None if more bytes are needed."""
         if self._large is not None:
             if self._filled < self._large_size:
                 return None
             frame, self._large = memoryview(self._large)[: self._large_size], None
-            self._room.release()  # or it would keep the buffer alive until the next large frame
+            self._room.release()  # otherwise it keeps the buffer alive until the next large frame
             return frame
         chunk = self._chunk
         start = self._position + 4
@@ -181,7 +180,7 @@ class FrameBuffer:
         if size > self.max_request_bytes:
             if start + 2 > len(chunk):
                 self._keep_the_rest()
-                return None  # the api key, which decides, is still to come
+                return None  # the api key, which decides, has not arrived yet
             api_key = chunk[start] << 8 | chunk[start + 1]
             if api_key != _PRODUCE:
                 raise Malformed(
@@ -211,12 +210,12 @@ class FrameBuffer:
         return memoryview(chunk)[start:end]
 
     def _keep_the_rest(self) -> None:
-        """Let go of the frames in front of the one under way: it may be long until the rest of that one comes."""
+        """Release the frames before the one in progress: its remaining bytes may take a long time to arrive."""
         if self._position:
             self._chunk, self._position = self._chunk[self._position :], 0
 
     def room(self) -> memoryview | None:
-        """Where to receive the next bytes of a large frame, never empty; None if no large frame lacks any.
+        """Where to receive the next bytes of a large frame, never empty; None if no large frame is incomplete.
 
         The view is valid until the next call of room().
         """
@@ -231,14 +230,14 @@ class FrameBuffer:
         return self._room
 
     def _growth(self, large: bytearray) -> int:
-        """By how much the buffer grows before the next receive."""
+        """The number of bytes by which the buffer grows before the next receive."""
         filled, lacking = self._filled, self._large_size - len(large)
         if lacking <= 0 or len(large) - filled >= RECEIVE_BYTES:
             return 0
         return min(lacking, max(RECEIVE_BYTES, min(filled, MAX_ROOM_BYTES)))
 
     def release(self, frame: memoryview) -> None:
-        """Say that nobody looks at a frame any more; the buffer of a large one may then be used again."""
+        """Declare a frame as no longer used. The buffer of a large frame may then be reused."""
         buffer = frame.obj
         if self._pool is not None and isinstance(buffer, bytearray):
             self._pool.give(buffer)
@@ -252,8 +251,8 @@ class FrameBuffer:
 def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
     """The header of a request frame, and the rest as its body.
 
-    The header of an api key whose module is not loaded is read as v1; nobody can read its body either. Malformed if the
-    header is cut or wrong.
+    The header of an api key whose module is not loaded is read as v1; its body cannot be decoded anyway. Malformed if
+    the header is cut or wrong.
     """
     try:
         api_key, api_version, correlation_id, length = _request_head.unpack_from(frame)
@@ -272,7 +271,7 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
                 if count > _MAX_HEADER_TAGS:
                     raise Malformed(f"a request header with {count} tagged fields")
                 position = skip_tags(frame, position, len(frame), count)
-            else:  # nobody sends tags yet
+            else:  # clients do not send tags yet
                 position += 1
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise Malformed(f"a request header that is cut or wrong: {error}") from error
@@ -289,21 +288,21 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, object]:
 
 
 def _response_tags(cls: type, version: int) -> bytes:
-    """The tag buffer of a response's header: without tags, or absent."""
+    """The tag buffer of a response's header: an empty tag buffer, or no bytes."""
     api_key = schema_of(cls).api_key
     assert api_key is not None
     return b"\0" if version >= first_flexible[api_key] and api_key != _API_VERSIONS else b""
 
 
 def encode_response_frame(correlation_id: int, message: object, version: int) -> list[bytes | Opaque]:
-    """The frame of a response, in pieces to be sent one behind the other; Opaques stand in their places."""
+    """The frame of a response, in pieces to be sent in order; Opaques stay in their places."""
     parts = encode_parts(message, version)
     tags = _response_tags(type(message), version)
     return _behind(_response_head.pack(4 + len(tags) + _size(parts), correlation_id) + tags, parts)
 
 
 def encode_request_frame(message: object, version: int, *, correlation_id: int, client_id: str) -> list[bytes | Opaque]:
-    """The frame of a request, in pieces as of encode_response_frame()."""
+    """The frame of a request, in pieces as from encode_response_frame()."""
     schema = schema_of(type(message))
     assert schema.api_key is not None
     parts = encode_parts(message, version)

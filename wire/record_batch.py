@@ -1,7 +1,7 @@
 """Record batches of format 2 as views over bytes: the form in which records are produced, stored and fetched.
 
 A batch stays bytes from the producer's socket to the consumer's. The broker reads the 61-byte header, checks the CRC
-and patches a few header fields in place; record objects exist only for tools, for the broker's own logs (metadata,
+and patches a few header fields in place. Record objects exist only for tools, for the broker's own logs (metadata,
 groups) and in tests.
 
 Layout (big endian)::
@@ -16,7 +16,7 @@ Layout (big endian)::
     record: length varint, attributes int8, timestamp delta varlong, offset delta varint, key, value, headers
             (all varints zigzag; a length of -1 is null)
 
-base_offset and partition_leader_epoch lie outside the CRC, because each broker sets them.
+base_offset and partition_leader_epoch are outside the CRC, because each broker sets them.
 
 Source: KIP-98, DefaultRecordBatch and DefaultRecord of Apache Kafka 4.3.1.
 """
@@ -33,7 +33,7 @@ from wire.compression import Bytes, Codec, compress, decompress
 from wire.errors import Malformed
 
 HEADER_SIZE: Final = 61
-LENGTH_END: Final = 12  # batch_length counts the bytes behind itself
+LENGTH_END: Final = 12  # batch_length counts the bytes after itself
 MAGIC: Final = 2
 CRC_POSITION: Final = 17
 ATTRIBUTES_POSITION: Final = 21  # the CRC covers everything from here
@@ -59,7 +59,7 @@ _INT32 = struct.Struct(">i")
 _UINT32 = struct.Struct(">I")
 _INT64 = struct.Struct(">q")
 _CODECS: Final = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
-_LEGACY_SIZES: Final = (14, 22)  # the least that a message of format 0 and 1 holds behind its length
+_LEGACY_SIZES: Final = (14, 22)  # the smallest length field of a message of format 0 or 1
 
 
 class LegacyMagic(Malformed):
@@ -67,7 +67,7 @@ class LegacyMagic(Malformed):
 
 
 class Record(NamedTuple):
-    """One record; offset and timestamp (ms) are absolute. Header keys are UTF-8, other bytes survive as surrogates."""
+    """One record; offset and timestamp (ms) are absolute. Header keys are UTF-8; other bytes are kept as surrogates."""
 
     offset: int = -1
     timestamp: int = NO_TIMESTAMP
@@ -77,10 +77,10 @@ class Record(NamedTuple):
 
 
 class RecordBatch:
-    """A view of one batch in `buffer` at `position`. Only the header has to be there: `is_whole` says if the rest is.
+    """A view of one batch in `buffer` at `position`. Only the header must be present; `is_whole` reports the rest.
 
-    Reading it costs about a microsecond; nothing is copied or checked but that the header can be one of format 2.
-    Errors: Malformed (too short, a size that no batch has), LegacyMagic.
+    Reading it takes about a microsecond. It copies nothing and checks only that the header is a possible header of
+    format 2. Errors: Malformed (too short, an impossible size), LegacyMagic.
     """
 
     __slots__ = (
@@ -143,7 +143,7 @@ class RecordBatch:
 
     @property
     def is_whole(self) -> bool:
-        """All of its bytes are in the buffer."""
+        """Whether all of its bytes are in the buffer."""
         return self.position + self.size <= len(self.buffer)
 
     @property
@@ -183,7 +183,7 @@ class RecordBatch:
 
     @property
     def has_delete_horizon(self) -> bool:
-        """base_timestamp then says when the compaction may drop this batch's tombstones."""
+        """Whether base_timestamp is the time from which compaction may drop this batch's tombstones."""
         return self.attributes & DELETE_HORIZON_BIT != 0
 
     @property
@@ -200,7 +200,7 @@ class RecordBatch:
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record: after 2147483647 comes 0."""
+        """Sequence of the last record; 2147483647 is followed by 0."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & MAX_SEQUENCE
@@ -212,7 +212,7 @@ class RecordBatch:
         return self.crc == crc32c(memoryview(self.buffer)[self.position + ATTRIBUTES_POSITION : end])
 
     def records(self, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
-        """Decode the records. Raises Malformed at the first that is wrong, or if there are not `record_count`."""
+        """Decode the records. Raises Malformed at the first invalid one, or if there are not `record_count`."""
         data = decompress(self.codec, self.payload, max_bytes=max_bytes)
         append_time = self.max_timestamp if self.is_log_append_time else None
         position = 0
@@ -220,7 +220,7 @@ class RecordBatch:
             record, position = _decode_record(data, position, self.base_offset, self.base_timestamp, append_time)
             yield record
         if position != len(data):
-            raise Malformed(f"{len(data) - position} bytes behind the last of {self.record_count} records")
+            raise Malformed(f"{len(data) - position} bytes after the last of {self.record_count} records")
 
     def __repr__(self) -> str:
         return (
@@ -230,10 +230,10 @@ class RecordBatch:
 
 
 class Batches(Iterator[RecordBatch]):
-    """Iterates over the whole batches of a buffer; never raises, and says where and why it stopped.
+    """Iterates over the complete batches of a buffer. Never raises, and reports where and why it stopped.
 
-    `position` is behind the last batch that was yielded. When the iteration is over, `error` is None if the buffer
-    ended exactly there, else what is wrong with the bytes at `position`. CRCs are not checked here.
+    `position` is after the last batch that was yielded. At the end of the iteration, `error` is None if the buffer
+    ended exactly there, else it describes the bytes at `position`. CRCs are not checked here.
     """
 
     __slots__ = ("buffer", "error", "position")
@@ -258,14 +258,14 @@ class Batches(Iterator[RecordBatch]):
 
 
 def batches(buffer: Bytes, position: int = 0) -> Batches:
-    """The whole batches of `buffer` in turn; see Batches for how to learn where it stopped."""
+    """The complete batches of `buffer` in order; see Batches for how to find out where it stopped."""
     return Batches(buffer, position)
 
 
 def set_offset_and_epoch(
     buffer: WritableBytes, position: int = 0, *, base_offset: int, partition_leader_epoch: int
 ) -> None:
-    """Patch what each leader assigns; the CRC does not cover it."""
+    """Patch the fields that each leader assigns; the CRC does not cover them."""
     _INT64.pack_into(buffer, position, base_offset)
     _INT32.pack_into(buffer, position + LENGTH_END, partition_leader_epoch)
 
@@ -273,9 +273,9 @@ def set_offset_and_epoch(
 def set_max_timestamp(
     buffer: WritableBytes, position: int = 0, *, max_timestamp: int, is_log_append_time: bool
 ) -> None:
-    """Patch max_timestamp (ms) and the timestamp type, then compute the CRC anew.
+    """Patch max_timestamp (ms) and the timestamp type, then recompute the CRC.
 
-    As in Kafka, base_timestamp stays and attribute bits without a meaning are cleared (else they are stored as sent).
+    As in Kafka, base_timestamp stays, and this clears unused attribute bits (otherwise they are stored as sent).
     """
     (length,) = _INT32.unpack_from(buffer, position + 8)
     (attributes,) = _INT16.unpack_from(buffer, position + ATTRIBUTES_POSITION)
@@ -307,11 +307,11 @@ def build_batch(
     max_timestamp: int | None = None,
     record_count: int | None = None,
 ) -> bytes:
-    """A batch with a right CRC, as a Java producer builds it.
+    """A batch with a correct CRC, as a Java producer builds it.
 
-    A record's offset of -1 means "one after the one before". base_timestamp is the first record's and max_timestamp
-    the greatest unless they are given; `log_append_time` (ms) sets attribute bit 3. The fields that default to None
-    can be given wrong, for tests.
+    A record's offset of -1 means one more than the previous offset. base_timestamp defaults to the first record's
+    timestamp and max_timestamp to the greatest. `log_append_time` (ms) sets attribute bit 3. Tests can pass wrong
+    values for the fields that default to None.
     """
     body = bytearray()
     delta = -1
@@ -362,7 +362,7 @@ def wrap_payload(
     base_sequence: int,
     record_count: int,
 ) -> bytes:
-    """A batch of exactly these header fields around records that are encoded (and compressed) already."""
+    """A batch with exactly these header fields around records that are already encoded (and compressed)."""
     batch = bytearray(HEADER_SIZE)
     _HEADER.pack_into(
         batch,
@@ -418,7 +418,7 @@ def _put_bytes(into: bytearray, data: bytes | None) -> None:
 
 
 def read_varint(data: Bytes, position: int, max_bits: int = 32) -> tuple[int, int]:
-    """A zigzag varint and the position behind it. Raises Malformed when cut or wider than `max_bits` (32 or 64)."""
+    """A zigzag varint and the position after it. Raises Malformed if it is cut or wider than `max_bits` (32 or 64)."""
     value = shift = 0
     try:
         while (byte := data[position]) > 0x7F:
@@ -460,7 +460,7 @@ def _decode_record(
     header_count, position = read_varint(data, position)
     headers: tuple[tuple[str, bytes | None], ...] = ()
     if header_count:
-        # A header takes two bytes at least, so a count beyond that is refused before the loop (W7).
+        # A header takes at least two bytes, so a larger count is refused before the loop (W7).
         if not 0 <= header_count * 2 <= end - position:
             raise Malformed(f"{header_count} headers in {end - position} bytes")
         found = []
@@ -486,8 +486,8 @@ def _too_short(buffer: Bytes, position: int) -> Malformed:
 
 
 def _not_format_2(magic: int, length: int) -> Malformed:
-    # Zeros (a file's unwritten tail) read as format 0 with length 0: only a length that such a message can have
-    # makes it one.
+    # Zeros (the unwritten tail of a file) look like format 0 with length 0, so the length must be possible for format
+    # 0.
     if magic in (0, 1) and length >= _LEGACY_SIZES[magic]:
         return LegacyMagic(f"a message of format {magic}; only format 2 (Kafka 0.11 and later) is supported")
     if magic != MAGIC:

@@ -1,15 +1,15 @@
-"""Proves many records at once to be well-formed: a faster way to the answer of record_walk for neighbours of one shape.
+"""Proves that many records at once are well-formed: a faster equivalent of record_walk for records of one shape.
 
-Records that follow each other mostly agree in how wide their varints are, in having a key or none, and in having no
-headers. Then each header field is at the same place in all of them, and the bytes of one field are one column, which
-loops in C can judge: `bytes.translate` finds the first byte that is not allowed, lengths of two bytes become lanes
-of one big integer, and one addition compares every record's length with those of its key and value.
+Adjacent records mostly agree in the width of their varints, in whether they have a key, and in having no headers. Each
+header field is then at the same place in all of them. The bytes of one field form a column, which C loops can check:
+`bytes.translate` finds the first byte that is not allowed, two-byte lengths become lanes of one big integer, and one
+addition compares every record's length with the lengths of its key and value.
 
-Records of one size lie at a constant distance, and the columns are slices of the batch. Others are found by hopping
-from length to length, the one loop in Python that is left, and a window is cut out of each.
+Records of one size lie at a constant distance, so their columns are slices of the batch. For other records, the only
+loop in Python hops from length to length, and a window is cut out of each record.
 
-Nothing is believed: each step cuts `proved` down to the records in front of the first that fails it, and the caller
-gives those that remain to the walk that looks at one record after the other.
+Nothing is trusted: each step reduces `proved` to the records before the first that fails it, and the caller passes the
+remaining records to the walk that checks records one by one.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from itertools import compress
 from struct import unpack
 from typing import Final, NamedTuple
 
-AT_ONCE: Final = 1024  # records in one step
-AT_LEAST: Final = 32  # with fewer of one size, a step costs more than it saves
-_HOP_AT_LEAST: Final = 128  # the same for those of various sizes
+AT_ONCE: Final = 1024  # records per step
+AT_LEAST: Final = 32  # with fewer records of one size, a step costs more than it saves
+_HOP_AT_LEAST: Final = 128  # the same for records of various sizes
 
-_WINDOW: Final = 16  # bytes: the last one of the record before, and as many as the header fields of any known shape
+_WINDOW: Final = 16  # bytes: the last byte of the previous record, and the header fields of any known shape
 _NULL_KEY: Final = 1
 _ZERO: Final = b"\0"
 _NARROW: Final = b"\1" * 128 + bytes(128)
 _ONES: Final = int.from_bytes(b"\1\0" * AT_ONCE, "little")
-_WIDENED: Final = [bytes((low | 0x80, 0)) for low in range(128)]  # the varints of one byte in two
+_WIDENED: Final = [bytes((low | 0x80, 0)) for low in range(128)]  # the one-byte varints, as two bytes
 
 # Offset delta k is written as the varint of 2k, in 1, 2 and 3 bytes below 64, 8192 and 1048576.
 _PERIOD: Final = 8192
@@ -49,10 +49,10 @@ class Proof(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """Records that follow each other, as columns.
+    """Adjacent records, as columns.
 
-    field(i) are the bytes of each at place i, counted from its attributes; `last` those at its end; `lengths` are in
-    lanes, zigzag, right for the first `proved`; starts has one position more than there are records.
+    field(i) has the byte of each record at place i, counted from its attributes; `last` has the last byte of each.
+    `lengths` are in lanes, zigzag, valid for the first `proved`; starts has one more position than there are records.
     """
 
     total: int
@@ -64,16 +64,17 @@ class _Columns(NamedTuple):
 
 
 def prove_alike(d: bytes, p: int, index: int, wanted: int) -> Proof | None:
-    """Prove records of `d` from position `p`, the first with offset delta `index`: at most `wanted`, perhaps none.
+    """Prove records of `d` from position `p`, the first with offset delta `index`: at most `wanted`, possibly none.
 
-    Known shapes have no headers, a value that is not null, lengths in one or two bytes, and a timestamp delta that is
-    not negative and as wide as the first record's, one or two bytes; no keys, or records and keys of one size.
+    Known shapes have no headers, a value that is not null, lengths of one or two bytes, and a timestamp delta of one or
+    two bytes that is not negative and as wide as the first record's. They have no keys, or records and keys of one
+    size.
     """
     head = d[p : p + _WINDOW - 1]
     if len(head) < _WINDOW - 1 or index >= 128 * _PERIOD:
         return None
     size = _size(head)
-    if d[p + size - 1 : p + size] != _ZERO:  # headers, or something wrong
+    if d[p + size - 1 : p + size] != _ZERO:  # headers, or an invalid record
         return None
     deltas = _offset_columns(index, min(wanted, AT_ONCE))
     # Places of a record's fields, counted from its attributes.
@@ -85,12 +86,12 @@ def prove_alike(d: bytes, p: int, index: int, wanted: int) -> Proof | None:
     records = _equal_sized(d, p, len(deltas[0]), size)
     if key != _NULL_KEY and (records is None or key & 0x81 or body + value_at + 2 > size):
         return None
-    # Without keys of one size the value's place would have to be gathered too: that gains nothing over the walk.
+    # Without keys of one size, gathering the values' places too would be no faster than the walk.
     records = records or _hop(d, p, len(deltas[0]))
     if records is None:
         return None
     field, count = records.field, records.total
-    proved = min(records.proved, _prefix(records.last, _ZERO))  # the count of headers
+    proved = min(records.proved, _prefix(records.last, _ZERO))  # the number of headers
     proved = min(proved, _prefix(field(key_at), head[body + key_at : body + key_at + 1]))
     for i, column in enumerate(deltas):
         proved = min(proved, _equal_prefix(field(offset_at + i), column[:count]))
@@ -116,7 +117,7 @@ def _size(head: bytes) -> int:
 
 
 def _offset_columns(index: int, wanted: int) -> tuple[bytes, ...]:
-    """The columns of offset deltas from `index` on, as many as `wanted` but all of one width."""
+    """The columns of offset deltas from `index` on: at most `wanted`, all of one width."""
     if index < 64:
         return (_DELTAS[index : index + wanted],)
     start = index % _PERIOD
@@ -151,7 +152,7 @@ def _equal_sized(d: bytes, p: int, wanted: int, size: int) -> _Columns | None:
 
 
 def _hop(d: bytes, p: int, wanted: int) -> _Columns | None:
-    """The records from `p` on, found by their lengths; of the last ones those are left out that may lack a window."""
+    """The records from `p` on, found by their lengths, without the last ones that may lack a complete window."""
     if wanted < _HOP_AT_LEAST:
         return None
     starts: list[int] = []
@@ -181,7 +182,7 @@ def _hop(d: bytes, p: int, wanted: int) -> _Columns | None:
     joined = b"".join(windows)
     narrow = joined[1:end:_WINDOW].translate(_NARROW)
     short = narrow.count(1)
-    if 0 < short < count:  # lengths of one byte among those of two: write them in two as well
+    if 0 < short < count:  # one-byte lengths among two-byte lengths: write them in two bytes as well
         for i in compress(range(count), narrow):
             window = windows[i]
             windows[i] = window[:1] + _WIDENED[window[1]] + window[2:-1]
@@ -201,7 +202,9 @@ def _hop(d: bytes, p: int, wanted: int) -> _Columns | None:
 
 
 def _numbers(first: bytes, second: bytes, proved: int) -> tuple[int, int, int]:
-    """Varints of one or two bytes: how many are proved to be such and not negative; in lanes, they and what is wide."""
+    """Varints of one or two bytes: how many are proved to be such and not negative; their lanes, and the lanes of the
+    wide ones.
+    """
     raw = bytearray(2 * len(first))
     raw[0::2] = first
     raw[1::2] = second
@@ -217,12 +220,12 @@ def _ones(count: int) -> int:
 
 
 def _cut(proved: int, wrong: int) -> int:
-    """At most the records in front of the first lane that is not zero."""
+    """At most the records before the first lane that is not zero."""
     return min(proved, _lowest_bit(wrong) // 16) if wrong else proved
 
 
 def _prefix(column: bytes, allowed: bytes) -> int:
-    """How many bytes at the start of `column` are among those allowed."""
+    """How many bytes at the start of `column` are in `allowed`."""
     others = column.translate(None, allowed)
     return column.index(others[0]) if others else len(column)
 

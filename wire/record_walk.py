@@ -1,9 +1,9 @@
-"""Checks every record of a batch without building one: is each framed rightly, and are the offset deltas 0, 1, 2, ...?
+"""Checks every record of a batch without building objects: its framing, and the offset deltas 0, 1, 2, ...
 
-One wrong length, or an offset out of turn, makes every consumer of the partition fail at that place for ever, so no
-record is left unchecked. `_walk_each` is the rule, record by record, at 0.5-1 us each; wire.record_columns proves most
-records at once and leaves to it what it cannot prove. What may be odd without harm is let through as in Kafka: a
-record's attributes, varints longer than they need to be, header names that are not UTF-8.
+One wrong length or offset makes every consumer of the partition fail at that place forever, so every record is checked.
+`_walk_each` is the rule, record by record, at 0.5-1 us each. wire.record_columns proves most records in bulk and leaves
+the others to it. Harmless irregularities are accepted, as in Kafka: a record's attributes, varints that are longer than
+necessary, header names that are not UTF-8.
 
 Source: DefaultRecord.readFrom of Apache Kafka 4.3.1; figures in tests/bench/bench_validation.py.
 """
@@ -18,14 +18,14 @@ from wire.errors import Malformed
 from wire.record_batch import read_varint
 from wire.record_columns import AT_LEAST, AT_ONCE, Proof, prove_alike
 
-_MAX_FAILURES: Final = 2  # after so many in one batch its records are taken not to be alike
-_FEW: Final = 64  # records whose offset deltas take one byte: too few to be worth columns if their sizes differ
-_WIDEST: Final = 10  # bytes of a varint of 64 bits
+_MAX_FAILURES: Final = 2  # after this many failed attempts in one batch its records count as dissimilar
+_FEW: Final = 64  # records whose offset deltas take one byte: too few for columns if their sizes differ
+_WIDEST: Final = 10  # bytes of a 64-bit varint
 _NARROW_HEADER_BYTES: Final = 130  # of a header whose lengths take one byte each
 
 
 class BadRecord(Malformed):
-    """The record at `index` of its batch is not well-formed, so no consumer could read past it."""
+    """The record at `index` of its batch is not well-formed, so consumers could not read past it."""
 
     def __init__(self, index: int, message: str) -> None:
         super().__init__(f"record {index}: {message}")
@@ -33,10 +33,10 @@ class BadRecord(Malformed):
 
 
 class RecordWalk:
-    """What a walk over `count` records has seen so far.
+    """The results so far of a walk over `count` records.
 
-    `feed` the records' bytes, in one piece or in several. Afterwards min_delta and max_delta bound the timestamp
-    deltas (ms; both 0 of no record) and has_null_key says whether a record had no key.
+    `feed` takes the records' bytes in one piece or several. Afterwards min_delta and max_delta bound the timestamp
+    deltas (ms; both 0 without records), and has_null_key reports whether a record had no key.
     """
 
     __slots__ = ("count", "failures", "has_null_key", "index", "max_delta", "min_delta")
@@ -50,10 +50,11 @@ class RecordWalk:
         self.failures = 0
 
     def feed(self, data: bytes, *, is_last: bool = True) -> int:
-        """Walk the whole records at the start of `data`; returns how many bytes they take.
+        """Walk the complete records at the start of `data`; returns how many bytes they take.
 
-        The rest, a record that goes on in the next piece, has to come again in front of that one. Raises BadRecord;
-        with `is_last` also for a record that is cut off or missing, and Malformed for bytes behind the last one.
+        The caller passes the rest, a record that continues in the next piece, again in front of that piece. Raises
+        BadRecord; with `is_last` also for a record that is cut off or missing, and Malformed for bytes after the last
+        one.
         """
         count = self.count
         position = 0
@@ -73,14 +74,14 @@ class RecordWalk:
             if self.index < count:
                 raise BadRecord(self.index, "it is cut off" if position < len(data) else f"{count} were announced")
             if position < len(data):
-                raise Malformed(f"{len(data) - position} bytes behind the last of {count} records")
+                raise Malformed(f"{len(data) - position} bytes after the last of {count} records")
         return position
 
     def _walk_each(self, d: bytes, p: int, stop: int) -> int:
-        """The rule, record by record; stops at index `stop` or in front of a record that is cut off.
+        """The rule, record by record; stops at index `stop` or before a record that is cut off.
 
-        Varints of one and two bytes are decoded in line, wider ones by `_wide`. No length is negative, so the
-        position only grows, and one comparison with the record's end finds every inner length that lies.
+        Varints of one and two bytes are decoded inline, wider ones by `_wide`. No length is negative, so the position
+        only grows, and one comparison with the record's end detects every wrong inner length.
         """
         size = len(d)
         seen_t = -1
@@ -109,7 +110,7 @@ class RecordWalk:
                     self.index = index
                     return start
                 t = d[p + 1]
-                p += 2  # attributes, of which no bit is in use, and the first byte of the timestamp delta
+                p += 2  # attributes (no bit is in use) and the first byte of the timestamp delta
                 if t > 0x7F:
                     c = d[p]
                     if c > 0x7F:
@@ -120,7 +121,7 @@ class RecordWalk:
                 if t != seen_t:
                     seen_t = t
                     delta = (t >> 1) ^ -(t & 1)
-                    if delta > high:  # noqa: PLR1730 - a call of max() here is a tenth of the whole walk
+                    if delta > high:  # noqa: PLR1730 - a call of max() here takes a tenth of the whole walk
                         high = delta
                     if delta < low:  # noqa: PLR1730
                         low = delta
@@ -186,7 +187,7 @@ class _Overlong(Malformed):
 
 
 def _wide(d: bytes | bytearray, p: int, bits: int = 32) -> tuple[int, int]:
-    """The varint at `p` as its zigzag value (never negative) and the position behind it; at most `bits` wide."""
+    """The varint at `p` as its zigzag value (never negative) and the position after it; at most `bits` wide."""
     value = shift = 0
     while (byte := d[p]) > 0x7F:
         value |= (byte & 0x7F) << shift
@@ -201,9 +202,9 @@ def _wide(d: bytes | bytearray, p: int, bits: int = 32) -> tuple[int, int]:
 
 
 def _walk_headers(d: bytes, p: int, end: int, index: int) -> int:
-    """The position behind the headers whose count is at `p`."""
+    """The position after the headers whose count is at `p`."""
     count, p = _wide(d, p)
-    # A header takes two bytes at least: a count beyond that is refused before the loop.
+    # A header takes at least two bytes: a larger count is refused before the loop.
     if count & 1 or count > end - p:
         raise BadRecord(index, "an impossible number of headers")
     for _ in range(count >> 1):
@@ -228,7 +229,7 @@ def _walk_headers(d: bytes, p: int, end: int, index: int) -> int:
 class _LongRecord:
     """A record that is longer than a piece: read piece by piece, and not kept.
 
-    Units  left counts its bytes that were not read yet; they go on at position `at` of the piece `data`
+    Units  left counts its unread bytes; they continue at position `at` of the piece `data`
     """
 
     __slots__ = ("_index", "_pieces", "at", "data", "left")
@@ -239,7 +240,7 @@ class _LongRecord:
         self.data, self.at, self.left = data, at, size
 
     def skip(self, size: int) -> None:
-        """Pass over bytes of it."""
+        """Skip bytes of it."""
         if size > self.left:
             raise BadRecord(self._index, "a length leads out of the record")
         self.left -= size
@@ -259,7 +260,7 @@ class _LongRecord:
         return _wide(read, 0, bits)[0]
 
     def field(self, why: str, *, may_be_null: bool = True) -> bool:
-        """Pass over a length and as many bytes; whether it is not null."""
+        """Skip a length and that many bytes; returns whether it is not null."""
         length = self.varint()
         if length & 1:
             if length == 1 and may_be_null:
@@ -269,7 +270,7 @@ class _LongRecord:
         return True
 
     def headers(self, most: int) -> int:
-        """Pass over headers at hand whose lengths take one byte each, at most so many; how many there were."""
+        """Skip up to `most` headers of the current piece whose lengths take one byte each; returns their number."""
         data, p = self.data, self.at
         end = min(len(data), p + self.left) - _NARROW_HEADER_BYTES
         count = 0
@@ -291,7 +292,7 @@ class _LongRecord:
 
 
 def _walk_long(walk: RecordWalk, size: int, data: bytes, at: int, pieces: Iterator[bytes]) -> bytes:
-    """The rule for one record, whose `size` bytes behind its length begin at `at` of `data`; what follows it."""
+    """The rule for one record, whose `size` bytes after its length begin at `at` of `data`; returns the rest."""
     index = walk.index
     record = _LongRecord(index, size, data, at, pieces)
     try:
@@ -320,7 +321,7 @@ def _walk_long(walk: RecordWalk, size: int, data: bytes, at: int, pieces: Iterat
 
 
 def _beginning(data: bytes, index: int) -> tuple[int, int]:
-    """Where a record's bytes behind its length begin, and how many there are; (0, 0) if the length is cut off."""
+    """The start of a record's bytes after its length, and their number; (0, 0) if the length is cut off."""
     try:
         length, behind = _wide(data, 0)
     except IndexError:
@@ -331,7 +332,7 @@ def _beginning(data: bytes, index: int) -> tuple[int, int]:
 
 
 def walk_pieces(walk: RecordWalk, pieces: Iterable[bytes]) -> None:
-    """Walk all the records of a batch that come in pieces, holding two pieces at most.
+    """Walk all the records of a batch that comes in pieces, holding at most two pieces.
 
     Raises Malformed as RecordWalk.feed does with `is_last`, and for a record of more than MAX_WORKING_BYTES.
     """
@@ -347,7 +348,7 @@ def walk_pieces(walk: RecordWalk, pieces: Iterable[bytes]) -> None:
         while rest:
             rest = rest[walk.feed(rest, is_last=False) :]
             if rest and walk.index == walk.count:
-                raise Malformed(f"bytes behind the last of {walk.count} records")
+                raise Malformed(f"bytes after the last of {walk.count} records")
             behind, size = _beginning(rest, walk.index)
             lacking = behind + size - len(rest)
             if size <= PIECE_BYTES:
@@ -358,9 +359,9 @@ def walk_pieces(walk: RecordWalk, pieces: Iterable[bytes]) -> None:
 
 
 def shallow_records(pieces: Iterable[bytes], count: int) -> Iterator[tuple[int, bool]]:
-    """Timestamp delta (ms) and "has a key" of each of `count` records that a walk has found to be well-formed."""
+    """Timestamp delta (ms) and "has a key" of each of `count` records that a walk has found well-formed."""
     rest = b""
-    index = beyond = 0  # so many bytes of the last record are still to come
+    index = beyond = 0  # bytes of the last record that are still to come
     for piece in pieces:
         if beyond >= len(piece):
             beyond -= len(piece)
@@ -375,7 +376,7 @@ def shallow_records(pieces: Iterable[bytes], count: int) -> Iterator[tuple[int, 
                 _, position = read_varint(data, position)
                 key_size, position = read_varint(data, position)
             except Malformed:
-                break  # the next piece has the rest of these
+                break  # the next piece contains the rest of these
             yield delta, key_size >= 0
             index += 1
             start = min(end, len(data))

@@ -1,21 +1,20 @@
 """Declarations: a message is a class whose annotations carry wire types.
 
     @message(api_key=12, versions="0-4", flexible="4+")
-    class HeartbeatRequest:
         group_id: string
         generation_id: int32
         member_id: string
         group_instance_id: string | None = field(versions="3+", default=None)
 
-The order of the annotations is the order on the wire, versions are written as Kafka writes them, and an attribute is
-the snake_case of Kafka's field name. The decorators make a class with slots, a keyword-only constructor, equality and a
-repr; everything that costs time (the constructor, the resolved fields) is made at its first use, because a broker loads
-some 150 of these classes at its start and uses a third of them.
+The order of the annotations is the order on the wire, versions use Kafka's notation, and an attribute is the snake_case
+of Kafka's field name. The decorators make a class with slots, a keyword-only constructor, equality and a repr. The
+expensive parts (the constructor, the resolved fields) are made at first use, because a broker loads some 150 of these
+classes at its start and uses a third of them.
 
 `X | None` means nullable in every version of the field unless `nullable` says otherwise. A *tagged* struct that Kafka
-declares as not nullable has `default=None, nullable="none"`: None stands for "left out", which is what Kafka's default
-instance comes to on the wire, without making an object for each field that nobody sent. One that may be null and is
-the default instance where nobody sent it has `default=EMPTY_STRUCT`.
+declares as not nullable has `default=None, nullable="none"`: None means that it is left out, which equals Kafka's
+default instance on the wire without an object for each absent field. A tagged struct that may be null and whose absence
+means the default instance has `default=EMPTY_STRUCT`.
 
 Source: Kafka's message generator (its README under clients/src/main/resources/common/message), KIP-482.
 """
@@ -66,7 +65,7 @@ class Versions(NamedTuple):
 
 
 class _Missing:
-    """The absence of a default, where None is a value."""
+    """The absence of a default, because None is a value."""
 
     def __repr__(self) -> str:
         return "<required>"
@@ -76,7 +75,7 @@ MISSING: Any = _Missing()
 
 
 class _EmptyStruct:
-    """A struct with its own defaults, made anew for each message."""
+    """A struct with its own defaults, created for each message."""
 
     def __repr__(self) -> str:
         return "<empty struct>"
@@ -86,7 +85,7 @@ EMPTY_STRUCT: Any = _EmptyStruct()
 
 
 class FieldOptions(NamedTuple):
-    """What `field()` was told, unresolved."""
+    """The arguments of `field()`, unresolved."""
 
     default: Any
     versions: str
@@ -105,13 +104,13 @@ def field(
     tagged: str | None = None,
     ignorable: bool = False,
 ) -> Any:
-    """Declare what the annotation alone does not say.
+    """Declare what the annotation alone does not express.
 
-    default    the value where the constructor is not given one, and where a version lacks the field; a list is copied
+    default    the value if the constructor is not given one, and if a version lacks the field; a list is copied
     versions   the versions that have the field
     nullable   the versions in which it may be null (default: all, if the annotation says `| None`)
     tag        its tag, if it is a tagged field; `tagged` the versions in which it is one (default: all of its versions)
-    ignorable  whether a value other than the default is dropped in silence when a version lacks the field
+    ignorable  whether a value other than the default is dropped silently if a version lacks the field
     """
     return FieldOptions(default, versions, nullable, tag, tagged, ignorable)
 
@@ -119,7 +118,7 @@ def field(
 class Field(NamedTuple):
     """One field of a message or struct, resolved.
 
-    kind is a Primitive or, for a struct, its class; `default` is MISSING where the constructor demands the field.
+    kind is a Primitive or, for a struct, its class; `default` is MISSING if the constructor requires the field.
     """
 
     name: str
@@ -133,7 +132,7 @@ class Field(NamedTuple):
     default: Any
 
     def fresh_default(self) -> Any:
-        """The default as a value of its own (a list or a struct is mutable)."""
+        """A fresh copy of the default (a list or a struct is mutable)."""
         if self.default is EMPTY_STRUCT:
             assert isinstance(self.kind, type), f"{self.name} is no struct"
             return self.kind()
@@ -141,7 +140,7 @@ class Field(NamedTuple):
 
 
 class Schema:
-    """What a declaration says about its class: `schema_of(cls)`."""
+    """The declaration of a class: `schema_of(cls)`."""
 
     __slots__ = (
         "_declared",
@@ -180,7 +179,7 @@ class Schema:
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """The fields in the order of the wire; tagged ones where they are declared."""
+        """The fields in wire order; tagged ones in the place of their declaration."""
         if self._fields is None:
             self._fields = tuple(_resolve(self.cls, name, *pair) for name, pair in self._declared.items())
         return self._fields
@@ -205,10 +204,10 @@ def _resolve(cls: type, name: str, annotation: Any, given: Any) -> Field:
 
 
 class Message:
-    """What the decorated classes share: constructor, equality, repr. Messages are mutable and so not hashable.
+    """The base of the decorated classes: constructor, equality, repr. Messages are mutable and so not hashable.
 
-    Shape  unknown_tagged_fields: (tag, bytes), ascending, of a stored record (or a struct in one) that came with tags
-           which its version does not declare; the slot is empty otherwise. They are written again where it is encoded
+    Shape  unknown_tagged_fields: (tag, bytes), ascending, the tagged fields of a stored record (or a struct in one)
+           that its version does not declare; the slot is empty without any. Encoding the record writes them again
     """
 
     __slots__ = ("unknown_tagged_fields",)
@@ -217,7 +216,7 @@ class Message:
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, **values: Any) -> None:
-        # The first instance of a class compiles the class's own constructor, which takes this one's place.
+        # The first instance of a class compiles the class's own constructor, which replaces this one.
         cls = type(self)
         cls.__init__ = _make_constructor(cls)  # type: ignore[method-assign]
         cls.__init__(self, **values)
@@ -244,7 +243,7 @@ def _unknown(value: object) -> tuple[tuple[int, bytes], ...]:
 
 
 def _shown(value: object) -> str:
-    # Bytes are record batches, or secrets: neither belongs into a log.
+    # Bytes are record batches or secrets: neither belongs in a log.
     return f"<{len(value)} bytes>" if isinstance(value, bytes | bytearray | memoryview) else repr(value)
 
 
@@ -285,7 +284,7 @@ def _declare(cls: type, schema: Schema) -> type:
 
 
 class Api(NamedTuple):
-    """The two halves of one API."""
+    """The request and the response of one API."""
 
     request: type
     response: type
@@ -303,9 +302,9 @@ _responses: dict[int, type] = {}
 def message(
     *, api_key: int, versions: str, flexible: str, advertised_min: int | None = None, latest_unstable: bool = False
 ) -> Callable[[type[C]], type[C]]:
-    """Declare a request or a response (the class's name ends so) and enter it into the registry.
+    """Declare a request or a response (by the end of the class's name) and add it to the registry.
 
-    advertised_min   the lowest version that ApiVersions names where it is below the lowest one declared (Produce)
+    advertised_min   the lowest version in ApiVersions if it is below the lowest declared one (Produce)
     latest_unstable  whether Kafka holds the highest version back unless unstable APIs are enabled
     """
 
@@ -332,7 +331,7 @@ def struct(cls: type[C]) -> type[C]:
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(field,))
 def stored(*, versions: str, flexible: str, record_type: int | None = None) -> Callable[[type[C]], type[C]]:
-    """Declare what is stored, not sent; `record_type` is the number that its frame carries, if it has one."""
+    """Declare a record that is stored, not sent; `record_type` is the number in its frame, if it has one."""
 
     def declare(cls: type[C]) -> type[C]:
         return _declare(cls, Schema("stored", versions, flexible, record_type=record_type))
@@ -341,7 +340,7 @@ def stored(*, versions: str, flexible: str, record_type: int | None = None) -> C
 
 
 def schema_of(cls: type) -> Schema:
-    """The declaration behind a message class."""
+    """The declaration of a message class."""
     schema: Schema = cls.__schema__  # type: ignore[attr-defined]
     return schema
 
@@ -358,7 +357,7 @@ def is_struct(cls: object) -> bool:
 
 
 def apis() -> dict[int, Api]:
-    """The APIs whose modules are loaded, by api key; `wire.messages.load_all()` loads every one."""
+    """The APIs whose modules are loaded, by api key; `wire.messages.load_all()` loads all of them."""
     return {key: Api(_requests[key], _responses[key]) for key in sorted(_requests.keys() & _responses.keys())}
 
 

@@ -1,7 +1,7 @@
 """Structs and messages as constructs, one for each class and version.
 
 `construct_for(cls, version)` resolves a declaration for one version. `compile_parser` and `compile_builder` turn it
-into one Python function each, by construct's code generator; codec.py uses those alone, and tests hold them to the
+into one Python function each, with construct's code generator. codec.py uses only those; tests compare them with the
 construct.
 """
 
@@ -33,10 +33,10 @@ from wire.types import Primitive
 from wire.varint import Buffer, encode_uvarint
 
 Parser = Callable[[Buffer, int, int, int], tuple[Any, int]]
-"""(data, position, size, array elements at most) -> (message, position behind it)"""
+"""(data, position, size, maximum of array elements) -> (message, position after it)"""
 
 Builder = Callable[[Any, list[Any], list[int]], None]
-"""(message, parts, opaques): appends the parts of the encoding, and the indexes of those that are Opaques"""
+"""(message, parts, opaques): appends the parts of the encoding, and the indexes of the Opaques among them"""
 
 _LAYOUTS = {
     "bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint16": "H", "uint32": "I", "float64": "d",
@@ -44,7 +44,7 @@ _LAYOUTS = {
 
 
 class Nullable(WireConstruct):
-    """A struct behind an int8: 1, or -1 for null (KIP-893). In a tagged field behind a varint: 1, or 0 for null."""
+    """A struct after an int8: 1, or -1 for null (KIP-893). In a tagged field after a varint: 1, or 0 for null."""
 
     min_size = 1
 
@@ -93,10 +93,10 @@ class Nullable(WireConstruct):
 
 
 class Body(WireConstruct):
-    """The fields of a message or struct in one version, and behind them in flexible versions the tagged ones.
+    """The fields of a message or struct in one version, followed by the tagged ones in flexible versions.
 
-    Tagged fields that the version does not declare are skipped, but kept where `keeps_unknown`: what is stored may be
-    written again by a broker that is older than the one which wrote it.
+    Tagged fields that the version does not declare are skipped, or kept if `keeps_unknown`: an older broker may rewrite
+    a stored record of a newer one.
     """
 
     may_be_encoded = True
@@ -164,7 +164,7 @@ class Body(WireConstruct):
         for _ in range(read_uvarint(stream)):
             tag, size = read_uvarint(stream), read_uvarint(stream)
             if tag <= last:
-                raise Malformed(f"tag {tag} behind tag {last}")
+                raise Malformed(f"tag {tag} after tag {last}")
             last = tag
             if size > remaining(stream):
                 raise Malformed(f"tagged field {tag} exceeds the message")
@@ -201,7 +201,7 @@ class Body(WireConstruct):
             default = f"{code.bind('new_default', field.fresh_default)}()" if field.default is EMPTY_STRUCT else None
             code.aside(f"{target}.{field.name} = {default or _literal(code, field.fresh_default())}")
         for field, construct in self.plain:
-            if isinstance(construct, Body):  # a struct is filled under a name of its own
+            if isinstance(construct, Body):  # a struct is filled under its own name
                 inner = code.temporary("item")
                 construct.emit_parse(code, inner)
                 code.line(f"{target}.{field.name} = {inner}")
@@ -221,7 +221,7 @@ class Body(WireConstruct):
                     code.line(f"pos = skip_tags({arguments})")
 
     def _emit_parse_tags(self, outer: ParseCode) -> str:
-        """Write the function that reads tagged fields; most messages come without any and never call it."""
+        """Emit the function that reads tagged fields; most messages have none and never call it."""
         name = outer.temporary("parse_tags_")
         code = ParseCode(outer.generator)
         code.line("last = -1")
@@ -231,7 +231,7 @@ class Body(WireConstruct):
             code.line("tag, pos = decode_uvarint(data, pos)")
             code.line("length, pos = decode_uvarint(data, pos)")
             with code.block("if tag <= last:"):
-                code.line("malformed('tag %d behind tag %d' % (tag, last))")
+                code.line("malformed('tag %d after tag %d' % (tag, last))")
             code.line("last = tag")
             code.line("tag_end = pos + length")
             with code.block("if tag_end > size:"):
@@ -323,7 +323,7 @@ def _literal(code: Code, value: Any) -> str:
 
 
 def _differs(code: Code, field: Field, value: str) -> str:
-    """An expression that tells whether `value` is not at the field's default."""
+    """An expression that is true if `value` is not at the field's default."""
     default = field.default
     if default is None:
         if not none_means_left_out(field):
@@ -349,7 +349,7 @@ def construct_for(cls: type, version: int) -> Body:
 
 
 def compile_parser(construct: Body) -> Parser:
-    """Generate the function that parses what `construct` parses; its source is at `.source`."""
+    """Generate the function that parses the same as `construct`; its source is at `.source`."""
     generator = CodeGen()
     code = ParseCode(generator)
     construct.emit_parse(code, "value")
@@ -359,7 +359,7 @@ def compile_parser(construct: Body) -> Parser:
 
 
 def compile_builder(construct: Body) -> Builder:
-    """Generate the function that builds what `construct` builds; its source is at `.source`."""
+    """Generate the function that builds the same as `construct`; its source is at `.source`."""
     generator = CodeGen()
     code = BuildCode(generator)
     code.line("append = parts.append")

@@ -1,7 +1,7 @@
 """The wire types, as annotations for declarations.
 
-Each name is an alias of the Python type of its values, so that a type checker sees `str`, `int`, ... while schema.py
-finds the wire type beside it. `X | None` makes a field nullable, `list[X]` an array.
+Each name is an alias of the Python type of its values: a type checker sees `str`, `int`, ..., and schema.py finds the
+wire type in the annotation. `X | None` makes a field nullable, `list[X]` an array.
 
 Source: the primitive types of Kafka's message schemas (KIP-893 for nullable structs).
 """
@@ -16,7 +16,7 @@ from uuid import UUID
 
 
 class Primitive:
-    """The wire type that an annotation names: its name in Kafka's schemas, and the default of Kafka's classes."""
+    """The wire type of an annotation: its name in Kafka's schemas, and the default of Kafka's classes."""
 
     __slots__ = ("default", "name")
 
@@ -31,7 +31,7 @@ class Primitive:
 class Opaque(Protocol):
     """Records that are not in memory, e.g. a range of a file; `size` is their number of bytes.
 
-    encode_parts() leaves such a value in its place among the parts, and the caller sends it.
+    encode_parts() leaves such a value in place among the parts, and the caller sends it.
     """
 
     @property
@@ -52,12 +52,12 @@ string: TypeAlias = Annotated[str, Primitive("string", "")]
 bytes_: TypeAlias = Annotated[bytes, Primitive("bytes", b"")]
 uuid: TypeAlias = Annotated[UUID, Primitive("uuid", ZERO_UUID)]
 records: TypeAlias = Annotated[bytes | bytearray | memoryview | Opaque, Primitive("records", None)]
-"""Record batches as they are. Decoded they are a memoryview over the input, without a copy."""
+"""Record batches, unchanged. Decoding returns a memoryview over the input, without a copy."""
 
 
 @lru_cache(maxsize=4096)
 def uuid_from_bytes(data: bytes) -> UUID:
-    """The id in 16 raw bytes. Topic ids repeat in each request, and making a UUID costs more than looking it up."""
+    """The id in 16 raw bytes, cached: topic ids repeat in each request, and a look-up is cheaper than making a UUID."""
     return UUID(bytes=data)
 
 
@@ -67,7 +67,7 @@ def uuid_to_text(value: UUID) -> str:
 
 
 def uuid_from_text(text: str) -> UUID:
-    """The id that `text` (22 characters of url-safe base64) names; ValueError if it names none."""
+    """The id of `text` (22 characters of url-safe base64); ValueError if it is invalid."""
     if re.fullmatch(r"[A-Za-z0-9_-]{22}", text) is None:
         raise ValueError(f"{text!r} is not an id: 22 characters of url-safe base64")
     return UUID(bytes=base64.urlsafe_b64decode(text + "=="))

@@ -1,6 +1,6 @@
-"""Unsigned varints: seven bits a byte, the lowest first, as in Protocol Buffers.
+"""Unsigned varints: seven bits per byte, the lowest first, as in Protocol Buffers.
 
-Lengths, counts and tags of flexible versions are such varints of at most 5 bytes (KIP-482).
+Lengths, counts and tags of flexible versions are varints of at most 5 bytes (KIP-482).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def encode_uvarint(value: int) -> bytes:
 
 
 def decode_uvarint(data: Buffer, position: int) -> tuple[int, int]:
-    """The varint at `position` and the position behind it; IndexError if it is cut, Malformed if it exceeds 32 bits."""
+    """The varint at `position` and the position after it; IndexError if it is cut, Malformed if it exceeds 32 bits."""
     first = data[position]
     if first < 128:
         return first, position + 1
@@ -39,7 +39,7 @@ def decode_uvarint(data: Buffer, position: int) -> tuple[int, int]:
 
 
 def finish_uvarint(data: Buffer, position: int, first: int) -> tuple[int, int]:
-    """As decode_uvarint, when the first byte was read and announced more."""
+    """Like decode_uvarint, after a first byte that announced more."""
     value = first & 127
     for shift in (7, 14, 21, 28):
         byte = data[position]

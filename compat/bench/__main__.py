@@ -52,8 +52,8 @@ def run(options: argparse.Namespace, directory: Path) -> dict[str, list[Figures]
 
     def note(name: str, figures: Figures) -> None:
         found.setdefault("kbroker" if name == "kbroker" else "kafka", []).append(figures)
-        told = ", ".join(f"{key} {value:.4g}" for key, value in figures.items())
-        print(f"  {name}: {told}", file=sys.stderr, flush=True)
+        reported = ", ".join(f"{key} {value:.4g}" for key, value in figures.items())
+        print(f"  {name}: {reported}", file=sys.stderr, flush=True)
 
     for key, measure in OUTSIDE_ROUNDS.items():
         if key in only:
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace, directory: Path) -> dict[str, list[Figures]
             warm_up(rival, size)
         for number in range(options.rounds):
             for key in (key for key in ROUND if key in only):
-                # Each is first in half of the rounds, so that what drifts on the machine favours neither.
+                # Each broker is first in half of the rounds, so that drift of the machine favours neither.
                 for rival in started if number % 2 == 0 else reversed(started):
                     note(rival.name, ROUND[key](rival, size))
         for rival in started:

@@ -1,4 +1,4 @@
-"""The directory as the tier, as a plug-in that notes how many bytes are read from it.
+"""The directory tier as a plug-in that counts the bytes read from it.
 
 remote.log.storage.manager.class.name   compat.bench.counting_storage:CountingStorage
 rsm.config.dir                          the tier
@@ -17,7 +17,7 @@ from kbroker.tiered.local import LocalRemoteStorage
 
 
 class CountingStream:
-    """A stream that notes at its end how much was read."""
+    """A stream that records at its end how much was read."""
 
     def __init__(self, stream: BinaryIO, counts: str) -> None:
         self._stream, self._counts, self._read = stream, counts, 0
@@ -48,7 +48,7 @@ class CountingStream:
 
 
 class CountingStorage(LocalRemoteStorage):
-    """See the module's text."""
+    """See the module's docstring."""
 
     def configure(self, configs: Mapping[str, str]) -> None:
         """Errors: ValueError."""
@@ -71,7 +71,7 @@ class CountingStorage(LocalRemoteStorage):
 
 
 def note(path: str, kind: str, size: int) -> None:
-    """Add a line, whole also where many processes do."""
+    """Append a line atomically, because several processes write to the file."""
     place = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         os.write(place, f"{kind} {size}\n".encode())

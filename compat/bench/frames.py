@@ -1,4 +1,4 @@
-"""What the clients that measure have in common: requests encoded beforehand, and replies as bytes."""
+"""Shared by the clients of the benchmarks: pre-encoded requests, and replies as bytes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def produce_frame(topic: str, batch: bytes) -> bytes:
 
 
 def batch_of_now(items: list[Item]) -> bytes:
-    """A batch with the time of day, which retention leaves alone."""
+    """A batch with the current time, so that retention keeps it."""
     return Batch(items, base_timestamp=int(time.time() * 1000)).encode()
 
 
 def batch_of_size(size: int, record_bytes: int = RECORD_BYTES) -> bytes:
-    """A batch of about `size` bytes of records of `record_bytes`; where only one fits, of one that fills it."""
+    """A batch of about `size` bytes of records of `record_bytes`; if only one fits, one record that fills the batch."""
     count = max(size // (record_bytes + 16), 1)
     value = bytes(range(256)) * 4
     return batch_of_now([Item(value[: min(record_bytes, size - 100)]) for _ in range(count)])
@@ -45,7 +45,7 @@ def fetch_frame(topic: str, partition: int, offset: int, limit: int) -> bytes:
 
 
 def receive(connection: socket.socket) -> bytes:
-    """One small reply, whole."""
+    """One small reply."""
     data = connection.recv(65536)
     while len(data) < 4 or len(data) < 4 + struct.unpack_from(">i", data)[0]:
         more = connection.recv(65536)
@@ -55,7 +55,7 @@ def receive(connection: socket.socket) -> bytes:
 
 
 def check_produced(reply: bytes) -> None:
-    """The error code of the one partition is 0."""
+    """Assert that the error code of the only partition is 0."""
     answer = decode_response("Produce", PRODUCE_VERSION, reply[4:])
     assert answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, answer
 
@@ -71,7 +71,7 @@ def percentiles(times_ns: Sequence[int]) -> dict[str, float]:
 
 
 def batch_starts(records: bytes) -> list[int]:
-    """Where each whole or broken batch begins."""
+    """The start of each batch, including an incomplete last one."""
     starts, position = [], 0
     while position + 61 <= len(records):
         starts.append(position)

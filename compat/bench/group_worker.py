@@ -1,4 +1,4 @@
-"""The clients that measure consumer groups: members as bare connections, with one request of each in flight."""
+"""The clients of the consumer group benchmarks: members as bare connections, each with one request in flight."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def await_coordinator(servers: str, group: str) -> None:
 
 
 class Members:
-    """The members of one group, each with a connection of its own, who do everything at once."""
+    """The members of one group, each with its own connection, which all act at the same time."""
 
     def __init__(self, servers: str, group: str, count: int) -> None:
         await_coordinator(servers, group)
@@ -48,7 +48,8 @@ class Members:
         self.leader = ""
         self._changes = itertools.count()
         self._connections = [RawConnection(servers, timeout_s=60) for _ in range(count)]
-        # The first generation of a group is made of those who are there after a while: of one, to be sure.
+        # The first generation of a group has the members that joined within a delay: start with one, to be
+        # deterministic.
         first = self._connections[0]
         self.ids[0] = first.call("JoinGroup", JOIN, self._join(""))["MemberId"]
         assert first.call("JoinGroup", JOIN, self._join(self.ids[0]))["ErrorCode"] == 0
@@ -67,7 +68,7 @@ class Members:
         return answers
 
     def rebalance(self) -> None:
-        """Everybody joins and gets an assignment from the leader."""
+        """All members join and get an assignment from the leader."""
         joined = self._all("JoinGroup", JOIN, [self._join(member_id) for member_id in self.ids])
         assert {answer["ErrorCode"] for answer in joined} == {0}, joined
         generations = {answer["GenerationId"] for answer in joined}
@@ -79,9 +80,9 @@ class Members:
         assert all(answer["ErrorCode"] == 0 and answer["Assignment"] == ASSIGNMENT for answer in synced), synced
 
     def _join(self, member_id: str) -> Message:
-        # What a member tells of itself changes each time: only then does a stable group rebalance for it.
-        told = subscription("bench", user_data=str(next(self._changes)).encode())
-        return joining(self.group, member_id, protocols=(("range", told),), session_ms=30_000, rebalance_ms=30_000)
+        # A member's metadata changes each time, because only then does a stable group rebalance for it.
+        reported = subscription("bench", user_data=str(next(self._changes)).encode())
+        return joining(self.group, member_id, protocols=(("range", reported),), session_ms=30_000, rebalance_ms=30_000)
 
     def _sync(self, member_id: str, given: list[Message]) -> Message:
         assignments = given if member_id == self.leader else []
@@ -117,7 +118,7 @@ class Members:
 def commit(
     group: str, topic: str, partitions: Sequence[int], offset: int, *, generation: int = -1, member_id: str = ""
 ) -> Message:
-    """An OffsetCommit request; by default of no member."""
+    """An OffsetCommit request; by default without a member."""
     parts = [
         {
             "PartitionIndex": number,
@@ -137,7 +138,7 @@ def commit(
 
 
 def rebalance(servers: str, topic: str, *, members: int, count: int) -> dict[str, float]:
-    """Let a stable group rebalance `count` times: from the first JoinGroup to the last answer to a SyncGroup."""
+    """Make a stable group rebalance `count` times: from the first JoinGroup to the last answer to a SyncGroup."""
     group = Members(servers, f"rebalance-{topic}-{time.time_ns()}", members)
     group.rebalance()
     times = []
@@ -152,7 +153,7 @@ def rebalance(servers: str, topic: str, *, members: int, count: int) -> dict[str
 
 
 def commits(servers: str, topic: str, *, members: int, count: int) -> dict[str, float]:
-    """Commit `count` offsets by all members of one group, each with one commit in flight."""
+    """Commit `count` offsets with all members of one group, each with one commit in flight."""
     group = Members(servers, f"commits-{topic}-{time.time_ns()}", members)
     group.rebalance()
     frames = [group.commits(topic, offset) for offset in range(10)]
@@ -181,7 +182,7 @@ def commits(servers: str, topic: str, *, members: int, count: int) -> dict[str, 
 
 
 def fill_groups(servers: str, topic: str, *, groups: int, partitions: int, rounds: int) -> dict[str, float]:
-    """Commit offsets of all partitions in so many groups, so many times."""
+    """Commit offsets of all partitions in `groups` groups, `rounds` times."""
     await_coordinator(servers, "groups-0")
     connection = RawConnection(servers, timeout_s=60)
     for number, group in itertools.product(range(rounds), range(groups)):
@@ -199,7 +200,7 @@ def _is_committed(connection: RawConnection, request: Message) -> bool:
 
 
 def groups_answer(servers: str, topic: str, *, groups: int, partitions: int, offset: int) -> bool:
-    """Whether every group has the offsets that were committed last; False while its coordinator is not there."""
+    """Whether every group has the last committed offsets; False while its coordinator is not available."""
     connection = RawConnection(servers, timeout_s=60)
     try:
         for group in range(groups):

@@ -1,6 +1,6 @@
-"""The clients that measure tiered storage on MinIO: the broker's topics, and the same objects without a broker.
+"""The clients of the MinIO benchmarks: the broker's topics, and the same objects without a broker.
 
-Keys come from the environment, where the broker has them from.
+Keys come from the environment, as for the broker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ACCESS_KEY, SECRET_KEY = "KBROKER_MINIO_ACCESS_KEY", "KBROKER_MINIO_SECRET_KEY"
 
 
 def read_partitions(servers: str, topic: str, *, ends: Sequence[int]) -> dict[str, float]:
-    """Read each partition from its beginning to its end, all at once, one request in flight for each."""
+    """Read all partitions from beginning to end concurrently, with one request in flight for each."""
 
     readers = [Reader(servers, topic, partition=partition, max_bytes=RANGE_BYTES) for partition in range(len(ends))]
 
@@ -37,7 +37,7 @@ def read_partitions(servers: str, topic: str, *, ends: Sequence[int]) -> dict[st
 
 
 def read_objects(servers: str, topic: str, *, endpoint: str, bucket: str, prefixes: Sequence[str]) -> dict[str, float]:
-    """Read all segments below each prefix by ranges of 4 MiB, one connection for each."""
+    """Read all segments below each prefix by ranges of 4 MiB, with one connection for each prefix."""
     del servers, topic
     store = client(endpoint)
     listed = [
@@ -63,7 +63,7 @@ def read_objects(servers: str, topic: str, *, endpoint: str, bucket: str, prefix
 
 
 def put_files(servers: str, topic: str, *, endpoint: str, bucket: str, paths: Sequence[str]) -> dict[str, float]:
-    """Put files as objects, one after the other, as anybody would."""
+    """Put files as objects, one after the other, in the simplest way."""
     del servers
     store, put = client(endpoint), 0
     began = time.perf_counter()
@@ -76,7 +76,7 @@ def put_files(servers: str, topic: str, *, endpoint: str, bucket: str, paths: Se
 
 
 def client(endpoint: str) -> Minio:
-    """The package's client as it is."""
+    """The package's client with its defaults."""
     address = endpoint.removeprefix("http://")
     return Minio(address, os.environ[ACCESS_KEY], os.environ[SECRET_KEY], secure=False, region="us-east-1")
 

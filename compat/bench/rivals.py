@@ -1,4 +1,4 @@
-"""The two brokers of a run, with what can be asked of their processes."""
+"""The two brokers of a run, and measurements of their processes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from compat.oracle.schema import encode_request
 from compat.processes import children, resident_mib
 from compat.waiting import MEASURE_S, until
 
-# What kafka-run-class.sh and kafka-producer-perf-test.sh give to the tool.
+# The options of kafka-run-class.sh and kafka-producer-perf-test.sh.
 PERFORMANCE_TOOL = ("-Xmx512M", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _topics = itertools.count()
 
 
 class Rival:
-    """One broker: started, asked, stopped."""
+    """One broker under measurement."""
 
     def __init__(self, broker: KbrokerProcess | KafkaNode) -> None:
         self.broker = broker
@@ -42,19 +42,19 @@ class Rival:
         return self.broker.bootstrap_servers
 
     def timed_start(self) -> float:
-        """Start it. Seconds from the start of the process to the first answer to ApiVersions."""
+        """Start it. Returns the seconds from the start of the process to the first answer to ApiVersions."""
         began = time.perf_counter()
         self.broker.start()
         until(lambda: answers(address_of(self.servers)), each_s=0.001)
         return time.perf_counter() - began
 
     def resident_mib(self) -> float:
-        """The resident memory of its process and of those that this has started."""
+        """The resident memory of its process and the child processes."""
         return resident_mib(self.broker.pid)
 
     def cpu_seconds(self) -> float:
-        """User and system time until now of all its threads, and of the processes that it has started."""
-        # One that has ended counts with its parent.
+        """User and system time so far of all its threads and child processes."""
+        # A child that has ended counts with its parent.
         found = sum(_times(self.broker.pid)[:4])
         for child in children(self.broker.pid):
             with contextlib.suppress(OSError):
@@ -87,7 +87,7 @@ class Rival:
         assert answer["Responses"][0]["ErrorCode"] == 0, answer
 
     def measure(self, name: str, topic: str, **arguments: object) -> dict[str, float]:
-        """Run one measure of `worker` in a process of its own."""
+        """Run one measurement of `worker` in its own process."""
         job = json.dumps({"measure": name, "servers": self.servers, "topic": topic, **arguments})
         command = [sys.executable, "-m", "compat.bench.worker", job]
         try:
@@ -100,7 +100,7 @@ class Rival:
         return result
 
     def producer_performance(self, topic: str, *, records: int) -> float:
-        """Records a second of Kafka's ProducerPerformance with records of 1 KiB."""
+        """Records per second of Kafka's ProducerPerformance with records of 1 KiB."""
         done = run_tool(
             "org.apache.kafka.tools.ProducerPerformance",
             *("--bootstrap-server", self.servers, "--topic", topic, "--num-records", str(records)),
@@ -131,9 +131,9 @@ def rivals(
     tier: Mapping[str, str] | None = None,
     kbroker: Mapping[str, str] | None = None,
 ) -> Iterator[list[Rival]]:
-    """Those of {"kafka", "kbroker"} that are wanted; not started, and none runs on at the end, however that comes: it
-    would be felt in what is measured next. With `tier`, its settings, each has a tier; `kbroker` are settings of
-    kbroker alone.
+    """The requested ones of {"kafka", "kbroker"}, not started yet. All of them are stopped at the end even after an
+    error, because a running broker distorts the next measurement. With `tier`, its settings, each has a tier; `kbroker`
+    has settings of kbroker alone.
     """
     result = []
     if "kafka" in which:

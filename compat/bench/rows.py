@@ -1,4 +1,4 @@
-"""The rows of the table: how each figure is measured, and what it should be."""
+"""The rows of the table: how each figure is measured, and its goal."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ PARTITIONS = 2000
 
 ROWS = [
     Row("p50", "Produce of one 100 B record, acks=all, one in flight: p50", "us", "<= 0.65 x", at_most_times(0.65)),
-    Row("p99", "the same: p99", "us", "<= 1 x", at_most_times(1)),
+    Row("p99", "the same Produce: p99", "us", "<= 1 x", at_most_times(1)),
     Row("900k", "Produce of 900 KiB batches, 5 in flight, one connection", "MB/s", ">= 1.2 x", at_least_times(1.2)),
-    Row("900k-small", "the same, of records of 100 B", "MB/s", ">= 1.2 x", at_least_times(1.2)),
+    Row("900k-small", "the same with records of 100 B", "MB/s", ">= 1.2 x", at_least_times(1.2)),
     Row("16k", "Produce of 16 KiB batches", "MB/s", ">= 1.5 x", at_least_times(1.5)),
     Row("1k", "Produce of 1 KiB batches", "MB/s", ">= 1.2 x", at_least_times(1.2)),
-    Row("fetch", "Fetch from the page cache, 1 MiB a partition", "MB/s", ">= 1.3 x", at_least_times(1.3)),
-    Row("fetch-cpu", "the same: CPU of the broker", "s/GB", "<= 0.3", at_most(0.3)),
+    Row("fetch", "Fetch from the page cache, 1 MiB per partition", "MB/s", ">= 1.3 x", at_least_times(1.3)),
+    Row("fetch-cpu", "the same Fetch: CPU time of the broker", "s/GB", "<= 0.3", at_most(0.3)),
     Row("end-to-end", "end to end with librdkafka, one record: p50", "us", "<= 1 x", at_most_times(1)),
     Row("performance", "ProducerPerformance, 1 KiB records", "records/s", ">= 1 x", at_least_times(1)),
     Row("start", "start to the first answer to ApiVersions", "s", "<= 0.5", at_most(0.5)),
-    Row("resident", "resident, idle", "MiB", "<= 60", at_most(60)),
-    Row("partitions", "start with 2,000 partitions until all of them answer", "s", "<= 3", at_most(3)),
+    Row("resident", "resident memory, idle", "MiB", "<= 60", at_most(60)),
+    Row("partitions", "start with 2,000 partitions until all answer", "s", "<= 3", at_most(3)),
     Row(
         "idle",
-        "Produce beside 500 idle connections: p50",
+        "Produce with 500 idle connections: p50",
         "us",
         "<= 1.3 x one connection",
         lambda ours, _, figures: ours <= 1.3 * figures.get("p50", ours),
@@ -52,7 +52,7 @@ ROWS = [
 
 
 def warm_up(rival: Rival, size: Size) -> None:
-    """Let a just-in-time compiler do its work; 20,000 requests are what Kafka needs."""
+    """Warm up a just-in-time compiler; Kafka needs 20,000 requests."""
     topic = rival.topic("warm")
     rival.measure("latency", topic, count=20_000 if size is FULL else 2_000)
     rival.measure("throughput", topic, batch_bytes=16 * KIB, count=size.batches[1])
@@ -115,7 +115,7 @@ def idle_connections(rival: Rival, size: Size) -> Figures:
     return {"idle": found["p50_us"]}
 
 
-# What runs in rounds, on brokers that are up and warm, one after the other.
+# Measurements in rounds, on warm running brokers, one after the other.
 ROUND: dict[str, Callable[[Rival, Size], Figures]] = {
     "latency": produce_latency,
     "throughput": produce_throughput,
@@ -128,7 +128,7 @@ ROUND: dict[str, Callable[[Rival, Size], Figures]] = {
 
 
 def start_and_memory(directory: Path, which: set[str], *, rounds: int) -> dict[str, list[Figures]]:
-    """Start each broker, alone on the machine, on a formatted and empty directory; then look at its memory."""
+    """Start each broker, alone on the machine, on a formatted and empty directory; then measure its memory."""
     found: dict[str, list[Figures]] = {}
     with rivals(directory, which=which) as started:
         for rival in started:

@@ -1,4 +1,4 @@
-"""What rows are made of: how much a round does, and how a figure is judged."""
+"""The parameters of rows: the amount of work of a round, and the rule for a figure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True)
 class Size:
-    """How much a round does."""
+    """The amount of work of a round."""
 
     latency: int
     batches: tuple[int, int, int]
@@ -27,7 +27,7 @@ QUICK = Size(latency=1_000, batches=(30, 500, 1_000), fetch_gigabytes=0.5, end_t
 
 @dataclass(frozen=True)
 class Row:
-    """One figure. `goal` says it in words; `reached` judges kbroker's figure beside Kafka's and all of kbroker's."""
+    """One figure. `goal` states it in words; `reached` judges kbroker's figure with Kafka's and all of kbroker's."""
 
     key: str
     title: str
@@ -49,5 +49,5 @@ def at_most(bound: float) -> Callable[[float, float, Figures], bool]:
 
 
 def at_least_or(bound: float, factor: float) -> Callable[[float, float, Figures], bool]:
-    """At least the bound, or so many times the rival's figure if that is lower."""
+    """At least the bound, or this multiple of the rival's figure if that is lower."""
     return lambda ours, theirs, _: ours >= min(bound, factor * theirs)

@@ -1,4 +1,4 @@
-"""What Spark reads: batches encoded beforehand, whose times go through a day."""
+"""The input of Spark: pre-encoded batches whose timestamps cover a day."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compat.oracle.schema import encode_request
 
 BATCH_BYTES = 16 << 10
 DAY_MS, HOUR_MS = 86_400_000, 3_600_000
-DIFFERENT = 64  # batches, which take turns
+DIFFERENT = 64  # batches, which are repeated in turn
 WORDS = ("alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel", "india", "juliett", "kilo", "lima")
 
 
@@ -24,7 +24,7 @@ WORDS = ("alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel
 class Day:
     """A day of records in some partitions.
 
-    Shape  record_bytes: of a value; records: of each partition, rounded up to whole batches
+    Shape  record_bytes: of a value; records: per partition, rounded up to whole batches
     """
 
     record_bytes: int
@@ -35,21 +35,21 @@ class Day:
 
     @property
     def records_a_batch(self) -> int:
-        """As many as a client puts into a batch of 16 KiB."""
+        """The number of records that a client puts into a batch of 16 KiB."""
         return BATCH_BYTES // (self.record_bytes + 10)
 
     @property
     def batches(self) -> int:
-        """Of each partition."""
+        """The number of batches per partition."""
         return -(-self.records // self.records_a_batch)
 
     @property
     def count(self) -> int:
-        """Of all records."""
+        """The number of all records."""
         return self.batches * self.records_a_batch * self.partitions
 
     def bodies(self) -> list[bytes]:
-        """The records of the batches that take turns, compressed or not."""
+        """The records of the repeated batches, compressed or not."""
         draws, compressor = random.Random(self.record_bytes), zstandard.ZstdCompressor(level=3)
         found = []
         for _ in range(DIFFERENT):
@@ -59,24 +59,24 @@ class Day:
         return found
 
     def time_ms(self, number: int) -> int:
-        """Of the records of a batch, which are of one moment."""
+        """The timestamp of all records of a batch."""
         return self.start_ms + number * DAY_MS // self.batches
 
     def batch(self, bodies: Sequence[bytes], number: int) -> bytes:
-        """One of them, whole."""
+        """One complete batch."""
         items = [Item()] * self.records_a_batch
         body = bodies[number % DIFFERENT]
         return Batch(items, base_timestamp=self.time_ms(number), codec=self.codec, body=body).encode()
 
     def bytes_between(self, begin_ms: int, end_ms: int) -> int:
-        """Of the batches of all partitions whose time is from one moment up to another."""
+        """The bytes of the batches of all partitions with timestamps in [begin_ms, end_ms)."""
         bodies = self.bodies()
         numbers = (number for number in range(self.batches) if begin_ms <= self.time_ms(number) < end_ms)
         return self.partitions * sum(len(self.batch(bodies, number)) for number in numbers)
 
 
 def event(draws: random.Random, size: int) -> bytes:
-    """A JSON text of words and numbers, of so many bytes."""
+    """A JSON text of words and numbers with this size in bytes."""
     text = ""
     while len(text) < size - 12:
         text += f"{draws.choice(WORDS)} {draws.randrange(10_000)} "
@@ -84,7 +84,7 @@ def event(draws: random.Random, size: int) -> bytes:
 
 
 def fill_day(servers: str, topic: str, *, day: dict[str, int]) -> dict[str, float]:
-    """Produce it; how many records and bytes that were."""
+    """Produce the day; returns the number of records and bytes."""
     wanted, connection, written = Day(**day), RawConnection(servers, timeout_s=60).socket, 0
     bodies = wanted.bodies()
     for number in range(wanted.batches):

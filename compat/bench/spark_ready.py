@@ -1,7 +1,7 @@
-"""A data source of PySpark that reads nothing: what Spark itself takes for rows that come from Python.
+"""A PySpark data source that reads nothing: it measures Spark's own cost for rows that come from Python.
 
-Its rows have the columns of `format("kbroker")`, and each task gives one ready-made Arrow batch again and again. It is
-registered before the clock runs, and looked up with that.
+Its rows have the columns of `format("kbroker")`, and each task repeats one ready-made Arrow batch. It is registered and
+looked up before the clock starts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TASKS = 10
 
 
 class ReadyMade(DataSource):
-    """Options: records and record_bytes; records a multiple of the tasks' batches."""
+    """Options: records and record_bytes; records is a multiple of the tasks' batches."""
 
     @classmethod
     def name(cls) -> str:
@@ -44,7 +44,7 @@ class _Reader(DataSourceReader):
         return [InputPartition(number) for number in range(TASKS)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa  # noqa: PLC0415  (where it is needed, in a task)
+        import pyarrow as pa  # noqa: PLC0415  (imported in the task that needs it)
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
         del partition

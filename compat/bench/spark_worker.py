@@ -1,8 +1,8 @@
 """One query of Spark, run by PySpark's interpreter: `python -m compat.bench.spark_worker '{"format": "kafka", ...}'`.
 The format `load` stands for `kbroker.spark.load`.
 
-The clock runs from the call of `load` to the result, in a session that has done nothing before, and then once more for
-the same query unless `times` is 1. The session has the settings that Spark comes with.
+The clock runs from the call of `load` to the result, in a fresh session, and then once more for the same query unless
+`times` is 1. The session has Spark's default settings.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WORKER = b"pyspark.daemon"
 
 
 def main() -> None:
-    """Run the query, and a small one before it where memory is asked for; print the figures as JSON."""
+    """Run the query, after a small one if memory is measured; print the figures as JSON."""
     job: dict[str, Any] = json.loads(sys.argv[1])
     with tempfile.TemporaryDirectory(prefix="kbroker-spark-") as directory:
         spark = start_session(Path(directory), {"spark.driver.extraJavaOptions": ""})
@@ -36,7 +36,7 @@ def main() -> None:
             query(spark, job["format"], {**job["options"], **job["small"]})
             found["small_mib"] = peak_mib()
         if job["format"] == ReadyMade.name():
-            # Has Spark look for data sources, which is a part of the query of those that it has to find.
+            # Makes Spark look up data sources, which is part of the query for formats that it has to find.
             spark.dataSource.register(ReadyMade)
         for key in ("seconds", "seconds_again")[: job.get("times", 2)]:
             began = time.perf_counter()
@@ -48,18 +48,18 @@ def main() -> None:
 
 
 def query(spark: SparkSession, name: str, options: dict[str, str]) -> dict[str, float]:
-    """How many records there are, and how many bytes their values have."""
+    """The number of records, and the bytes of their values."""
     read: DataFrame = load(spark, options) if name == "load" else spark.read.format(name).options(**options).load()
     (row,) = read.selectExpr("count(*) AS records", "sum(length(value)) AS bytes").collect()
     return {"records": row.records, "bytes": row.bytes or 0}
 
 
 def peak_mib() -> float:
-    """The most that one of the Python workers has had resident; 0 where there are none."""
+    """The peak resident memory of a Python worker; 0 without workers."""
     found = [0.0]
     for process in descendants(os.getpid()):
         home = Path("/proc") / str(process)
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(OSError):  # it has ended by now
             if WORKER in (home / "cmdline").read_bytes():
                 text = (home / "status").read_text()
                 found += [int(peak) / 1024 for peak in re.findall(r"VmHWM:\s+(\d+) kB", text)]
@@ -67,7 +67,7 @@ def peak_mib() -> float:
 
 
 def descendants(process: int) -> list[int]:
-    """All processes that this one and its children have started, as far as they still are."""
+    """All live processes that this one and its children have started."""
     children: list[int] = []
     with contextlib.suppress(OSError):
         for tasks in Path(f"/proc/{process}/task").glob("*/children"):

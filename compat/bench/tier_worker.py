@@ -1,4 +1,4 @@
-"""The clients that measure tiered storage."""
+"""The clients of the tiered storage benchmarks."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CHECK_EACH_S = 0.1
 
 
 class Reader:
-    """Fetches one partition, and looks at nothing but the headers of some batches.
+    """Fetches one partition, and reads only the headers of some batches.
 
-    Note  its request is encoded beforehand: the first time that takes as long as a good many megabytes
+    Note  its request is pre-encoded: the first encoding takes as long as fetching many megabytes
     """
 
     def __init__(self, servers: str, topic: str, *, partition: int = 0, max_bytes: int = FETCH_BYTES) -> None:
         self.socket = RawConnection(servers, timeout_s=60).socket
-        # With a time-out of Python's MSG_WAITALL would not wait for all.
+        # With a time-out set, Python's MSG_WAITALL would not wait for all bytes.
         self.socket.setblocking(True)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 60, 0))
         self.empty = 0
@@ -34,12 +34,12 @@ class Reader:
         self._buffer = memoryview(bytearray(max_bytes + (3 << 20)))
         self._frame = bytearray(fetch_frame(topic, partition, _ANY_OFFSET, max_bytes))
         self._offset_at = self._frame.index(struct.pack(">q", _ANY_OFFSET))
-        # A reply of version 11 with one topic and one partition, up to its error code and up to its records.
+        # Offsets in a version 11 reply with one topic and one partition: its error code, and its records.
         self._error_at = 4 + 4 + 4 + 2 + 4 + 4 + 2 + len(topic.encode()) + 4 + 4
         self._records_at = self._error_at + 2 + 8 + 8 + 8 + 4 + 4 + 4
 
     def fetch(self, offset: int) -> tuple[int, int]:
-        """Fetch from an offset until there is something; the next offset, and the bytes of the reply."""
+        """Fetch from an offset until there is data; returns the next offset, and the size of the reply."""
         while True:
             struct.pack_into(">q", self._frame, self._offset_at, offset)
             size = self._exchange(self._frame)
@@ -61,18 +61,20 @@ class Reader:
         return got + self._received(got, whole)
 
     def _received(self, begin: int, end: int) -> int:
-        """How many bytes it were. One call for all of them: what a client costs comes from the broker's processors."""
+        """The number of received bytes. One call for all of them, because the client's work takes CPU from the
+        broker.
+        """
         more = self.socket.recv_into(self._buffer[begin:end], 0, socket.MSG_WAITALL) if begin < end else 0
         assert more == max(0, end - begin), "the broker has closed the connection"
         return more
 
     def _following(self, end: int) -> int:
-        """The offset behind the last whole batch. Most batches are alike, so it is looked for where it would be then:
-        to walk them all costs as much as the broker takes to check them.
+        """The offset after the last complete batch. Most batches have the same size, so it first looks where the last
+        one would be: walking all of them costs as much as the broker needs to check them.
         """
         position, offset = self._records_at, -1
         first = self._batch(position, end)
-        assert first is not None, "not even one whole batch"
+        assert first is not None, "not even one complete batch"
         size, base, following = first
         more = (end - position) // size - 1
         alike = self._batch(position + more * size, end)
@@ -83,7 +85,7 @@ class Reader:
         return offset
 
     def _batch(self, position: int, end: int) -> tuple[int, int, int] | None:
-        """The size of the batch at a position, its first offset, and that behind it; None if it is not whole."""
+        """The size of the batch at a position, its first offset, and its next offset; None if it is incomplete."""
         if position + 61 > end:
             return None
         base, length = struct.unpack_from(">qi", self._buffer, position)
@@ -103,7 +105,7 @@ def cold_read(servers: str, topic: str, *, end: int) -> dict[str, float]:
 
 
 def first_bytes(servers: str, topic: str, *, end: int, count: int, seed: int) -> dict[str, float]:
-    """Seek to `count` offsets, each in another part of the log: how long until the first byte of the reply."""
+    """Seek to `count` offsets, each in another part of the log: the time until the first byte of the reply."""
     reader, times = Reader(servers, topic), []
     places = list(range(count))
     draws = random.Random(seed)
@@ -112,7 +114,7 @@ def first_bytes(servers: str, topic: str, *, end: int, count: int, seed: int) ->
         offset = (place * end + draws.randrange(end)) // count
         began = time.perf_counter()
         reader.fetch(offset)
-        # What came back empty is part of the wait; the rest of the last reply is not.
+        # Empty replies are part of the wait; the rest of the last reply is not.
         times.append(reader.first_byte_s if not reader.empty else time.perf_counter() - began)
         reader.empty = 0
     return {"p50_ms": statistics.median(times) * 1000, "max_ms": max(times) * 1000}

@@ -1,7 +1,7 @@
-"""The clients that measure, each in a process of its own: `python -m compat.bench.worker '{"measure": ...}'`.
+"""The clients of the benchmarks, each in its own process: `python -m compat.bench.worker '{"measure": ...}'`.
 
-They are as light as a client can be: frames are encoded once, before the clock starts, and replies are only checked for
-the place of their error code. What is slow here is slow for both brokers.
+They are as light as possible: frames are encoded once, before the clock starts, and of a reply only the error code is
+checked. Their remaining cost is the same for both brokers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ IN_FLIGHT = 5
 
 
 def latency(servers: str, topic: str, *, count: int, idle_connections: int = 0) -> dict[str, float]:
-    """Produce one record of 100 bytes, one in flight, `count` times; beside so many idle connections."""
+    """Produce one record of 100 bytes, one in flight, `count` times, with this many idle connections open."""
     idle = [RawConnection(servers, timeout_s=30) for _ in range(idle_connections)]
     for each in idle:
         each.call("ApiVersions", 0, {})
@@ -98,7 +98,7 @@ def fill(servers: str, topic: str, *, partitions: int, megabytes: int) -> dict[s
 
 
 def fetch(servers: str, topic: str, *, partitions: int, gigabytes: float) -> dict[str, float]:
-    """Fetch 1 MiB of a partition at a time, all partitions from beginning to end, again and again.
+    """Fetch 1 MiB of a partition at a time, all partitions from beginning to end, repeatedly.
 
     `bytes` counts the first pass too, which finds the offsets.
     """
@@ -114,14 +114,14 @@ def fetch(servers: str, topic: str, *, partitions: int, gigabytes: float) -> dic
             records = part["Records"]
             found += len(reply)
             if part["ErrorCode"]:
-                # A broker may not lead what it just filled for another moment.
+                # A broker may need a moment until it leads what was just filled.
                 assert part["ErrorCode"] in RETRIABLE, f"fetch of partition {partition} answered {part['ErrorCode']}"
                 continue
             if len(records) < 900_000:
                 break
             frames.append(frame)
             offset += sum(struct.unpack_from(">i", records, at + 23)[0] + 1 for at in batch_starts(records))
-    assert frames, f"{found} bytes were found in {partitions} partitions, too few for one whole fetch"
+    assert frames, f"{found} bytes were found in {partitions} partitions, too few for one complete fetch"
     buffer = memoryview(bytearray(4 << 20))
     got, place = 0, 0
     began = time.perf_counter()
@@ -137,7 +137,7 @@ def fetch(servers: str, topic: str, *, partitions: int, gigabytes: float) -> dic
 
 
 def end_to_end(servers: str, topic: str, *, count: int) -> dict[str, float]:
-    """One record by librdkafka's producer until its consumer has it."""
+    """The time of one record from librdkafka's producer to its consumer."""
     from confluent_kafka import Consumer, Producer, TopicPartition  # noqa: PLC0415
 
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 0, "acks": "all"})
@@ -171,7 +171,7 @@ MEASURES: dict[str, Callable[..., dict[str, float]]] = {
 
 
 def main() -> None:
-    """Run one measure and print its figures as JSON."""
+    """Run one measurement and print its figures as JSON."""
     job: dict[str, Any] = json.loads(sys.argv[1])
     gc.disable()
     print(json.dumps(MEASURES[job.pop("measure")](**job)))

@@ -1,1 +1,1 @@
-"""Stock clients write and read, each what every other wrote: every record, key, header, timestamp, and the order."""
+"""Stock clients read what every other client wrote: every record, key, header, timestamp, and the order."""

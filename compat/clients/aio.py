@@ -59,7 +59,7 @@ async def _consume(servers: str, topic: str, counts: dict[int, int]) -> dict[int
         await consumer.seek_to_beginning(*assigned)
         while any(len(found[partition]) < count for partition, count in counts.items()):
             got = await asyncio.wait_for(consumer.getmany(timeout_ms=10_000), 15)
-            assert got, "nothing more comes"
+            assert got, "no more records arrive"
             for key, records in got.items():
                 for record in records:
                     assert record.offset == len(found[key.partition])

@@ -1,7 +1,7 @@
-"""Record what stock clients send to Apache Kafka and what it answers: `python -m compat.clients.capture`.
+"""Record the requests of stock clients to Apache Kafka and its responses: `python -m compat.clients.capture`.
 
-The pairs of frames go to tests/wire/fixtures/captured/, one file a client: of each API and version the smallest
-request, with its response if that is small too. They are bytes that neither `wire` nor this package has made.
+The pairs of frames go to tests/wire/fixtures/captured/, one file per client: the smallest request of each API and
+version, with its response if that is small too. Neither `wire` nor this package has made these bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Frame = bytes
 
 
 class Recorder:
-    """A proxy before a broker that advertises it; notes requests and responses under the label of the moment."""
+    """A proxy that a broker advertises; records requests and responses under the current label."""
 
     def __init__(self, port: int, upstream: tuple[str, int]) -> None:
         self.label = ""
@@ -42,7 +42,7 @@ class Recorder:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting connections."""
         self._listener.close()
 
     def _accept(self) -> None:
@@ -189,7 +189,7 @@ def java(servers: str, recorder: Recorder) -> None:
 
 
 def main() -> int:
-    """Start a node behind the recorder, let the clients work, write the files."""
+    """Start a node with the recorder in front of it, run the clients, write the files."""
     directory = Path(tempfile.mkdtemp(prefix="kbroker-capture-"))
     port = free_port()
     node = KafkaNode(directory, overrides={"advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}"})

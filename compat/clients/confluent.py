@@ -16,7 +16,7 @@ null_headers = True
 def produce(
     servers: str, topic: str, partition: int, records: Sequence[Sample], codec: str, *, idempotent: bool, **more: Any
 ) -> None:
-    """See `Client`; further settings of librdkafka's are taken too."""
+    """See `Client`; accepts further settings of librdkafka."""
     producer = Producer(
         {
             "bootstrap.servers": servers,
@@ -48,7 +48,7 @@ def produce(
 
 
 def consumer(servers: str, **more: Any) -> Consumer:
-    """A consumer that assigns and never commits; librdkafka wants a group's name all the same."""
+    """A consumer that assigns and never commits; librdkafka needs a group id anyway."""
     return Consumer(
         {
             "bootstrap.servers": servers,

@@ -15,7 +15,7 @@ NewTopic = Callable[..., str]
 
 @pytest.fixture(scope="session")
 def new_topic(broker: Broker, new_topic_name: Callable[[str], str]) -> NewTopic:
-    """`new_topic("stem", partitions=3)`: create a topic and wait until it is led; its name."""
+    """`new_topic("stem", partitions=3)`: create a topic and wait until it has a leader; returns its name."""
 
     def create(stem: str, *, partitions: int = 1, **configs: str) -> str:
         name = new_topic_name(stem)

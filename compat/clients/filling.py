@@ -1,4 +1,4 @@
-"""Topics filled by one request: what the records are read by is under test, not what wrote them."""
+"""Topics filled by one request, for tests of reading rather than writing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from compat.oracle.raw import connected
 
 
 def fill(servers: str, topic: str, values: Mapping[int, Sequence[bytes]], *, start_ms: int | None = None) -> None:
-    """Write values to partitions, a millisecond apart; by default from now on, which retention leaves alone."""
+    """Write values to partitions, a millisecond apart; by default starting now, so that retention keeps them."""
     first = int(time.time() * 1000) if start_ms is None else start_ms
     parts = []
     for partition, part in values.items():

@@ -1,4 +1,6 @@
-"""Members of real clients that get their partitions, however busy the machine is. What they poll meanwhile is gone."""
+"""Members of real clients that wait for their partitions, however busy the machine is. Records polled so far are
+dropped.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,15 @@ LONG_POLL_MS = 2_000
 
 
 def join(consumer: KafkaConsumer, topic: str, partitions: int) -> None:
-    """Subscribe a consumer of kafka-python to a topic, and poll until it has as many partitions.
+    """Subscribe a consumer of kafka-python to a topic, and poll until it has this many partitions.
 
-    Two races of kafka-python 3.0.12 leave a member without partitions for ever, on Apache Kafka as well: it joined
+    Two races of kafka-python 3.0.12 leave a member without partitions forever, on Apache Kafka as well: it joined
     before it knew the topic, or a poll ended between the answers to its JoinGroup and to its SyncGroup.
-    Errors: AssertionError when it does not have them after `JOIN_S` seconds.
+    Errors: AssertionError if it does not have them after `JOIN_S` seconds.
     """
     deadline = time.monotonic() + JOIN_S
     while len(known := consumer.partitions_for_topic(topic) or set()) < partitions:
-        assert time.monotonic() < deadline, f"of {topic} {known} are known, not {partitions} partitions"
+        assert time.monotonic() < deadline, f"{known} partitions of {topic} are known, not {partitions}"
         time.sleep(0.05)
     consumer.subscribe([topic])
     while len(consumer.assignment()) != partitions:

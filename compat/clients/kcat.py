@@ -1,17 +1,18 @@
-"""What kcat prints, read back as samples."""
+"""Parses kcat's output into samples."""
 
 from __future__ import annotations
 
 from compat.clients.samples import Sample
 
-# partition, offset, timestamp, the lengths of key and value (-1: null), then the two as they are, then the headers.
+# partition, offset, timestamp, the lengths of key and value (-1: null), key and value unchanged, then the headers.
 FORMAT = r"%p %o %T %K %S %k%s%h\n"
 
 
 def parse(printed: bytes, *, headers: bool = True) -> dict[int, list[Sample]]:
-    """Records of each partition, in the order of printing; their offsets must follow one another from the first.
+    """Records of each partition, in the printed order; their offsets must be consecutive from the first.
 
-    Headers come as `name=value,name=value` and so are only told apart when they hold neither of the two signs.
+    Headers are printed as `name=value,name=value`, so they can be parsed only if they contain neither of the two
+    characters.
     """
     found: dict[int, list[Sample]] = {}
     following: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Members of consumer groups of every client, behind one face."""
+"""Members of consumer groups of every client, with one interface."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.structs import OffsetAndMetadata
 
 POLL_MS = 100
-# The shortest session a broker allows: a test that waits for one to end waits so long.
+# The shortest session that a broker allows: a test that waits for its end waits this long.
 SESSION_MS = 6_000
 LATEST_S = 30.0
 
 
 @dataclass(frozen=True)
 class Got:
-    """One record as a member got it."""
+    """One record as a member received it."""
 
     partition: int
     offset: int
@@ -38,12 +38,12 @@ class Got:
 
 
 class Member(Protocol):
-    """What a test asks of a member; offsets are of the one topic it is subscribed to."""
+    """The interface of a member for tests; offsets belong to the one topic that it subscribes to."""
 
-    changes: list[tuple[str, frozenset[int]]]  # ("assigned" or "revoked", partitions), as they came
+    changes: list[tuple[str, frozenset[int]]]  # ("assigned" or "revoked", partitions), in the order of the callbacks
 
     def poll(self) -> list[Got]:
-        """What came within POLL_MS."""
+        """The records that arrived within POLL_MS."""
 
     def assignment(self) -> set[int]:
         """The partitions it owns."""
@@ -52,14 +52,14 @@ class Member(Protocol):
         """Commit (offset, metadata) by partition and wait for the answer."""
 
     def committed(self, partitions: Sequence[int]) -> dict[int, tuple[int, str]]:
-        """What is committed: (offset, metadata) of those partitions that have something.
+        """The committed (offset, metadata) of those partitions that have one.
 
-        confluent-kafka sends a NUL behind its metadata, and reads on from what comes without one; so others leave it
-        out, and confluent-kafka is only asked about its own.
+        confluent-kafka appends a NUL to its metadata, and reads past the end of metadata without one. So other clients
+        remove it, and confluent-kafka is asked only about its own commits.
         """
 
     def seek(self, partition: int, offset: int) -> None:
-        """Go on at that offset."""
+        """Continue at that offset."""
 
     def close(self) -> None:
         """Leave the group, unless the member is static."""
@@ -103,14 +103,14 @@ class KafkaPythonMember:
             def on_partitions_assigned(self, assigned: Any) -> None:
                 changes.append(("assigned", frozenset(each.partition for each in assigned)))
 
-        # kafka-python 3.0.12 may stand still for ever when it joins before it knows the topic, on Apache Kafka as well.
+        # kafka-python 3.0.12 may hang forever if it joins before it knows the topic, on Apache Kafka as well.
         while self.consumer.partitions_for_topic(topic) is None:
             pass
         self.consumer.subscribe([topic], listener=Listener())
 
     def poll(self) -> list[Got]:
         """See `Member`."""
-        # A poll that ends while the client joins may leave kafka-python 3.0.12 standing still, on Apache Kafka as well.
+        # A poll that ends while the client joins may make kafka-python 3.0.12 hang, on Apache Kafka as well.
         found = self.consumer.poll(timeout_ms=10 * POLL_MS)
         return [Got(record.partition, record.offset, record.value) for part in found.values() for record in part]
 
@@ -131,9 +131,9 @@ class KafkaPythonMember:
         """See `Member`."""
         found = {}
         for partition in partitions:
-            told = self.consumer.committed(TopicPartition(self.topic, partition), metadata=True)
-            if told is not None:
-                found[partition] = (told.offset, told.metadata.rstrip("\0"))
+            reported = self.consumer.committed(TopicPartition(self.topic, partition), metadata=True)
+            if reported is not None:
+                found[partition] = (reported.offset, reported.metadata.rstrip("\0"))
         return found
 
     def seek(self, partition: int, offset: int) -> None:
@@ -194,13 +194,13 @@ class ConfluentMember:
             ConfluentPartition(self.topic, partition, offset, metadata)
             for partition, (offset, metadata) in offsets.items()
         ]
-        told = self.consumer.commit(offsets=wanted, asynchronous=False)
-        assert all(each.error is None for each in told), told
+        reported = self.consumer.commit(offsets=wanted, asynchronous=False)
+        assert all(each.error is None for each in reported), reported
 
     def committed(self, partitions: Sequence[int]) -> dict[int, tuple[int, str]]:
         """See `Member`."""
-        told = self.consumer.committed([ConfluentPartition(self.topic, each) for each in partitions], timeout=10)
-        return {each.partition: (each.offset, each.metadata or "") for each in told if each.offset >= 0}
+        reported = self.consumer.committed([ConfluentPartition(self.topic, each) for each in partitions], timeout=10)
+        return {each.partition: (each.offset, each.metadata or "") for each in reported if each.offset >= 0}
 
     def seek(self, partition: int, offset: int) -> None:
         """See `Member`."""
@@ -212,7 +212,7 @@ class ConfluentMember:
 
 
 class AioMember:
-    """aiokafka, on an event loop in a thread of its own."""
+    """aiokafka, on an event loop in its own thread."""
 
     def __init__(self, servers: str, group: str, topic: str, *, instance: str | None = None, **more: Any) -> None:
         self.topic = topic
@@ -221,7 +221,7 @@ class AioMember:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self.consumer: AIOKafkaConsumer = self._do(self._made(servers, group, instance, more))
-        # It waits for an assignment, which other members may have to be polled for.
+        # It waits for an assignment, which may need polls of other members.
         self._started = asyncio.run_coroutine_threadsafe(self.consumer.start(), self._loop)
 
     async def _made(self, servers: str, group: str, instance: str | None, more: Mapping[str, Any]) -> AIOKafkaConsumer:
@@ -269,16 +269,16 @@ class AioMember:
 
     def commit(self, offsets: Mapping[int, tuple[int, str]]) -> None:
         """See `Member`."""
-        self._do(self.consumer.commit({AioPartition(self.topic, each): told for each, told in offsets.items()}))
+        self._do(self.consumer.commit({AioPartition(self.topic, each): reported for each, reported in offsets.items()}))
 
     def committed(self, partitions: Sequence[int]) -> dict[int, tuple[int, str]]:
         """See `Member`."""
         asked = [AioPartition(self.topic, partition) for partition in partitions]
         found = self._do(self.consumer._coordinator.fetch_committed_offsets(asked))
         return {
-            each.partition: (told.offset, told.metadata.rstrip("\0"))
-            for each, told in found.items()
-            if told.offset >= 0
+            each.partition: (reported.offset, reported.metadata.rstrip("\0"))
+            for each, reported in found.items()
+            if reported.offset >= 0
         }
 
     def seek(self, partition: int, offset: int) -> None:
@@ -294,7 +294,7 @@ class AioMember:
 
 
 def await_assignment(member: Member, partitions: set[int]) -> None:
-    """Poll until the member owns just these."""
+    """Poll until the member owns exactly these."""
     deadline = time.monotonic() + LATEST_S
     while member.assignment() != partitions:
         assert time.monotonic() < deadline, f"it owns {member.assignment()} and not {partitions}"

@@ -1,4 +1,4 @@
-"""Records that find out what a broker, a codec or a client loses: nulls, empties, bytes, large and small, odd dates."""
+"""Records that reveal losses in a broker, a codec or a client: nulls, empties, bytes, large and small, odd dates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ START_MS = 1_700_000_000_000
 
 @dataclass(frozen=True)
 class Sample:
-    """One record as a client gives it away or gets it back."""
+    """One record as a client writes or reads it."""
 
     key: bytes | None
     value: bytes | None
@@ -22,7 +22,7 @@ class Sample:
 
 
 def samples(count: int, *, seed: int, null_headers: bool = True) -> list[Sample]:
-    """The same records for the same seed; the first ones are the odd ones."""
+    """The same records for the same seed; the first ones are the unusual ones."""
     generator = random.Random(seed)
     odd = [
         Sample(b"key", b"value", START_MS),
@@ -43,7 +43,7 @@ def samples(count: int, *, seed: int, null_headers: bool = True) -> list[Sample]
 
 
 class Client(Protocol):
-    """What a client must do to take part."""
+    """The interface of a client for these tests."""
 
     name: str
     null_headers: bool  # whether it can write a header without a value
@@ -54,13 +54,13 @@ class Client(Protocol):
         """Write records into one partition, in order, and wait until all are acknowledged."""
 
     def consume(self, servers: str, topic: str, counts: dict[int, int]) -> dict[int, list[Sample]]:
-        """Read so many records of each partition from its beginning, by assignment."""
+        """Read this many records of each partition from its beginning, by assignment."""
 
 
 def until_complete(counts: dict[int, int], poll: Callable[[dict[int, list[Sample]]], None]) -> dict[int, list[Sample]]:
-    """Poll until each partition has given as many records as are wanted.
+    """Poll until each partition has given the wanted number of records.
 
-    Errors: AssertionError when nothing comes for too long.
+    Errors: AssertionError if no records arrive for too long.
     """
     found: dict[int, list[Sample]] = {partition: [] for partition in counts}
     idle = 0
@@ -68,5 +68,5 @@ def until_complete(counts: dict[int, int], poll: Callable[[dict[int, list[Sample
         before = sum(map(len, found.values()))
         poll(found)
         idle = idle + 1 if sum(map(len, found.values())) == before else 0
-        assert idle < 20, f"nothing more comes: { ({key: len(value) for key, value in found.items()}) } of {counts}"
+        assert idle < 20, f"no more records arrive: { ({key: len(value) for key, value in found.items()}) } of {counts}"
     return found

@@ -1,4 +1,4 @@
-"""Admin clients: topics, partitions, settings and deleted records, each change seen by another question."""
+"""Admin clients: topics, partitions, settings and deleted records; another request verifies each change."""
 
 from __future__ import annotations
 
@@ -149,8 +149,8 @@ def test_aiokafka_administers(broker: Broker, new_topic_name: Callable[[str], st
     asyncio.run(delete())
 
 
-def test_a_topic_made_by_a_producer_is_there_at_once(broker: Broker, new_topic_name: Callable[[str], str]) -> None:
-    """Automatic creation: the first answer says that the topic is unknown, and every client comes again."""
+def test_a_topic_created_by_a_producer_exists_at_once(broker: Broker, new_topic_name: Callable[[str], str]) -> None:
+    """Automatic creation: the first answer says that the topic is unknown, and every client retries."""
     from compat.clients import aio, confluent  # noqa: PLC0415
 
     records = samples(12, seed=3, null_headers=False)

@@ -1,6 +1,6 @@
-"""Consumer groups with every client: who owns what, what is committed, and that each record is processed once.
+"""Consumer groups with every client: ownership, committed offsets, and each record processed once.
 
-Records are written when the group has settled, so each must come to the one member that owns its partition.
+Records are written when the group is stable, so each must arrive at the one member that owns its partition.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COOPERATIVE = ("kafka-python", "confluent-kafka")
 
 @pytest.fixture
 def group(broker: Broker, new_topic_name: Callable[[str], str]) -> str:
-    """A group that nobody used, whose coordinator is there."""
+    """An unused group with an available coordinator."""
     name = new_topic_name("group")
     await_coordinator(broker.bootstrap_servers, name)
     return name
@@ -47,14 +47,14 @@ def fill(broker: Broker, topic: str, first: int = 0, count: int = EACH) -> None:
 
 @pytest.fixture
 def topic(broker: Broker, new_topic: NewTopic) -> str:
-    """Six partitions of forty records, each of which says where it is."""
+    """Six partitions of forty records; each value names its place."""
     name = new_topic("shared", partitions=PARTITIONS)
     fill(broker, name)
     return name
 
 
 class Seat:
-    """A member in a thread of its own, as clients are used: it polls, notes what it got, and commits that at once."""
+    """A member in its own thread, as clients are used: it polls, records what it got, and commits that at once."""
 
     def __init__(self, make: Callable[[], Member], settled: threading.Condition) -> None:
         self.got: list[Got] = []
@@ -99,18 +99,18 @@ class Seat:
             self._settled.notify_all()
 
     def check(self) -> None:
-        """Raise what its thread has died of."""
+        """Raise the exception that ended its thread."""
         if self._ended.done():
             self._ended.result()
 
     def ask(self, question: Callable[[Member], Any]) -> Any:
-        """What the member answers between two polls."""
+        """Call a function with the member between two polls."""
         answer: Future[Any] = Future()
         self._asked.put((question, answer))
         return answer.result(LATEST_S)
 
     def committed(self) -> dict[int, tuple[int, str]]:
-        """What is committed in its group."""
+        """The committed offsets of its group."""
         found: dict[int, tuple[int, str]] = self.ask(lambda member: member.committed(range(PARTITIONS)))
         return found
 
@@ -121,7 +121,7 @@ class Seat:
 
 
 class Team:
-    """The members of one group, and what those got that have left."""
+    """The members of one group, and the records of members that have left."""
 
     def __init__(self, broker: Broker, group: str, topic: str) -> None:
         self.seats: list[Seat] = []
@@ -135,7 +135,7 @@ class Team:
         return self.seats[-1]
 
     def leave(self, seat: Seat) -> None:
-        """A member closes."""
+        """Close a member."""
         seat.leave()
         self.seats.remove(seat)
         self._former += seat.got
@@ -144,18 +144,18 @@ class Team:
         return [*self._former, *itertools.chain.from_iterable(seat.got for seat in self.seats)]
 
     def until(self, reached: Callable[[], bool]) -> None:
-        """Wait until it is so."""
+        """Wait until the condition holds."""
         deadline = time.monotonic() + LATEST_S
         with self._settled:
             while not reached():
                 for seat in self.seats:
                     seat.check()
-                told = [sorted(seat.owns) for seat in self.seats], len(self.all_got())
-                assert time.monotonic() < deadline, f"not reached: {told}"
+                reported = [sorted(seat.owns) for seat in self.seats], len(self.all_got())
+                assert time.monotonic() < deadline, f"not reached: {reported}"
                 self._settled.wait(0.2)
 
     def share(self, *counts: int) -> None:
-        """Wait until all partitions are owned, each by one, and the members own so many."""
+        """Wait until all partitions are owned, each by one member, and the members own these counts."""
         every = list(range(PARTITIONS))
         self.until(
             lambda: (
@@ -165,12 +165,12 @@ class Team:
         )
 
     def turns(self, count: int) -> None:
-        """Wait until each member has polled so often once more."""
+        """Wait until each member has polled this many times more."""
         marks = [(seat, seat.turns + count) for seat in self.seats]
         self.until(lambda: all(seat.turns >= mark for seat, mark in marks))
 
     def complete(self, count: int) -> None:
-        """Wait until so many records of each partition came; each came once, and to each member in order."""
+        """Wait until this many records of each partition arrived, each once, and in order at each member."""
         self.until(lambda: len(self.all_got()) >= count * PARTITIONS)
         self.turns(1)
         found = Counter((record.partition, record.offset) for record in self.all_got())
@@ -183,7 +183,7 @@ class Team:
 
 @pytest.fixture
 def team(broker: Broker, group: str, topic: str) -> Iterator[Team]:
-    """A group on the topic; who is left in it at the end leaves."""
+    """A group on the topic; its remaining members leave at the end."""
     made = Team(broker, group, topic)
     yield made
     for seat in made.seats:
@@ -192,7 +192,7 @@ def team(broker: Broker, group: str, topic: str) -> Iterator[Team]:
 
 
 @pytest.mark.parametrize("clients", [*itertools.product(CLIENTS, repeat=1), MIXED], ids="+".join)
-def test_members_share_a_topic_as_they_come_and_go_and_process_each_record_once(
+def test_members_that_come_and_go_process_each_record_once(
     broker: Broker, topic: str, team: Team, clients: Sequence[str]
 ) -> None:
     first = team.join(clients[0])
@@ -218,7 +218,7 @@ def test_members_share_a_topic_as_they_come_and_go_and_process_each_record_once(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_what_one_client_commits_with_metadata_another_finds_and_begins_there(
+def test_offsets_and_metadata_committed_by_one_client_serve_another(
     broker: Broker, group: str, topic: str, client: str
 ) -> None:
     where = (broker.bootstrap_servers, group, topic)
@@ -252,20 +252,18 @@ def test_what_one_client_commits_with_metadata_another_finds_and_begins_there(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_what_is_committed_by_the_clock_is_where_the_next_one_begins(
-    broker: Broker, group: str, topic: str, client: str
-) -> None:
+def test_the_next_member_begins_at_the_automatic_commit(broker: Broker, group: str, topic: str, client: str) -> None:
     where = (broker.bootstrap_servers, group, topic)
     found: list[Got] = []
     deadline = time.monotonic() + LATEST_S
     reader = CLIENTS[client](*where, enable_auto_commit=True, auto_commit_interval_ms=50)
     whole = dict.fromkeys(range(PARTITIONS), EACH)
-    told: dict[int, int] = {}
-    while told != whole:
-        assert time.monotonic() < deadline, told
+    reported: dict[int, int] = {}
+    while reported != whole:
+        assert time.monotonic() < deadline, reported
         found += reader.poll()
         if len(found) == EACH * PARTITIONS:
-            told = {partition: offset for partition, (offset, _) in reader.committed(range(PARTITIONS)).items()}
+            reported = {partition: offset for partition, (offset, _) in reader.committed(range(PARTITIONS)).items()}
     reader.close()
     fill(broker, topic, EACH, 5)
     successor = CLIENTS[client](*where)
@@ -282,7 +280,7 @@ def test_what_is_committed_by_the_clock_is_where_the_next_one_begins(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(
+def test_a_static_member_returns_to_its_partitions_without_a_rebalance(
     broker: Broker, topic: str, team: Team, client: str
 ) -> None:
     patient = {"session_timeout_ms": 60_000}
@@ -302,7 +300,9 @@ def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(
 
 
 @pytest.mark.parametrize("client", COOPERATIVE)
-def test_a_cooperative_member_gives_up_only_what_moves(broker: Broker, topic: str, team: Team, client: str) -> None:
+def test_a_cooperative_member_revokes_only_moving_partitions(
+    broker: Broker, topic: str, team: Team, client: str
+) -> None:
     first = team.join(client, cooperative=True)
     team.share(6)
     team.complete(EACH)
@@ -314,7 +314,7 @@ def test_a_cooperative_member_gives_up_only_what_moves(broker: Broker, topic: st
     second = team.join(client, cooperative=True)
     team.share(3, 3)
     assert given_up() == [frozenset(second.owns)]
-    # kafka-python 3.0.12 owns what it kept, and never fetches from it again, on Apache Kafka as well.
+    # kafka-python 3.0.12 owns its remaining partitions, but never fetches from them again, on Apache Kafka as well.
     fetches = client != "kafka-python"
     if fetches:
         fill(broker, topic, EACH)

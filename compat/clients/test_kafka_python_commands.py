@@ -1,4 +1,4 @@
-"""kafka-python's own commands: a day of administration without Java, each change seen by another command."""
+"""kafka-python's own commands: administration without Java; another command verifies each change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Admin = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def admin(broker: Broker) -> Admin:
-    """`admin("groups", "list")`: run `python -m kafka.admin`, assert its status, return its JSON or what it said."""
+    """`admin("groups", "list")`: run `python -m kafka.admin`, assert its status, return its JSON or its output."""
 
     def run(*arguments: str, status: int = 0, form: str = "json") -> Any:
         command = [sys.executable, "-m", "kafka.admin", "-b", broker.bootstrap_servers, "--format", form, *arguments]
@@ -45,7 +45,7 @@ def test_topics_partitions_and_settings(broker: Broker, admin: Admin, new_topic_
     described = admin("topics", "describe", "-t", name)[0]
     assert sorted(part["partition_index"] for part in described["partitions"]) == [0, 1, 2]
     filling.fill(broker.bootstrap_servers, name, {2: [b"%d" % number for number in range(EACH)]})
-    # Its JSON of deleted records fails: a key that is no text.
+    # Its JSON output of deleted records fails, because a key is not a string.
     assert "'low_watermark': 15" in admin("partitions", "delete-records", "-r", f"{name}:2:15", form="raw")
     for spec, offsets in (("earliest", [0, 0, 15]), ("latest", [0, 0, EACH]), ("max-timestamp", [-1, -1, EACH - 1])):
         found = admin("partitions", "list-offsets", "-t", name, "-s", spec)
@@ -82,9 +82,9 @@ def test_groups_and_their_offsets(
     assert listed not in admin("groups", "list", "--state", "Empty")
     described = admin("groups", "describe", "-g", group)[group]
     assert (described["group_state"], described["protocol_data"]) == ("Stable", "range")
-    told = described["members"][0]
-    assert (told["client_id"], told["client_host"]) == ("the-client", "/127.0.0.1")
-    assert told["member_assignment"]["assigned_partitions"] == [{"topic": topic, "partitions": [0, 1]}]
+    reported = described["members"][0]
+    assert (reported["client_id"], reported["client_host"]) == ("the-client", "/127.0.0.1")
+    assert reported["member_assignment"]["assigned_partitions"] == [{"topic": topic, "partitions": [0, 1]}]
     offsets = admin("groups", "list-offsets", "-g", group)[topic]
     assert {key: offsets["0"][key] for key in ("offset", "metadata", "lag")} == {
         "offset": 10,
@@ -92,8 +92,8 @@ def test_groups_and_their_offsets(
         "lag": EACH - 10,
     }
     assert admin("groups", "delete", "-g", group) == {group: "NonEmptyGroupError"}
-    removed = admin("groups", "remove-members", "-g", group, "-m", told["member_id"], "-m", "nobody")
-    assert removed == {told["member_id"]: "NoError", "nobody": "UnknownMemberIdError"}
+    removed = admin("groups", "remove-members", "-g", group, "-m", reported["member_id"], "-m", "nobody")
+    assert removed == {reported["member_id"]: "NoError", "nobody": "UnknownMemberIdError"}
     member.close()
 
     def committed() -> dict[str, int]:
@@ -147,7 +147,7 @@ def test_a_console_producer_and_a_console_consumer_in_a_group(broker: Broker, ne
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    # One that joins before it knows the topic may stand still for ever; what it has read then is not committed.
+    # A consumer that joins before it knows the topic may hang forever; the records it has read are then not committed.
     printed: list[str] = []
     for _ in range(3):
         if printed != lines:
@@ -156,7 +156,7 @@ def test_a_console_producer_and_a_console_consumer_in_a_group(broker: Broker, ne
 
 
 def read(arguments: Sequence[str], count: int) -> list[str]:
-    """So many lines of a console consumer, or fewer if it takes too long."""
+    """This many lines of a console consumer, or fewer after a time-out."""
     command = [sys.executable, "-m", "kafka.consumer", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as consumer:
         assert consumer.stdout is not None

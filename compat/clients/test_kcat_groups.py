@@ -1,4 +1,4 @@
-"""kcat -G: balanced consumers of librdkafka 1.x, whose group APIs are the oldest ones in use."""
+"""kcat -G: balanced consumers of librdkafka 1.x, which use the oldest group API versions in use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PARTITIONS, EACH, LATEST_S = 4, 50, 30.0
 
 
 class KcatMember:
-    """One `kcat -G`: what it printed, and which partitions it says that it has."""
+    """One `kcat -G`: its output, and the partitions that it reports."""
 
     def __init__(self, servers: str, group: str, topic: str, changed: threading.Condition) -> None:
         settings = ("auto.offset.reset=earliest", "session.timeout.ms=6000", "heartbeat.interval.ms=100")
@@ -56,9 +56,9 @@ class KcatMember:
 
     def _assigned(self, line: str) -> None:
         if " rebalanced " in line:
-            _, _, told = line.partition("): ")
-            named = {int(number) for number in re.findall(r"\[(\d+)\]", told)}
-            self.owns = named if told.startswith("assigned") else self.owns - named
+            _, _, reported = line.partition("): ")
+            named = {int(number) for number in re.findall(r"\[(\d+)\]", reported)}
+            self.owns = named if reported.startswith("assigned") else self.owns - named
 
     def stop(self) -> None:
         """SIGINT: it commits, leaves and ends."""
@@ -71,7 +71,7 @@ class KcatMember:
 def scene(
     broker: Broker, kcat: Kcat, new_topic: NewTopic, new_topic_name: Callable[[str], str]
 ) -> Iterator[tuple[str, str, Callable[[], KcatMember]]]:
-    """A group, a topic, and a function that lets one more kcat join."""
+    """A group, a topic, and a function that starts one more kcat."""
     assert callable(kcat)
     group, topic = new_topic_name("kcat"), new_topic("kcat", partitions=PARTITIONS)
     await_coordinator(broker.bootstrap_servers, group)
@@ -87,12 +87,12 @@ def scene(
 
 
 def until(reached: Callable[[], bool], *members: KcatMember) -> None:
-    """Wait until it is so."""
+    """Wait until the condition holds."""
     deadline = time.monotonic() + LATEST_S
     with members[0]._changed:
         while not reached():
-            told = [(sorted(member.owns), len(member.got)) for member in members]
-            assert time.monotonic() < deadline, f"not reached: {told}"
+            reported = [(sorted(member.owns), len(member.got)) for member in members]
+            assert time.monotonic() < deadline, f"not reached: {reported}"
             members[0]._changed.wait(0.2)
 
 
@@ -102,7 +102,7 @@ def fill(broker: Broker, topic: str, first: int) -> None:
     filling.fill(broker.bootstrap_servers, topic, values)
 
 
-def test_kcats_share_a_topic_leave_and_go_on_where_the_group_was(
+def test_kcats_share_a_topic_and_continue_at_the_committed_offsets(
     broker: Broker, scene: tuple[str, str, Callable[[], KcatMember]]
 ) -> None:
     group, topic, join = scene

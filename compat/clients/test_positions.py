@@ -1,4 +1,4 @@
-"""Consumers with assigned partitions find their places: seek, times, beginnings and ends, in every client."""
+"""Consumers with assigned partitions find their positions: seek, times, beginnings and ends, in every client."""
 
 from __future__ import annotations
 

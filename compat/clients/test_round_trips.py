@@ -24,7 +24,7 @@ Written = dict[str, tuple[str, dict[int, list[Sample]]]]
 
 @pytest.fixture(scope="module")
 def written(broker: Broker, new_topic: NewTopic) -> Callable[[Client], tuple[str, dict[int, list[Sample]]]]:
-    """The topic that a client has written and what is in it: a partition for each codec, idempotent and not."""
+    """The topic that a client has written and its records: a partition for each codec, idempotent and not."""
     done: Written = {}
 
     def write(client: Client) -> tuple[str, dict[int, list[Sample]]]:

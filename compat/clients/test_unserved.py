@@ -1,7 +1,7 @@
-"""Transactions and the group protocol of KIP-848 are not served yet: each client gets a final error at once.
+"""Transactions and the group protocol of KIP-848 are not implemented: each client gets a fatal error immediately.
 
-A client that is not refused for good asks again until its time is up. Each client here has a minute, and each test
-looks for the name of the error, so that a time-out is a failure. docs/clients.md has the texts.
+A client that gets a retriable error retries until its time is up. Each client here has a minute, and each test checks
+the name of the error, so that a time-out is a failure. docs/clients.md has the texts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NOT_YET = "transactions are not implemented yet"
 def only_kbroker(broker: Broker) -> None:
     """Apache Kafka serves both."""
     if broker.name != "kbroker":
-        pytest.skip("this broker serves what is refused here")
+        pytest.skip("this broker supports transactions and KIP-848 groups")
 
 
 def test_librdkafka_is_refused_transactions_for_good(broker: Broker) -> None:

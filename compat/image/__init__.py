@@ -1,1 +1,1 @@
-"""The container image, built and run without Docker: buildah builds it on a base that debootstrap makes."""
+"""The container image, built and run without Docker: buildah builds it on a base from debootstrap."""

@@ -1,10 +1,10 @@
 """Builds the image with buildah, and runs commands in it as its user.
 
-Isolation is chroot and storage vfs, which work where containers do not nest. The base is a minimal Debian with Python,
-made by debootstrap, so that no registry of images is asked; packages of Python come in by a directory of wheels, so
-that nothing inside the build needs a network. Everything lies in one directory, which goes at the end.
+It uses chroot isolation and vfs storage, which work where containers do not nest. The base is a minimal Debian with
+Python from debootstrap, so no image registry is needed. Python packages come from a directory of wheels, so the build
+needs no network. Everything is in one directory, which is removed at the end.
 
-    KBROKER_DEBIAN_MIRROR   where debootstrap finds Debian, if not at its own default
+    KBROKER_DEBIAN_MIRROR   Debian mirror for debootstrap, instead of its default
     KBROKER_IMAGE_BASE      a directory with the root of a Debian that has python3-venv, instead of a new one
 """
 
@@ -35,11 +35,11 @@ _MEGABYTES = {"KB": 1e-3, "MB": 1.0, "GB": 1e3}
 
 
 class CannotBuild(RuntimeError):
-    """Something that building needs is missing here."""
+    """A prerequisite of the build is missing."""
 
 
 def as_root() -> list[str]:
-    """What to put in front of a command that has to run as root.
+    """The command prefix to run a command as root.
 
     Errors: CannotBuild
     """
@@ -54,9 +54,9 @@ def as_root() -> list[str]:
 
 
 class Images:
-    """A storage of images in a directory of its own.
+    """An image storage in its own directory.
 
-    Errors: CannotBuild from the start when a tool is missing; subprocess.CalledProcessError when one fails
+    Errors: CannotBuild from the constructor if a tool is missing; subprocess.CalledProcessError if one fails
     """
 
     def __init__(self, directory: Path) -> None:
@@ -69,7 +69,7 @@ class Images:
         self._buildah = [*self._root, "buildah", *storage]
 
     def build(self) -> None:
-        """Make the base and build the image on it."""
+        """Create the base and build the image on it."""
         given = os.environ.get("KBROKER_IMAGE_BASE")
         base = Path(given) if given else self._make_base()
         wheels = self._download_wheels(base)
@@ -86,16 +86,16 @@ class Images:
         )  # fmt: skip
 
     def buildah(self, *arguments: str) -> str:
-        """Run buildah; its output."""
+        """Run buildah; returns its output."""
         return _output([*self._buildah, *arguments])
 
     def description(self) -> dict[str, Any]:
-        """How the image describes itself, in Docker's form."""
+        """The image's configuration, in Docker's form."""
         found: dict[str, Any] = json.loads(self.buildah("inspect", "--type", "image", IMAGE))["Docker"]
         return found
 
     def size_mb(self) -> dict[str, float]:
-        """The sizes of the base and of the whole image, by their names."""
+        """The sizes of the base and of the whole image, by name."""
         found = json.loads(self.buildah("images", "--json"))
         return {
             name.rpartition(":")[0]: float(number) * _MEGABYTES[unit]
@@ -105,16 +105,16 @@ class Images:
         }
 
     def container(self) -> Container:
-        """A new container of the image; it goes with the storage."""
+        """A new container of the image; it is removed with the storage."""
         return Container(self, self.buildah("from", IMAGE))
 
     def start(self, container: str, *command: str, options: list[str]) -> subprocess.Popen[bytes]:
-        """Run a command in a container; its output and its errors are one stream."""
+        """Run a command in a container; stdout and stderr are one stream."""
         words = [*self._buildah, "run", "--isolation", "chroot", "--network", "host", *options, container, *command]
         return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def signal(self, process: int, number: int) -> None:
-        """Send a signal to a process, whoever runs it."""
+        """Send a signal to a process of any user."""
         self._run("kill", f"-{number}", str(process))
 
     def discard(self) -> None:
@@ -129,7 +129,7 @@ class Images:
         self._run(
             "env", path, "debootstrap", "--variant=minbase", include, SUITE, str(base), *([mirror] if mirror else [])
         )
-        # As in the slim images of Python: neither caches nor documentation, which would only be copied and removed.
+        # As in the slim Python images: no caches and documentation, which would only be copied and removed.
         needless = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/locale", "usr/share/man")
         self._run("rm", "-rf", *(str(base / path) for path in needless))
         return base
@@ -160,20 +160,20 @@ class Container:
         self.name = name
 
     def write(self, path: str, text: str) -> None:
-        """Put an executable file into the container, as Docker's cp does: it belongs to root."""
+        """Write an executable file into the container, owned by root, as Docker's cp does."""
         source = self.images.directory / "copied"
         source.write_text(text)
         source.chmod(0o777)
         self.images.buildah("copy", "--quiet", "--chmod", "777", self.name, str(source), path)
 
     def run(self, *command: str, **variables: str) -> tuple[int, str]:
-        """Run a command to its end; its exit code and what it wrote."""
+        """Run a command to its end; returns its exit code and output."""
         with self.running(*command, **variables) as running:
             return running.wait(), running.log
 
     @contextmanager
     def running(self, *command: str, options: Sequence[str] = (), **variables: str) -> Iterator[Running]:
-        """Run a command with these variables, and options of `buildah run`, as long as the block takes."""
+        """Run a command with these variables, and options of `buildah run`, for the duration of the block."""
         options = [*options, *(f"--env={name}={value}" for name, value in variables.items())]
         running = Running(self.images, self.images.start(self.name, *command, options=options))
         try:
@@ -183,7 +183,7 @@ class Container:
 
 
 class Running:
-    """A command that runs in a container, and what it has written."""
+    """A running command in a container, and its output."""
 
     def __init__(self, images: Images, process: subprocess.Popen[bytes]) -> None:
         self.log = ""
@@ -191,21 +191,21 @@ class Running:
         self._process = process
 
     def wait_for(self, pattern: str) -> str:
-        """Wait until the log has a pattern; the log."""
+        """Wait until the log matches a pattern; returns the log."""
         deadline = time.monotonic() + START_SECONDS
         while not re.search(pattern, self.log):
             assert self._read(deadline - time.monotonic()), f"{pattern!r} is not in the log:\n{self.log}"
         return self.log
 
     def wait(self) -> int:
-        """Wait for the end; the exit code of the command."""
+        """Wait for the end; returns the exit code of the command."""
         deadline = time.monotonic() + START_SECONDS
         while self._read(deadline - time.monotonic()):
             pass
         return self._process.wait(timeout=STOP_SECONDS)
 
     def port(self) -> int:
-        """Where the broker listens, by its ready line."""
+        """The broker's port, from its ready line."""
         found = re.search(r"kbroker ready on .*:(\d+)", self.log)
         assert found, self.log
         return int(found[1])
@@ -218,12 +218,12 @@ class Running:
         return process
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Signal the process of the command, as a container's runtime does to the first one; the exit code."""
+        """Signal the command's process, as a container runtime signals the first process; returns the exit code."""
         self._images.signal(self.broker(), number)
         return self.wait()
 
     def end(self) -> None:
-        """Kill what still runs."""
+        """Kill the command if it still runs."""
         if self._process.poll() is None:
             self._images.signal(self.broker(), signal.SIGKILL)
             try:

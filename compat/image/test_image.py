@@ -1,4 +1,4 @@
-"""The image as somebody gets it: what it says of itself, who runs in it, how it starts, answers and stops."""
+"""The image as delivered: its configuration, user, start, health check and stop."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def container(images: Images) -> Container:
     return images.container()
 
 
-def test_it_says_what_a_runtime_has_to_know(images: Images) -> None:
+def test_it_has_the_configuration_that_runtimes_need(images: Images) -> None:
     config = images.description()["config"]
     assert config["User"] == "appuser"
     assert config["Cmd"] == [RUN]
@@ -49,12 +49,12 @@ def test_it_says_what_a_runtime_has_to_know(images: Images) -> None:
     assert set(config["Volumes"]) == {"/etc/kafka/secrets", "/var/lib/kafka/data", "/mnt/shared/config"}
 
 
-def test_it_adds_little_to_its_base(images: Images) -> None:
+def test_it_is_little_larger_than_its_base(images: Images) -> None:
     sizes = images.size_mb()
     assert 0 < sizes[IMAGE] - sizes[BASE] < 100
 
 
-def test_it_has_nothing_that_only_builds(container: Container) -> None:
+def test_it_has_no_build_tools(container: Container) -> None:
     code, said = container.run("sh", "-c", "ls /opt/kbroker/bin; ls /opt/kbroker/lib/python3*/site-packages")
     assert code == 0
     assert "kbroker" in said.split()
@@ -62,8 +62,8 @@ def test_it_has_nothing_that_only_builds(container: Container) -> None:
 
 
 @pytest.mark.parametrize("user", ["appuser", "23456:0"])
-def test_nothing_that_a_start_runs_can_be_changed(container: Container, user: str) -> None:
-    """A broker that was taken over must not leave anything behind for the next start."""
+def test_files_that_a_start_runs_are_read_only(container: Container, user: str) -> None:
+    """A compromised broker must not be able to change what the next start runs."""
     places = "/etc/kafka /etc/confluent /usr/local /opt/kbroker"
     look = f"find {places} -path /etc/kafka/secrets -prune -o -writable ! -type l -print"
     with container.running("sh", "-c", look, options=[f"--user={user}"]) as running:
@@ -71,7 +71,7 @@ def test_nothing_that_a_start_runs_can_be_changed(container: Container, user: st
     assert running.log == ""
 
 
-def test_the_broker_is_the_first_process_and_not_root_and_stops_in_order(container: Container) -> None:
+def test_the_broker_is_process_1_not_root_and_stops_cleanly(container: Container) -> None:
     with container.running(RUN, **LOOPBACK) as running:
         running.wait_for(READY)
         broker = Path(f"/proc/{running.broker()}")
@@ -109,7 +109,7 @@ def test_any_user_may_run_it(container: Container, user: str) -> None:
         assert running.stop() == 0
 
 
-def test_what_a_mounted_file_says_is_merged(container: Container, tmp_path: Path) -> None:
+def test_a_mounted_properties_file_is_merged(container: Container, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     tmp_path.joinpath("server.properties").write_text("num.partitions=3\n")
     mount = f"--volume={tmp_path}:/mnt/shared/config:ro"
@@ -167,6 +167,6 @@ def test_testcontainers_for_python_starts_it(container: Container) -> None:
         running.wait_for(r".*\[KafkaServer id=\d+\] started.*")
 
 
-def test_it_starts_as_often_as_it_is_started(container: Container) -> None:
+def test_it_starts_repeatedly(container: Container) -> None:
     for number in range(int(os.environ.get("KBROKER_IMAGE_STARTS", STARTS))):
         start_once(container, number)

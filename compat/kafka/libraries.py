@@ -1,8 +1,8 @@
 """The jars of Apache Kafka 4.3.1, fetched once by Maven.
 
-`pom.xml` beside this file lists them. They are taken from `$KBROKER_KAFKA_LIBS` if that is set (nothing is fetched
-then), else from `${KBROKER_CACHE:-~/.cache/kbroker}/kafka-4.3.1/libs`. What is fetched goes to a temporary directory
-that is renamed when it is whole, so an interrupted run leaves nothing that looks complete.
+`pom.xml` in this directory lists them. They come from `$KBROKER_KAFKA_LIBS` if that is set (then nothing is fetched),
+else from `${KBROKER_CACHE:-~/.cache/kbroker}/kafka-4.3.1/libs`. Fetched files go to a temporary directory that is
+renamed when it is complete, so an interrupted run leaves nothing that looks complete.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ ATTEMPTS = 3
 
 
 class Unavailable(RuntimeError):
-    """A program that these tests need is not on this machine; the message says which and how to get it."""
+    """These tests need a program that is missing on this machine; the message names it and how to get it."""
 
 
 def cache_directory() -> Path:
-    """Where compat keeps what it fetched: `$KBROKER_CACHE`, or the user's cache directory."""
+    """The cache directory of compat: `$KBROKER_CACHE`, or the user's cache directory."""
     return Path(os.environ.get("KBROKER_CACHE", "~/.cache/kbroker")).expanduser()
 
 
@@ -42,9 +42,9 @@ def executable(name: str, *, hint: str) -> str:
 
 @functools.cache
 def libraries() -> Path:
-    """The directory that holds Kafka's jars; fetches them on the first use.
+    """The directory of Kafka's jars; fetches them on first use.
 
-    Errors: Unavailable when there is no Maven, or Maven cannot fetch them.
+    Errors: Unavailable if Maven is missing or cannot fetch them.
     """
     given = os.environ.get("KBROKER_KAFKA_LIBS")
     if given:
@@ -56,11 +56,11 @@ def libraries() -> Path:
 
 
 def fetched(pom: Path, target: Path, *, hint: str = "install Maven") -> Path:
-    """The directory `target`, with the jars that a POM lists; Maven fetches them on the first use.
+    """The directory `target`, with the jars that a POM lists; Maven fetches them on first use.
 
-    Whoever else wants jars then waits: Maven's own repository is not made for several at once. What could not be
-    fetched is tried again, since much of it has come by then.
-    Errors: Unavailable when there is no Maven, or Maven cannot fetch them.
+    Concurrent callers wait, because Maven's own repository does not support several processes. A failed fetch is
+    retried, and keeps what it has already fetched.
+    Errors: Unavailable if Maven is missing or cannot fetch them.
     """
     if target.is_dir():
         return target
@@ -83,7 +83,7 @@ def fetched(pom: Path, target: Path, *, hint: str = "install Maven") -> Path:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Nobody else on this machine is here meanwhile; the lock goes with its process."""
+    """Hold an exclusive lock between processes on this machine; it is released when the process ends."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -91,7 +91,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 @functools.cache
 def class_path() -> str:
-    """All jars, sorted: an archive of loaded classes is only valid for one and the same order."""
+    """All jars, sorted: an archive of loaded classes is only valid for one order."""
     return os.pathsep.join(str(jar) for jar in sorted(libraries().glob("*.jar")))
 
 

@@ -14,7 +14,7 @@ from compat.kafka.libraries import KAFKA_VERSION
 from compat.kafka.tools import QUICK_START, java_command, java_environment, run_tool
 
 CLUSTER_ID = "5L6g3nShT-eMCtK--X86sw"
-# What kafka-server-start.sh gives to a broker: for measuring.
+# The options of kafka-server-start.sh: for measuring.
 AS_INSTALLED = (
     "-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent",
@@ -32,7 +32,7 @@ _INTERNAL_TOPICS = {
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
-# The directory tier of Kafka's own tests. Without a class path: from a loader of its own it would end the broker.
+# The directory tier of Kafka's own tests. Without a class path: with its own class loader it would end the broker.
 _TIER = {
     "remote.log.storage.system.enable": "true",
     "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
@@ -42,7 +42,7 @@ _TIER = {
 
 
 def tier_settings(directory: Path) -> dict[str, str]:
-    """What turns tiered storage on, with segments below `directory`, which is made if need be."""
+    """The settings that enable tiered storage, with segments below `directory`, which is created if necessary."""
     directory.mkdir(parents=True, exist_ok=True)
     return {**_TIER, "rsm.config.dir": str(directory)}
 
@@ -51,9 +51,9 @@ class KafkaNode:
     """Apache Kafka as broker and controller in one process.
 
     It is formatted with the metadata version that kbroker gives to a new directory (`release`), because features change
-    answers: with eligible leader replicas, for one, a cluster sets min.insync.replicas as a dynamic default.
+    answers: with eligible leader replicas, for example, a cluster sets min.insync.replicas as a dynamic default.
     The data directory survives `kill` and `stop`; `start` may be called again and keeps the ports.
-    With `tier`, a directory, its tiered storage is on and keeps segments there.
+    With `tier`, a directory, tiered storage is enabled and keeps segments there.
     """
 
     name = f"Apache Kafka {KAFKA_VERSION}"
@@ -104,7 +104,7 @@ class KafkaNode:
         return path
 
     def format(self) -> None:
-        """Format the log directory unless it is; Kafka does not start without."""
+        """Format the log directory if necessary; Kafka does not start without."""
         assert self.log_directory is not None
         if (self.log_directory / "meta.properties").exists():
             return
@@ -146,7 +146,7 @@ class KafkaNode:
         return 0 if self.process is None else end(self.process, timeout_s=30)
 
     def discard(self) -> None:
-        """Kill the node and remove everything that it wrote."""
+        """Kill the node and remove all its files."""
         if self.process is not None:
             self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)

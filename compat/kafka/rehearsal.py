@@ -1,6 +1,6 @@
-"""Makes the archive of `compat.kafka.archive`: `python -m compat.kafka.rehearsal`, half a minute, once.
+"""Creates the archive of `compat.kafka.archive`: `python -m compat.kafka.rehearsal`, half a minute, once.
 
-A node of Kafka and its tools do once what they do in the tests, and write down which classes they load.
+A node of Kafka and its tools run once as in the tests, and record which classes they load.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from compat.kafka.tools import java_environment, run_tool
 
 TIMEOUT_S = 120
 KEPT_S = 7 * 86_400
-"""Other checkouts may use other archives out of the same cache; those made longer ago are taken away."""
+"""Other checkouts may use other archives in the same cache; archives older than this are removed."""
 TOPIC = "rehearsed"
 RECORDS = 10
 
 
 def make() -> Path:
-    """The archive, which is made unless it is there.
+    """The archive, created if necessary.
 
-    Errors: Unavailable without Java or the jars, or when this JVM makes no archive; StartFailed.
+    Errors: Unavailable without Java or the jars, or if this JVM creates no archive; StartFailed.
     """
     target = archive_path()
     if target.exists():
@@ -46,7 +46,7 @@ def make() -> Path:
             check=False,
         )
         if done.returncode != 0 or not archive.exists():
-            raise Unavailable(f"this JVM makes no archive of classes: {(done.stdout + done.stderr)[-1000:]}")
+            raise Unavailable(f"this JVM creates no archive of classes: {(done.stdout + done.stderr)[-1000:]}")
         archive.rename(target)
     for old in target.parent.glob("kafka-classes-*.jsa"):
         if old.stat().st_mtime < time.time() - KEPT_S:
@@ -55,9 +55,9 @@ def make() -> Path:
 
 
 def loaded_classes(directory: Path) -> list[str]:
-    """The lines of the JVM's lists of loaded classes, each once; the node's files go below `directory`.
+    """The lines of the JVM's lists of loaded classes, without duplicates; the node's files go below `directory`.
 
-    Errors: StartFailed when the node does not start, Unavailable when a tool fails.
+    Errors: StartFailed if the node does not start, Unavailable if a tool fails.
     """
     lists = directory / "lists"
     lists.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What Maven fetches is there whole or not at all, also where it fails at first and where several want it."""
+"""A Maven fetch is complete or absent, even after failed attempts and with concurrent callers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ fetched(*map(Path, sys.argv[1:]))
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
-    """A program called mvn; what it noted."""
+    """A fake mvn program; returns its recorded calls."""
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "mvn").write_text(MAVEN)
@@ -50,7 +50,7 @@ def fail(tmp_path: Path, times: int) -> None:
     (tmp_path / "bin" / "failures").write_text("once\n" * times)
 
 
-def test_a_fetch_that_fails_is_tried_again(calls: Callable[[], list[str]], tmp_path: Path) -> None:
+def test_a_failed_fetch_is_retried(calls: Callable[[], list[str]], tmp_path: Path) -> None:
     fail(tmp_path, ATTEMPTS - 1)
     target = tmp_path / "cache" / "some" / "jars"
     assert fetched(tmp_path / "pom.xml", target) == target
@@ -60,7 +60,7 @@ def test_a_fetch_that_fails_is_tried_again(calls: Callable[[], list[str]], tmp_p
     assert calls().count("begins") == ATTEMPTS, "once is enough"
 
 
-def test_what_never_came_whole_is_not_there(calls: Callable[[], list[str]], tmp_path: Path) -> None:
+def test_an_incomplete_fetch_leaves_no_directory(calls: Callable[[], list[str]], tmp_path: Path) -> None:
     fail(tmp_path, 100)
     target = tmp_path / "cache" / "some" / "jars"
     with pytest.raises(Unavailable, match="cannot fetch"):
@@ -69,11 +69,11 @@ def test_what_never_came_whole_is_not_there(calls: Callable[[], list[str]], tmp_
     assert calls().count("begins") == ATTEMPTS
 
 
-def test_one_maven_works_at_a_time(calls: Callable[[], list[str]], tmp_path: Path) -> None:
+def test_only_one_maven_runs_at_a_time(calls: Callable[[], list[str]], tmp_path: Path) -> None:
     targets = [tmp_path / "cache" / name / "jars" for name in ("one", "two", "two", "three")]
     root = Path(__file__).parents[2]
     with ThreadPoolExecutor() as pool:
         commands = [[sys.executable, "-c", FETCH, str(tmp_path / "pom.xml"), str(target)] for target in targets]
         done = list(pool.map(lambda command: run(command, cwd=root, check=False).returncode, commands))
     assert done == [0] * len(targets)
-    assert calls() == ["begins"] * 3, "whoever came second for the same found it"
+    assert calls() == ["begins"] * 3, "the second caller for the same jars reused them"

@@ -1,4 +1,4 @@
-"""Run a main class of Kafka's, as its shell scripts do, on a JVM that is tuned to start quickly."""
+"""Run a main class of Kafka, as its shell scripts do, on a JVM that is tuned to start quickly."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from compat.kafka.archive import class_archive
 from compat.kafka.libraries import LOG_CONFIGURATION, class_path, java
 
-# A tool lives for a second: the first compiler tier and the serial collector save a third of that.
+# A tool runs for a second: the first compiler tier and the serial collector save a third of that.
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m")
 
 
 def java_command(main_class: str, *arguments: str, options: Sequence[str] = QUICK_START) -> list[str]:
     """The argv that runs `main_class` with Kafka's jars (see `java_environment`).
 
-    With "-Xshare:auto" among the options it starts from the archive of classes, if that was made.
+    With "-Xshare:auto" among the options it uses the class archive if that exists.
     """
     archive = class_archive() if "-Xshare:auto" in options else None
     quicker = () if archive is None else (f"-XX:SharedArchiveFile={archive}",)
@@ -25,7 +25,7 @@ def java_command(main_class: str, *arguments: str, options: Sequence[str] = QUIC
 
 
 def java_environment() -> dict[str, str]:
-    """The environment that goes with `java_command`: the class path is too long to read in every failure's argv."""
+    """The environment for `java_command`: in an argv, the class path would make every failure message too long."""
     return {**os.environ, "CLASSPATH": class_path()}
 
 
@@ -36,7 +36,7 @@ def run_tool(
     timeout_s: float = 60,
     options: Sequence[str] = QUICK_START,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a tool to its end; standard output and error are text. The caller judges the return code."""
+    """Run a tool to its end; standard output and error are text. The caller checks the return code."""
     return subprocess.run(
         java_command(main_class, *arguments, options=options),
         input=input,

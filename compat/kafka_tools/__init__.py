@@ -1,1 +1,3 @@
-"""Kafka's own command-line tools against the broker and its files; their output is read, not only their status."""
+"""Kafka's own command-line tools against the broker and its files; the tests check their output, not only their
+status.
+"""

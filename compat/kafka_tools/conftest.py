@@ -1,4 +1,4 @@
-"""The fixtures of the client tests serve the tools too."""
+"""The fixtures of the client tests, reused for the tools."""
 
 from compat.clients.conftest import new_topic
 

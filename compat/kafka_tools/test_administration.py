@@ -1,6 +1,6 @@
 """kafka-topics, kafka-configs, kafka-get-offsets and kafka-delete-records.
 
-A JVM takes about a second to start, so each test is a story that asks several questions of few runs.
+A JVM takes about a second to start, so each test checks several things with few runs.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def test_offsets_are_found_and_records_deleted(
         ("-6", {f"{name}:0:", f"{name}:1:"}),
         (str(START_MS + 20_500), {f"{name}:0:21", f"{name}:1:"}),
     ]:
-        # Partitions without an answer are left out by some releases and printed with an empty offset by others.
+        # Some releases omit partitions without an answer, others print them with an empty offset.
         found = set(kafka_tool("GetOffsetShell", *at, "--topic", name, "--time", time).stdout.split())
-        told = {each for each in expected if not each.endswith(":")}
-        assert told <= found <= expected, f"--time {time}: {found}"
+        reported = {each for each in expected if not each.endswith(":")}
+        assert reported <= found <= expected, f"--time {time}: {found}"

@@ -1,4 +1,4 @@
-"""Kafka's tools start from the archive of their classes where it was made, and without it where it was not."""
+"""Kafka's tools use the class archive if it exists, and work without it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ TOOL = "org.apache.kafka.tools.TopicCommand"
 
 @pytest.fixture(autouse=True)
 def _found_anew(kafka_libraries: Path) -> Iterator[None]:
-    """Otherwise it is looked for once a process."""
+    """Clear the cached look-up, which is otherwise done once per process."""
     assert kafka_libraries.is_dir()
     class_archive.cache_clear()
     yield
     class_archive.cache_clear()
 
 
-def test_a_tool_takes_its_classes_from_the_archive() -> None:
+def test_a_tool_loads_its_classes_from_the_archive() -> None:
     if class_archive() is None:
         missing("there is no archive of Kafka's classes: `python -m compat.kafka.rehearsal` makes it")
     done = run_tool(TOOL, "--version", options=(*QUICK_START, "-Xlog:class+load"))
@@ -32,7 +32,9 @@ def test_a_tool_takes_its_classes_from_the_archive() -> None:
     assert "shared objects file" in line
 
 
-def test_a_tool_does_without_it(kafka_libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tool_works_without_the_archive(
+    kafka_libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KBROKER_CACHE", str(tmp_path))
     monkeypatch.setenv("KBROKER_KAFKA_LIBS", str(kafka_libraries))
     assert not any("SharedArchiveFile" in word for word in java_command(TOOL))

@@ -1,5 +1,5 @@
 """kafka-leader-election, kafka-log-dirs, kafka-reassign-partitions, kafka-features, kafka-metadata-quorum, kafka-acls,
-kafka-cluster, kafka-client-metrics, kafka-broker-api-versions, and kafka-configs for what is no topic.
+kafka-cluster, kafka-client-metrics, kafka-broker-api-versions, and kafka-configs for resources other than topics.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from compat.oracle.raw import connected
 from compat.oracle.schema import api_names
 
 
-def test_leaders_are_elected_where_they_lead_already(
-    broker: Broker, kafka_tool: KafkaTool, new_topic: NewTopic
-) -> None:
+def test_electing_a_current_leader_succeeds(broker: Broker, kafka_tool: KafkaTool, new_topic: NewTopic) -> None:
     at = ("--bootstrap-server", broker.bootstrap_servers)
     name = new_topic("elected")
     for kind in ("preferred", "unclean"):
@@ -50,7 +48,7 @@ def test_log_directories_are_described(broker: Broker, kafka_tool: KafkaTool, ne
         assert sizes[f"{name}-1"] == sum(file.stat().st_size for file in files)
 
 
-def test_partitions_cannot_be_moved_to_a_broker_that_there_is_not(
+def test_partitions_cannot_move_to_an_unknown_broker(
     broker: Broker, kafka_tool: KafkaTool, new_topic: NewTopic, tmp_path: Path
 ) -> None:
     at = ("--bootstrap-server", broker.bootstrap_servers)
@@ -74,7 +72,7 @@ def test_partitions_cannot_be_moved_to_a_broker_that_there_is_not(
     assert "None of the specified partition reassignments are active." in cancelled
 
 
-def test_features_are_described_and_kept_in_their_bounds(broker: Broker, kafka_tool: KafkaTool) -> None:
+def test_features_are_described_and_limited(broker: Broker, kafka_tool: KafkaTool) -> None:
     at = ("--bootstrap-server", broker.bootstrap_servers)
     described = kafka_tool("FeatureCommand", *at, "describe").stdout
     assert re.search(r"^Feature: metadata.version\s.*FinalizedVersionLevel: 3.9-IV0", described, re.MULTILINE)
@@ -110,11 +108,11 @@ def test_access_control_is_disabled(broker: Broker, kafka_tool: KafkaTool) -> No
     assert "No Authorizer is configured" in kafka_tool("AclCommand", *at, *added, status=1).stdout
 
 
-def test_the_versions_of_every_api_are_told(broker: Broker, kafka_tool: KafkaTool) -> None:
+def test_the_versions_of_every_api_are_listed(broker: Broker, kafka_tool: KafkaTool) -> None:
     with connected(broker.bootstrap_servers) as connection:
         advertised = {each["ApiKey"]: each for each in connection.call("ApiVersions", 0, {})["ApiKeys"]}
-    told = kafka_tool("BrokerApiVersionsCommand", "--bootstrap-server", broker.bootstrap_servers).stdout
-    printed = re.findall(r"^\t(\w+)\((\d+)\): (\d+)(?: to (\d+))? \[usable: \d+\]", told, re.MULTILINE)
+    reported = kafka_tool("BrokerApiVersionsCommand", "--bootstrap-server", broker.bootstrap_servers).stdout
+    printed = re.findall(r"^\t(\w+)\((\d+)\): (\d+)(?: to (\d+))? \[usable: \d+\]", reported, re.MULTILINE)
     names = api_names()
     for name, key, low, high in printed:
         row = advertised[int(key)]
@@ -148,7 +146,7 @@ def test_loggers_are_described_and_changed(broker: Broker, kafka_tool: KafkaTool
     kafka_tool("ConfigCommand", *loggers, "--alter", "--add-config", f"root={before[1]}")
 
 
-def test_subscriptions_to_metrics_are_kept(broker: Broker, kafka_tool: KafkaTool) -> None:
+def test_metric_subscriptions_are_stored(broker: Broker, kafka_tool: KafkaTool) -> None:
     at = ("--bootstrap-server", broker.bootstrap_servers)
     named = (*at, "--entity-type", "client-metrics", "--entity-name", "watched")
     kafka_tool("ConfigCommand", *named, "--alter", "--add-config", "interval.ms=5000,match=[client_id=a.*]")
@@ -159,7 +157,7 @@ def test_subscriptions_to_metrics_are_kept(broker: Broker, kafka_tool: KafkaTool
     assert "watched" not in kafka_tool("ClientMetricsCommand", *at, "--list").stdout.split()
 
 
-def test_a_groups_settings_are_kept(broker: Broker, kafka_tool: KafkaTool) -> None:
+def test_group_settings_are_stored(broker: Broker, kafka_tool: KafkaTool) -> None:
     groups = ("--bootstrap-server", broker.bootstrap_servers, "--entity-type", "groups", "--entity-name", "configured")
     every = kafka_tool("ConfigCommand", *groups, "--describe", "--all").stdout
     assert "consumer.session.timeout.ms=45000 sensitive=false" in every

@@ -1,6 +1,6 @@
-"""`kbroker group`, `config` and `offset` print what Kafka's tools print of the same broker.
+"""`kbroker group`, `config` and `offset` print the same as Kafka's tools for the same broker.
 
-Columns are compared by their words, since widths and blank lines are no one's contract.
+Columns are compared by their words, because widths and blank lines are not part of any contract.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Words = list[list[str]]
 
 
 def ours(broker: Broker, command: str, *words: str, status: int = 0) -> Words:
-    """What our command prints, in words, without blank lines."""
+    """The output of our command, in words, without blank lines."""
     line = [sys.executable, "-m", "kbroker", command, "-b", broker.bootstrap_servers, *words]
     done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == status, done.stderr
@@ -35,15 +35,15 @@ def ours(broker: Broker, command: str, *words: str, status: int = 0) -> Words:
 
 def theirs(kafka_tool: KafkaTool, tool: str, broker: Broker, *words: str) -> Words:
     done = kafka_tool(tool, "--bootstrap-server", broker.bootstrap_servers, *words)
-    # Its warnings go to stdout too.
+    # The tool prints its warnings to stdout too.
     return [line.split() for line in done.stdout.splitlines() if line.strip() and not line.startswith("Warn: ")]
 
 
 @pytest.fixture(scope="module")
 def topic(broker: Broker, new_topic_name: Callable[[str], str]) -> str:
-    """Three partitions, of which 0 has ten records."""
+    """Three partitions; partition 0 has ten records."""
     name = new_topic_name("lines")
-    # Its records are old: retention must not meet them between two questions.
+    # The records are old, and retention must not delete them during the test.
     keep = ("--config", "retention.ms=-1")
     ours(broker, "topic", "--create", "--topic", name, "--partitions", "3", *keep)
     with closing(KafkaProducer(bootstrap_servers=broker.bootstrap_servers)) as producer:
@@ -101,7 +101,7 @@ def test_groups_are_listed_in_kafkas_columns(broker: Broker, kafka_tool: KafkaTo
     ids=" ".join,
 )  # fmt: skip
 @pytest.mark.parametrize("how", [[], ["--export"]], ids=["plan", "export"])
-def test_offsets_are_reset_to_where_kafkas_tool_puts_them(
+def test_offsets_are_reset_as_by_kafkas_tool(
     broker: Broker, kafka_tool: KafkaTool, empty: str, way: list[str], how: list[str]
 ) -> None:
     words = ["--reset-offsets", "--dry-run", "--group", empty, "--all-topics", *way, *how]
@@ -138,7 +138,7 @@ def test_offsets_by_time_are_kafkas_lines(broker: Broker, kafka_tool: KafkaTool,
 
 @pytest.fixture(scope="module")
 def new_protocol(kafka_libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaNode]:
-    """Apache Kafka as installed, which coordinates groups of the new protocol too."""
+    """Apache Kafka with default settings, which also coordinates groups of the new protocol."""
     assert kafka_libraries.is_dir()
     node = KafkaNode(tmp_path_factory.mktemp("new"), release="4.3")
     node.start()

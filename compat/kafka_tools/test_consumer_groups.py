@@ -1,6 +1,6 @@
 """kafka-consumer-groups: list, describe in all views, reset offsets in all its ways, delete groups and offsets.
 
-A JVM takes more than a second to start: what a run has changed is looked at without one.
+A JVM takes more than a second to start, so the effects of a run are checked without one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Command = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def command(broker: Broker, kafka_tool: KafkaTool) -> Command:
-    """Run the tool on the broker; its standard output. It ends with 0 whatever happens, and says so in words."""
+    """Run the tool on the broker; returns its standard output. Its status is always 0; only the text reports errors."""
 
     def run(*arguments: str) -> str:
         return kafka_tool(TOOL, "--bootstrap-server", broker.bootstrap_servers, *arguments).stdout
@@ -39,7 +39,9 @@ def command(broker: Broker, kafka_tool: KafkaTool) -> Command:
 
 @pytest.fixture(scope="module")
 def filled(broker: Broker, new_topic: NewTopic) -> tuple[str, int]:
-    """Two partitions of forty records, a millisecond apart: twenty are two hours old, twenty half an hour; the date."""
+    """Two partitions of forty records, a millisecond apart: twenty are two hours old, twenty half an hour; returns the
+    time.
+    """
     topic, now = new_topic("reset", partitions=2), int(time.time() * 1000)
     for start in (now - 2 * HOUR_MS, now - HOUR_MS // 2):
         values = {partition: [b"%d" % number for number in range(EACH // 2)] for partition in (0, 1)}
@@ -55,15 +57,15 @@ def new_group(broker: Broker, name: Callable[[str], str]) -> str:
 
 def commit(broker: Broker, group: str, topic: str, offsets: Mapping[int, int]) -> None:
     """Commit as a simple consumer."""
-    told = {topic: [(partition, offset, "") for partition, offset in offsets.items()]}
+    reported = {topic: [(partition, offset, "") for partition, offset in offsets.items()]}
     with connected(broker.bootstrap_servers) as connection:
-        answer = connection.call("OffsetCommit", 8, committing(group, told))
+        answer = connection.call("OffsetCommit", 8, committing(group, reported))
     codes = {part["ErrorCode"] for each in answer["Topics"] for part in each["Partitions"]}
     assert codes == {0}, answer
 
 
 def committed(broker: Broker, group: str) -> dict[int, int]:
-    """What a group has committed, of its one topic."""
+    """The committed offsets of a group's only topic."""
     with connected(broker.bootstrap_servers) as connection:
         answer = connection.call("OffsetFetch", 7, fetching(group, None))
     assert answer["ErrorCode"] == 0
@@ -71,7 +73,7 @@ def committed(broker: Broker, group: str) -> dict[int, int]:
 
 
 def rows(printed: str) -> list[dict[str, str]]:
-    """The rows of a printed table by its heads. Only the coordinator has a blank in its cell, before its id."""
+    """The rows of a printed table by column. Only the coordinator column has a blank in its cells, before the id."""
     lines = [re.sub(r"\s+(?=\()", "", line).split() for line in printed.splitlines()]
     start = next(number for number, line in enumerate(lines) if line and line[0] in {"GROUP", "TOPIC"})
     return [dict(zip(lines[start], line, strict=True)) for line in lines[start + 1 :] if line]
@@ -81,7 +83,7 @@ def rows(printed: str) -> list[dict[str, str]]:
 def member(
     broker: Broker, filled: tuple[str, int], new_topic_name: Callable[[str], str]
 ) -> Iterator[tuple[str, Member]]:
-    """A stable group of one member that owns both partitions and has committed 10 of the first."""
+    """A stable group with one member that owns both partitions and has committed 10 of the first."""
     group = new_group(broker, new_topic_name)
     found = CLIENTS["confluent-kafka"](broker.bootstrap_servers, group, filled[0], client_id="the-client")
     await_assignment(found, {0, 1})
@@ -90,13 +92,13 @@ def member(
     found.close()
 
 
-def test_a_group_with_a_member_is_listed_and_described_in_all_views(
+def test_a_group_with_a_member_is_described_in_all_views(
     broker: Broker, command: Command, filled: tuple[str, int], member: tuple[str, Member]
 ) -> None:
     group, topic = member[0], filled[0]
-    for view, told in (("--state", "Stable"), ("--type", "Classic")):
+    for view, reported in (("--state", "Stable"), ("--type", "Classic")):
         listed = [line.split() for line in command("--list", view).splitlines() if line.strip()]
-        assert [group, told] in listed[1:]
+        assert [group, reported] in listed[1:]
     at = ("--describe", "--group", group)
     offsets = rows(command(*at, "--offsets"))
     assert [{key: row[key] for key in row if key != "CONSUMER-ID"} for row in offsets] == [
@@ -116,8 +118,8 @@ def test_a_group_with_a_member_is_listed_and_described_in_all_views(
     assert consumer.startswith("the-client-")
     members = rows(command(*at, "--members", "--verbose"))
     assert len(members) == 1
-    told = {key: members[0][key] for key in ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS")}
-    assert told == {
+    reported = {key: members[0][key] for key in ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS")}
+    assert reported == {
         "GROUP": group,
         "CONSUMER-ID": consumer,
         "HOST": "/127.0.0.1",
@@ -144,7 +146,7 @@ def test_a_group_with_a_member_is_neither_reset_nor_deleted(
     assert committed(broker, group) == {0: 10}
 
 
-def test_an_empty_group_is_described_and_deleted_and_an_unknown_one_is_not(
+def test_empty_groups_can_be_deleted_and_unknown_ones_cannot(
     broker: Broker, command: Command, filled: tuple[str, int], new_topic_name: Callable[[str], str]
 ) -> None:
     group, topic = new_group(broker, new_topic_name), filled[0]
@@ -156,21 +158,21 @@ def test_an_empty_group_is_described_and_deleted_and_an_unknown_one_is_not(
     deleted = rows(command("--delete-offsets", "--group", group, "--topic", f"{topic}:1"))
     assert deleted == [{"TOPIC": topic, "PARTITION": "1", "STATUS": "Successful"}]
     assert committed(broker, group) == {0: 7}
-    told = command("--delete", "--group", group, "--group", "never-seen")
-    assert "* Group 'never-seen' could not be deleted due to: " in told
-    assert "GroupIdNotFoundException" in told
-    assert f"These consumer groups were deleted successfully: '{group}'" in told
+    reported = command("--delete", "--group", group, "--group", "never-seen")
+    assert "* Group 'never-seen' could not be deleted due to: " in reported
+    assert "GroupIdNotFoundException" in reported
+    assert f"These consumer groups were deleted successfully: '{group}'" in reported
     assert committed(broker, group) == {}
     assert "Group never-seen not found" in command("--describe", "--group", "never-seen")
 
 
 def moment(timestamp_ms: int) -> str:
-    """A time as the tool reads it, in UTC."""
+    """A time in the tool's format, in UTC."""
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03}"
 
 
 def ways(now: int, file: Path) -> list[tuple[Sequence[str], dict[int, int]]]:
-    """Each way of resetting, and what comes of it for a group that has committed 10 and 30."""
+    """Each way of resetting, and the result for a group that has committed 10 and 30."""
     return [
         (["--to-earliest"], {0: 0, 1: 0}),
         (["--to-latest"], {0: EACH, 1: EACH}),
@@ -200,12 +202,12 @@ def test_offsets_are_reset_in_all_ways(
     for way, expected in ways(now, file):
         commit(broker, group, topic, {0: 10, 1: 30})
         printed = command("--reset-offsets", "--group", group, "--topic", topic, *way, "--execute")
-        told = {int(row["PARTITION"]): int(row["NEW-OFFSET"]) for row in rows(printed)}
-        assert (way, told) == (way, expected)
+        reported = {int(row["PARTITION"]): int(row["NEW-OFFSET"]) for row in rows(printed)}
+        assert (way, reported) == (way, expected)
         assert (way, committed(broker, group)) == (way, expected)
 
 
-def test_a_reset_is_tried_exported_and_limited_to_partitions(
+def test_a_reset_supports_dry_run_export_and_partitions(
     broker: Broker, command: Command, filled: tuple[str, int], new_topic_name: Callable[[str], str]
 ) -> None:
     group, topic = new_group(broker, new_topic_name), filled[0]
@@ -217,7 +219,7 @@ def test_a_reset_is_tried_exported_and_limited_to_partitions(
     assert committed(broker, group) == {0: 10, 1: 30}
     command("--reset-offsets", "--group", group, "--topic", f"{topic}:1", "--to-earliest", "--execute")
     assert committed(broker, group) == {0: 10, 1: 0}
-    # A group that never was is made by its first reset.
+    # The first reset of an unknown group creates it.
     fresh = new_group(broker, new_topic_name)
     command("--reset-offsets", "--group", fresh, "--topic", topic, "--to-latest", "--execute")
     assert committed(broker, fresh) == {0: EACH, 1: EACH}

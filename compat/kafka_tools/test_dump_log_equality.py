@@ -1,7 +1,7 @@
-"""`kbroker dump-log` prints the lines of Kafka's DumpLogSegments, to the letter, for the same files.
+"""`kbroker dump-log` prints exactly the lines of Kafka's DumpLogSegments for the same files.
 
 With KBROKER_COMPAT_BROKER=kafka the files are Kafka's own. Its complaint about the first offset of each later segment,
-on stderr, is a defect of 4.3.1 that is not repeated here.
+on stderr, is a defect of 4.3.1 that kbroker does not repeat.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from compat.kafka_tools.test_files import StartBroker, create
 
 
 def fill(broker: KbrokerProcess | KafkaNode) -> None:
-    """A partition of all codecs and kinds of records, and one of several segments with indexes that hold entries."""
+    """A partition with all codecs and kinds of records, and one of several segments with non-empty indexes."""
     create(broker, "equal", partitions=2, segment_bytes="1048576", retention_ms="-1")
     create(broker, "appended", message_timestamp_type="LogAppendTime")
     for seed, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
         part = samples(40, seed=seed, null_headers=False)
         confluent.produce(broker.bootstrap_servers, "equal", 0, part, codec, idempotent=True)
-        # Clients send a batch as it is when compression would make it larger.
+        # Clients send a batch uncompressed if compression would make it larger.
         even = [Sample(b"key", b"even " * 50, START_MS + number) for number in range(50)]
         kafka_python.produce(broker.bootstrap_servers, "appended", 0, even, codec, idempotent=False)
     long = [Sample(b"k%d" % number, b"%d-" % number + b"z" * 1000, START_MS + number) for number in range(2200)]
@@ -55,7 +55,7 @@ def data(start_broker: StartBroker) -> Path:
 
 @pytest.fixture
 def kafka_lines(kafka_tool: KafkaTool, monkeypatch: pytest.MonkeyPatch) -> KafkaTool:
-    """Kafka's tool with the encoding that records have; Java takes it from the locale."""
+    """Kafka's tool with the encoding of the records; Java takes it from the locale."""
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
     return kafka_tool
 
@@ -69,7 +69,7 @@ def our_lines(*words: str) -> tuple[int, list[str]]:
 
 
 def compare(kafka_lines: KafkaTool, files: list[Path], *flags: str, status: int = 0) -> list[str]:
-    """Assert that both tools print the same; the lines."""
+    """Assert that both tools print the same; returns the lines."""
     assert files
     words = ["--files", ",".join(map(str, sorted(files))), *flags]
     theirs = kafka_lines("DumpLogSegments", *words).stdout.split("\n")
@@ -125,7 +125,7 @@ def test_a_cut_log_is_dumped_as_kafka_does(kafka_lines: KafkaTool, data: Path, t
 
 
 def coordinate(broker: KbrokerProcess | KafkaNode) -> None:
-    """Everything that classic groups leave in the log: members, offsets with metadata, and what deletes them."""
+    """Every kind of record of classic groups in the log: members, offsets with metadata, and deletions."""
     create(broker, "read", partitions=3)
     servers = broker.bootstrap_servers
     with closing(KafkaConsumer(bootstrap_servers=servers, group_id="simple")) as simple:
@@ -143,7 +143,7 @@ def coordinate(broker: KbrokerProcess | KafkaNode) -> None:
 
 
 def coordinate_newly(servers: str) -> None:
-    """What only Apache Kafka has: a group of the new protocol, and transactions."""
+    """Features of Apache Kafka only: a group of the new protocol, and transactions."""
     member = Consumer(
         {"bootstrap.servers": servers, "group.id": "new", "group.protocol": "consumer", "auto.offset.reset": "earliest"}
     )
@@ -173,7 +173,7 @@ def coordinated(start_broker: StartBroker) -> Path:
 
 @pytest.fixture(scope="module")
 def coordinated_by_kafka(kafka_libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of Apache Kafka as installed, with groups of both protocols and transactions."""
+    """The directory of Apache Kafka with default settings, with groups of both protocols and transactions."""
     assert kafka_libraries.is_dir()
     node = KafkaNode(tmp_path_factory.mktemp("coordinated"), release="4.3")
     node.start()
@@ -216,7 +216,7 @@ def test_transaction_records_of_kafkas_are_dumped_as_kafka_does(
     compare(kafka_lines, list(coordinated_by_kafka.glob("read-*/*.txnindex")))
 
 
-def test_a_log_that_is_no_log_of_groups_is_told_as_kafka_does(
+def test_a_log_without_group_records_is_reported_as_kafka_does(
     kafka_lines: KafkaTool, coordinated_by_kafka: Path
 ) -> None:
     files = [path for path in coordinated_by_kafka.glob("__transaction_state-*/*.log") if path.stat().st_size][:1]
@@ -227,7 +227,7 @@ def test_a_log_that_is_no_log_of_groups_is_told_as_kafka_does(
     assert code == 1
 
 
-def test_kafkas_own_directory_is_found_to_be_in_order(coordinated_by_kafka: Path) -> None:
+def test_kafkas_own_directory_passes_verification(coordinated_by_kafka: Path) -> None:
     words = [sys.executable, "-m", "kbroker", "verify", "--data-dir", str(coordinated_by_kafka)]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (0, "")

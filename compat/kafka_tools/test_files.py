@@ -1,4 +1,4 @@
-"""Kafka's DumpLogSegments reads every file that the broker wrote, and each broker reads the other's segments."""
+"""Kafka's DumpLogSegments reads every file of the broker, and each broker reads the other's segments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from compat.oracle.raw import connected
 
 AnyBroker = KbrokerProcess | KafkaNode
 StartBroker = Callable[..., AnyBroker]
-# What DumpLogSegments says when it finds something wrong; it ends with 0 all the same.
+# DumpLogSegments reports errors only with these words; its status is 0 anyway.
 COMPLAINTS = re.compile(r"isvalid: false|mismatch|not found in|Non-consecutive|Error|Exception|corrupt", re.IGNORECASE)
 
 
@@ -32,7 +32,7 @@ SMALL_BATCHES = {"batch.num.messages": 5}
 
 @dataclass
 class Stopped:
-    """A broker that was stopped cleanly, and what it had been given."""
+    """A cleanly stopped broker, and the records that it had received."""
 
     directory: Path
     topic: str
@@ -69,7 +69,7 @@ def stopped(start_broker: StartBroker) -> Stopped:
 def dump(kafka_tool: KafkaTool, files: list[Path], *flags: str) -> str:
     assert files
     done = kafka_tool("DumpLogSegments", "--files", ",".join(map(str, sorted(files))), *flags)
-    # 4.3.1 takes the first offset of every segment but the first for a gap, in its own files as well.
+    # 4.3.1 reports a gap at the first offset of every segment but the first, in its own files as well.
     said = re.sub(r"Non-consecutive offsets in \S+\n  -1 is followed by \d+\n", "", done.stdout + done.stderr)
     complaint = COMPLAINTS.search(said)
     if complaint is not None:
@@ -88,7 +88,7 @@ def batches_of(text: str) -> Iterator[dict[str, str]]:
             yield fields_of(line)
 
 
-def test_every_record_of_every_segment_is_dumped_as_it_was_sent(kafka_tool: KafkaTool, stopped: Stopped) -> None:
+def test_every_record_is_dumped_as_it_was_sent(kafka_tool: KafkaTool, stopped: Stopped) -> None:
     files = sorted((stopped.directory / "dumped-0").glob("*.log"))
     assert len(files) >= 3
     text = dump(kafka_tool, files, "--deep-iteration", "--print-data-log")
@@ -111,7 +111,7 @@ def test_every_record_of_every_segment_is_dumped_as_it_was_sent(kafka_tool: Kafk
         end = position + int(batch["size"])
 
 
-def test_odd_records_are_dumped_as_they_were_sent(kafka_tool: KafkaTool, stopped: Stopped) -> None:
+def test_unusual_records_are_dumped_as_they_were_sent(kafka_tool: KafkaTool, stopped: Stopped) -> None:
     text = dump(kafka_tool, list((stopped.directory / "dumped-1").glob("*.log")), "--deep-iteration")
     rows = [fields_of(line) for line in text.splitlines() if line.startswith("| offset:")]
     assert [
@@ -125,11 +125,11 @@ def test_odd_records_are_dumped_as_they_were_sent(kafka_tool: KafkaTool, stopped
         )
         for number, record in enumerate(stopped.records[1])
     ]
-    # kafka-python leaves a batch as it is when compression would make it larger.
+    # kafka-python sends a batch uncompressed if compression would make it larger.
     assert "zstd" in {batch["compresscodec"] for batch in batches_of(text)} <= {"zstd", "none"}
 
 
-def test_every_index_is_sound_and_points_at_batches(kafka_tool: KafkaTool, stopped: Stopped) -> None:
+def test_every_index_is_valid_and_points_at_batches(kafka_tool: KafkaTool, stopped: Stopped) -> None:
     partitions = [stopped.directory / f"dumped-{index}" for index in (0, 1)]
     indexes = [file for each in partitions for file in (*each.glob("*.index"), *each.glob("*.timeindex"))]
     assert len(indexes) >= 8
@@ -149,7 +149,7 @@ def test_every_index_is_sound_and_points_at_batches(kafka_tool: KafkaTool, stopp
     assert [(int(time), int(offset)) for time, offset in times if int(time) != START_MS + int(offset)] == []
 
 
-def test_producer_snapshots_tell_the_last_sequence(kafka_tool: KafkaTool, stopped: Stopped) -> None:
+def test_producer_snapshots_have_the_last_sequence(kafka_tool: KafkaTool, stopped: Stopped) -> None:
     snapshots = sorted((stopped.directory / "dumped-0").glob("*.snapshot"))
     text = dump(kafka_tool, snapshots)
     parts = text.split("Dumping ")[1:]
@@ -194,7 +194,7 @@ def test_the_metadata_log_and_its_snapshots_are_decoded(kafka_tool: KafkaTool, s
 
 
 def give_away(source: Path, broker: AnyBroker, partition: str) -> None:
-    """Put a stopped broker's segments in the place of another stopped broker's; the topic keeps its id."""
+    """Replace another stopped broker's segments with those of a stopped broker; the topic keeps its id."""
     assert broker.log_directory is not None
     target = broker.log_directory / partition
     for file in target.iterdir():
@@ -206,7 +206,7 @@ def give_away(source: Path, broker: AnyBroker, partition: str) -> None:
 
 
 def fill(broker: AnyBroker) -> tuple[list[Sample], list[Sample]]:
-    """A partition of all codecs and one of several segments, by an idempotent producer."""
+    """A partition with all codecs and one of several segments, by an idempotent producer."""
     create(broker, "moved", partitions=2, segment_bytes="1048576", retention_ms="-1")
     mixed: list[Sample] = []
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
@@ -244,7 +244,7 @@ def test_segments_move_between_brokers(start_broker: StartBroker, another_kafka:
         found = kafka_python.consume(reader.bootstrap_servers, "moved", {0: len(mixed), 1: len(long)})
         assert found == {0: mixed, 1: long}
         more = samples(20, seed=99, null_headers=False)
-        # Each cluster numbers its producers itself: a number given here may be in the log that came from there.
+        # Each cluster numbers its producers itself: a number assigned here may be used in the log from the other one.
         confluent.produce(reader.bootstrap_servers, "moved", 0, more, "zstd", idempotent=False)
         found = kafka_python.consume(reader.bootstrap_servers, "moved", {0: len(mixed) + len(more)})
         assert found[0] == mixed + more

@@ -1,4 +1,4 @@
-"""DumpLogSegments decodes what a broker keeps of groups in `__consumer_offsets`, and groups outlive `kill -9`."""
+"""DumpLogSegments decodes a broker's records of groups in `__consumer_offsets`, and groups survive `kill -9`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOLD = {0: (7, "a note"), 1: (30, ""), 2: (0, "\u00fcml\u00e4ut")}
 
 @pytest.fixture(scope="module")
 def grouped(start_broker: StartBroker) -> AnyBroker:
-    """A broker with a group of one static member and one of a simple consumer; it was killed and started again."""
+    """A broker with a group of one static member and one of a simple consumer; it was killed and restarted."""
     broker = start_broker("offsets.topic.num.partitions=3")
     servers = broker.bootstrap_servers
     create(broker, "read", partitions=3)
@@ -34,8 +34,8 @@ def grouped(start_broker: StartBroker) -> AnyBroker:
     member.commit({partition: (offset, note) for partition, (offset, note) in TOLD.items() if note})
     with connected(servers) as connection:
         for group in ("simple", "deleted"):
-            told = [(partition, offset, note) for partition, (offset, note) in TOLD.items()]
-            connection.call("OffsetCommit", 8, committing(group, {"read": told}, leader_epoch=0))
+            reported = [(partition, offset, note) for partition, (offset, note) in TOLD.items()]
+            connection.call("OffsetCommit", 8, committing(group, {"read": reported}, leader_epoch=0))
         assert connection.call("DeleteGroups", 2, {"GroupsNames": ["deleted"]})["Results"][0]["ErrorCode"] == 0
     broker.kill()
     member.close()  # a static member does not leave
@@ -44,7 +44,7 @@ def grouped(start_broker: StartBroker) -> AnyBroker:
     return broker
 
 
-def test_d1_groups_and_offsets_are_all_there_after_kill_9(grouped: AnyBroker) -> None:
+def test_d1_groups_and_offsets_survive_kill_9(grouped: AnyBroker) -> None:
     for group in ("members", "simple", "deleted"):
         await_coordinator(grouped.bootstrap_servers, group)
     with connected(grouped.bootstrap_servers) as connection:
@@ -79,9 +79,13 @@ def test_the_offsets_log_is_decoded(grouped: AnyBroker, kafka_tool: KafkaTool) -
         if key["type"] == OFFSET:
             data = key["data"]
             assert data["topic"] == "read"
-            told = payload and (payload["data"]["offset"], payload["data"]["metadata"], payload["data"]["leaderEpoch"])
-            offsets.setdefault(data["group"], {})[data["partition"]] = told
-    # confluent-kafka sends a NUL behind its metadata.
+            reported = payload and (
+                payload["data"]["offset"],
+                payload["data"]["metadata"],
+                payload["data"]["leaderEpoch"],
+            )
+            offsets.setdefault(data["group"], {})[data["partition"]] = reported
+    # confluent-kafka appends a NUL to its metadata.
     assert offsets["members"] == {
         partition: (TOLD[partition][0], TOLD[partition][1] + "\0", -1) for partition in (0, 2)
     }

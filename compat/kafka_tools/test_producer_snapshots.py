@@ -1,4 +1,4 @@
-"""Kafka goes on from the broker's producer snapshots, which have five rows for a producer where its own have one."""
+"""Kafka continues from the broker's producer snapshots, which have five rows per producer where its own have one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def send(servers: str, producer_id: int, sequence: int, *, age_ms: int = 0) -> t
     return found["ErrorCode"], found["BaseOffset"]
 
 
-def test_kafka_takes_the_last_batch_of_each_producer_from_our_snapshot(
+def test_kafka_reads_each_producers_last_batch_from_our_snapshot(
     start_broker: StartBroker, another_kafka: KafkaNode
 ) -> None:
     ours = start_broker()
@@ -50,10 +50,10 @@ def test_kafka_takes_the_last_batch_of_each_producer_from_our_snapshot(
         give_away(ours.log_directory / "moved-0", another_kafka, "moved-0")
         another_kafka.start()
         servers = another_kafka.bootstrap_servers
-        assert send(servers, STEADY, 4) == (NONE, 4), "the last row of a producer has the say"
+        assert send(servers, STEADY, 4) == (NONE, 4), "the last row of a producer wins"
         assert send(servers, STEADY, 3) == (OUT_OF_ORDER, -1), "Kafka forgets the others"
         assert send(servers, STEADY, 5) == (NONE, 8)
-        # Kafka drops a producer by the time of its last batch. With a younger row left it would refuse this one.
+        # Kafka drops a producer by the time of its last batch. If a younger row were left, it would refuse this one.
         assert send(servers, BACKDATED, 77) == (NONE, 9)
     finally:
         ours.stop()

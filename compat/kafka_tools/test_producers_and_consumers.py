@@ -97,7 +97,7 @@ def test_the_console_consumer_reads_a_partition_from_an_offset(
     assert "Processed a total of 63 messages" in read.stderr
 
 
-def test_the_console_consumer_goes_on_where_its_group_was(
+def test_the_console_consumer_continues_at_committed_offsets(
     broker: Broker, kafka_tool: KafkaTool, new_topic: NewTopic, new_topic_name: Callable[[str], str]
 ) -> None:
     topic, group = new_topic("console", partitions=2), new_topic_name("console")
@@ -166,7 +166,7 @@ def test_consumer_performance_reads_as_many_records_as_were_written(
     assert int(fields[4]) == 2000
 
 
-def test_the_verifiable_producer_says_where_each_record_went(
+def test_the_verifiable_producer_reports_every_offset(
     broker: Broker, kafka_tool: KafkaTool, new_topic: NewTopic
 ) -> None:
     topic = new_topic("verifiable", partitions=2)

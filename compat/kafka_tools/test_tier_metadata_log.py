@@ -1,5 +1,5 @@
-"""`__remote_log_metadata`: Kafka's DumpLogSegments decodes what kbroker writes there, and `kbroker dump-log` prints its
-lines, to the letter, for records of both.
+"""`__remote_log_metadata`: Kafka's DumpLogSegments decodes kbroker's records, and `kbroker dump-log` prints exactly the
+same lines for records of both.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def events() -> list[MetadataEvent]:
 
 
 def write(directory: Path, values: list[bytes]) -> list[Path]:
-    """A partition of the topic with one record a batch, and one with all of them in a batch."""
+    """A partition of the topic with one record per batch, and one with all of them in one batch."""
     for index, size in enumerate((1, len(values))):
         path = directory / f"__remote_log_metadata-{index}"
         path.mkdir()
@@ -68,9 +68,7 @@ def write(directory: Path, values: list[bytes]) -> list[Path]:
     return sorted(directory.glob("*/*.log"))
 
 
-def test_kafka_decodes_the_records_of_kbroker_and_both_tools_print_the_same(
-    kafka_lines: KafkaTool, tmp_path: Path
-) -> None:
+def test_both_tools_print_kbrokers_records_alike(kafka_lines: KafkaTool, tmp_path: Path) -> None:
     files = write(tmp_path, [encode_event(event) for event in events()])
     lines = compare(kafka_lines, files, FLAG)
     text = "\n".join(lines)
@@ -83,7 +81,7 @@ def test_kafka_decodes_the_records_of_kbroker_and_both_tools_print_the_same(
 
 
 def wrong_values() -> list[bytes]:
-    """What no broker writes, each wrong in a way of its own."""
+    """Values that brokers never write, each wrong in a different way."""
     plain = events()[0]
     assert isinstance(plain, RemoteLogSegmentMetadata)
     good, update, deletion = (encode_event(event) for event in (plain, events()[2], events()[-1]))
@@ -104,7 +102,7 @@ def wrong_values() -> list[bytes]:
     ]
 
 
-def test_records_that_no_broker_wrote_are_told_of_in_kafkas_words(kafka_lines: KafkaTool, tmp_path: Path) -> None:
+def test_invalid_records_are_reported_in_kafkas_words(kafka_lines: KafkaTool, tmp_path: Path) -> None:
     wrong = wrong_values()
     files = write(tmp_path, [part for value in wrong for part in (value, encode_event(events()[0]))])
     text = "\n".join(compare(kafka_lines, files, FLAG, status=1))
@@ -131,16 +129,14 @@ def tiered(request: pytest.FixtureRequest, kafka_libraries: Path, tmp_path_facto
 
 
 def await_states(site: Site, expected: Sequence[int]) -> None:
-    """Wait until the segments of the topic are in these states, by their start."""
+    """Wait until the segments of the topic are in these states, ordered by their start."""
     deadline = time.monotonic() + WAIT_S
     while (found := [each.state for each in site.segments("copied")]) != expected:
         assert time.monotonic() < deadline, found
         time.sleep(0.1)
 
 
-def test_the_records_of_either_broker_are_dumped_alike_and_tell_kbroker_the_same_story(
-    kafka_lines: KafkaTool, tiered: Path
-) -> None:
+def test_records_of_both_brokers_are_dumped_alike(kafka_lines: KafkaTool, tiered: Path) -> None:
     files = [path for path in tiered.glob("__remote_log_metadata-*/*.log") if path.stat().st_size]
     text = "\n".join(compare(kafka_lines, files, FLAG))
     for state in ("COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_STARTED", "DELETE_SEGMENT_FINISHED"):
@@ -156,7 +152,7 @@ def test_the_records_of_either_broker_are_dumped_alike_and_tell_kbroker_the_same
     assert cache.highest_offset_for_epoch(0) == 11
     encoded = {encode_event(event) for path in files for _, event in read_all(path)}
     stored = {value for path in files for value in values(path)}
-    assert encoded == stored, "what either wrote is written again to the byte"
+    assert encoded == stored, "re-encoding each broker's records gives the same bytes"
 
 
 def read_all(path: Path) -> list[tuple[int, MetadataEvent]]:

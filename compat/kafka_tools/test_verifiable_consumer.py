@@ -1,6 +1,6 @@
-"""Groups of Kafka's Java client: members that come, leave, die, pause and come back, with each way of assigning.
+"""Groups of Kafka's Java client: members join, leave, die, pause and return, with each assignment strategy.
 
-Records are written when the group has settled, so each must come to the one member that owns its partition, once.
+Records are written when the group is stable, so each must arrive at the one member that owns its partition, once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Scene(JavaTeam):
         self._servers, self._topic, self._count = broker.bootstrap_servers, topic, 0
 
     def read_more(self) -> None:
-        """Write some more records to each partition, and wait until they were read, once, by who owns them."""
+        """Write more records to each partition, and wait until their owners have read them once."""
         before = [len(member.got) for member in self.members]
         numbers = range(self._count, self._count + EACH)
         values = {partition: [b"%d:%d" % (partition, number) for number in numbers] for partition in range(PARTITIONS)}
@@ -42,7 +42,7 @@ class Scene(JavaTeam):
 def scene(
     broker: Broker, kafka_tool: KafkaTool, new_topic: NewTopic, new_topic_name: Callable[[str], str]
 ) -> Iterator[Scene]:
-    assert callable(kafka_tool)  # there is Java
+    assert callable(kafka_tool)  # Java is available
     group = new_topic_name("java-group")
     await_coordinator(broker.bootstrap_servers, group)
     made = Scene(broker, group, new_topic("java-groups", partitions=PARTITIONS))
@@ -51,7 +51,7 @@ def scene(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_members_come_leave_and_come_back(scene: Scene, strategy: str) -> None:
+def test_members_can_leave_and_return(scene: Scene, strategy: str) -> None:
     scene.join(strategy)
     second = scene.join(strategy)
     scene.share(3, 3)
@@ -66,9 +66,7 @@ def test_members_come_leave_and_come_back(scene: Scene, strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative sticky"])
-def test_a_member_that_dies_and_one_that_pauses_lose_their_partitions_and_one_comes_back(
-    scene: Scene, strategy: str
-) -> None:
+def test_dead_and_paused_members_lose_their_partitions(scene: Scene, strategy: str) -> None:
     scene.join(strategy)
     dies, pauses = scene.join(strategy), scene.join(strategy)
     scene.share(2, 2, 2)
@@ -81,7 +79,7 @@ def test_a_member_that_dies_and_one_that_pauses_lose_their_partitions_and_one_co
     scene.read_more()
 
 
-def test_a_static_member_that_dies_and_comes_back_in_time_disturbs_nobody(scene: Scene) -> None:
+def test_a_static_member_that_restarts_causes_no_rebalance(scene: Scene) -> None:
     first, second = scene.join(instance="one"), scene.join(instance="two")
     scene.share(3, 3)
     scene.read_more()

@@ -28,7 +28,7 @@ STRATEGIES = {
 
 
 class JavaMember:
-    """One process: what it owns, and what it got, by the events that it prints."""
+    """One process: the partitions and records in the events that it prints."""
 
     def __init__(self, process: subprocess.Popen[str], changed: threading.Condition) -> None:
         self.process = process
@@ -63,7 +63,7 @@ class JavaMember:
                 self.committed.setdefault(each["partition"], []).append(each["offset"])
 
     def pause(self) -> None:
-        """SIGSTOP: nothing runs, no heartbeat goes out; not at once where the machine is busy."""
+        """SIGSTOP: nothing runs and no heartbeat goes out; takes effect with a delay on a busy machine."""
         self.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
 
@@ -103,21 +103,21 @@ class JavaTeam:
         return self.members[-1]
 
     def lose(self, member: JavaMember, how: Callable[[JavaMember], None]) -> None:
-        """A member ends in some way."""
+        """End a member with the given function."""
         how(member)
         self.members.remove(member)
 
     def until(self, reached: Callable[[], bool]) -> None:
-        """Wait until it is so."""
+        """Wait until the condition holds."""
         deadline = time.monotonic() + LATEST_S
         with self._changed:
             while not reached():
-                told = [(sorted(member.owns), len(member.got), member.process.poll()) for member in self.all]
-                assert time.monotonic() < deadline, f"not reached: {told}"
+                reported = [(sorted(member.owns), len(member.got), member.process.poll()) for member in self.all]
+                assert time.monotonic() < deadline, f"not reached: {reported}"
                 self._changed.wait(0.5)
 
     def share(self, *counts: int, without: JavaMember | None = None) -> None:
-        """Wait until all partitions are owned, each by one, and the members own so many."""
+        """Wait until all partitions are owned, each by one member, and the members own these counts."""
 
         def shared() -> bool:
             owners = [member for member in self.members if member is not without]
@@ -127,11 +127,11 @@ class JavaTeam:
         self.until(shared)
 
     def got(self) -> list[tuple[int, int, str]]:
-        """What all members got, dead ones too."""
+        """The records of all members, including dead ones."""
         return list(itertools.chain.from_iterable(member.got for member in self.all))
 
     def take(self) -> list[tuple[int, int, str]]:
-        """The same, from where it was taken last; it is forgotten here."""
+        """The records since the last call, which are then dropped."""
         with self._changed:
             found = self.got()
             for member in self.all:
@@ -140,7 +140,9 @@ class JavaTeam:
             return found
 
     def complete(self, count: int) -> None:
-        """Wait until so many records of each partition came and were committed; each came once and is what it is."""
+        """Wait until this many records of each partition arrived and are committed; each arrived once with the right
+        value.
+        """
         whole = dict.fromkeys(self._partitions, count)
 
         def committed() -> dict[int, int]:
@@ -160,7 +162,7 @@ class JavaTeam:
                 assert offsets == sorted(offsets)
 
     def close(self) -> None:
-        """End what still runs."""
+        """End the processes that still run."""
         for member in self.members:
             member.resume()
             member.kill()

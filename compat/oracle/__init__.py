@@ -1,1 +1,1 @@
-"""The same bytes to Apache Kafka and to the broker under test: their answers are compared."""
+"""Sends the same bytes to Apache Kafka and to the broker under test, and compares their answers."""

@@ -1,4 +1,5 @@
-"""Record batches of format 2, true or lying in any field. Independent of `wire`, like the rest of this package.
+"""Record batches of format 2, with correct or wrong values in any field. Independent of `wire`, like this whole
+package.
 
 Source: the table "Record batch v2 layout" of Kafka's documentation of its message format.
 """
@@ -55,7 +56,7 @@ class Item:
 
 @dataclass
 class Batch:
-    """A batch; a field that is None is computed, any other value is written as it is."""
+    """A batch; a field that is None is computed, any other value is written unchanged."""
 
     items: Sequence[Item] = field(default_factory=lambda: [Item()])
     base_offset: int = 0

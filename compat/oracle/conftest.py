@@ -1,4 +1,4 @@
-"""Two brokers side by side: Apache Kafka, and the one under test."""
+"""Fixtures for two brokers: Apache Kafka, and the one under test."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class Topic:
     ids: tuple[bytes, bytes]
 
 
-# A message may hold what differs on the two sides (a topic's id): then it is a function of the side, 0 or 1.
+# A message may contain a value that differs between the brokers (a topic's id): then it is a function of the side, 0 or
+# 1.
 ForSide = Message | Callable[[int], Message]
 
 
@@ -38,7 +39,7 @@ class Pair:
         self.addresses = (kafka, broker)
 
     def ask(self, data: bytes | Callable[[int], bytes], *, finish: bool = False, timeout_s: float = 3) -> list[Answer]:
-        """What each says to the same bytes on a new connection."""
+        """The answers of both brokers to the same bytes on a new connection."""
         return [
             ask(address, data(side) if callable(data) else data, finish=finish, timeout_s=timeout_s)
             for side, address in enumerate(self.addresses)
@@ -55,7 +56,9 @@ class Pair:
         return result
 
     def producer_ids(self, version: int = 4) -> list[Message]:
-        """A new producer id on each; COORDINATOR_LOAD_IN_PROGRESS while a block of them is fetched is no answer yet."""
+        """A new producer id on each; retries COORDINATOR_LOAD_IN_PROGRESS, which Kafka returns while it fetches a block
+        of ids.
+        """
         result = []
         for address in self.addresses:
             with connected(address) as connection:
@@ -73,7 +76,7 @@ class Pair:
         return [RawConnection(address) for address in self.addresses]
 
     def create(self, name: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None) -> Topic:
-        """Create one topic on both and wait until both lead it."""
+        """Create one topic on both and wait until both have leaders."""
         request = {
             "Topics": [
                 {
@@ -93,7 +96,7 @@ class Pair:
 
 
 def await_leaders(address: str, name: str, partitions: int) -> None:
-    """Wait until the broker answers reads of every partition: KRaft creates a topic before its broker follows."""
+    """Wait until the broker serves reads of every partition: KRaft creates a topic before its broker applies it."""
     probes = [{"PartitionIndex": index, "Timestamp": -1} for index in range(partitions)]
     request = encode_request("ListOffsets", 1, {"ReplicaId": -1, "Topics": [{"Name": name, "Partitions": probes}]})
     for _ in range(1000):
@@ -115,7 +118,7 @@ def _count(nodes: object) -> int:
     return len(nodes)
 
 
-# What two healthy brokers may answer differently: identities, addresses, clocks and words. Everything else must agree.
+# Healthy brokers may differ in identities, addresses, clocks and message texts. Everything else must agree.
 _PLACEHOLDERS: dict[str, Callable[[object], object]] = {
     "TopicId": lambda value: "zero" if value == bytes(16) else "id",
     "ClusterId": lambda value: value is not None,
@@ -139,7 +142,7 @@ _IDENTITIES = ("ApiKey", "Topic", "Name", "ConfigName", "PartitionIndex", "Parti
 
 
 def normal(value: object, name: str = "") -> object:
-    """A decoded message without what may differ."""
+    """A decoded message without the fields that may differ."""
     if name in _PLACEHOLDERS:
         return _PLACEHOLDERS[name](value)
     if name == "LogAppendTimeMs" and isinstance(value, int) and value > 1_750_000_000_000:
@@ -152,14 +155,16 @@ def normal(value: object, name: str = "") -> object:
 
 
 def _place(entry: object) -> str:
-    """What a list is sorted by: Kafka keeps partitions, topics and settings in hash tables, clients in any order."""
+    """The sort key of a list: Kafka keeps partitions, topics and settings in hash tables, clients send them in any
+    order.
+    """
     if not isinstance(entry, dict):
         return ""
     return "".join(f"{entry[key]!s:>12}" for key in _IDENTITIES if key in entry)
 
 
 def differences(theirs: object, ours: object, path: str = "") -> list[str]:
-    """Where two decoded messages differ, each place with both values."""
+    """The places where two decoded messages differ, with both values."""
     if isinstance(theirs, dict) and isinstance(ours, dict):
         keys = [*theirs, *(key for key in ours if key not in theirs)]
         absent = "absent"
@@ -172,7 +177,7 @@ def differences(theirs: object, ours: object, path: str = "") -> list[str]:
         pairs = enumerate(zip(theirs, ours, strict=True))
         return [each for index, (their, our) in pairs for each in differences(their, our, f"{path}[{index}]")]
     if path.endswith("ErrorMessage") and ours:
-        return []  # more words than Kafka's do no harm
+        return []  # a text where Kafka has none is allowed
     return [] if theirs == ours else [f"{path}: Kafka {_shown(theirs)}, broker {_shown(ours)}"]
 
 
@@ -181,7 +186,7 @@ def _shown(value: object) -> str:
 
 
 def same(answers: list[Message]) -> Message:
-    """Assert that the broker answered as Kafka did; Kafka's own answer."""
+    """Assert that the broker answered as Kafka did; returns Kafka's answer."""
     found = differences(*map(normal, answers))
     assert not found, "\n".join(found)
     return answers[0]
@@ -195,7 +200,7 @@ def pair(kafka: KafkaNode, broker: Broker) -> Pair:
 
 @pytest.fixture(scope="session")
 def new_group(pair: Pair, new_topic_name: Callable[[str], str]) -> NewGroup:
-    """A function that names a group which nobody used and waits for its coordinator on both."""
+    """A function that names an unused group and waits for its coordinator on both."""
     from compat.oracle.groups import await_coordinator  # noqa: PLC0415
 
     def name(stem: str) -> str:
@@ -209,7 +214,7 @@ def new_group(pair: Pair, new_topic_name: Callable[[str], str]) -> NewGroup:
 
 @pytest.fixture
 def seat(pair: Pair) -> Iterator[NewSeat]:
-    """A function that gives members whose connections are closed at the end."""
+    """A function that creates members, whose connections are closed at the end."""
     from compat.oracle.groups import Seat  # noqa: PLC0415
 
     seats: list[Seat] = []

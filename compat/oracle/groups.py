@@ -1,6 +1,6 @@
-"""Groups on two brokers at once: requests as dicts that serve every version, and members that remember their ids.
+"""Groups on two brokers at once: requests as dicts for all versions, and members that remember their ids.
 
-The encoder leaves out what a version does not have, so one message holds the fields of all versions.
+The encoder omits fields that a version does not have, so one message has the fields of all versions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SUBSCRIBED, UNKNOWN_TOPIC_ID = 86, 100
 
 
 def subscription(*topics: str, user_data: bytes | None = None) -> bytes:
-    """What a consumer tells about itself, version 0. Kafka reads it, and never answers a group where it cannot."""
+    """A consumer's metadata, version 0. Kafka decodes it, and never answers a group if it cannot."""
     listed = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
     data = struct.pack(">i", -1) if user_data is None else struct.pack(">i", len(user_data)) + user_data
     return struct.pack(">hi", 0, len(topics)) + listed + data
@@ -88,7 +88,7 @@ def beating(group: str, generation: int, member_id: str, *, instance: str | None
 
 
 def leaving(group: str, *members: tuple[str, str | None]) -> Message:
-    """A LeaveGroup request of members and their instances; below version 3 the first member alone."""
+    """A LeaveGroup request of members and their instances; below version 3 only the first member."""
     listed = [{"MemberId": member, "GroupInstanceId": instance, "Reason": "bye"} for member, instance in members]
     return {"GroupId": group, "MemberId": members[0][0] if members else "", "Members": listed}
 
@@ -138,7 +138,7 @@ def fetching(
     member_epoch: int = -1,
     stable: bool = False,
 ) -> Message:
-    """An OffsetFetch request; None asks for all topics. Below version 8 the first group alone."""
+    """An OffsetFetch request; None asks for all topics. Below version 8 only the first group."""
     groups = [group] if isinstance(group, str) else list(group)
     wanted = None
     if topics is not None:
@@ -199,7 +199,7 @@ class Seat:
         return found
 
     def silent(self, *, timeout_s: float = 0.3) -> bool:
-        """True if neither has answered what was asked, within the time."""
+        """True if neither has answered within the time."""
         return all(not isinstance(each.answer(timeout_s=timeout_s), Reply) for each in self.connections)
 
     def call(self, api: str, version: int, message: ForSide) -> list[Message]:
@@ -208,12 +208,12 @@ class Seat:
         return self.answers()
 
     def join(self, version: int = 9, **more: Any) -> list[Message]:
-        """Join, with the id that the broker asks for if it asks for one; remembers id and generation."""
+        """Join, in a second step with the assigned id if the broker requires one; stores id and generation."""
         self.send_join(version, **more)
         return self.joined()
 
     def send_join(self, version: int = 9, **more: Any) -> None:
-        """Get an id if there is none yet and the version asks for it, then send the JoinGroup that will wait."""
+        """Get an id if the version requires one, then send the JoinGroup that will wait."""
         if version >= 4 and self.ids == ["", ""] and self.instance is None:
             self.joined(self.call("JoinGroup", version, joining(self.group, **more)))
         self.send(
@@ -221,7 +221,7 @@ class Seat:
         )
 
     def joined(self, answers: list[Message] | None = None) -> list[Message]:
-        """Remember what a JoinGroup was answered."""
+        """Store the id and generation of a JoinGroup response."""
         answers = self.answers() if answers is None else answers
         self.ids = [answer["MemberId"] for answer in answers]
         self.generation = answers[0]["GenerationId"]
@@ -249,9 +249,9 @@ class Seat:
 
     def beat(self, version: int = 4, *, generation: int | None = None) -> list[Message]:
         """Send a Heartbeat and wait."""
-        told = self.generation if generation is None else generation
+        reported = self.generation if generation is None else generation
         return self.call(
-            "Heartbeat", version, lambda side: beating(self.group, told, self.ids[side], instance=self.instance)
+            "Heartbeat", version, lambda side: beating(self.group, reported, self.ids[side], instance=self.instance)
         )
 
     def leave(self, version: int = 5) -> list[Message]:
@@ -259,7 +259,9 @@ class Seat:
         return self.call("LeaveGroup", version, lambda side: leaving(self.group, (self.ids[side], self.instance)))
 
     def await_members(self, count: int) -> None:
-        """Wait until both brokers have so many members in the group: what was sent on other connections has come."""
+        """Wait until both brokers have this many members in the group, so that requests on other connections have
+        arrived.
+        """
         for address in self.addresses:
             with connected(address) as connection:
                 for _ in range(2000):
@@ -276,7 +278,7 @@ class Seat:
 
 
 def _known_random(value: object, name: str = "") -> object:
-    """A decoded message whose topic ids and member ids have lost the part that each broker draws."""
+    """A decoded message without the random part of topic ids and member ids."""
     if name == "TopicId":
         return value if value == bytes(16) else b"id"
     if isinstance(value, dict):
@@ -287,14 +289,14 @@ def _known_random(value: object, name: str = "") -> object:
 
 
 def alike(answers: list[Message]) -> Message:
-    """Assert that the broker answered as Kafka did but for the random part of member ids; Kafka's own answer."""
+    """Assert that the broker answered as Kafka did except for the random part of member ids; returns Kafka's answer."""
     found = differences(*(normal(_known_random(answer)) for answer in answers))
     assert not found, "\n".join(found)
     return answers[0]
 
 
 def await_coordinator(address: str, group: str) -> None:
-    """Wait until the group's coordinator is there and has loaded: the first question creates the offsets topic."""
+    """Wait until the group's coordinator is available: the first request creates the offsets topic."""
     with connected(address) as connection:
         for _ in range(2000):
             found = connection.call("FindCoordinator", 3, {"Key": group, "KeyType": 0})

@@ -1,4 +1,6 @@
-"""The table of what Kafka says to a Produce, row by row (W5): its code, and where ours may differ, with the reason."""
+"""Kafka's answers to a Produce, row by row (W5): the error code, and further codes that are allowed here, with the
+reason.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,15 @@ from compat.oracle.batches import GZIP, LZ4, SNAPPY, ZSTD, Batch, Item, batch_of
 NONE, CORRUPT_MESSAGE, UNKNOWN_TOPIC, MESSAGE_TOO_LARGE, INVALID_TOPIC, RECORD_LIST_TOO_LARGE = 0, 2, 3, 10, 17, 18
 INVALID_REQUIRED_ACKS, INVALID_TIMESTAMP, OUT_OF_ORDER, INVALID_PRODUCER_EPOCH = 21, 32, 45, 47
 UNSUPPORTED_COMPRESSION_TYPE, INVALID_RECORD = 76, 87
-# Java throws while it unpacks such a batch, and a client takes -1 for a reason to retry.
+# Java throws while it decompresses such a batch, and a client retries after -1.
 NEVER_MINUS_ONE = "an error that the client cannot mend must not look like one of the broker's"
 
 
 @dataclass(frozen=True)
 class Row:
-    """A batch (or any bytes) and what Kafka says to it; `ours` are further codes that we may answer, for a reason."""
+    """A batch (or any bytes) and Kafka's answer to it; `ours` are further codes that kbroker may return, with a
+    reason.
+    """
 
     name: str
     records: bytes | None
@@ -35,20 +39,20 @@ LOG_APPEND_TIME = (("message.timestamp.type", "LogAppendTime"),)
 _NEAR = (("message.timestamp.before.max.ms", "1000"), ("message.timestamp.after.max.ms", "1000"))
 FUTURE = 4_000_000_000_000
 GOOD = batch_of(b"value")
-# Flipping a bit behind the checksum is what a bad disk or cable does.
+# A bit flip after the checksum was computed, as by a bad disk or cable.
 FLIPPED = GOOD[:-2] + bytes([GOOD[-2] ^ 1]) + GOOD[-1:]
 
 ROWS = [
     Row("a good batch", GOOD, NONE),
     Row("no bytes", b"", INVALID_RECORD),
-    Row("a checksum that lies", FLIPPED, CORRUPT_MESSAGE),
+    Row("a wrong checksum", FLIPPED, CORRUPT_MESSAGE),
     Row("a checksum of zero", Batch(crc=0).encode(), CORRUPT_MESSAGE),
     Row("a batch cut short", GOOD[:-3], INVALID_RECORD),
     Row("a batch cut in its header", GOOD[:30], INVALID_RECORD),
-    Row("a length that is too great", Batch(batch_length=1000).encode(), INVALID_RECORD),
+    Row("a length that is too large", Batch(batch_length=1000).encode(), INVALID_RECORD),
     Row("a length that is too small", Batch(batch_length=20).encode(), CORRUPT_MESSAGE),
     Row("a negative length", Batch(batch_length=-1).encode(), CORRUPT_MESSAGE),
-    Row("bytes behind the batch", GOOD + b"surplus", NONE, (INVALID_RECORD,), "the bytes are lost either way"),
+    Row("bytes after the batch", GOOD + b"surplus", NONE, (INVALID_RECORD,), "the bytes are lost either way"),
     Row("two batches", GOOD + GOOD, INVALID_RECORD),
     Row("magic 0", Batch(magic=0).encode(), INVALID_RECORD, (CORRUPT_MESSAGE,), "no such record is readable"),
     Row("magic 1", Batch(magic=1).encode(), INVALID_RECORD, (CORRUPT_MESSAGE,), "no such record is readable"),
@@ -92,12 +96,12 @@ ROWS = [
         INVALID_RECORD,
     ),
     Row(
-        "a gzip block with bytes behind its records",
+        "a gzip block with bytes after its records",
         Batch(codec=GZIP, body=gzip.compress(Item().encode(0) + b"abc")).encode(),
         INVALID_RECORD,
     ),
     Row(
-        "a gzip block that is none",
+        "an invalid gzip block",
         Batch(codec=GZIP, body=b"no gzip").encode(),
         -1,
         (INVALID_RECORD, CORRUPT_MESSAGE),
@@ -111,15 +115,15 @@ ROWS = [
         NEVER_MINUS_ONE,
     ),
     Row(
-        "a snappy block that is none",
+        "an invalid snappy block",
         Batch(codec=SNAPPY, body=b"no snappy block").encode(),
         -1,
         (INVALID_RECORD, CORRUPT_MESSAGE),
         NEVER_MINUS_ONE,
     ),
-    Row("an LZ4 block that is none", _lz4_garbage(), -1, (INVALID_RECORD, CORRUPT_MESSAGE), NEVER_MINUS_ONE),
+    Row("an invalid LZ4 block", _lz4_garbage(), -1, (INVALID_RECORD, CORRUPT_MESSAGE), NEVER_MINUS_ONE),
     Row(
-        "a zstd block that is none",
+        "an invalid zstd block",
         Batch(codec=ZSTD, body=b"no zstd").encode(),
         -1,
         (INVALID_RECORD, CORRUPT_MESSAGE),
@@ -130,7 +134,7 @@ ROWS = [
     Row("zstd below version 7", Batch(codec=ZSTD, body=b"any").encode(), UNSUPPORTED_COMPRESSION_TYPE, version=6),
     Row("above max.message.bytes", batch_of(b"x" * 1_048_588), MESSAGE_TOO_LARGE),
     Row(
-        "above max.message.bytes with a checksum that lies",
+        "above max.message.bytes with a wrong checksum",
         batch_of(b"x" * 1_048_588)[:-1] + b"\xff",
         MESSAGE_TOO_LARGE,
     ),

@@ -1,4 +1,4 @@
-"""A client of raw bytes: send anything, and see whether the broker replies, closes or stays silent."""
+"""A client of raw bytes: send anything, and see whether the broker replies, closes the connection or stays silent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compat.oracle.schema import Message, decode_response, encode_request
 
 @dataclass(frozen=True)
 class Reply:
-    """A frame came back; `payload` is what stands behind its length."""
+    """A frame arrived; `payload` is the bytes after its length."""
 
     payload: bytes
 
@@ -26,7 +26,7 @@ class Closed:
 
 @dataclass(frozen=True)
 class Silent:
-    """Nothing came within the time, and the connection is open."""
+    """No reply within the time, and the connection is open."""
 
 
 Answer = Reply | Closed | Silent
@@ -44,7 +44,7 @@ class RawConnection:
         self.socket.close()
 
     def send(self, data: bytes) -> None:
-        """Send bytes as they are. A broker that has closed already is seen by `answer`."""
+        """Send bytes unchanged. If the broker has already closed the connection, `answer` reports it."""
         with contextlib.suppress(ConnectionError):
             self.socket.sendall(data)
 
@@ -54,7 +54,7 @@ class RawConnection:
             self.socket.shutdown(socket.SHUT_WR)
 
     def answer(self, *, timeout_s: float = 10.0) -> Answer:
-        """The next frame, or how it did not come."""
+        """The next frame, or why there is none."""
         self.socket.settimeout(timeout_s)
         try:
             head = self._receive(4)
@@ -100,7 +100,7 @@ def connected(bootstrap_servers: str) -> Iterator[RawConnection]:
 
 
 def ask(bootstrap_servers: str, data: bytes, *, finish: bool = False, timeout_s: float = 10.0) -> Answer:
-    """Send bytes on a new connection and say what came back."""
+    """Send bytes on a new connection and return the answer."""
     with connected(bootstrap_servers) as connection:
         connection.send(data)
         if finish:

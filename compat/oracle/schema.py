@@ -1,8 +1,8 @@
-"""Messages by Apache Kafka's own JSON schemas, read out of its jar: encode and decode any API in any version.
+"""A codec for any API in any version, driven by Apache Kafka's own JSON schemas from its jar.
 
-This codec knows nothing of `wire`, on purpose: what compares the two brokers must not share a mistake with one of them.
-A message is a dict with Kafka's field names; fields that are left out take the schema's default. A uuid is 16 bytes,
-records are bytes.
+This codec does not use `wire`, on purpose: a comparison of the two brokers must not share bugs with one of them.
+A message is a dict with Kafka's field names; omitted fields take the schema's default. A uuid is 16 bytes, records are
+bytes.
 
 Source: the schema language of Kafka's message generator, as its JSON files use it.
 """
@@ -37,7 +37,7 @@ _VARIABLE = {"string", "bytes", "records"}
 
 @dataclass(frozen=True)
 class Versions:
-    """A range of versions as Kafka writes it: `3+`, `0-4`, `2`, `none`."""
+    """A range of versions in Kafka's notation: `3+`, `0-4`, `2`, `none`."""
 
     low: int
     high: int
@@ -68,7 +68,7 @@ class Field:
     fields: list[Field] = field(default_factory=list)
 
     def default_value(self) -> Any:
-        """The value of a field that the caller left out."""
+        """The value of a field that the caller omitted."""
         if self.default == "null":
             return None
         if self.type.startswith("[]"):
@@ -221,7 +221,7 @@ def encode_body(name: str, version: int, message: Message) -> bytes:
 def encode_request(
     api: str, version: int, message: Message, *, correlation_id: int = 1, client_id: str | None = "compat"
 ) -> bytes:
-    """A whole request frame with its length; `api` without suffix."""
+    """A complete request frame with its length; `api` without suffix."""
     declared = schema(f"{api}Request")
     flexible = version in declared.flexible
     head = request_header(declared.api_key, version, correlation_id, client_id, flexible=flexible)
@@ -229,7 +229,7 @@ def encode_request(
 
 
 def framed(payload: bytes) -> bytes:
-    """A payload behind its length."""
+    """A payload with its length prefix."""
     return struct.pack(">i", len(payload)) + payload
 
 
@@ -306,19 +306,19 @@ def decode_body(name: str, version: int, data: bytes) -> Message:
     declared = schema(name)
     reader = _Reader(data)
     message = _decode_fields(reader, declared.fields, version, flexible=version in declared.flexible)
-    assert reader.position == len(data), f"{len(data) - reader.position} bytes left behind {name} v{version}"
+    assert reader.position == len(data), f"{len(data) - reader.position} bytes left after {name} v{version}"
     return message
 
 
 def decode_tier_record(value: bytes) -> tuple[str, Message]:
-    """A value of `__remote_log_metadata`: the name of its schema and what it says; every byte must be used."""
+    """A value of `__remote_log_metadata`: the name of its schema and its fields; every byte must be used."""
     reader = _Reader(value)
     frame, api_key, version = reader.uvarint(), reader.uvarint(), reader.uvarint()
     assert frame == 1, f"frame version {frame}"
     records = _schemas("kafka-storage-[0-9]*[0-9].jar", r"Remote\w+Record")
     declared = next(each for each in records.values() if each.api_key == api_key)
     message = _decode_fields(reader, declared.fields, version, flexible=version in declared.flexible)
-    assert reader.position == len(value), f"{len(value) - reader.position} bytes left behind {declared.name}"
+    assert reader.position == len(value), f"{len(value) - reader.position} bytes left after {declared.name}"
     return declared.name, message
 
 

@@ -72,7 +72,7 @@ def test_all_settings_of_a_topic_are_replaced(pair: Pair, new_topic_name: Callab
     ],
     ids=str,
 )
-def test_what_is_not_there_has_no_settings_to_replace(pair: Pair, message: Message) -> None:
+def test_settings_of_missing_resources_cannot_be_replaced(pair: Pair, message: Message) -> None:
     same(pair.call("AlterConfigs", 2, message))
 
 
@@ -81,7 +81,7 @@ def test_the_defaults_of_all_brokers_are_replaced(pair: Pair) -> None:
         same(pair.call("AlterConfigs", 2, replace(BROKER, "", *configs)))
 
 
-# Settings of brokers that cannot be changed, or not so
+# Settings of brokers that cannot be changed, or not in this way
 
 REFUSED = [
     ("", "num.partitions", "3"),
@@ -132,17 +132,17 @@ DYNAMIC = [
 
 
 @pytest.mark.parametrize(("key", "value"), DYNAMIC)
-def test_a_broker_goes_before_all_brokers_and_what_is_deleted_falls_back(pair: Pair, key: str, value: str) -> None:
+def test_broker_settings_override_the_cluster_default(pair: Pair, key: str, value: str) -> None:
     def seen() -> list[Message]:
         message = {"Resources": [resource(BROKER, "1", key)], "IncludeSynonyms": True}
         theirs, ours = by_name(pair.call("DescribeConfigs", 4, message))
         for config in (theirs[key], ours[key]):
-            # Kafka shows what was in its file no more once anything was changed (docs/configuration.md).
+            # Kafka no longer shows the settings from its file once any was changed (docs/configuration.md).
             config["Synonyms"] = [synonym for synonym in config["Synonyms"] if synonym["Source"] != 4]
         return [theirs, ours]
 
     def described() -> None:
-        # Kafka answers a change before its broker shows it.
+        # Kafka acknowledges a change before its broker shows it.
         for _ in range(200):
             theirs, ours = seen()
             if theirs == ours:
@@ -215,7 +215,7 @@ def test_a_subscriptions_setting_is_checked_as_kafka_checks_it(pair: Pair, key: 
 
 @pytest.fixture
 def configured(pair: Pair) -> Iterator[None]:
-    """A group and a subscription with a setting each."""
+    """A group and a subscription with one setting each."""
     changes = (
         (GROUP, "configured", "consumer.session.timeout.ms", "50000"),
         (CLIENT_METRICS, "configured", "interval.ms", "5000"),
@@ -254,7 +254,7 @@ def test_resources_with_settings_are_listed(pair: Pair, version: int) -> None:
     for wanted in ([], [GROUP], [CLIENT_METRICS], [BROKER], [BROKER_LOGGER], [BROKER, GROUP], [99], [0], [GROUP, 1]):
         answers = pair.call("ListConfigResources", version, {"ResourceTypes": wanted} if version else {})
         for answer in answers:
-            # The topics of other tests are not alike on the two sides.
+            # The topics of other tests differ between the brokers.
             listed = [one for one in answer["ConfigResources"] if one.get("ResourceType") != TOPIC]
             answer["ConfigResources"] = sorted(listed, key=str)
         same(answers)
@@ -271,7 +271,7 @@ def test_resources_with_settings_are_listed(pair: Pair, version: int) -> None:
     ],
     ids=str,
 )
-def test_what_has_no_settings_cannot_be_described(pair: Pair, wanted: Message) -> None:
+def test_resources_without_settings_cannot_be_described(pair: Pair, wanted: Message) -> None:
     answer = same(pair.call("DescribeConfigs", 4, {"Resources": [wanted]}))
     assert answer["Results"][0]["ErrorCode"] == 42
 
@@ -348,7 +348,7 @@ def test_a_led_partition_needs_no_election(pair: Pair, topic: Topic, version: in
     same(pair.call("ElectLeaders", version, message([])))
     everything = pair.call("ElectLeaders", version, message(None))
     for answer in everything:
-        # Which other topics there are differs; each of them is named, without a partition.
+        # The other topics differ between the brokers; each of them is named, without a partition.
         assert not any(one["PartitionResult"] for one in answer["ReplicaElectionResults"])
         topics = {one["Topic"] for one in answer.pop("ReplicaElectionResults")}
         assert (topic.name in topics) == (version == 0 or election in (0, 1))
@@ -373,7 +373,7 @@ def test_a_reassignment_is_answered_as_by_kafka_on_one_broker(
         same(pair.call("AlterPartitionReassignments", version, message))
 
 
-def test_reassigning_nothing_is_no_error(pair: Pair, topic: Topic) -> None:
+def test_an_empty_reassignment_succeeds(pair: Pair, topic: Topic) -> None:
     same(pair.call("AlterPartitionReassignments", 0, {"TimeoutMs": 5000, "Topics": []}))
     same(pair.call("AlterPartitionReassignments", 0, reassignment(topic.name)))
 
@@ -387,14 +387,14 @@ def test_no_reassignments_are_listed(pair: Pair, topic: Topic) -> None:
 # Producers, brokers, features, access control
 
 
-def test_partitions_without_producers_and_without_existence_are_described(pair: Pair, topic: Topic) -> None:
+def test_producers_of_empty_and_unknown_partitions_are_described(pair: Pair, topic: Topic) -> None:
     names = [(topic.name, [0, 5]), ("never-created", [0]), ("../x", [0])]
     message = {"Topics": [{"Name": name, "PartitionIndexes": indexes} for name, indexes in names]}
     same(pair.call("DescribeProducers", 0, message))
 
 
 @pytest.mark.parametrize("node", [77, -1])
-def test_a_broker_that_is_not_there_cannot_be_unregistered(pair: Pair, node: int) -> None:
+def test_an_unknown_broker_cannot_be_unregistered(pair: Pair, node: int) -> None:
     answer = same(pair.call("UnregisterBroker", 0, {"BrokerId": node}))
     assert answer["ErrorCode"] == 102
 
@@ -439,7 +439,7 @@ def test_the_first_version_of_update_features_cannot_lower_a_level(
 
 
 def test_features_that_are_not_implemented_are_refused(pair: Pair) -> None:
-    """A stated difference: Kafka has them."""
+    """A stated difference: Kafka implements them."""
     for name, level in (
         ("metadata.version", 22),
         ("kraft.version", 1),

@@ -1,4 +1,4 @@
-"""AlterReplicaLogDirs where a broker has one directory."""
+"""AlterReplicaLogDirs on a broker with one directory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from compat.oracle.schema import Message
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_replicas_stay_in_the_one_directory_there_is(
-    pair: Pair, new_topic_name: Callable[[str], str], version: int
-) -> None:
+def test_replicas_stay_in_the_only_directory(pair: Pair, new_topic_name: Callable[[str], str], version: int) -> None:
     topic = pair.create(new_topic_name("moved"), partitions=2)
     described = pair.call("DescribeLogDirs", 5, {"Topics": []})
     directories = [answer["Results"][0]["LogDir"] for answer in described]

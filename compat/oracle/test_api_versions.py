@@ -1,4 +1,4 @@
-"""ApiVersions: what is advertised, and how unknown versions and names are answered."""
+"""ApiVersions: the advertised versions, and the answers to unknown versions and names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from compat.oracle.conftest import Pair, kind, normal, same
 from compat.oracle.raw import Reply
 from compat.oracle.schema import api_names, decode_response, encode_request, framed, request_header
 
-# Where the highest version that kbroker advertises is below that of Apache Kafka 4.3.1, and why.
+# APIs whose highest version in kbroker is below that of Apache Kafka 4.3.1, and why.
 NARROWER = {
     "Produce": (11, "12 is for transactions of the second version, 13 for topic ids with them"),
     "Fetch": (17, "18 tells the high watermark that a follower knows, and there are no followers yet"),
@@ -49,7 +49,7 @@ def test_w3_an_unknown_version_gets_a_version_0_reply_with_code_35(pair: Pair, v
         assert same(decoded) == {"ErrorCode": 35, "ApiKeys": [{"ApiKey": 18, "MinVersion": 0, "MaxVersion": 4}]}
 
 
-def test_w3_an_unknown_version_behind_an_old_header_closes_the_connection(pair: Pair) -> None:
+def test_w3_an_unknown_version_with_an_old_header_closes_the_connection(pair: Pair) -> None:
     frame = framed(request_header(18, 99, 1, "compat", flexible=False))
     theirs, ours = (kind(answer) for answer in pair.ask(frame))
     assert ours == theirs == "close"
@@ -76,7 +76,7 @@ def test_a_software_name_is_judged_as_kafka_judges_it(pair: Pair, version: int, 
     assert bool(ours["ApiKeys"]) == bool(theirs["ApiKeys"])
 
 
-def test_features_are_finalized_within_what_is_supported(pair: Pair) -> None:
+def test_finalized_features_are_within_the_supported_range(pair: Pair) -> None:
     theirs, ours = pair.call("ApiVersions", 4, SOFTWARE)
     kafkas = {feature["Name"]: feature for feature in theirs["SupportedFeatures"]}
     supported = {feature["Name"]: feature for feature in ours["SupportedFeatures"]}
@@ -88,7 +88,7 @@ def test_features_are_finalized_within_what_is_supported(pair: Pair) -> None:
     assert ours["FinalizedFeaturesEpoch"] >= 0
 
 
-def test_it_may_be_asked_again_at_any_time(pair: Pair) -> None:
+def test_it_can_be_repeated_on_a_connection(pair: Pair) -> None:
     for connection in pair.connect():
         frame = encode_request("ApiVersions", 3, SOFTWARE)
         first, second = connection.exchange(frame), connection.exchange(frame)

@@ -1,4 +1,4 @@
-"""Topics with cleanup.policy=compact: they are created, and take no record without a key (W5)."""
+"""Topics with cleanup.policy=compact: they can be created, and refuse records without a key (W5)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROWS = {
 
 @pytest.mark.parametrize("policy", ["delete", "compact", "compact,delete"])
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
-def test_w5_a_compacted_topic_takes_no_record_without_a_key(
+def test_w5_a_compacted_topic_refuses_records_without_a_key(
     pair: Pair, new_topic_name: Callable[[str], str], policy: str, row: tuple[bytes, int, int]
 ) -> None:
     records, plain, compacted = row
@@ -37,7 +37,7 @@ def test_w5_a_compacted_topic_takes_no_record_without_a_key(
 
 
 @pytest.mark.parametrize("operation", [(APPEND, "compact"), (SET, "compact")], ids=["append", "set"])
-def test_a_topic_becomes_a_compacted_one(
+def test_a_topic_can_become_compacted(
     pair: Pair, new_topic_name: Callable[[str], str], operation: tuple[int, str]
 ) -> None:
     topic = pair.create(new_topic_name("compacted"))

@@ -1,4 +1,4 @@
-"""Fetch: sizes, sessions, errors, epochs; both brokers hold the same bytes."""
+"""Fetch: sizes, sessions, errors, epochs; both brokers have the same bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROUNDS, PARTITIONS = 6, 3
 
 @pytest.fixture(scope="module")
 def filled(pair: Pair, new_topic_name: Callable[[str], str]) -> Topic:
-    """Three partitions; 0 and 1 hold six batches of 3 records, about 1,100 bytes each; 2 is empty."""
+    """Three partitions; 0 and 1 have six batches of 3 records, about 1,100 bytes each; 2 is empty."""
     topic = pair.create(new_topic_name("fetch"), partitions=PARTITIONS)
     for number in range(ROUNDS):
         batch = Batch([Item(b"%d-%d" % (number, place) + b"x" * 350) for place in range(3)])
@@ -32,7 +32,7 @@ def filled(pair: Pair, new_topic_name: Callable[[str], str]) -> Topic:
 
 @pytest.fixture(scope="module")
 def fill(pair: Pair, new_topic_name: Callable[[str], str]) -> Callable[..., Topic]:
-    """A function that makes a topic of one partition with some batches."""
+    """A function that creates a topic of one partition with some batches."""
 
     def make(*batches: bytes) -> Topic:
         topic = pair.create(new_topic_name("fetch"))
@@ -71,9 +71,10 @@ def sizes(answer: Message) -> dict[int, int]:
 
 
 def whole_batches(records: bytes) -> bytes:
-    """Records without the beginning of a batch at their end.
+    """Records without the incomplete batch at their end.
 
-    Stated: Kafka cuts at the limit, wherever it falls; clients throw the piece away. We do not send it.
+    Stated: Kafka cuts at the limit, in the middle of a batch; clients drop the incomplete one. kbroker does not send
+    it.
     """
     end = 0
     while end + 12 <= len(records):
@@ -94,9 +95,7 @@ def test_every_version_reads_the_same(pair: Pair, filled: Topic, version: int) -
 
 @pytest.mark.parametrize("limit", [0, 1, 1_000, 2_500, 4_000, 2**31 - 1])
 @pytest.mark.parametrize("whole", [0, 1, 1_000, 2_500, 9_000, 2**31 - 1])
-def test_w8_sizes_are_limited_to_whole_batches_as_kafka_limits_them(
-    pair: Pair, filled: Topic, limit: int, whole: int
-) -> None:
+def test_w8_sizes_are_limited_to_whole_batches_as_in_kafka(pair: Pair, filled: Topic, limit: int, whole: int) -> None:
     message = fetch(filled, 12, wanted(2), wanted(0, 4, limit=limit), wanted(1, limit=limit), MaxBytes=whole)
     answers = pair.call("Fetch", 12, message)
     for each in answers:
@@ -120,7 +119,7 @@ def test_a_leader_epoch_is_compared_with_the_partitions(pair: Pair, filled: Topi
 
 @pytest.mark.parametrize("last", [-1, 0, 1, 5])
 @pytest.mark.parametrize("offset", [0, 18, 25])
-def test_a_diverging_epoch_is_told(pair: Pair, filled: Topic, last: int, offset: int) -> None:
+def test_a_diverging_epoch_is_reported(pair: Pair, filled: Topic, last: int, offset: int) -> None:
     same(pair.call("Fetch", 12, fetch(filled, 12, wanted(0, offset, LastFetchedEpoch=last))))
 
 
@@ -144,8 +143,8 @@ def test_an_unknown_topic_id_fails_alone(pair: Pair, filled: Topic, version: int
     assert filled.ids[1] != topic_id
 
 
-def test_zstd_is_given_to_every_version(pair: Pair, new_topic_name: Callable[[str], str]) -> None:
-    """4.3.1 no longer answers UNSUPPORTED_COMPRESSION_TYPE below version 10 (it went with down-conversion)."""
+def test_zstd_is_served_to_every_version(pair: Pair, new_topic_name: Callable[[str], str]) -> None:
+    """4.3.1 no longer answers UNSUPPORTED_COMPRESSION_TYPE below version 10 (removed with down-conversion)."""
     topic = pair.create(new_topic_name("zstd"), configs={"compression.type": "zstd"})
     same(pair.call("Produce", 9, produce(topic.name, batch_of(b"value"))))
     for version in (4, 9, 10):
@@ -154,16 +153,14 @@ def test_zstd_is_given_to_every_version(pair: Pair, new_topic_name: Callable[[st
             assert parts(answer)[0]["Records"][22] == ZSTD
 
 
-def test_a_batch_above_every_limit_is_read_whole(pair: Pair, fill: Callable[..., Topic]) -> None:
+def test_a_batch_above_every_limit_is_returned_completely(pair: Pair, fill: Callable[..., Topic]) -> None:
     topic = fill(batch_of(b"x" * 900_000), batch_of(b"y"))
     answer = same(pair.call("Fetch", 12, fetch(topic, 12, wanted(0, limit=10), MaxBytes=10)))
     assert sizes(answer)[0] > 900_000
 
 
 @pytest.mark.parametrize("replica", [0, 5, -2, -3])
-def test_a_replica_id_that_is_none_of_ours_is_answered_as_kafka_answers(
-    pair: Pair, filled: Topic, replica: int
-) -> None:
+def test_an_unknown_replica_id_is_answered_as_in_kafka(pair: Pair, filled: Topic, replica: int) -> None:
     same(pair.call("Fetch", 12, fetch(filled, 12, wanted(0), ReplicaId=replica)))
 
 
@@ -173,7 +170,7 @@ def test_both_isolation_levels_read_to_the_end(pair: Pair, filled: Topic, isolat
     assert parts(answer)[0]["LastStableOffset"] == 18
 
 
-def test_an_empty_fetch_waits_for_max_wait_ms_and_then_is_empty(pair: Pair, filled: Topic) -> None:
+def test_an_empty_fetch_waits_for_max_wait_ms(pair: Pair, filled: Topic) -> None:
     answer = same(pair.call("Fetch", 12, fetch(filled, 12, wanted(2), MaxWaitMs=300, MinBytes=1)))
     assert sizes(answer) == {2: 0}
 
@@ -220,7 +217,7 @@ class Session:
 
 
 @pytest.mark.parametrize("version", [7, 12, 13, 17])
-def test_a_session_tells_only_what_changed(pair: Pair, fill: Callable[..., Topic], filled: Topic, version: int) -> None:
+def test_a_session_returns_only_changes(pair: Pair, fill: Callable[..., Topic], filled: Topic, version: int) -> None:
     topic = fill(batch_of(b"first"))
     session = Session(pair, version)
     opened = session.fetch(topic, 0, wanted(0))
@@ -251,7 +248,7 @@ def test_a_session_is_closed_by_epoch_minus_one(pair: Pair, filled: Topic) -> No
     assert session.fetch(filled, 1, wanted(0))["ErrorCode"] == 70
 
 
-def test_a_session_error_of_a_partition_is_told_each_time(pair: Pair, filled: Topic) -> None:
+def test_a_partition_error_in_a_session_is_repeated(pair: Pair, filled: Topic) -> None:
     session = Session(pair, 12)
     assert parts(session.fetch(filled, 0, wanted(0, 99), wanted(9)))[9]["ErrorCode"] == 3
     session.fetch(filled, 1)

@@ -1,4 +1,4 @@
-"""Hostile frames: the broker under test and Apache Kafka belong to one class {reply, close, silence}."""
+"""Malformed frames: the broker under test and Apache Kafka answer with the same class {reply, close, silence}."""
 
 from __future__ import annotations
 
@@ -122,11 +122,11 @@ _METADATA_12 = b"\x01\x00\x00"  # no topics, no automatic creation, no authorize
         pytest.param(_flexible_metadata(_METADATA_12 + _tags(b"\x09\x7f")), id="tag longer than the frame"),
         pytest.param(_flexible_metadata(_METADATA_12), id="no tag buffer"),
         pytest.param(
-            framed(request_header(3, 12, 1, "c", flexible=False) + b"\xff\xff\xff\xff\xff\xff"), id="header tags lie"
+            framed(request_header(3, 12, 1, "c", flexible=False) + b"\xff\xff\xff\xff\xff\xff"), id="wrong header tags"
         ),
     ],
 )
-def test_w4_a_body_that_does_not_decode_gets_kafkas_class_of_answer(pair: Pair, frame: bytes) -> None:
+def test_w4_an_invalid_body_gets_kafkas_class_of_answer(pair: Pair, frame: bytes) -> None:
     theirs, ours = (kind(answer) for answer in pair.ask(frame))
     assert ours == theirs == "close"
 
@@ -138,11 +138,11 @@ def test_w4_a_body_that_does_not_decode_gets_kafkas_class_of_answer(pair: Pair, 
         pytest.param(framed(request_header(3, 1, 1, "c", flexible=False) + length(-2)), id="array of minus two"),
         pytest.param(_flexible_metadata(_METADATA_12 + b"\xff\xff\xff\xff\x0f"), id="2^32-1 tags"),
         pytest.param(_flexible_metadata(_METADATA_12 + _tags(b"\x63\x00", b"\x63\x00")), id="a tag twice"),
-        pytest.param(_flexible_metadata(_METADATA_12 + _tags(b"\x63\x00", b"\x05\x00")), id="tags that fall"),
+        pytest.param(_flexible_metadata(_METADATA_12 + _tags(b"\x63\x00", b"\x05\x00")), id="descending tags"),
     ],
 )
-def test_w4_what_kafka_lets_pass_and_no_client_sends_may_be_refused(pair: Pair, frame: bytes) -> None:
-    """A stated difference: Kafka takes any negative length for null, 2^32-1 tags for none, and tags in any order."""
+def test_w4_malformed_bodies_that_kafka_accepts_may_be_refused(pair: Pair, frame: bytes) -> None:
+    """A stated difference: Kafka accepts any negative length as null, 2^32-1 tags as none, and tags in any order."""
     theirs, ours = (kind(answer) for answer in pair.ask(frame))
     assert theirs == "reply"
     assert ours in {"reply", "close"}
@@ -153,10 +153,10 @@ def test_w4_what_kafka_lets_pass_and_no_client_sends_may_be_refused(pair: Pair, 
     [
         pytest.param(_METADATA_12 + _tags(b"\x63\x02ab"), id="unknown tag"),
         pytest.param(_METADATA_12 + _tags(b"\x05\x00", b"\x63\x02ab"), id="two unknown tags"),
-        pytest.param(_METADATA_12 + _tags() + b"surplus", id="bytes behind the body"),
+        pytest.param(_METADATA_12 + _tags() + b"surplus", id="bytes after the body"),
     ],
 )
-def test_w4_what_a_newer_client_may_add_is_passed_over(pair: Pair, body: bytes) -> None:
+def test_w4_additions_of_newer_clients_are_ignored(pair: Pair, body: bytes) -> None:
     answers = pair.ask(_flexible_metadata(body))
     assert [kind(answer) for answer in answers] == ["reply", "reply"]
     same([decode_response("Metadata", 12, answer.payload) for answer in answers if isinstance(answer, Reply)])
@@ -203,7 +203,7 @@ def test_pipelined_requests_are_answered_in_order(pair: Pair, new_topic_name: Ca
     assert answers[1][3]["Responses"][0]["PartitionResponses"][0]["BaseOffset"] == 1
 
 
-def test_a_frame_that_comes_byte_by_byte_is_answered(pair: Pair) -> None:
+def test_a_frame_received_byte_by_byte_is_answered(pair: Pair) -> None:
     frame = encode_request("Metadata", 5, {"Topics": []})
     for connection in pair.connect():
         for place in range(len(frame)):
@@ -226,7 +226,7 @@ def test_a_produce_with_acks_0_has_no_reply_and_keeps_the_connection(
     assert [struct.unpack(">i", answer.payload[:4])[0] for answer in answers if isinstance(answer, Reply)] == [77, 77]
 
 
-def test_the_codec_of_these_tests_writes_what_the_header_of_kafka_says() -> None:
+def test_the_codec_of_these_tests_writes_kafkas_header() -> None:
     """A canary: an ApiVersions v3 frame, byte by byte."""
     frame = encode_request("ApiVersions", 3, {"ClientSoftwareName": "a", "ClientSoftwareVersion": "1"}, client_id="c")
     assert frame == bytes.fromhex("00000011 0012 0003 00000001 0001 63 00 02 61 02 31 00".replace(" ", ""))[:3] + bytes(

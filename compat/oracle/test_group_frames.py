@@ -1,4 +1,4 @@
-"""Frames of the group APIs that are cut, or count what is not there: one class {reply, close, silence} with Kafka."""
+"""Frames of the group APIs that are cut or have wrong counts: the same class {reply, close, silence} as Kafka."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_w2_a_body_that_is_cut_anywhere_is_of_kafkas_class(pair: Pair, api: str)
 
 
 @pytest.mark.parametrize("api", MESSAGES)
-def test_more_bytes_behind_a_body_are_of_kafkas_class(pair: Pair, api: str) -> None:
+def test_extra_bytes_after_a_body_are_of_kafkas_class(pair: Pair, api: str) -> None:
     valid = schema(f"{api}Request").valid
     for version in {valid.low, valid.high}:
         frame = framed(encode_request(api, version, MESSAGES[api])[4:] + b"\x00\x01surplus")
@@ -45,8 +45,8 @@ def test_more_bytes_behind_a_body_are_of_kafkas_class(pair: Pair, api: str) -> N
 
 
 @pytest.mark.parametrize("api", MESSAGES)
-def test_w4_a_count_or_length_that_lies_is_of_kafkas_class(pair: Pair, api: str) -> None:
-    lie = b"\x7f\x7f\x7f\x7f"  # two thousand millions as a number, 126 as a flexible length, and text as text
+def test_w4_a_wrong_count_or_length_is_of_kafkas_class(pair: Pair, api: str) -> None:
+    lie = b"\x7f\x7f\x7f\x7f"  # about two billion as a number, 126 as a flexible length, and text as text
     valid = schema(f"{api}Request").valid
     for version in {valid.low, valid.high}:
         whole = encode_request(api, version, MESSAGES[api])[4:]
@@ -67,7 +67,7 @@ def test_w3_a_version_that_is_not_served_closes_the_connection(pair: Pair, api: 
 
 
 def test_w2_text_that_is_not_utf_8_is_malformed(pair: Pair) -> None:
-    """A stated difference: Kafka puts U+FFFD in its place, so that two names that differ become one."""
+    """A stated difference: Kafka replaces it by U+FFFD, so that two different names become one."""
     frame = encode_request("Heartbeat", 0, MESSAGES["Heartbeat"])
     theirs, ours = (kind(answer) for answer in pair.ask(frame.replace(b"frames", b"fr\xc3\x28es")))
     assert theirs == "reply"

@@ -1,6 +1,7 @@
-"""What time and bounds do to groups, on brokers whose bounds are tight: sessions of a quarter of a second, two members.
+"""Time-outs and limits of groups, on brokers with small limits: sessions of a quarter of a second, two members.
 
-Nothing here sleeps: whoever is to outlive another asks until it is so, and both brokers are asked alike.
+The tests do not sleep: a member that must survive another one sends requests until the condition holds, to both
+brokers.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def tight(
     start_broker: Callable[..., KbrokerProcess | KafkaNode],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Pair]:
-    """Both brokers with tight bounds."""
+    """Both brokers with small limits."""
     assert kafka_libraries.is_dir()
     node = KafkaNode(tmp_path_factory.mktemp("tight"), overrides=WITHOUT_RETENTION | SETTINGS)
     node.start()
@@ -79,17 +80,17 @@ def seat(tight: Pair) -> Iterator[NewSeat]:
 
 
 def until(member: Seat, code: int) -> None:
-    """Beat until both answer so; each beat keeps the member alive."""
-    told = []
+    """Send heartbeats until both brokers answer with this code; each heartbeat keeps the member alive."""
+    reported = []
     for _ in range(20_000):
-        told = [answer["ErrorCode"] for answer in member.beat()]
-        if told == [code, code]:
+        reported = [answer["ErrorCode"] for answer in member.beat()]
+        if reported == [code, code]:
             return
-    raise AssertionError(f"{told} and not {code}")
+    raise AssertionError(f"{reported} and not {code}")
 
 
 def alone(seat: NewSeat, group: str, name: str = "alice", *, session_ms: int = LONG, **more: str) -> Seat:
-    """A stable group of one."""
+    """A stable group of one member."""
     member: Seat = seat(group, name, **more)
     alike(member.join(session_ms=session_ms))
     alike(member.sync(assignments={member: name.encode()}))
@@ -97,7 +98,7 @@ def alone(seat: NewSeat, group: str, name: str = "alice", *, session_ms: int = L
 
 
 def two(seat: NewSeat, group: str, *, sessions: tuple[int, int], static: bool = False) -> list[Seat]:
-    """A stable group of two, in its first generation, for which it waited; the first leads."""
+    """A stable group of two members, in its first generation, for which it waited; the first leads."""
     instances = ("one", "two") if static else (None, None)
     members = [seat(group, name, instance=it) for name, it in zip(("alice", "bob"), instances, strict=True)]
     for count, (member, session_ms) in enumerate(zip(members, sessions, strict=True)):
@@ -113,7 +114,7 @@ def two(seat: NewSeat, group: str, *, sessions: tuple[int, int], static: bool = 
     return members
 
 
-def test_a_member_that_is_silent_for_its_session_is_out_and_the_others_join_again(seat: NewSeat, group: str) -> None:
+def test_an_expired_member_is_removed_and_the_others_rejoin(seat: NewSeat, group: str) -> None:
     alice, bob = two(seat, group, sessions=(LONG, SHORT))
     until(alice, REBALANCING)
     assert alike(bob.beat())["ErrorCode"] == UNKNOWN_MEMBER
@@ -121,7 +122,7 @@ def test_a_member_that_is_silent_for_its_session_is_out_and_the_others_join_agai
     assert (again["GenerationId"], len(again["Members"])) == (2, 1)
 
 
-def test_w12_a_leader_that_is_silent_is_followed_by_another(seat: NewSeat, group: str) -> None:
+def test_w12_an_expired_leader_is_replaced(seat: NewSeat, group: str) -> None:
     alice, bob = two(seat, group, sessions=(SHORT, LONG))
     until(bob, REBALANCING)
     again = alike(bob.join(session_ms=LONG))
@@ -129,7 +130,7 @@ def test_w12_a_leader_that_is_silent_is_followed_by_another(seat: NewSeat, group
     assert alike(alice.beat())["ErrorCode"] == UNKNOWN_MEMBER
 
 
-def test_a_static_member_that_is_silent_for_its_session_is_out_too(seat: NewSeat, group: str) -> None:
+def test_an_expired_static_member_is_removed_too(seat: NewSeat, group: str) -> None:
     alice, bob = two(seat, group, sessions=(LONG, SHORT), static=True)
     until(alice, REBALANCING)
     assert alike(bob.beat())["ErrorCode"] == UNKNOWN_MEMBER
@@ -158,31 +159,31 @@ def commit(member: Seat, topic: Topic, offset: int, metadata: str = "") -> list[
     )
 
 
-def test_the_last_silent_member_leaves_an_empty_group_behind(tight: Pair, seat: NewSeat, group: str) -> None:
+def test_the_last_expired_member_leaves_an_empty_group(tight: Pair, seat: NewSeat, group: str) -> None:
     member = alone(seat, group, session_ms=SHORT)
     for _ in range(5000):
         described = tight.call("DescribeGroups", 5, {"Groups": [group]})
         if [each["Groups"][0]["GroupState"] for each in described] == ["Empty", "Empty"]:
             break
-    told = alike(described)["Groups"][0]
-    assert (told["GroupState"], told["ProtocolType"], told["Members"]) == ("Empty", "consumer", [])
+    reported = alike(described)["Groups"][0]
+    assert (reported["GroupState"], reported["ProtocolType"], reported["Members"]) == ("Empty", "consumer", [])
     assert alike(member.beat())["ErrorCode"] == UNKNOWN_MEMBER
-    # Generations go on where they were: one for joining, one for going empty.
+    # Generation numbers continue: one for joining, one for becoming empty.
     successor: Seat = seat(group, "bob")
     assert alike(successor.join(session_ms=LONG))["GenerationId"] == 3
 
 
-def test_an_id_that_nobody_joins_with_is_forgotten_after_a_session(seat: NewSeat, group: str) -> None:
+def test_an_unused_member_id_expires_after_a_session(seat: NewSeat, group: str) -> None:
     member = alone(seat, group)
     pending = seat(group, "bob")
     pending.joined(pending.call("JoinGroup", 9, joining(group, session_ms=SHORT)))
-    # While it is pending, a rebalance waits for it; then it does not.
+    # While the id is pending, a rebalance waits for it; afterwards it does not.
     alike(member.join(session_ms=LONG))
     answers = pending.call("JoinGroup", 9, lambda side: joining(group, pending.ids[side], session_ms=SHORT))
     assert alike(answers)["ErrorCode"] == UNKNOWN_MEMBER
 
 
-def test_w12_a_group_takes_no_more_members_than_it_may(seat: NewSeat, group: str) -> None:
+def test_w12_a_full_group_refuses_members(seat: NewSeat, group: str) -> None:
     alice, bob = two(seat, group, sessions=(LONG, LONG))
     for version in (0, 3, 4, 5, 9):
         full = alike(seat(group, "carol").call("JoinGroup", version, joining(group)))
@@ -190,7 +191,7 @@ def test_w12_a_group_takes_no_more_members_than_it_may(seat: NewSeat, group: str
         alike(seat(group, "dave").call("JoinGroup", version, joining(group, instance="three")))
     for member in (alice, bob):
         assert alike(member.beat())["ErrorCode"] == NONE
-    # Who is in may join again; whose place is free may be taken.
+    # A member may join again; a free place may be taken.
     assert alike(bob.join(session_ms=LONG))["ErrorCode"] == NONE
     alike(bob.leave())
     until(alice, REBALANCING)
@@ -202,12 +203,12 @@ def test_w12_a_group_takes_no_more_members_than_it_may(seat: NewSeat, group: str
     assert alike(carol.joined())["ErrorCode"] == NONE
 
 
-def test_w12_ids_that_are_pending_count_as_kafka_counts_them(seat: NewSeat, group: str) -> None:
+def test_w12_pending_ids_count_as_in_kafka(seat: NewSeat, group: str) -> None:
     for name in ("alice", "bob", "carol"):
         alike(seat(group, name).call("JoinGroup", 9, joining(group, session_ms=LONG)))
 
 
-def test_bounds_are_the_brokers(tight: Pair, seat: NewSeat, group: str) -> None:
+def test_session_limits_are_the_brokers(tight: Pair, seat: NewSeat, group: str) -> None:
     for session_ms in (99, 20_001):
         alike(seat(group).call("JoinGroup", 5, joining(group, session_ms=session_ms)))
     topic = tight.create(group + "-topic")
@@ -220,20 +221,20 @@ def answer_code(answers: list[Message]) -> int:
     return int(alike(answers)["Topics"][0]["Partitions"][0]["ErrorCode"])
 
 
-def test_a_member_whose_metadata_nobody_can_read_is_answered(seat: NewSeat, group: str) -> None:
-    """A stated difference: Kafka reads what a consumer tells of itself, fails, and never answers its JoinGroup."""
-    told = b"range metadata"
-    garbage = joining(group, protocols=[("range", told)], session_ms=SHORT)
+def test_a_member_with_unreadable_metadata_is_answered(seat: NewSeat, group: str) -> None:
+    """A stated difference: Kafka decodes a consumer's metadata, fails, and never answers its JoinGroup."""
+    reported = b"range metadata"
+    garbage = joining(group, protocols=[("range", reported)], session_ms=SHORT)
     theirs, ours = both(seat(group), garbage)
     assert theirs is None
     if ours is None:
         assert os.environ.get("KBROKER_COMPAT_BROKER") == "kafka"
     else:
-        assert (ours["ErrorCode"], [each["Metadata"] for each in ours["Members"]]) == (NONE, [told])
+        assert (ours["ErrorCode"], [each["Metadata"] for each in ours["Members"]]) == (NONE, [reported])
 
 
 def both(member: Seat, message: Message) -> list[Message | None]:
-    """What each answers within two seconds; None where nothing comes."""
+    """The answer of each broker within two seconds; None without one."""
     found: list[Message | None] = []
     for connection in member.connections:
         got = connection.exchange(encode_request("JoinGroup", 3, message), timeout_s=2)

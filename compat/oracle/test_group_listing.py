@@ -1,4 +1,4 @@
-"""ListGroups, DescribeGroups and DeleteGroups in every version: each state a group can be in."""
+"""ListGroups, DescribeGroups and DeleteGroups in every version, for every state of a group."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def topic(pair: Pair, new_topic_name: Callable[[str], str]) -> Topic:
 
 
 def described(pair: Pair, version: int, *groups: str, operations: bool = False) -> list[Message]:
-    """What is told of the groups; Kafka's answer, which the broker's equals."""
+    """The descriptions of the groups; returns Kafka's answer, which the broker's equals."""
     message = {"Groups": list(groups), "IncludeAuthorizedOperations": operations}
     found: list[Message] = alike(pair.call("DescribeGroups", version, message))["Groups"]
     return found
 
 
 def listed(pair: Pair, version: int, *groups: str, states: list[str] = [], types: list[str] = []) -> dict[str, Message]:  # noqa: B006
-    """Those of the groups that are listed."""
+    """The given groups that are listed."""
     answers = pair.call("ListGroups", version, {"StatesFilter": states, "TypesFilter": types})
     for answer in answers:
         answer["Groups"] = [each for each in answer["Groups"] if each["GroupId"] in groups]
@@ -72,7 +72,7 @@ def test_groups_in_every_state_are_described_and_listed_in_every_version(
     pair: Pair, new_group: NewGroup, seat: NewSeat, topic: Topic
 ) -> None:
     names = states(pair, seat, new_group, topic)
-    told = {
+    reported = {
         "Empty": "Empty",
         "Left": "Empty",
         "Stable": "Stable",
@@ -82,7 +82,7 @@ def test_groups_in_every_state_are_described_and_listed_in_every_version(
     for version in DESCRIBES:
         for operations in (False, True) if version >= 3 else (False,):
             found = {each["GroupId"]: each for each in described(pair, version, *names.values(), operations=operations)}
-            assert {state: found[name]["GroupState"] for state, name in names.items()} == told
+            assert {state: found[name]["GroupState"] for state, name in names.items()} == reported
             stable = found[names["Stable"]]
             assert (stable["ProtocolType"], stable["ProtocolData"]) == ("consumer", "range")
             member = stable["Members"][0]
@@ -92,7 +92,7 @@ def test_groups_in_every_state_are_described_and_listed_in_every_version(
         everything = listed(pair, version, *names.values())
         assert everything.keys() == set(names.values())
         if version >= 4:
-            assert {state: everything[name]["GroupState"] for state, name in names.items()} == told
+            assert {state: everything[name]["GroupState"] for state, name in names.items()} == reported
     for wanted in (
         ["Stable"],
         ["Empty", "PreparingRebalance"],
@@ -112,7 +112,7 @@ def test_groups_in_every_state_are_described_and_listed_in_every_version(
 
 
 @pytest.mark.parametrize("version", DESCRIBES)
-def test_groups_that_are_not_there_are_dead(pair: Pair, new_group: NewGroup, version: int) -> None:
+def test_unknown_groups_are_dead(pair: Pair, new_group: NewGroup, version: int) -> None:
     group = new_group("absent")
     found = described(pair, version, group)
     assert (found[0]["GroupState"], found[0]["ErrorCode"]) == ("Dead", NOT_FOUND if version >= 6 else NONE)
@@ -135,17 +135,19 @@ def test_a_group_of_any_kind_is_described(pair: Pair, new_group: NewGroup, seat:
 
 
 def delete(pair: Pair, version: int, *groups: str) -> dict[str, int]:
-    """Delete groups; the code of each as Kafka tells it, which the broker's equals."""
+    """Delete groups; returns the code of each from Kafka, which the broker's equals."""
     answer = alike(pair.call("DeleteGroups", version, {"GroupsNames": list(groups)}))
     return {each["GroupId"]: each["ErrorCode"] for each in answer["Results"]}
 
 
 @pytest.mark.parametrize("version", DELETES)
-def test_empty_groups_alone_are_deleted_with_their_offsets(
+def test_only_empty_groups_are_deleted_with_their_offsets(
     pair: Pair, new_group: NewGroup, seat: NewSeat, topic: Topic, version: int
 ) -> None:
     names = states(pair, seat, new_group, topic)
-    alike(pair.call("DeleteGroups", version, {"GroupsNames": [""]}))  # others may have committed without a name
+    alike(
+        pair.call("DeleteGroups", version, {"GroupsNames": [""]})
+    )  # other tests may have committed with an empty group id
     codes = delete(pair, version, *names.values(), "never-seen", "")
     assert codes == {
         names["Empty"]: NONE,
@@ -161,10 +163,10 @@ def test_empty_groups_alone_are_deleted_with_their_offsets(
     assert fetched["Topics"] == []
     assert listed(pair, 4, *names.values()).keys() == {names[state] for state in ("Stable", "Completing", "Preparing")}
     assert delete(pair, version) == {}
-    # Without a name a group is as good as any other to who commits without being a member.
+    # An empty group id is valid for commits without a member.
     commit(pair, "", topic)
     assert delete(pair, version, "") == {"": NONE}
-    # A name that is free again is a new group.
+    # A deleted group id can be reused for a new group.
     again: Seat = seat(names["Left"])
     assert alike(again.join())["GenerationId"] == 1
 

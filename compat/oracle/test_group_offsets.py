@@ -1,4 +1,4 @@
-"""FindCoordinator, OffsetCommit, OffsetFetch and OffsetDelete in every version, right and wrong."""
+"""FindCoordinator, OffsetCommit, OffsetFetch and OffsetDelete in every version, with valid and invalid requests."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def commit(
     version: int = 9,
     **more: int,
 ) -> Message:
-    """Commit as a simple consumer does, without a generation; Kafka's answer, which the broker's equals."""
+    """Commit like a simple consumer, without a generation; returns Kafka's answer, which the broker's equals."""
     return alike(pair.call("OffsetCommit", version, lambda side: committing(group, topics, side=side, **more)))
 
 
@@ -72,31 +72,31 @@ def test_a_coordinator_is_found(pair: Pair, new_group: NewGroup, version: int) -
 @pytest.mark.parametrize(
     ("version", "key_type"), [(0, 0), *((version, kind) for version in range(1, 7) for kind in (0, 3, 99, -1))]
 )
-def test_a_coordinator_of_nothing_is_not_found_as_in_kafka(pair: Pair, version: int, key_type: int) -> None:
+def test_invalid_coordinator_keys_fail_as_in_kafka(pair: Pair, version: int, key_type: int) -> None:
     alike(pair.call("FindCoordinator", version, {"Key": "", "KeyType": key_type, "CoordinatorKeys": ["", "a"]}))
     alike(pair.call("FindCoordinator", version, {"Key": "", "KeyType": key_type, "CoordinatorKeys": []}))
 
 
 @pytest.mark.parametrize("written", COMMITS)
-def test_what_a_simple_consumer_commits_is_fetched_in_every_version(
+def test_offsets_of_a_simple_consumer_are_fetched_in_every_version(
     pair: Pair, new_group: NewGroup, topic: Topic, written: int
 ) -> None:
     group = new_group("simple")
-    told = {0: (7, "mine"), 1: (0, ""), 3: (2**62, "\u00fcml\u00e4ut")}
-    wanted = {topic: [(index, offset, metadata) for index, (offset, metadata) in told.items()]}
+    reported = {0: (7, "mine"), 1: (0, ""), 3: (2**62, "\u00fcml\u00e4ut")}
+    wanted = {topic: [(index, offset, metadata) for index, (offset, metadata) in reported.items()]}
     assert codes(commit(pair, group, wanted, version=written, leader_epoch=3)) == [NONE] * 3
     for version in FETCHES:
         answers = pair.call("OffsetFetch", version, lambda side: fetching(group, {topic: [0, 1, 2, 3, 9]}, side=side))
-        assert offsets_of(alike(answers)) == told | {2: (-1, ""), 9: (-1, "")}
+        assert offsets_of(alike(answers)) == reported | {2: (-1, ""), 9: (-1, "")}
         if version >= 2:
             everything = alike(pair.call("OffsetFetch", version, fetching(group, None)))
-            assert offsets_of(everything) == told
+            assert offsets_of(everything) == reported
         alike(pair.call("OffsetFetch", version, fetching(group, {})))
 
 
 @pytest.mark.parametrize("version", COMMITS)
 @pytest.mark.parametrize("offset", [-1, -2, 0, 2**63 - 1])
-def test_any_offset_is_kept(pair: Pair, new_group: NewGroup, topic: Topic, version: int, offset: int) -> None:
+def test_any_offset_is_stored(pair: Pair, new_group: NewGroup, topic: Topic, version: int, offset: int) -> None:
     group = new_group("odd")
     commit(pair, group, {topic: [(0, offset, None)]}, version=version)
     for fetched in (1, 7, 9):
@@ -104,9 +104,7 @@ def test_any_offset_is_kept(pair: Pair, new_group: NewGroup, topic: Topic, versi
 
 
 @pytest.mark.parametrize("version", COMMITS)
-def test_what_cannot_be_committed_fails_as_in_kafka(
-    pair: Pair, new_group: NewGroup, topic: Topic, version: int
-) -> None:
+def test_invalid_commits_fail_as_in_kafka(pair: Pair, new_group: NewGroup, topic: Topic, version: int) -> None:
     group, unknown = new_group("wrong"), UNKNOWN_TOPIC if version < 10 else UNKNOWN_TOPIC_ID
     mixed = {topic: [(0, 1, "x" * 4096), (1, 2, "x" * 4097), (2, 3, None), (4, 1, ""), (-1, 1, "")]}
     answer = commit(pair, group, {**mixed, "never-created": [(0, 1, "")]}, version=version)
@@ -138,7 +136,7 @@ def test_metadata_is_counted_as_kafka_counts_it(pair: Pair, new_group: NewGroup,
 @pytest.mark.parametrize(
     "claim", [(0, ""), (5, ""), (5, "nobody"), (-1, "nobody"), (0, "nobody"), (-5, ""), (-5, "x")], ids=str
 )
-def test_members_of_a_group_that_is_not_there_cannot_commit(
+def test_members_of_an_unknown_group_cannot_commit(
     pair: Pair, new_group: NewGroup, topic: Topic, version: int, claim: tuple[int, str]
 ) -> None:
     group, (generation, member_id) = new_group("nowhere"), claim
@@ -165,7 +163,7 @@ def stable(seat: NewSeat, group: str, *topics: str, instance: str | None = None)
 
 
 @pytest.mark.parametrize("version", COMMITS)
-def test_a_member_commits_with_its_generation_alone(
+def test_a_member_commits_only_with_its_generation(
     pair: Pair, new_group: NewGroup, seat: NewSeat, topic: Topic, version: int
 ) -> None:
     member = stable(seat, new_group("member"), topic.name)
@@ -201,9 +199,7 @@ def test_a_member_commits_with_its_generation_alone(
     assert offsets_of(alike(pair.call("OffsetFetch", 7, fetching(member.group, None)))) == {0: (5, "five")}
 
 
-def test_nobody_commits_between_join_and_sync_and_all_may_while_a_newcomer_waits(
-    new_group: NewGroup, seat: NewSeat, topic: Topic
-) -> None:
+def test_commits_during_a_rebalance_are_answered_as_in_kafka(new_group: NewGroup, seat: NewSeat, topic: Topic) -> None:
     member = stable(seat, new_group("between"), topic.name)
 
     def commits() -> int:
@@ -248,9 +244,7 @@ def test_a_fenced_instance_cannot_commit(new_group: NewGroup, seat: NewSeat, top
 
 
 @pytest.mark.parametrize("version", range(1, 11))
-def test_offsets_that_are_not_there_are_fetched_as_in_kafka(
-    pair: Pair, new_group: NewGroup, topic: Topic, version: int
-) -> None:
+def test_missing_offsets_are_fetched_as_in_kafka(pair: Pair, new_group: NewGroup, topic: Topic, version: int) -> None:
     group = new_group("empty")
     for message in (
         fetching(group, {topic: [0, 5]}),
@@ -342,7 +336,7 @@ def deleting(group: str, **topics: Sequence[int]) -> Message:
     }
 
 
-def test_offsets_are_deleted_unless_a_member_wants_their_topic(
+def test_offsets_of_subscribed_topics_are_not_deleted(
     pair: Pair, new_group: NewGroup, seat: NewSeat, topic: Topic, new_topic_name: Callable[[str], str]
 ) -> None:
     other = pair.create(new_topic_name("other"))
@@ -374,7 +368,7 @@ def test_offsets_are_deleted_unless_a_member_wants_their_topic(
     assert alike(pair.call("OffsetDelete", 0, deleting("never-seen")))["ErrorCode"] == NOT_FOUND
 
 
-def test_offsets_of_a_group_of_another_kind_are_not_deleted_while_it_has_members(
+def test_offsets_of_a_non_consumer_group_with_members_stay(
     pair: Pair, new_group: NewGroup, seat: NewSeat, topic: Topic
 ) -> None:
     group = new_group("connect")
@@ -385,7 +379,9 @@ def test_offsets_of_a_group_of_another_kind_are_not_deleted_while_it_has_members
     assert alike(pair.call("OffsetDelete", 0, deleting(group, **{topic.name: [0]})))["ErrorCode"] == NON_EMPTY
 
 
-def test_offsets_go_with_their_topic(pair: Pair, new_group: NewGroup, new_topic_name: Callable[[str], str]) -> None:
+def test_offsets_are_deleted_with_their_topic(
+    pair: Pair, new_group: NewGroup, new_topic_name: Callable[[str], str]
+) -> None:
     topic, group = pair.create(new_topic_name("going")), new_group("going")
     commit(pair, group, {topic: [(0, 1, "")]})
     alike(pair.call("DeleteTopics", 4, {"TopicNames": [topic.name], "TimeoutMs": 10_000}))

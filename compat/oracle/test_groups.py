@@ -1,4 +1,6 @@
-"""Membership of groups: JoinGroup, SyncGroup, Heartbeat and LeaveGroup in every version, right and wrong."""
+"""Membership of groups: JoinGroup, SyncGroup, Heartbeat and LeaveGroup in every version, with valid and invalid
+requests.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ from compat.oracle.groups import (
 from compat.oracle.schema import Message
 
 OTHER = [("sticky", RANGE[1])]
-# A version of JoinGroup with the versions of the others that a client of its time sends.
+# A version of JoinGroup with the versions of the other APIs in clients of the same age.
 GENERATIONS = [(0, 0, 0, 0), (1, 1, 1, 1), (2, 1, 1, 1), (3, 2, 2, 2), (4, 2, 2, 2)]
 GENERATIONS += [(5, 3, 3, 3), (6, 4, 4, 4), (7, 5, 4, 4), (8, 5, 4, 5), (9, 5, 4, 5)]
 
@@ -54,9 +56,9 @@ def test_a_member_joins_syncs_beats_and_leaves_in_every_version(
     assert [each["Metadata"] for each in joined["Members"]] == [RANGE[1]]
     assert alike(member.sync(sync, {member: b"assigned \x00\xff"}))["Assignment"] == b"assigned \x00\xff"
     assert alike(member.beat(beat))["ErrorCode"] == NONE
-    # A member of a stable group that syncs once more is told the same again.
+    # A member of a stable group that syncs once more gets the same assignment.
     assert alike(member.sync(sync))["Assignment"] == b"assigned \x00\xff"
-    # The leader that joins again with what it had makes a new generation.
+    # A leader that rejoins with unchanged metadata starts a new generation.
     assert alike(member.join(join, protocols=(RANGE, ROUND_ROBIN)))["GenerationId"] == 2
     assert alike(member.beat(beat, generation=1))["ErrorCode"] == ILLEGAL_GENERATION
     left = alike(member.leave(leave))
@@ -73,7 +75,7 @@ def test_a_member_joins_syncs_beats_and_leaves_in_every_version(
         pytest.param(joining("g", session_ms=5_999), INVALID_SESSION, id="a session too short"),
         pytest.param(joining("g", session_ms=1_800_001), INVALID_SESSION, id="a session too long"),
         pytest.param(joining("g", session_ms=-1, protocols=()), INVALID_SESSION, id="no protocols and no session"),
-        pytest.param(joining("g", "nobody"), UNKNOWN_MEMBER, id="an id that nobody gave"),
+        pytest.param(joining("g", "nobody"), UNKNOWN_MEMBER, id="an unknown member id"),
         pytest.param(joining("g", protocols=()), INCONSISTENT_PROTOCOL, id="no protocols"),
         pytest.param(joining("g", kind=""), INCONSISTENT_PROTOCOL, id="no protocol type"),
         pytest.param(joining("g", "nobody", kind=""), None, id="no protocol type and an unknown id"),
@@ -101,7 +103,7 @@ def test_x5_names_of_instances_are_checked_as_in_kafka(
 
 
 @pytest.mark.parametrize("group", ["a b", "../x", "x" * 300, "\u00fcber", "nul\0", " "])
-def test_x5_any_text_names_a_group(pair: Pair, new_group: NewGroup, seat: NewSeat, group: str) -> None:
+def test_x5_any_text_is_a_group_id(pair: Pair, new_group: NewGroup, seat: NewSeat, group: str) -> None:
     new_group("first")
     member = seat(group)
     alike(member.join())
@@ -118,7 +120,7 @@ WRONG_TO_A_STABLE_GROUP: dict[str, Callable[[str, int, str], tuple[str, Message]
     "a later generation": lambda group, generation, me: ("beat", beating(group, generation + 1, me)),
     "generation -1": lambda group, _, me: ("beat", beating(group, -1, me)),
     "an unknown member of a wrong generation": lambda group, _, __: ("beat", beating(group, 77, "nobody")),
-    "an instance that nobody is": lambda group, generation, me: ("beat", beating(group, generation, me, instance="i")),
+    "an unknown instance": lambda group, generation, me: ("beat", beating(group, generation, me, instance="i")),
     "an unknown group": lambda group, generation, me: ("beat", beating(group + "x", generation, me)),
     "no group": lambda _, generation, me: ("beat", beating("", generation, me)),
     "sync of an unknown member": lambda group, generation, _: ("sync", syncing(group, generation, "nobody")),
@@ -144,7 +146,7 @@ WRONG_TO_A_STABLE_GROUP: dict[str, Callable[[str, int, str], tuple[str, Message]
     "leave of an unknown group": lambda group, _, me: ("leave", leaving(group + "x", (me, None))),
     "leave of no group": lambda _, __, me: ("leave", leaving("", (me, None))),
     "leave of an unknown instance": lambda group, _, me: ("leave as instance", leaving(group, (me, "i"))),
-    "leave of nobody": lambda group, _, __: ("leave", leaving(group)),
+    "leave without members": lambda group, _, __: ("leave", leaving(group)),
 }
 ACTIONS = {
     "beat": ("Heartbeat", (0, 3, 4)),
@@ -157,7 +159,7 @@ ACTIONS = {
 
 
 @pytest.mark.parametrize("wrong", WRONG_TO_A_STABLE_GROUP.values(), ids=WRONG_TO_A_STABLE_GROUP.keys())
-def test_what_is_wrong_to_a_stable_group_fails_as_in_kafka(
+def test_invalid_requests_to_a_stable_group_fail_as_in_kafka(
     new_group: NewGroup, seat: NewSeat, wrong: Callable[[str, int, str], tuple[str, Message]]
 ) -> None:
     member = seat(new_group("stable"))
@@ -192,14 +194,14 @@ def formed(seat: NewSeat, group: str, *names: str) -> list[Seat]:
 
 
 def await_rebalance(member: Seat) -> None:
-    """Wait until both tell the member to join again."""
+    """Wait until both brokers ask the member to rejoin."""
     for _ in range(2000):
         if [answer["ErrorCode"] for answer in member.beat()] == [REBALANCING, REBALANCING]:
             return
     raise AssertionError("no rebalance began")
 
 
-def test_a_newcomer_makes_the_others_join_again_and_the_leader_assigns(new_group: NewGroup, seat: NewSeat) -> None:
+def test_a_new_member_makes_the_others_rejoin(new_group: NewGroup, seat: NewSeat) -> None:
     alice, bob = formed(seat, new_group("pair"), "alice", "bob")
     carol = seat(alice.group, "carol")
     carol.send_join()
@@ -216,11 +218,11 @@ def test_a_newcomer_makes_the_others_join_again_and_the_leader_assigns(new_group
     assert [followed["Members"], new["Members"]] == [[], []]
     assert led["Leader"] == led["MemberId"] == followed["Leader"]
     assert led["GenerationId"] == followed["GenerationId"] == new["GenerationId"] == alice.generation
-    # Before the leader has assigned, who beats is alive and who syncs waits.
+    # Before the leader has assigned, heartbeats keep members alive and SyncGroup requests wait.
     assert alike(bob.beat())["ErrorCode"] == NONE
     bob.send_sync()
     assert bob.silent()
-    # Whom the leader leaves out gets an empty assignment; strangers in its list are nobody's.
+    # A member without an entry gets an empty assignment; entries of unknown members are ignored.
     alice.send_sync(assignments={alice: b"a", bob: b"b"})
     assert [alike(member.answers())["Assignment"] for member in (bob, alice)] == [b"b", b"a"]
     assert alike(carol.sync())["Assignment"] == b""
@@ -228,7 +230,7 @@ def test_a_newcomer_makes_the_others_join_again_and_the_leader_assigns(new_group
 
 
 @pytest.mark.parametrize("leaver", [0, 1])
-def test_who_leaves_is_missed_at_once(new_group: NewGroup, seat: NewSeat, leaver: int) -> None:
+def test_a_leaving_member_causes_a_rebalance_at_once(new_group: NewGroup, seat: NewSeat, leaver: int) -> None:
     members = formed(seat, new_group("left"), "alice", "bob")
     gone, stays = members[leaver], members[1 - leaver]
     assert alike(gone.leave())["ErrorCode"] == NONE
@@ -240,7 +242,7 @@ def test_who_leaves_is_missed_at_once(new_group: NewGroup, seat: NewSeat, leaver
     assert len(again["Members"]) == 1
 
 
-def test_who_does_not_join_again_in_time_is_out(new_group: NewGroup, seat: NewSeat) -> None:
+def test_a_member_that_does_not_rejoin_in_time_is_removed(new_group: NewGroup, seat: NewSeat) -> None:
     group = new_group("slow")
     alice, bob = seat(group, "alice"), seat(group, "bob")
     alice.join(rebalance_ms=500)
@@ -253,7 +255,7 @@ def test_who_does_not_join_again_in_time_is_out(new_group: NewGroup, seat: NewSe
     assert answer["ErrorCode"] == UNKNOWN_MEMBER
 
 
-def test_a_leader_that_does_not_sync_in_time_is_out(new_group: NewGroup, seat: NewSeat) -> None:
+def test_a_leader_that_does_not_sync_in_time_is_removed(new_group: NewGroup, seat: NewSeat) -> None:
     group = new_group("unsynced")
     alice, bob = seat(group, "alice"), seat(group, "bob")
     alice.join(rebalance_ms=1_500)
@@ -269,9 +271,7 @@ def test_a_leader_that_does_not_sync_in_time_is_out(new_group: NewGroup, seat: N
     assert len(alike(bob.join(rebalance_ms=1_500))["Members"]) == 1
 
 
-def test_the_protocol_that_most_members_want_of_those_that_all_have_is_chosen(
-    new_group: NewGroup, seat: NewSeat
-) -> None:
+def test_the_most_preferred_common_protocol_is_chosen(new_group: NewGroup, seat: NewSeat) -> None:
     group = new_group("voted")
     both, other = (RANGE, ROUND_ROBIN), (ROUND_ROBIN, RANGE)
     alice, bob, carol = seat(group, "alice"), seat(group, "bob"), seat(group, "carol")
@@ -291,10 +291,10 @@ def test_the_protocol_that_most_members_want_of_those_that_all_have_is_chosen(
     assert refused["ErrorCode"] == INCONSISTENT_PROTOCOL
 
 
-def test_a_follower_that_joins_again_unchanged_disturbs_nobody(new_group: NewGroup, seat: NewSeat) -> None:
+def test_an_unchanged_rejoining_follower_causes_no_rebalance(new_group: NewGroup, seat: NewSeat) -> None:
     alice, bob = formed(seat, new_group("again"), "alice", "bob")
-    told = alike(bob.join())
-    assert (told["ErrorCode"], told["GenerationId"]) == (NONE, alice.generation)
+    reported = alike(bob.join())
+    assert (reported["ErrorCode"], reported["GenerationId"]) == (NONE, alice.generation)
     assert alike(alice.beat())["ErrorCode"] == NONE
     bob.send_join(protocols=(CHANGED,))
     await_rebalance(alice)
@@ -325,7 +325,7 @@ def static(seat: NewSeat, group: str, *names: str, protocols: Protocols = (RANGE
 
 @pytest.mark.parametrize("version", [5, 8, 9])
 @pytest.mark.parametrize("who", [0, 1])
-def test_a_static_member_that_comes_back_takes_its_place_without_a_rebalance(
+def test_a_returning_static_member_causes_no_rebalance(
     new_group: NewGroup, seat: NewSeat, who: int, version: int
 ) -> None:
     members = static(seat, new_group("static"), "alice", "bob")
@@ -347,20 +347,16 @@ def again(member: Seat) -> Callable[[int], Message]:
     return lambda side: joining(member.group, member.ids[side], instance=member.instance)
 
 
-def test_a_static_member_that_comes_back_with_other_metadata_is_told_the_old_assignment(
-    new_group: NewGroup, seat: NewSeat
-) -> None:
+def test_a_static_member_with_new_metadata_gets_the_old_assignment(new_group: NewGroup, seat: NewSeat) -> None:
     alice, bob = static(seat, new_group("static"), "alice", "bob")
     for former in (bob, alice):
         new = seat(former.group, former.client_id, instance=former.instance)
-        told = alike(new.join(protocols=(CHANGED,)))
-        assert (told["ErrorCode"], told["GenerationId"]) == (NONE, former.generation)
+        reported = alike(new.join(protocols=(CHANGED,)))
+        assert (reported["ErrorCode"], reported["GenerationId"]) == (NONE, former.generation)
         assert alike(new.sync())["Assignment"] == former.client_id.encode()
 
 
-def test_a_static_member_that_comes_back_with_other_protocols_makes_a_rebalance(
-    new_group: NewGroup, seat: NewSeat
-) -> None:
+def test_a_static_member_with_new_protocols_causes_a_rebalance(new_group: NewGroup, seat: NewSeat) -> None:
     group, both = new_group("static"), (RANGE, ROUND_ROBIN)
     alice, bob = static(seat, group, "alice", "bob", protocols=both)
     new = seat(group, "bob", instance=bob.instance)
@@ -373,9 +369,7 @@ def test_a_static_member_that_comes_back_with_other_protocols_makes_a_rebalance(
 
 
 @pytest.mark.parametrize("version", [3, 5])
-def test_members_are_removed_by_instance_and_each_gets_its_own_code(
-    new_group: NewGroup, seat: NewSeat, version: int
-) -> None:
+def test_members_are_removed_by_instance_with_separate_codes(new_group: NewGroup, seat: NewSeat, version: int) -> None:
     alice, bob = static(seat, new_group("removed"), "alice", "bob")
     stranger = seat(alice.group, "admin")
     message = leaving(alice.group, ("", "instance-bob"), ("nobody", "instance-alice"), ("", "nobody"), ("x", None))
@@ -391,9 +385,7 @@ def test_members_are_removed_by_instance_and_each_gets_its_own_code(
     assert alike(alice.beat())["ErrorCode"] == REBALANCING
 
 
-def test_an_unknown_static_member_with_an_id_is_unknown_and_one_of_another_is_fenced(
-    new_group: NewGroup, seat: NewSeat
-) -> None:
+def test_wrong_static_member_ids_are_unknown_or_fenced(new_group: NewGroup, seat: NewSeat) -> None:
     alice, bob = static(seat, new_group("mixed"), "alice", "bob")
     for message, code in (
         (lambda side: joining(alice.group, alice.ids[side], instance="instance-bob"), FENCED),

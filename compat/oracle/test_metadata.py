@@ -1,4 +1,4 @@
-"""Metadata, DescribeTopicPartitions, DescribeCluster: what a client learns of topics and brokers."""
+"""Metadata, DescribeTopicPartitions, DescribeCluster: topics and brokers as clients see them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_topic_is_described_in_every_version(pair: Pair, topic: Topic, version
 
 
 @pytest.mark.parametrize("version", range(4, 13))
-def test_an_unknown_topic_is_not_created_when_that_is_not_allowed(pair: Pair, version: int) -> None:
+def test_an_unknown_topic_is_not_created_unless_allowed(pair: Pair, version: int) -> None:
     answer = same(pair.call("Metadata", version, metadata(version, "never-created", "never-created-2")))
     assert [each["ErrorCode"] for each in answer["Topics"]] == [UNKNOWN_TOPIC] * 2
 
@@ -53,7 +53,7 @@ def test_x5_an_impossible_name_is_refused(pair: Pair, version: int, name: str) -
 
 
 @pytest.mark.parametrize("version", [1, 4, 9, 12])
-def test_no_topics_are_none_and_null_is_all(pair: Pair, topic: Topic, version: int) -> None:
+def test_an_empty_list_is_no_topics_and_null_all(pair: Pair, topic: Topic, version: int) -> None:
     assert same(pair.call("Metadata", version, metadata(version)))["Topics"] == []
     for answer in pair.call("Metadata", version, {"Topics": None}):
         assert topic.name in {each["Name"] for each in answer["Topics"]}
@@ -62,9 +62,7 @@ def test_no_topics_are_none_and_null_is_all(pair: Pair, topic: Topic, version: i
 
 
 @pytest.mark.parametrize("version", [1, 5, 12])
-def test_a_topic_is_created_by_the_question_for_it(
-    pair: Pair, new_topic_name: Callable[[str], str], version: int
-) -> None:
+def test_a_metadata_request_creates_a_topic(pair: Pair, new_topic_name: Callable[[str], str], version: int) -> None:
     name = new_topic_name("automatic")
     message: Message = {"Topics": [{"Name": name}]}
     first = same(pair.call("Metadata", version, message))
@@ -87,14 +85,14 @@ def test_a_topic_is_found_by_its_id(pair: Pair, topic: Topic, version: int) -> N
 
 
 @pytest.mark.parametrize("version", [8, 10, 12])
-def test_authorized_operations_are_told_when_asked_for(pair: Pair, topic: Topic, version: int) -> None:
+def test_authorized_operations_are_returned_on_request(pair: Pair, topic: Topic, version: int) -> None:
     message = {**metadata(version, topic.name), "IncludeTopicAuthorizedOperations": True}
     if version <= 10:
         message["IncludeClusterAuthorizedOperations"] = True
     same(sorted_partitions(pair.call("Metadata", version, message)))
 
 
-def test_one_topic_asked_twice_is_told_as_kafka_tells_it(pair: Pair, topic: Topic) -> None:
+def test_a_topic_requested_twice_is_answered_as_in_kafka(pair: Pair, topic: Topic) -> None:
     same(sorted_partitions(pair.call("Metadata", 9, metadata(9, topic.name, topic.name))))
 
 
@@ -108,7 +106,7 @@ def test_w11_described_partitions_are_limited_and_continued(pair: Pair, topic: T
         same(pair.call("DescribeTopicPartitions", 0, message))
 
 
-def test_unknown_topics_are_told_among_the_described(pair: Pair, topic: Topic) -> None:
+def test_unknown_topics_are_included_in_descriptions(pair: Pair, topic: Topic) -> None:
     message = {"Topics": [{"Name": "a-never-created"}, {"Name": topic.name}, {"Name": "../x"}], "Cursor": None}
     same(pair.call("DescribeTopicPartitions", 0, message))
 

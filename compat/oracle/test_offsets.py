@@ -17,7 +17,7 @@ START = 1_700_000_000_000
 
 @pytest.fixture(scope="module")
 def dated(pair: Pair, new_topic_name: Callable[[str], str]) -> Topic:
-    """Partition 0: twelve records in three batches, 1 s apart but for one; 1 is empty; 2 is 0 cut at offset 5."""
+    """Partition 0: twelve records in three batches, 1 s apart except for one; 1 is empty; 2 is 0 cut at offset 5."""
     topic = pair.create(new_topic_name("offsets"), partitions=3)
     for partition in (0, 2):
         for number, codec in enumerate([0, GZIP, 0]):
@@ -74,7 +74,7 @@ def test_a_leader_epoch_is_compared(pair: Pair, dated: Topic, epoch: int) -> Non
 
 
 @pytest.mark.parametrize("version", [1, 5, 10])
-def test_what_is_unknown_or_doubled_fails_as_in_kafka(pair: Pair, dated: Topic, version: int) -> None:
+def test_unknown_and_duplicate_partitions_fail_as_in_kafka(pair: Pair, dated: Topic, version: int) -> None:
     same(pair.call("ListOffsets", version, listing(dated.name, -1, 0, 3, -1)))
     same(pair.call("ListOffsets", version, listing("never-created", -1, 0)))
     same(pair.call("ListOffsets", version, listing("../x", -1, 0)))
@@ -115,7 +115,7 @@ def test_records_are_deleted_up_to_an_offset(pair: Pair, new_topic_name: Callabl
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_producer_ids_are_given_out_once(pair: Pair, version: int) -> None:
+def test_producer_ids_are_unique(pair: Pair, version: int) -> None:
     first, second = pair.producer_ids(version), pair.producer_ids(version)
     same(first)
     for one, two in zip(first, second, strict=True):

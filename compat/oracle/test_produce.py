@@ -1,6 +1,6 @@
-"""Produce: each row of the error table, and what is stored of what is accepted (W5).
+"""Produce: each row of the error table, and the stored bytes of accepted batches (W5).
 
-Where the broker under test may answer otherwise than Kafka, the row says with what and why; every other row must agree.
+If the broker under test may answer differently from Kafka, the row states how and why; every other row must agree.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def partition_of(response: Message) -> Message:
 
 @pytest.fixture(scope="module")
 def topics(pair: Pair, new_topic_name: Callable[[str], str]) -> Callable[..., Topic]:
-    """Topics by their settings, each made once."""
+    """Topics by their settings, each created once."""
     made: dict[tuple[tuple[str, str], ...], Topic] = {}
 
     def topic(configs: tuple[tuple[str, str], ...] = ()) -> Topic:
@@ -99,7 +99,7 @@ def test_w5_wrong_acks_are_refused(pair: Pair, topics: Callable[..., Topic], ack
 
 @pytest.mark.parametrize("name", ["never-created", "../x", ".", "..", "x" * 250, "a b", "", "nul\0"])
 @pytest.mark.parametrize("version", [7, 11])
-def test_x5_an_unknown_or_impossible_topic_is_unknown(pair: Pair, name: str, version: int) -> None:
+def test_x5_an_unknown_or_invalid_topic_is_unknown(pair: Pair, name: str, version: int) -> None:
     answer = same(pair.call("Produce", version, produce(name, GOOD)))
     assert partition_of(answer)["ErrorCode"] == UNKNOWN_TOPIC
 
@@ -116,8 +116,8 @@ def test_an_unknown_partition_fails_alone(pair: Pair, topics: Callable[..., Topi
     assert codes[0] == codes[1] == {0: NONE, partition: UNKNOWN_TOPIC}
 
 
-def test_null_records_are_refused_where_kafka_never_answers(pair: Pair, topics: Callable[..., Topic]) -> None:
-    """A stated difference: 4.3.1 fails inside and stays silent; INVALID_RECORD is what it says to no bytes."""
+def test_null_records_are_refused(pair: Pair, topics: Callable[..., Topic]) -> None:
+    """A stated difference: 4.3.1 fails internally and stays silent; INVALID_RECORD is its answer to zero bytes."""
     theirs, ours = pair.ask(encode_request("Produce", 9, produce(topics().name, None)), timeout_s=1)
     assert kind(theirs) == "silence"
     if isinstance(ours, Reply):
@@ -149,10 +149,10 @@ def test_w5_an_unknown_topic_with_acks_0_closes_the_connection(pair: Pair) -> No
         pytest.param(Batch(max_timestamp=1_600_000_000_000), id="greatest timestamp is mended"),
         pytest.param(Batch(leader_epoch=77), id="leader epoch is ours"),
         pytest.param(Batch(attributes=0x80), id="unused bits stay"),
-        pytest.param(Batch([Item(b"a" * 500)] * 3, codec=GZIP), id="gzip stays as it is"),
+        pytest.param(Batch([Item(b"a" * 500)] * 3, codec=GZIP), id="gzip stays unchanged"),
     ],
 )
-def test_the_bytes_that_are_stored_are_kafkas(pair: Pair, new_topic_name: Callable[[str], str], batch: Batch) -> None:
+def test_the_stored_bytes_equal_kafkas(pair: Pair, new_topic_name: Callable[[str], str], batch: Batch) -> None:
     topic = pair.create(new_topic_name("stored"))
     for _ in range(2):
         same(pair.call("Produce", 9, produce(topic.name, batch.encode())))
@@ -174,7 +174,7 @@ def test_log_append_time_rewrites_the_greatest_timestamp(pair: Pair, topics: Cal
 
 
 @pytest.mark.parametrize("codec", ["gzip", "uncompressed"])
-def test_a_topics_own_compression_type_is_applied(pair: Pair, new_topic_name: Callable[[str], str], codec: str) -> None:
+def test_a_topics_compression_type_is_applied(pair: Pair, new_topic_name: Callable[[str], str], codec: str) -> None:
     topic = pair.create(new_topic_name("recompressed"), configs={"compression.type": codec})
     sent = Batch([Item(b"x" * 300)] * 3, codec=0 if codec == "gzip" else GZIP)
     same(pair.call("Produce", 9, produce(topic.name, sent.encode())))
@@ -190,7 +190,7 @@ def test_a_topics_own_compression_type_is_applied(pair: Pair, new_topic_name: Ca
 
 @dataclass(frozen=True)
 class Step:
-    """One batch of an idempotent producer, and the code that it gets."""
+    """One batch of an idempotent producer, and its expected code."""
 
     sequence: int
     code: int

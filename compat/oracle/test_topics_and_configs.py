@@ -103,14 +103,14 @@ def test_one_name_twice_in_a_request_fails_as_in_kafka(pair: Pair, new_topic_nam
     same(sorted_configs(answers))
 
 
-def test_validation_alone_creates_nothing(pair: Pair, new_topic_name: Callable[[str], str]) -> None:
+def test_validate_only_creates_nothing(pair: Pair, new_topic_name: Callable[[str], str]) -> None:
     name = new_topic_name("validated")
     same(sorted_configs(pair.call("CreateTopics", 7, create(creation(name), validate=True))))
     answer = same(pair.call("Metadata", 9, {"Topics": [{"Name": name}], "AllowAutoTopicCreation": False}))
     assert answer["Topics"][0]["ErrorCode"] == 3
 
 
-def test_assignments_and_settings_and_defaults_are_taken(pair: Pair, new_topic_name: Callable[[str], str]) -> None:
+def test_assignments_settings_and_defaults_are_applied(pair: Pair, new_topic_name: Callable[[str], str]) -> None:
     settings = [{"Name": "retention.ms", "Value": "1000"}, {"Name": "cleanup.policy", "Value": "delete"}]
     for topic in (
         creation(new_topic_name("assigned"), partitions=-1, replication=-1, Assignments=ASSIGNED),
@@ -204,7 +204,7 @@ def test_every_topic_setting_is_described_as_kafka_describes_it(
     for name, config in theirs.items():
         for described in (config, ours[name]):
             if described.get("Documentation"):
-                described["Documentation"] = "told"
+                described["Documentation"] = "reported"
         same([config, ours[name]])
 
 
@@ -221,11 +221,11 @@ def test_every_topic_setting_is_described_as_kafka_describes_it(
     ],
     ids=str,
 )
-def test_what_cannot_be_described_fails_as_in_kafka(pair: Pair, wanted: Message) -> None:
+def test_invalid_descriptions_fail_as_in_kafka(pair: Pair, wanted: Message) -> None:
     same(pair.call("DescribeConfigs", 4, {"Resources": [wanted]}))
 
 
-def test_some_keys_are_described_alone(pair: Pair, configured: Topic) -> None:
+def test_only_requested_keys_are_described(pair: Pair, configured: Topic) -> None:
     wanted = resource(TOPIC, configured.name, "retention.ms", "no.such.setting", "cleanup.policy")
     answers = pair.call("DescribeConfigs", 4, {"Resources": [wanted], "IncludeSynonyms": True})
     for answer in answers:
@@ -240,7 +240,7 @@ def node_id(pair: Pair, side: int) -> str:
         return str(connection.call("Metadata", 1, {"Topics": []})["Brokers"][0]["NodeId"])
 
 
-# The dynamic settings of a broker that part of the tools and every dashboard read.
+# Dynamic settings of a broker that some tools and every dashboard read.
 BROKER_KEYS = [
     "log.retention.ms",
     "message.max.bytes",
@@ -297,7 +297,7 @@ def test_topic_settings_are_altered_as_kafka_alters_them(
 
 
 def test_an_unknown_operation_is_an_invalid_request(pair: Pair, configured: Topic) -> None:
-    """A stated difference: Kafka lets an exception escape and answers UNKNOWN_SERVER_ERROR."""
+    """A stated difference: in Kafka an exception escapes, and it answers UNKNOWN_SERVER_ERROR."""
     theirs, ours = pair.call("IncrementalAlterConfigs", 1, alter(TOPIC, configured.name, ("retention.ms", 9, "1")))
     assert theirs["Responses"][0]["ErrorCode"] == -1
     assert ours["Responses"][0]["ErrorCode"] in {-1, 42}
@@ -306,7 +306,7 @@ def test_an_unknown_operation_is_an_invalid_request(pair: Pair, configured: Topi
 @pytest.mark.parametrize(
     "target", [(TOPIC, "never-created"), (TOPIC, "../x"), (BROKER, "77"), (BROKER, "one"), (99, "x")], ids=str
 )
-def test_what_is_not_there_cannot_be_altered(pair: Pair, target: tuple[int, str]) -> None:
+def test_missing_resources_cannot_be_altered(pair: Pair, target: tuple[int, str]) -> None:
     same(pair.call("IncrementalAlterConfigs", 1, alter(*target, ("retention.ms", SET, "1"))))
 
 
@@ -316,7 +316,7 @@ def test_one_resource_twice_in_a_request_is_refused(pair: Pair, configured: Topi
     same(pair.call("IncrementalAlterConfigs", 1, message))
 
 
-def test_a_dynamic_default_of_all_brokers_is_told_as_a_synonym(pair: Pair, configured: Topic) -> None:
+def test_a_cluster_wide_default_is_listed_as_a_synonym(pair: Pair, configured: Topic) -> None:
     changed = ("log.retention.ms", SET, "123456")
     same(pair.call("IncrementalAlterConfigs", 1, alter(BROKER, "", changed)))
     try:

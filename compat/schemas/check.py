@@ -2,11 +2,11 @@
 
     python -m compat.schemas.check DIRECTORY_OF_JARS        (or the environment variable KBROKER_KAFKA_LIBS)
 
-For each version: which fields there are and in which order, their types, which are nullable and which are tagged with
-what tag; for each field also its default and whether it is ignorable; for each schema its key, versions and flexible
+For each version it compares the fields and their order, their types, which are nullable and which are tagged with which
+tag; for each field also its default and whether it is ignorable; for each schema its key, versions and flexible
 versions. Prints every difference and a summary, and exits with 1 if there is a difference.
 
-Names of structs are not compared: they are not on the wire, and two of one name in a file need other ones.
+Names of structs are not compared: they are not on the wire, and two structs of one name in a file need different names.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ NOT_DECLARED = {
         "between members of a controller quorum",
     r"(DefaultPrincipalData|QuorumStateData)": "principals in envelopes; a file that is JSON",
 }  # fmt: skip
-"""The schemas that have no declaration, as patterns of their names, and why."""
+"""The schemas without a declaration, as patterns of their names, and why."""
 
 
 class Difference(NamedTuple):
-    """One thing that the schema and the declaration see differently."""
+    """One difference between the schema and the declaration."""
 
     where: str
     what: str
@@ -144,7 +144,7 @@ def _compare_fields(
 
 
 class _Shape(NamedTuple):
-    """What a field is in one version, as far as the bytes depend on it."""
+    """The properties of a field in one version that affect the bytes."""
 
     name: str
     type: str
@@ -201,7 +201,7 @@ def _kafka_default(field: dict[str, Any]) -> Any:
 def _same_default(field: dict[str, Any], here: Field, *, always_present: bool) -> bool:
     kafka = _kafka_default(field)
     if here.default is MISSING:
-        # Required here: right only where Kafka does not say a default and no version falls back to one.
+        # Required here: correct only if Kafka has no default and no version falls back to one.
         return "default" not in field and "tag" not in field and always_present
     if kafka is MISSING:
         # A tagged struct: None stands for the default instance, which is not sent, unless it means null.
@@ -210,7 +210,7 @@ def _same_default(field: dict[str, Any], here: Field, *, always_present: bool) -
 
 
 def check(libs: Path) -> tuple[list[Difference], str]:
-    """All differences, and a line that says what was compared."""
+    """All differences, and a line that summarizes the comparison."""
     schemas, declarations = load_schemas(libs), load_declarations()
     differences: list[Difference] = []
     compared = fields = left_out = 0

@@ -1,6 +1,6 @@
-"""Two deterministic values for every declared class and version, for both sides of a comparison with Kafka's classes.
+"""Two deterministic values for every declared class and version, for comparisons with Kafka's classes.
 
-"full" has every field of the version set, tagged ones too, and two elements in each array; "sparse" has null where the
+"full" sets every field of the version, including tagged ones, with two elements in each array; "sparse" has null if the
 version allows it, empty arrays and defaults.
 """
 
@@ -18,12 +18,12 @@ _BITS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63, "uint16": 16, "uint32
 
 
 def full(cls: type, version: int) -> Any:
-    """An instance with something in every field that the version has."""
+    """An instance with a value in every field of the version."""
     return _full(cls, version, itertools.count(1))
 
 
 def sparse(cls: type, version: int) -> Any:
-    """An instance with as little in it as the version allows."""
+    """An instance with as few values as the version allows."""
     given: dict[str, Any] = {}
     for field in schema_of(cls).fields:
         if version in field.versions and field.default is MISSING:

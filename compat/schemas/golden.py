@@ -1,12 +1,12 @@
-"""Encode the filler's values by Kafka's own classes, in every version of every declared class, and compare.
+"""Encode the filler's values with Kafka's own classes, in every version of every declared class, and compare.
 
-Stored records are also decoded by them and encoded again, with tagged fields that nobody declares.
+Stored records are also decoded by Kafka's classes and encoded again, with undeclared tagged fields.
 
     python -m compat.schemas.golden DIRECTORY_OF_JARS [--write DIRECTORY_OF_FIXTURES]
 
 Kafka's JSON converters read the values and its message classes serialise them (Golden.java, run by `java`). With
---write the lengths and checksums of Kafka's bytes go into a fixture, and the bytes of a few into another one, which
-tests compare with ours where no Java is at hand.
+--write the lengths and checksums of Kafka's bytes go into a fixture, and the bytes of a few messages into another one;
+tests compare them with ours on machines without Java.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SAMPLES = {
     ("ProduceRequest", 11), ("FetchRequest", 4), ("FetchRequest", 17), ("FetchResponse", 12), ("FetchResponse", 17),
     ("DescribeTopicPartitionsResponse", 0), ("PartitionChangeRecord", 2), ("RegisterBrokerRecord", 4),
 }  # fmt: skip
-"""The messages whose bytes are kept whole."""
+"""The messages whose complete bytes are stored."""
 REWRITTEN_SAMPLES = {
     ("RegisterBrokerRecord", 4), ("PartitionRecord", 2), ("ConsumerGroupMemberMetadataValue", 0),
     ("OffsetCommitValue", 4),
@@ -45,7 +45,7 @@ UNKNOWN_TAGS = ((50, b"tag"), (1_000, b""), (70_000, bytes(200)))
 
 
 def cases() -> list[tuple[type, int, str, Any]]:
-    """(class, version, name of the filling, value) of everything that is compared."""
+    """(class, version, name of the filling, value) of every comparison."""
     return [
         (cls, version, filling.__name__, filling(cls, version))
         for _, cls in sorted(load_declarations().items())
@@ -55,7 +55,7 @@ def cases() -> list[tuple[type, int, str, Any]]:
 
 
 def rewritings() -> list[tuple[type, int, bytes]]:
-    """(class, version, bytes) of stored records as a later broker may have written them."""
+    """(class, version, bytes) of stored records as a later broker may write them."""
     found = []
     for cls, version, filling, value in cases():
         if schema_of(cls).kind == "stored" and version in schema_of(cls).flexible:
@@ -71,7 +71,7 @@ def rewritings() -> list[tuple[type, int, bytes]]:
 
 
 def add_unknown_tags(value: Any) -> None:
-    """Give a record tagged fields that its schema does not have, and so each struct in it."""
+    """Add tagged fields that the schema does not have to a record and to each struct in it."""
     value.unknown_tagged_fields = UNKNOWN_TAGS
     for field in schema_of(type(value)).fields:
         held = getattr(value, field.name)
@@ -81,7 +81,7 @@ def add_unknown_tags(value: Any) -> None:
 
 
 def to_json(value: Any, fields: list[dict[str, Any]], common: dict[str, Any], version: int) -> Any:
-    """A value as Kafka's JSON converters want it: fields by lower camel case, bytes and ids in base64."""
+    """A value in the form of Kafka's JSON converters: fields in lower camel case, bytes and ids in base64."""
     names = {snake_case(field["name"]): field for field in fields}
     answer = {}
     for ours in schema_of(type(value)).fields:
@@ -121,7 +121,7 @@ def java_classes(libs: Path) -> dict[str, str]:
 
 
 def ask_kafka(libs: Path) -> list[bytes | str]:
-    """Kafka's encoding of each case, and of what it decodes from each rewriting, or what its classes say against it."""
+    """Kafka's encoding of each case and of each decoded rewriting, or the error of its classes."""
     schemas, classes, lines = load_schemas(libs), java_classes(libs), []
     for cls, version, _, value in cases():
         schema = schemas[cls.__name__]
@@ -138,7 +138,7 @@ def ask_kafka(libs: Path) -> list[bytes | str]:
 
 
 def fixture_line(cls: type, version: int, filling: str, data: bytes) -> str:
-    """What a fixture says of one encoding."""
+    """The fixture line of one encoding."""
     return f"{cls.__name__} {version} {filling} {len(data)} {zlib.crc32(data):08x}"
 
 

@@ -73,7 +73,7 @@ def test_records_are_written_as_they_were_and_once(
     again = json.loads(capsys.readouterr().out)
     assert (again["is_resumed"], again["was_done"], again["written"]) == (True, True, {})
     assert main(["spark", "replay", "-t", name, "--to", target, *flags(tiered_site)]) == 0
-    assert "was done before, and nothing was written: another --job-id replays" in capsys.readouterr().err
+    assert "is already complete, and nothing was written; use another --job-id to replay" in capsys.readouterr().err
     assert consumed(tiered_site, target) == records
 
 

@@ -172,7 +172,7 @@ def test_a_schema_that_does_not_fit_is_refused(
         ({"startingTimestamp": START_MS + 99_999_999}, ("TOPIC-0", "no record is as late", "Strategy=latest")),
         ({"startingOffsets": offsets(9), "endingOffsets": offsets(8)}, ("begins at 9", "ends at 8")),
         ({"kafka__bootstrap__servers": "127.0.0.1:1"}, ("no broker answers at 127.0.0.1:1",)),
-        ({"rsm__config__no": "1"}, ("rsm.config.no is no setting",)),
+        ({"rsm__config__no": "1"}, ("rsm.config.no is not a setting",)),
     ],
 )
 def test_what_cannot_be_read_is_told_before_a_row_is_read(

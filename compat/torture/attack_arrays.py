@@ -1,11 +1,12 @@
-"""Well-formed requests whose arrays hold as much as 400 kB can: how long another client waits, and what it costs.
+"""Well-formed requests whose arrays have as many elements as fit into 400 kB: measures the wait of another client and
+the memory.
 
     python -m compat.torture.attack_arrays
     python -m compat.torture.attack_arrays --broker kafka
 
-Every array of every API is filled, as the declarations of the messages have it (`kbroker.testing.greedy`): once with as
-many elements as a request may have, and once with more than that. Then a hundred clients ask for the metadata of 5,000
-partitions at the same time. The order of the requests is drawn from the seed.
+Every array of every API is filled according to the declarations of the messages (`kbroker.testing.greedy`): once with
+as many elements as a request may have, and once with more than that. Then a hundred clients request the metadata of
+5,000 partitions at the same time. The seed determines the order of the requests.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def attack(target: Target, draws: Draws) -> list[Measure]:
 
 
 def _world(target: Target) -> World:
-    """Commit an offset for every partition, so that the group has as many as there can be."""
+    """Commit an offset for every partition, so that the group has as many as possible."""
     with target.client() as client:
         client.socket.settimeout(PATIENCE_S)
         asked = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)])
@@ -95,7 +96,7 @@ def _described_groups() -> Iterator[Greedy]:
 
 
 def ask(address: tuple[str, int], request: bytes) -> int:
-    """Send a request and take its reply; the reply's size, 0 if the connection was closed instead."""
+    """Send a request and read its reply; returns the reply's size, 0 if the connection was closed instead."""
     with socket.create_connection(address, timeout=PATIENCE_S) as connection, contextlib.suppress(ConnectionError):
         connection.sendall(request)
         return _take_reply(connection)
@@ -114,7 +115,7 @@ def _take_reply(connection: socket.socket) -> int:
 
 
 def ask_for_metadata(address: tuple[str, int], *, clients: int, rounds: int) -> None:
-    """Ask for all topics on so many connections at the same time, several times."""
+    """Request all topics on this many connections at the same time, several times."""
     request = frame(MetadataRequest(topics=None), METADATA_VERSION)
     connections = [socket.create_connection(address, timeout=PATIENCE_S) for _ in range(clients)]
     try:

@@ -1,16 +1,16 @@
-"""What clients can make a broker hold in memory, all at once: `python -m compat.torture.attack_memory --seed 1`.
+"""Clients that make a broker use as much memory as they can: `python -m compat.torture.attack_memory --seed 1`.
 
-The attacks, each a function below, run side by side against one real broker for --seconds:
+The attacks, each a function below, run concurrently against one real broker for --seconds:
 
-    slow-readers  60 connections ask for as much as possible from the tier, and read nothing
+    slow-readers  60 connections request as much as possible from the tier, and read nothing
     half-frames   25 connections announce 100 MiB, and send 40 MB of it
-    bombs         16 connections send zstd batches of 2 kB that unpack to 60 MiB, again and again
+    bombs         16 connections repeatedly send zstd batches of 2 kB that decompress to 60 MiB
     sessions      one connection opens 1,000 fetch sessions of 1,000 partitions
-    joins         one connection asks for 10,000 member ids with client ids of 30 kB
+    joins         one connection requests 10,000 member ids with client ids of 30 kB
 
-Meanwhile a bystander, in a process of its own, produces batches of 100 B, 16 KiB and 1 MiB and fetches from the local
-log and from the tier. The last line says how large the broker became (with its worker processes, and without), and
-what the bystander waited for at most. The exit status is 1 when one of the bounds is broken.
+A bystander in its own process produces batches of 100 B, 16 KiB and 1 MiB and fetches from the local log and from the
+tier. The last line reports the largest size of the broker (with its worker processes, and without), and the longest
+wait of the bystander. The exit status is 1 if one of the bounds is exceeded.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PRODUCED_SIZES = (100, 16 << 10, MIB - 200)
 
 
 class Attack:
-    """What all attacks share: the broker's address, and when to stop."""
+    """Shared by all attacks: the broker's address, and when to stop."""
 
     def __init__(self, bootstrap_servers: str, *, seed: int) -> None:
         self.address = address_of(bootstrap_servers)
@@ -66,7 +66,7 @@ class Attack:
             yield connection
 
     def keep_open(self, send: bytes) -> None:
-        """Send as much as the broker takes and never read; connect again when the broker closes the connection."""
+        """Send as much as the broker accepts and never read; reconnect if the broker closes the connection."""
         while not self.stop.is_set():
             with contextlib.suppress(OSError), self.connected() as connection:
                 rest = memoryview(send)
@@ -88,7 +88,9 @@ def _is_closed(connection: socket.socket) -> bool:
 
 
 def slow_readers(attack: Attack) -> list[Callable[[], None]]:
-    """Whole answers from the tier that nobody takes. One connection reads ahead, so that much of it is in memory."""
+    """Large replies from the tier that are not read. One connection reads ahead, so that much of the tier is in
+    memory.
+    """
     frame = fetch_frame(TIERED, 0, 0, 64 * MIB)
 
     def read_on() -> None:
@@ -114,7 +116,7 @@ def half_frames(attack: Attack) -> list[Callable[[], None]]:
 
 
 def bombs(attack: Attack) -> list[Callable[[], None]]:
-    """Batches that are small as they come."""
+    """Batches that are small on the wire."""
     record = Item(bytes(UNPACKED_BYTES)).encode(0)
     packed = zstandard.ZstdCompressor(level=3).compress(record)
     now_ms = int(time.time() * 1000)
@@ -191,7 +193,7 @@ ATTACKS = {
 
 
 def stand_by(bootstrap_servers: str, seconds: float, results: Connection) -> None:
-    """Produce and fetch for so long; send by kind how often, and the longest wait in seconds."""
+    """Produce and fetch for this time; send the number of requests by kind, and the longest wait in seconds."""
     address = address_of(bootstrap_servers)
     worst: dict[str, tuple[int, float]] = {}
     produced = {size: produce_frame(BYSTANDERS, batch_of_size(size)) for size in PRODUCED_SIZES}
@@ -226,7 +228,7 @@ class Sampler:
         self._thread.start()
 
     def stop(self) -> None:
-        """Sample no more."""
+        """Stop sampling."""
         self._stop.set()
         self._thread.join()
 
@@ -239,7 +241,7 @@ class Sampler:
 
 
 def resident(pid: int) -> int:
-    """Bytes; 0 of a process that has gone."""
+    """Bytes; 0 for a process that has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
     except (OSError, IndexError):
@@ -247,7 +249,7 @@ def resident(pid: int) -> int:
 
 
 def fill(site: Site) -> None:
-    """Write the topic whose records lie in the tier, and wait until they lie only there."""
+    """Write the topic whose records are in the tier, and wait until they are only there."""
     settings = {"remote.storage.enable": "true", "segment.bytes": str(16 * MIB), "local.retention.bytes": "1"}
     site.create(TIERED, settings)
     site.create(BYSTANDERS, {"retention.bytes": str(64 * MIB), "segment.bytes": str(16 * MIB)})
@@ -260,11 +262,11 @@ def fill(site: Site) -> None:
 
 
 Seen = dict[str, tuple[int, float]]
-"""What the bystander saw, by kind of request: how many there were, and the longest wait in seconds."""
+"""The bystander's results by kind of request: their number, and the longest wait in seconds."""
 
 
 def run(site: Site, names: list[str], *, seed: int, seconds: float) -> tuple[Sampler, int, Seen]:
-    """Run attacks and the bystander; the sizes, the size before, and what the bystander saw."""
+    """Run attacks and the bystander; returns the sizes, the size before, and the bystander's results."""
     attack = Attack(site.address, seed=seed)
     actions = [action for name in names for action in ATTACKS[name](attack)]
     pid = site.broker.pid
@@ -289,7 +291,7 @@ def run(site: Site, names: list[str], *, seed: int, seconds: float) -> tuple[Sam
 
 
 def main() -> int:
-    """Attack; the exit status."""
+    """Attack; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m compat.torture.attack_memory",
         description=__doc__,
@@ -298,8 +300,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=list(ATTACKS), action="append", help="these attacks instead of all")
     parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--limit-mib", type=int, default=300, help="how large the broker may become")
-    parser.add_argument("--longest-ms", type=int, default=1_000, help="what the bystander may wait for at most")
+    parser.add_argument("--limit-mib", type=int, default=300, help="bound on the size of the broker")
+    parser.add_argument("--longest-ms", type=int, default=1_000, help="bound on the wait of the bystander")
     options = parser.parse_args()
     names = options.only or list(ATTACKS)
     with tempfile.TemporaryDirectory(prefix="attack-memory-") as scratch:

@@ -4,7 +4,7 @@
     python -m compat.torture.attack_retention --broker kafka
 
 The topic is filled with 2,000 records, one segment each. Then retention.bytes is set so that all of them are due, while
-a client goes on producing to the same partition.
+a client continues to produce to the same partition.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SET, TOPIC_RESOURCE = 0, 2
 
 
 def attack(target: Target, _: Draws) -> list[Measure]:
-    """Fill the topic, have retention delete it, and measure the waits of who produces to it."""
+    """Fill the topic, make retention delete it, and measure the waits of a producer to it."""
     target.create_topic(TOPIC, configs={"segment.ms": "1", "segment.jitter.ms": "0", "retention.bytes": "-1"})
     with target.client() as client:
         client.socket.settimeout(60)
@@ -55,7 +55,7 @@ def attack(target: Target, _: Draws) -> list[Measure]:
 
 
 def _fill(client: Client) -> None:
-    """One record after the other, each so much later than the one before that it begins a segment."""
+    """Produce one record after the other, with timestamps so far apart that each begins a segment."""
     first_ms = int(time.time() * 1000) + 1_000
     for number in range(SEGMENTS + 1):
         batch = build_batch([Record(offset=-1, timestamp=first_ms + 10 * number, key=None, value=b"x" * 100)])

@@ -1,4 +1,4 @@
-"""What all attack programs share: a real broker, a bystander whose longest wait counts, and the broker's memory.
+"""Shared by all attack programs: a real broker, a bystander whose longest wait counts, and the broker's memory.
 
 An attack program defines one function and calls `main`:
 
@@ -14,11 +14,11 @@ An attack program defines one function and calls `main`:
     python -m compat.torture.<program> --seed 7
     python -m compat.torture.<program> --broker kafka      the same attack on Apache Kafka
 
-The program ends with one summary line. Its exit status is 1 when a bound is broken or the bystander is not served.
+The program ends with one summary line. Its exit status is 1 if a bound is broken or the bystander is not served.
 
-The bystander is a process of its own, so that the attacking program's interpreter does not add to its waits. It sends
-one small Produce (acks=all) after the other, a millisecond apart, and measures each. Memory is the resident memory of
-the broker and its child processes.
+The bystander is a separate process, so that the interpreter of the attacking program does not add to its waits. It
+sends one small Produce (acks=all) after the other, a millisecond apart, and measures each. Memory is the resident
+memory of the broker and its child processes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One figure of an attack and its bound. `is_timing`: it depends on how busy the machine is."""
+    """One figure of an attack and its bound. `is_timing`: it depends on the load of the machine."""
 
     name: str
     value: float
@@ -82,10 +82,10 @@ class Measure:
 
 @dataclass(slots=True)
 class Seen:
-    """What was seen during an attack; complete when the attack is over.
+    """The results of an attack; complete when the attack is over.
 
-    Units   produced: requests of the bystander that were acknowledged; longest_ms: the longest of its waits;
-            idle_mib, peak_mib: resident memory before the attack, and the most during it
+    Units   produced: acknowledged requests of the bystander; longest_ms: the longest of its waits;
+            idle_mib, peak_mib: resident memory before the attack, and the peak during it
     """
 
     produced: int = 0
@@ -100,7 +100,7 @@ class Seen:
         memory_mib: float | None = None,
         resident_mib: float | None = None,
     ) -> list[Measure]:
-        """The figures that have a bound here; memory_mib bounds what was added to the idle broker, resident_mib all."""
+        """The figures with a bound here; memory_mib bounds the growth of the idle broker, resident_mib its total."""
         added = self.peak_mib - self.idle_mib
         found = [
             longest_ms and Measure("longest Produce", self.longest_ms, longest_ms, "ms", is_timing=True),
@@ -118,15 +118,15 @@ class Target:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Of its listener."""
+        """The address of its listener."""
         return address_of(self.broker.bootstrap_servers)
 
     def client(self) -> Client:
-        """A new connection, with a typed request and response at a time."""
+        """A new connection for typed requests, one at a time."""
         return Client(*self.address)
 
     def create_topic(self, name: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
-        """Create a topic unless it exists, and wait until it takes records."""
+        """Create a topic unless it exists, and wait until it accepts records."""
         settings = [CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()]
         topic = CreatableTopic(
             name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=settings
@@ -144,7 +144,7 @@ class Target:
 
         The topic is created unless it is the target's own. A wait that began in the block counts to its end.
 
-        Errors: NotServed when the bystander got an error, lost its connection or waited more than PATIENCE_S.
+        Errors: NotServed if the bystander got an error, lost its connection or waited more than PATIENCE_S.
         """
         seen = Seen()
         if topic == "bystander":
@@ -160,13 +160,13 @@ class NotServed(RuntimeError):
 
 
 def frame(request: object, version: int, *, client_id: str = "attacker") -> bytes:
-    """A request's frame, to send as it is or in pieces."""
+    """A request's frame, to send whole or in pieces."""
     parts = encode_request_frame(request, version, correlation_id=1, client_id=client_id)
     return b"".join(part for part in parts if isinstance(part, bytes))
 
 
 def produce(client: Client, topic: str, value: bytes = b"x" * 100) -> int:
-    """Produce one record to partition 0; the error code."""
+    """Produce one record to partition 0; returns the error code."""
     batch = build_batch([Record(offset=-1, timestamp=int(time.time() * 1000), key=None, value=value)])
     data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=batch)])
     request = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=30_000, topic_data=[data])
@@ -176,7 +176,7 @@ def produce(client: Client, topic: str, value: bytes = b"x" * 100) -> int:
 
 @contextlib.contextmanager
 def _bystander(address: tuple[str, int], topic: str) -> Iterator[Callable[[], tuple[int, float]]]:
-    """Run the bystander; yield a function that asks it what it saw since it was last asked."""
+    """Run the bystander; yield a function that returns its results since the last call."""
     command = [sys.executable, "-m", __name__ if __name__ != "__main__" else "compat.torture.bystander"]
     process = subprocess.Popen(
         [*command, json.dumps([*address, topic])], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -185,7 +185,7 @@ def _bystander(address: tuple[str, int], topic: str) -> Iterator[Callable[[], tu
     assert process.stdout is not None
 
     def ask() -> tuple[int, float]:
-        with contextlib.suppress(BrokenPipeError):  # its last words are read below
+        with contextlib.suppress(BrokenPipeError):  # its last output is read below
             process.stdin.write("\n")
             process.stdin.flush()
         said = json.loads(process.stdout.readline() or '"the bystander died"')
@@ -202,7 +202,7 @@ def _bystander(address: tuple[str, int], topic: str) -> Iterator[Callable[[], tu
 
 
 def _produce_until_asked(host: str, port: int, topic: str) -> None:
-    """The bystander's process: produce, and answer each line on standard input with what was seen since the last."""
+    """The bystander's process: produce, and answer each line on standard input with the results since the last."""
     client = Client(host, port)
     client.socket.settimeout(PATIENCE_S)
     produced, longest_s = 0, 0.0
@@ -227,7 +227,7 @@ def _produce_until_asked(host: str, port: int, topic: str) -> None:
 
 @contextlib.contextmanager
 def _sampled(pid: int, seen: Seen) -> Iterator[None]:
-    """Note the memory of a process and its children: once, then the peak until the block ends."""
+    """Record the memory of a process and its children: once, then the peak until the block ends."""
     seen.idle_mib = seen.peak_mib = resident_mib(pid)
     over = threading.Event()
 
@@ -248,14 +248,14 @@ def _sampled(pid: int, seen: Seen) -> Iterator[None]:
 
 @dataclass(slots=True)
 class Report:
-    """What an attack showed; the last line of its program."""
+    """The results of an attack; the last line of its program."""
 
     program: str
     measures: list[Measure] = field(default_factory=list)
     complaint: str | None = None
 
     def broken(self, *, with_timing: bool = True) -> list[str]:
-        """The bounds that do not hold, and that the bystander was not served."""
+        """The broken bounds, and whether the bystander was not served."""
         found = [str(one) for one in self.measures if not one.holds and (with_timing or not one.is_timing)]
         return found if self.complaint is None else [*found, self.complaint]
 
@@ -268,7 +268,7 @@ Attack = Callable[[Target, Draws], list[Measure]]
 
 
 def run(attack: Attack, *, seed: int = 0, settings: Mapping[str, str] | None = None, is_kafka: bool = False) -> Report:
-    """Start a broker in a new directory, attack it and end it."""
+    """Start a broker in a new directory, attack it and stop it."""
     program = Path(inspect.getfile(attack)).stem
     with tempfile.TemporaryDirectory(prefix=f"{program}-") as scratch:
         directory = Path(scratch) / "broker"
@@ -289,7 +289,7 @@ def run(attack: Attack, *, seed: int = 0, settings: Mapping[str, str] | None = N
 
 
 def main(doc: str | None, attack: Attack, *, settings: Mapping[str, str] | None = None) -> int:
-    """Run an attack program; its exit status."""
+    """Run an attack program; returns its exit status."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--broker", choices=["kbroker", "kafka"], default="kbroker")
     parser.add_argument("--seed", type=int, default=0)

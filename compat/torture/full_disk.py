@@ -1,10 +1,10 @@
-"""A real disk without a free byte: topics are deleted, the broker is stopped, killed and started, groups go on.
+"""A real disk without a free byte: topics are deleted, the broker is stopped, killed and restarted, groups continue.
 
     python -m compat.torture.full_disk                      a tmpfs of 128 MiB; needs the right to mount
-    python -m compat.torture.full_disk --file-system ext4   an ext4 image by way of a loop device
+    python -m compat.torture.full_disk --file-system ext4   an ext4 image on a loop device
 
-Another file takes all free space, and takes it again after every few deletions. Exit status 1 with a line for each
-thing that went wrong.
+A filler file takes all free space, and takes it again after every few deletions. Exit status 1 with a line for each
+failure.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ KEPT = "kept"
 RECORDS = 50
 BETWEEN_THE_FLOORS = 16 << 20
 LOOK_S = 1.5
-"""The broker looks at the free space once a second."""
+"""The broker checks the free space once a second."""
 
 
 @contextmanager
 def small_disk(file_system: str) -> Iterator[Path]:
-    """A mounted file system of its own."""
+    """Mount a separate file system."""
     with tempfile.TemporaryDirectory(prefix="kbroker-disk-") as directory:
         place, image = Path(directory, "mounted"), Path(directory, "image")
         place.mkdir()
@@ -57,7 +57,7 @@ def small_disk(file_system: str) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> None:
-    """Take all that is free, down to the last byte."""
+    """Take all free space, down to the last byte."""
     size = 1 << 20
     with (disk / "filler").open("ab", buffering=0) as filler:
         while size:
@@ -69,12 +69,12 @@ def fill(disk: Path) -> None:
 
 
 def leave_free(disk: Path, size: int) -> None:
-    """Give back so much of it."""
+    """Free this many bytes."""
     os.truncate(disk / "filler", max(0, (disk / "filler").stat().st_size - size))
 
 
 def torture(disk: Path) -> list[str]:
-    """What went wrong."""
+    """Returns the failures."""
     found: list[str] = []
     broker = KbrokerProcess(disk)
     broker.start()
@@ -100,7 +100,7 @@ def torture(disk: Path) -> list[str]:
         time.sleep(LOOK_S)
         found += consume(broker)
         if not produce(broker):
-            found.append("records are taken below kbroker.min.free.bytes")
+            found.append("records are accepted below kbroker.min.free.bytes")
         (disk / "filler").unlink()
         time.sleep(LOOK_S)
         found += produce(broker)
@@ -125,7 +125,7 @@ def delete_while_full(broker: KbrokerProcess, disk: Path, admin: AdminClient, na
 
 
 def produce(broker: KbrokerProcess) -> list[str]:
-    """Send some records, each of which has to arrive."""
+    """Produce some records, all of which must be acknowledged."""
     failed: list[str] = []
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "message.timeout.ms": 3_000})
     for number in range(RECORDS):
@@ -154,7 +154,7 @@ def consume(broker: KbrokerProcess) -> list[str]:
 
 
 def main() -> int:
-    """Run it; the exit status."""
+    """Run it; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--file-system", choices=["tmpfs", "ext4"], default="tmpfs")
     options = parser.parse_args()

@@ -1,15 +1,14 @@
-"""A real broker under load, `kill -9` in the middle, again and again: nothing acknowledged may be lost, moved or
-doubled.
+"""A real broker under load, killed repeatedly with `kill -9`: no acknowledged record may be lost, moved or duplicated.
 
     python -m compat.torture.kill9                    kbroker, on a temporary directory
-    python -m compat.torture.kill9 --broker kafka     Apache Kafka 4.3.1: the proof that the judge is fair
+    python -m compat.torture.kill9 --broker kafka     Apache Kafka 4.3.1, to verify the checkers
     python -m compat.torture.kill9 --command '...' --bootstrap-server 127.0.0.1:9092
                                                       any command that runs a broker in the foreground
 
-Some restarts are killed as well before the broker answers, since a recovery that is cut off must leave a disk that the
-next one can recover. The run is bounded: by the number of records, of kills, and by time. What is judged is promised by
-ARCHITECTURE.md: acknowledged data survives the death of the process at Kafka's default settings, where nothing is
-synced for that. Exit status 1 when K1-K4 find something; the history is kept then.
+Some restarts are killed before the broker answers, because an interrupted recovery must leave a disk that the next one
+can recover. The run is bounded by the number of records, of kills, and by time. ARCHITECTURE.md promises that
+acknowledged data survives the death of the process at Kafka's default settings, which sync nothing for that. Exit
+status 1 if K1-K4 find something; the history is kept then.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from kbroker.testing.history import Function, Type
 
 
 class KillableBroker(Protocol):
-    """A broker in a process of its own whose data outlive it."""
+    """A broker in its own process whose data survive it."""
 
     process: subprocess.Popen[bytes] | None
 
@@ -45,7 +44,7 @@ class KillableBroker(Protocol):
 
 
 class CommandBroker:
-    """A broker that a command runs in the foreground, on an address that does not change."""
+    """A broker that a command runs in the foreground, at a fixed address."""
 
     def __init__(self, command: str, bootstrap_servers: str) -> None:
         self.bootstrap_servers = bootstrap_servers
@@ -76,7 +75,7 @@ class Killer:
         self._interrupted = interrupted
         self._draws = Draws("kill9", plan.seed)
         total = plan.producers * plan.records
-        # One kill in each of equal pieces of the load, so that none of them meets an idle broker.
+        # One kill in each of equal parts of the load, so that none of them meets an idle broker.
         self._moments = [(number * total + self._draws.below(total)) // (kills + 1) for number in range(1, kills + 1)]
 
     def disturb(self, acknowledged: int) -> None:
@@ -90,7 +89,7 @@ class Killer:
         self.slowest_start_s = max(self.slowest_start_s, self._broker.start())
 
     def _interrupt_start(self) -> None:
-        """Start it and kill it while it is still starting, most often in its recovery."""
+        """Start it and kill it during its start, most often in its recovery."""
         old = self._broker.process
 
         def kill() -> None:
@@ -120,7 +119,7 @@ def torture(
 ) -> tuple[list[Finding], Killer]:
     """Load the started broker, kill it `kills` times, read everything back, and judge the history.
 
-    Errors: TimeoutError when the load does not end; AssertionError when the run proved nothing.
+    Errors: TimeoutError if the load does not end; AssertionError if the run proved nothing.
     """
     create_topic(broker.bootstrap_servers, plan)
     killer = Killer(broker, plan, kills=kills, interrupted=interrupted)
@@ -138,7 +137,7 @@ def torture(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--broker", choices=["kbroker", "kafka"], default="kbroker")
-    parser.add_argument("--command", help="a broker of your own, with --bootstrap-server")
+    parser.add_argument("--command", help="your own broker, with --bootstrap-server")
     parser.add_argument("--bootstrap-server", metavar="HOST:PORT", default="127.0.0.1:9092")
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--interrupted", type=float, default=0.3, help="share of restarts that are killed too")

@@ -1,9 +1,9 @@
-"""Load from real clients that is recorded as a history, and the read-back at its end.
+"""A load by real clients that is recorded as a history, and the read-back at its end.
 
 One thread drives several idempotent producers and several readers with assigned partitions, all of librdkafka, so the
-order of the lines is the order in which this process saw things happen. Every record's value starts with an id that is
-unique in the run and goes on with bytes that depend on it; the history holds the id with a digest of the whole, so a
-record with a changed byte is another value for the checkers.
+order of the lines is the order in which this process saw the events. Every record's value starts with an id that is
+unique in the run, followed by bytes that depend on it. The history has the id with a digest of the whole value, so a
+record with a changed byte is a different value for the checkers.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ READ_BACK_TIMEOUT_S = 60.0
 
 
 def value_of(payload: bytes) -> str:
-    """How the history names a record: its id and a digest of all its bytes."""
+    """The name of a record in the history: its id and a digest of all its bytes."""
     head = payload.split(b"|", 1)[0][:40].decode("ascii", errors="backslashreplace")
     return f"{head}#{blake2b(payload, digest_size=4).hexdigest()}"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the clients do.
+    """The parameters of the clients.
 
-    Units   records: sends per producer in the whole run; payload_bytes: the largest value; max_in_flight: sends that a
-            producer has open at most
+    Units   records: sends per producer in the whole run; payload_bytes: the largest value; max_in_flight: the most
+            unfinished sends of a producer
     """
 
     topic: str
@@ -52,12 +52,12 @@ class Plan:
 
 
 class Recorder:
-    """Writes events as they happen, and counts."""
+    """Records events as they happen, and counts them."""
 
     def __init__(self, file: StringIO | None = None) -> None:
         self.file = StringIO() if file is None else file
         self.counts: dict[tuple[Function, Type], int] = {}
-        self.complaints: list[str] = []  # of clients that could not go on, which a right broker gives no reason for
+        self.complaints: list[str] = []  # of clients that had to give up, which a correct broker never causes
         self._writer = HistoryWriter(self.file)
         self._began = time.monotonic()
 
@@ -89,7 +89,7 @@ class Recorder:
 
 
 class LoadProducer:
-    """An idempotent producer that keeps some sends in flight and notes what becomes of each."""
+    """An idempotent producer that keeps some sends in flight and records their outcomes."""
 
     def __init__(self, name: str, bootstrap_servers: str, plan: Plan, recorder: Recorder, *, codec: str) -> None:
         self.name = name
@@ -107,7 +107,7 @@ class LoadProducer:
                 "acks": "all",
                 "compression.type": codec,
                 "linger.ms": self._draws.choice([0, 2, 10]),
-                # Longer than any restart: what is not acknowledged is sent again and again, and must not double.
+                # Longer than any restart: unacknowledged batches are retried, and must not be duplicated.
                 "message.timeout.ms": 120_000,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 200,
@@ -120,7 +120,7 @@ class LoadProducer:
         return self.in_flight == 0 and (self.sent == self._plan.records or self._has_failed)
 
     def step(self) -> None:
-        """Send a burst if there is room, and take what has been acknowledged."""
+        """Send a burst if there is room, and process acknowledgements."""
         if self._has_failed:
             self._poll()
             return
@@ -137,7 +137,7 @@ class LoadProducer:
             self._on_error(error.args[0])
 
     def _on_error(self, error: KafkaError) -> None:
-        """A producer gives up when the broker contradicts what it has acknowledged before."""
+        """A producer gives up if the broker contradicts its earlier acknowledgements."""
         if error.fatal() and not self._has_failed:
             self._has_failed = True
             self._recorder.complaints.append(f"{self.name} cannot send any more: {error}")
@@ -154,7 +154,7 @@ class LoadProducer:
             if error is None:
                 self._recorder.note(self.name, Function.SEND, Type.OK, key, value=value, offset=message.offset())
             else:
-                # Only what was purged from the queue is known not to have left this process.
+                # Only a record that was purged from the queue is known not to have left this process.
                 kind = Type.FAIL if error.code() == KafkaError._PURGE_QUEUE else Type.INFO
                 self._recorder.note(self.name, Function.SEND, kind, key, value=value, error=error.name())
 
@@ -176,7 +176,7 @@ def consumer(bootstrap_servers: str, name: str) -> Consumer:
             "group.id": name,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
-            # A reader that falls out of the log must not be set to another offset in silence.
+            # A reader whose offset is out of range must not be silently reset to another offset.
             "auto.offset.reset": "error",
             "check.crcs": True,
             "fetch.wait.max.ms": 50,
@@ -188,7 +188,7 @@ def consumer(bootstrap_servers: str, name: str) -> Consumer:
 
 
 class LoadReader:
-    """A reader with all partitions assigned, that is now and then set to another offset."""
+    """A reader with all partitions assigned, which now and then seeks to another offset."""
 
     def __init__(self, name: str, bootstrap_servers: str, plan: Plan, recorder: Recorder) -> None:
         self.name = name
@@ -204,8 +204,8 @@ class LoadReader:
             error = message.error()
             if error is not None:
                 if error.code() in {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET}:
-                    self._recorder.complaints.append(f"{self.name} fell out of the log: {error}")
-                continue  # the connection is down or comes back: the reader goes on by itself
+                    self._recorder.complaints.append(f"{self.name} is out of range: {error}")
+                continue  # the connection is down or being restored: the reader continues by itself
             partition, offset = _note_message(self._recorder, self.name, Function.POLL, message)
             self._reached[partition] = offset + 1
         if self._draws.chance(0.002):
@@ -223,7 +223,7 @@ class LoadReader:
 
 
 def _note_message(recorder: Recorder, name: str, function: Function, message: Message) -> tuple[int, int]:
-    """Note a message that was read; returns its partition and offset."""
+    """Record a message that was read; returns its partition and offset."""
     partition, offset = message.partition(), message.offset()
     assert partition is not None, "a message that was read has a place"
     assert offset is not None, "a message that was read has a place"
@@ -247,10 +247,10 @@ def run_load(
     disturb: Callable[[int], None] = lambda _: None,
     timeout_s: float = 300,
 ) -> None:
-    """Drive the clients until all sends have an end. `disturb` is called in each round with the acknowledgements so
-    far.
+    """Drive the clients until all sends are complete. `disturb` is called in each round with the number of
+    acknowledgements so far.
 
-    Errors: TimeoutError when the time is up, with what was reached.
+    Errors: TimeoutError when the time is up, with the progress so far.
     """
     producers = [
         LoadProducer(f"p{number}", bootstrap_servers, plan, recorder, codec=CODECS[number % len(CODECS)])
@@ -276,7 +276,7 @@ def run_load(
 def read_back(bootstrap_servers: str, plan: Plan, recorder: Recorder, *, source: str = "leader") -> None:
     """Read every partition from its start to its end into the history.
 
-    Errors: TimeoutError when the end is not reached.
+    Errors: TimeoutError if the end is not reached.
     """
     reader = consumer(bootstrap_servers, "read-back")
     try:
@@ -292,9 +292,9 @@ def read_back(bootstrap_servers: str, plan: Plan, recorder: Recorder, *, source:
 
 
 def _messages_before(reader: Consumer, end: int) -> Iterator[Message]:
-    """What the reader's one partition holds below `end`.
+    """The records below `end` of the reader's only partition.
 
-    The last offset may belong to a record that readers are not shown, so the position counts, not the records.
+    The last offset may belong to a record that readers do not see, so the position counts, not the records.
     """
     deadline = time.monotonic() + READ_BACK_TIMEOUT_S
     position = 0

@@ -3,8 +3,8 @@
     python -m compat.torture.record_history --bootstrap-server 127.0.0.1:9092 --out history.jsonl
     python -m compat.torture.record_history --bootstrap-server ... --kill-command '...' --kills 2 --out history.jsonl
 
-The kill command is run by the shell in the middle of the load; it has to kill the broker and start it again on the same
-address (or leave that to a supervisor). Exit status 1 when the checkers find something.
+The shell runs the kill command in the middle of the load; it has to kill the broker and restart it on the same address
+(or leave that to a supervisor). Exit status 1 if the checkers find something.
 """
 
 from __future__ import annotations

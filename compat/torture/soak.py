@@ -6,13 +6,13 @@
 
 Crash sweeps over generated workloads take most of the time, `kill -9` of real brokers under load the rest. Each step
 is a short command that is repeated with other seeds until its share of the time is over, at least once, so a run ends
-about when it should. Spark's step is run in PySpark's environment. A step that takes too long is ended with all that it
-has started. The report at the end (or at Ctrl-C) sums up what was done, and names every command that failed, which
-repeats the failure by itself. The exit status is 1 when any of them failed.
+about on time. Spark's step runs in PySpark's environment. A step that takes too long is killed with all its child
+processes. The report at the end (or at Ctrl-C) sums up the runs, and prints every failed command, which reproduces the
+failure. The exit status is 1 if any of them failed.
 
 With --attack the steps are programs that attack a real broker with well-formed requests and slow clients, and judge how
-long another client waits and how much memory the broker takes. They report the worst of their runs. With --untimed as
-well the waits are reported but not judged, for machines that do something else at the same time.
+long another client waits and how much memory the broker uses. They report the worst of their runs. With --untimed the
+waits are reported but not judged, for busy machines.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pathlib import Path
 STEP_SECONDS = 1_800.0
 ATTACK_SECONDS = 600.0
 END_SECONDS = 30.0
-# PySpark is in an environment of its own, which `make soak` sees to.
+# PySpark has its own environment, which `make soak` creates.
 SPARK_PYTHON = str(Path(__file__).parents[2] / ".venv-spark" / "bin" / "python")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
@@ -41,9 +41,9 @@ class Step:
     """One command.
 
     Shape  untimed are the arguments with which it does not judge times
-    Units  weight is its share of the time; seeds_a_run says how many seeds one run uses up; a run is ended after
+    Units  weight is its share of the time; seeds_a_run is the number of seeds that one run uses; a run is killed after
            most_seconds
-    Note   its runs are summed up by adding their numbers, or by their greatest where is_worst
+    Note   the report adds up the numbers of its runs, or takes their maxima if is_worst
     """
 
     name: str
@@ -57,7 +57,7 @@ class Step:
     untimed: tuple[str, ...] = ()
 
     def command(self, seed: int, *, is_timed: bool = True) -> list[str]:
-        """One run of it."""
+        """The command line of one run."""
         more = () if is_timed else self.untimed
         return [self.python, "-m", self.module, *self.arguments, *more, "--seed", str(seed)]
 
@@ -85,9 +85,9 @@ ATTACKS = (
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one step's runs.
+    """The results of one step's runs.
 
-    Shape  last_lines are the summaries of the runs, failed the commands with what they said last
+    Shape  last_lines are the summaries of the runs, failed the commands with their last output
     """
 
     step: Step
@@ -105,9 +105,9 @@ class Outcome:
 
 
 def total(lines: list[str], *, is_worst: bool = False) -> str:
-    """Lines that differ in their numbers alone as one line with the sums, or with the greatest where that is_worst.
+    """One line for lines that differ only in their numbers, with the sums, or with the maxima if is_worst.
 
-    The last one if they differ otherwise.
+    The last line if they differ otherwise.
     """
     if len({_NUMBER.sub("#", line) for line in lines}) > 1:
         return lines[-1]
@@ -117,7 +117,7 @@ def total(lines: list[str], *, is_worst: bool = False) -> str:
 
 
 def run_step(step: Step, outcome: Outcome, *, seconds: float, first_seed: int, is_timed: bool = True) -> None:
-    """Repeat a step until its time is over, at least once; what was done is in `outcome`, also if it is interrupted."""
+    """Repeat a step until its time is over, at least once; `outcome` is up to date even after an interrupt."""
     began, seed = time.monotonic(), first_seed
     while not outcome.runs or time.monotonic() - began < seconds:
         command = step.command(seed, is_timed=is_timed)
@@ -133,10 +133,10 @@ def run_step(step: Step, outcome: Outcome, *, seconds: float, first_seed: int, i
 
 
 def run(command: list[str], *, within: float = STEP_SECONDS, grace: float = END_SECONDS) -> tuple[bool, list[str]]:
-    """Whether a command did well within the time, and what it said.
+    """Whether a command succeeded within the time, and its output.
 
-    It has a process group of its own, with the brokers that it starts. Interrupted, it ends these itself; where it does
-    not, or is at its end and left some, they are killed: what runs on would be felt by all steps that follow.
+    It has its own process group, with the brokers that it starts. After an interrupt it ends these itself. Processes
+    that are left are killed, because they would disturb all following steps.
     """
     try:
         process = subprocess.Popen(
@@ -172,7 +172,7 @@ def _kill_group(group: int) -> None:
 
 
 def main() -> int:
-    """Run the steps; the exit status."""
+    """Run the steps; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m compat.torture.soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

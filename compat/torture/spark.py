@@ -1,14 +1,14 @@
-"""Structured Streaming from a topic on its way to the tier, with `kill -9` of the driver and of the broker in between.
+"""Structured Streaming from a topic that moves to the tier, with `kill -9` of the driver and of the broker.
 
     .venv-spark/bin/python -m compat.torture.spark --kills 20
-    .venv-spark/bin/python -m compat.torture.spark --broker kafka      Apache Kafka 4.3.1: is the judge fair?
+    .venv-spark/bin/python -m compat.torture.spark --broker kafka      Apache Kafka 4.3.1, to verify the judge
 
 One query of Spark's stock connector writes files, exactly once, another one a topic, at least once
-(`compat/spark/stream_job.py`). Records are produced as fast as the queries take them, and most of them are in the tier
-by then. The driver, which is Python and the JVM that it has started, is killed in the middle of a batch as often as
-between two; the new one goes on from the checkpoints. At the end every record must be in the files once, with its
-bytes and its time, and in the other topic at least once. The last records are held back until all kills are done.
-Exit status 1 when there are findings.
+(`compat/spark/stream_job.py`). Records are produced as fast as the queries read them, and most of them are already in
+the tier. The driver, which is Python and its JVM, is killed as often within a batch as between two; the new one
+continues from the checkpoints. At the end every record must be in the files once, with its bytes and its time, and in
+the other topic at least once. The last records are held back until all kills are done. Exit status 1 if there are
+findings.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from compat.torture.tier import Contents
 from kbroker.testing.draws import Draws
 
 CODECS = ("none", "lz4", "zstd", "gzip")
-AT_ONCE = 400  # records a batch of Spark
+AT_ONCE = 400  # records per Spark batch
 AHEAD = 4 * AT_ONCE
-# By time, because Apache Kafka takes no segments below a megabyte: half an hour of records is one.
+# Rolled by time, because Apache Kafka accepts no segments below a megabyte: half an hour of records is one.
 STEP_MS, SEGMENT_MS = 12_000, 30 * 60_000
 PATIENCE_S = 240.0
 _ROOT = Path(__file__).parents[2]
 
 
 class Driver:
-    """The Spark program in a process group of its own."""
+    """The Spark program in its own process group."""
 
     def __init__(self, job: dict[str, object], directory: Path) -> None:
         self._job, self.directory = job, directory
@@ -52,7 +52,7 @@ class Driver:
         self._log = directory / "driver.log"
 
     def start(self) -> None:
-        """Start it. It ends with this process, however that ends."""
+        """Start it. It ends with this process, even if this one is killed."""
         job = json.dumps({**self._job, "directory": str(self.directory)})
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -74,7 +74,7 @@ class Driver:
             self._process.stdin.close()
 
     def finish(self) -> int:
-        """Have it take what is there and end; its exit status."""
+        """Make it process the remaining records and end; returns its exit status."""
         assert self._process is not None, "not started"
         assert self._process.stdin is not None
         self._process.stdin.write(FINISH)
@@ -86,12 +86,12 @@ class Driver:
         return self._process is not None and self._process.poll() is None
 
     def said(self) -> str:
-        """The end of its log, without the stacks."""
+        """The end of its log, without stack traces."""
         lines = self._log.read_text(errors="replace").splitlines()
         return "\n".join([line for line in lines if not line.startswith("\tat ")][-30:])
 
     def batches(self) -> tuple[int, int]:
-        """The last batch that was planned and the last one that is done, of the query with the files."""
+        """The last planned batch and the last finished batch of the query that writes files."""
         return self._last("offsets"), self._last("commits")
 
     def _last(self, kind: str) -> int:
@@ -99,7 +99,7 @@ class Driver:
         return max((int(name) for name in names if name.isdecimal()), default=-1)
 
     def done(self, topic: str) -> int:
-        """How many records the batches hold that are done."""
+        """The number of records in finished batches."""
         _, committed = self.batches()
         if committed < 0:
             return 0
@@ -107,12 +107,12 @@ class Driver:
         return sum(json.loads(lines[-1])[topic].values())
 
     def files(self) -> int:
-        """How many files there are, of batches that are done or not."""
+        """The number of files, of finished and unfinished batches."""
         return sum(1 for _ in (self.directory / "rows").glob("part-*"))
 
 
 class Run:
-    """One run: what is produced, killed and found."""
+    """One run: production, kills and findings."""
 
     def __init__(self, site: Site, directory: Path, *, seed: int, records: int, kills: int) -> None:
         self.site, self.records = site, records
@@ -121,7 +121,7 @@ class Run:
         self._start_ms = Sites.now_ms() - (records + 1) * STEP_MS - SEGMENT_MS
         self.findings: list[str] = []
         self.driver_kills = self.broker_kills = self.within_batches = self.copies = 0
-        # What comes before the last batch, so that each moment comes while there is something to be done.
+        # The end of each part before the last batch, so that each kill happens while there is work left.
         self._before_last = max(records * len(CODECS) - AT_ONCE, 1)
         pieces = [
             (number * self._before_last + self._draws.below(self._before_last)) // (kills + 1)
@@ -134,9 +134,9 @@ class Run:
         self._ends = [0] * len(CODECS)
 
     def stream(self) -> None:
-        """Produce everything while the driver streams it and both are killed now and then.
+        """Produce everything while the driver streams it and both are killed repeatedly.
 
-        Errors: TimeoutError when nothing moves for too long.
+        Errors: TimeoutError if there is no progress for too long.
         """
         self._create()
         producers = [_producer(self.site.address, codec) for codec in CODECS]
@@ -174,13 +174,13 @@ class Run:
                 self.findings.append(f"the driver has ended by itself:\n{self.driver.said()}")
                 return
             if time.monotonic() - moved > PATIENCE_S:
-                raise TimeoutError(f"{done} records are done for {PATIENCE_S} s:\n{self.driver.said()}")
+                raise TimeoutError(f"no progress after {done} records for {PATIENCE_S} s:\n{self.driver.said()}")
             time.sleep(0.005)
         for producer in producers:
             producer.flush()
 
     def finish(self) -> None:
-        """Let the driver come to the end, then look at every record."""
+        """Let the driver finish, then check every record."""
         if self.findings:
             return
         for partition, end in enumerate(self._ends):
@@ -225,7 +225,7 @@ class Run:
 def complaints_of_files(
     contents: Contents, records: int, rows: Iterable[Mapping[str, object]], *, start_ms: int
 ) -> list[str]:
-    """What is wrong with the rows: each record has to be there once, as it was written."""
+    """The findings for the rows: each record has to be there once, as it was written."""
     found: list[str] = []
     seen: Counter[tuple[int, int]] = Counter()
     for row in rows:
@@ -244,8 +244,8 @@ def complaints_of_files(
 def complaints_of_copies(
     contents: Contents, records: int, copies: Iterable[tuple[int, int, bytes | None]]
 ) -> tuple[list[str], int]:
-    """What is wrong with the copies, each with its partition and offset in the other topic: each record has to be there
-    at least once, in its partition. And how many are there again.
+    """The findings for the copies, each with its partition and offset in the other topic: each record has to be there
+    at least once, in its partition. Also returns the number of duplicates.
     """
     numbers = {
         (partition, contents.value(partition, offset)): offset
@@ -266,8 +266,10 @@ def complaints_of_copies(
 def _complaints_of_places(where: str, records: int, seen: Counter[tuple[int, int]]) -> list[str]:
     places = {(partition, offset) for partition in range(len(CODECS)) for offset in range(records)}
     lost, alien = sorted(places - seen.keys()), sorted(seen.keys() - places)
-    told = [f"{len(lost)} records are not in {where}, {lost[:5]}"] if lost else []
-    return [*told, f"{len(alien)} places that nobody wrote are in {where}, {alien[:5]}"] if alien else told
+    reported = [f"{len(lost)} records are not in {where}, {lost[:5]}"] if lost else []
+    return (
+        [*reported, f"{len(alien)} places that were never written are in {where}, {alien[:5]}"] if alien else reported
+    )
 
 
 def _refused(error: object, _: Message) -> None:
@@ -276,7 +278,7 @@ def _refused(error: object, _: Message) -> None:
 
 def _producer(servers: str, codec: str) -> Producer:
     settings = {"bootstrap.servers": servers, "compression.type": codec, "linger.ms": 5, "batch.size": 20_000}
-    # Longer than any restart: what is not acknowledged is sent again, and must not double.
+    # Longer than any restart: unacknowledged batches are retried, and must not be duplicated.
     patience = {"enable.idempotence": True, "message.timeout.ms": 120_000, "reconnect.backoff.max.ms": 200}
     return Producer({**settings, **patience, "log_level": 2})
 
@@ -294,13 +296,13 @@ def _all_of(site: Site, topic: str) -> Iterator[Message]:
                     assert message.error() is None, message.error()
                     yield message
                     position = (message.offset() or 0) + 1
-                assert time.monotonic() < deadline, f"nothing comes from {position} of {end}"
+                assert time.monotonic() < deadline, f"no records arrive from {position} of {end}"
     finally:
         consumer.close()
 
 
 def torture(site: Site, directory: Path, *, seed: int, records: int, kills: int) -> Run:
-    """One run from beginning to end."""
+    """One complete run."""
     directory.mkdir()
     run = Run(site, directory, seed=seed, records=records, kills=kills)
     try:
@@ -312,7 +314,7 @@ def torture(site: Site, directory: Path, *, seed: int, records: int, kills: int)
 
 
 def main() -> int:
-    """One run; the exit status."""
+    """One run; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--broker", choices=["kbroker", "kafka"], default="kbroker")
     parser.add_argument("--kills", type=int, default=3, help="of the driver, and as many of the broker")

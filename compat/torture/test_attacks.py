@@ -1,6 +1,6 @@
-"""The attacks of `make soak ARGS=--attack`, reduced: memory stays bounded, and everybody is served.
+"""The attacks of `make soak ARGS=--attack`, reduced: memory stays bounded, and the bystander is served.
 
-How long the bystander waits is judged by the soak on a quiet machine, and not here.
+The soak judges the bystander's waits on a quiet machine; these tests do not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from compat.torture import attack_arrays, attack_retention, bystander
 
 
-def test_arrays_that_are_full_take_little_memory_and_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_arrays_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attack_arrays, "REQUEST_BYTES", 40_000)
     monkeypatch.setattr(attack_arrays, "MAX_ELEMENTS", 3_000)
     monkeypatch.setattr(attack_arrays, "PARTITIONS", 500)
@@ -23,13 +23,13 @@ def test_arrays_that_are_full_take_little_memory_and_others_are_served(monkeypat
     assert report.broken(with_timing=False) == []
 
 
-def test_retention_of_many_segments_lets_their_partition_be_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retention_of_many_segments_does_not_block_producers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attack_retention, "SEGMENTS", 200)
     report = bystander.run(attack_retention.attack, seed=1, settings=attack_retention.SETTINGS)
     assert report.broken(with_timing=False) == []
 
 
-def test_readers_frames_and_bombs_at_once_stay_within_300_mib() -> None:
+def test_readers_frames_and_bombs_stay_within_300_mib() -> None:
     command = [sys.executable, "-m", "compat.torture.attack_memory", "--seconds", "5", "--longest-ms", "600000"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""What attack programs share, on a broker that nothing attacks and on one that stands still."""
+"""The shared part of the attack programs, on an idle broker and on a suspended one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from compat.torture.bystander import Measure, Report, Target, run
 from kbroker.testing.draws import Draws
 
 
-def test_the_bystander_measures_a_broker_that_stands_still() -> None:
+def test_the_bystander_measures_a_suspended_broker() -> None:
     def attack(target: Target, _: Draws) -> list[Measure]:
         with target.watched() as seen:
             os.kill(target.broker.pid, signal.SIGSTOP)
@@ -25,7 +25,7 @@ def test_the_bystander_measures_a_broker_that_stands_still() -> None:
     assert "longest Produce" in report.broken()[0]
 
 
-def test_a_broker_that_dies_does_not_serve() -> None:
+def test_a_dead_broker_does_not_serve() -> None:
     def attack(target: Target, _: Draws) -> list[Measure]:
         with target.watched() as seen:
             target.broker.kill()

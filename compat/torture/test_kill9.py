@@ -1,4 +1,4 @@
-"""`kill -9` of the broker under test, bounded to less than a minute; `make soak` goes further."""
+"""`kill -9` of the broker under test, in less than a minute; `make soak` runs longer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from compat.torture.load import Plan, Recorder
 def test_d1_d13_k1_k2_k3_k4_hold_after_kill_9_under_load(
     start_broker: Callable[..., KbrokerProcess | KafkaNode], segment_bytes: int
 ) -> None:
-    """Kafka 4.3.1 takes no segments below 1 MiB."""
+    """Kafka 4.3.1 accepts no segments below 1 MiB."""
     broker = start_broker()
     plan = Plan(
         f"kill9-{segment_bytes}", records=3_000, payload_bytes=600, topic_config={"segment.bytes": str(segment_bytes)}
@@ -37,7 +37,7 @@ class LosesTheTail(KbrokerProcess):
         return super().start(timeout_s=timeout_s)
 
 
-def test_the_judge_sees_a_broker_that_loses_the_tail_of_its_logs(tmp_path: Path) -> None:
+def test_the_judge_detects_lost_log_tails(tmp_path: Path) -> None:
     broker = LosesTheTail(tmp_path)
     broker.start()
     recorder = Recorder()

@@ -1,10 +1,10 @@
-"""Idempotent clients with five batches in flight, whose replies are lost with the broker: nothing is stored twice.
+"""Idempotent clients with five batches in flight lose the replies with the broker: no batch is stored twice.
 
-A proxy that the broker advertises keeps back the replies to Produce. When the broker has stored the five batches, the
-last of them in a new segment, it is killed or stopped. The clients then send all five again, to the next start. (The
-Python clients kafka-python and aiokafka have one batch in flight.)
+A proxy that the broker advertises holds back the replies to Produce. When the broker has stored the five batches, the
+last of them in a new segment, it is killed or stopped. The clients then send all five again to the restarted broker.
+(The Python clients kafka-python and aiokafka have one batch in flight.)
 
-With KBROKER_COMPAT_BROKER=kafka the tests fail: Apache Kafka remembers the last batch of a snapshot alone.
+With KBROKER_COMPAT_BROKER=kafka the tests fail: Apache Kafka restores only the last batch from a snapshot.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WAIT_S = 60.0
 
 
 class KeepsReplies:
-    """A proxy that passes frames on, but no reply to a Produce while it `keeps` them."""
+    """A proxy that forwards frames, but holds back replies to Produce while it `keeps` them."""
 
     def __init__(self, port: int, upstream: tuple[str, int]) -> None:
         self.keeps = True
@@ -42,7 +42,7 @@ class KeepsReplies:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting connections."""
         self._listener.close()
 
     def _accept(self) -> None:
@@ -88,7 +88,7 @@ def send_by_librdkafka(servers: str, topic: str) -> None:
 
 
 def stored(servers: str, topic: str) -> int:
-    """How many records the partition holds."""
+    """The number of records in the partition."""
     with closing(KafkaConsumer(bootstrap_servers=servers, group_id=None)) as consumer:
         place = TopicPartition(topic, 0)
         return int(consumer.end_offsets([place])[place])
@@ -103,7 +103,7 @@ def send_by_java(tool: KafkaTool, servers: str, topic: str) -> None:
 
 @pytest.mark.parametrize("ending", ["killed", "stopped"])
 @pytest.mark.parametrize("client", ["librdkafka", "java"])
-def test_r6_k4_five_batches_sent_again_after_a_roll_and_a_restart_are_stored_once(
+def test_r6_k4_five_batches_resent_after_a_restart_are_stored_once(
     start_broker: StartBroker, request: pytest.FixtureRequest, client: str, ending: str
 ) -> None:
     send = send_by_librdkafka

@@ -21,8 +21,8 @@ def test_runs_are_summed_up() -> None:
 
 
 @pytest.mark.parametrize("step", ATTACKS, ids=lambda step: step.name)
-def test_an_attack_can_be_told_not_to_judge_times(step: Step) -> None:
-    """Every program takes what the soak gives it."""
+def test_attacks_support_untimed_runs(step: Step) -> None:
+    """Every program accepts the soak's arguments."""
     timed, untimed = step.command(7), step.command(7, is_timed=False)
     assert timed[-2:] == untimed[-2:] == ["--seed", "7"]
     assert len(untimed) > len(timed)
@@ -31,7 +31,7 @@ def test_an_attack_can_be_told_not_to_judge_times(step: Step) -> None:
     assert step.untimed[0] in "\n".join(said)
 
 
-def test_a_step_is_run_once_at_least_and_names_what_failed() -> None:
+def test_a_step_runs_at_least_once_and_names_failures() -> None:
     step = STEPS[0]
     small = Step(step.name, step.module, ("--workloads", "1", "--steps", "3", "--losses", "1"), 1.0)
     outcome = Outcome(small)
@@ -46,7 +46,7 @@ def test_a_step_is_run_once_at_least_and_names_what_failed() -> None:
 
 
 def ends(process: int) -> bool:
-    """Whether a process is gone, or is a moment later."""
+    """Whether a process has ended, or ends within a moment."""
     try:
         descriptor = os.pidfd_open(process)
     except ProcessLookupError:
@@ -56,19 +56,19 @@ def ends(process: int) -> bool:
 
 
 @pytest.mark.parametrize("trap", ["true", "trap '' INT"], ids=["interrupted", "killed"])
-def test_a_step_that_takes_too_long_is_ended_with_all_that_it_started(trap: str) -> None:
+def test_a_slow_step_is_killed_with_its_children(trap: str) -> None:
     passed, said = run(["bash", "-c", f"{trap}; sleep 300 & echo $!; wait"], within=0.5, grace=0.5)
     assert (passed, said[1:]) == (False, ["(it took more than 0.5 s)"])
     assert ends(int(said[0]))
 
 
-def test_what_a_step_leaves_behind_is_ended() -> None:
+def test_leftover_processes_of_a_step_are_killed() -> None:
     passed, said = run(["bash", "-c", "sleep 300 >&- 2>&- & echo $!"])
     assert passed
     assert ends(int(said[0]))
 
 
-def test_what_cannot_be_run_has_failed() -> None:
+def test_a_missing_program_is_a_failure() -> None:
     assert run(["/nowhere/python", "-m", "compat"]) == (False, ["(there is no /nowhere/python)"])
     assert run(["false"]) == (False, ["(it said nothing)"])
     assert run(["echo", "well"]) == (True, ["well"])

@@ -1,4 +1,4 @@
-"""The judge of the streams that are killed: what is lost, repeated or changed on the way is told."""
+"""The judge of the killed streams reports lost, repeated and changed records."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def copies() -> list[Copy]:
     return [(partition, at, CONTENTS.value(partition, at)) for partition in range(len(CODECS)) for at in range(COUNT)]
 
 
-def test_files_with_each_record_once_are_right() -> None:
+def test_files_with_each_record_once_are_correct() -> None:
     assert complaints_of_files(CONTENTS, COUNT, rows(), start_ms=START_MS) == []
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "reported"),
     [
         (lambda whole: whole[:-1], ["1 records are not in the files, [(3, 4)]"]),
         (lambda whole: [*whole, whole[7]], ["1 records are in the files more than once, [(1, 2)]"]),
@@ -50,22 +50,22 @@ def test_files_with_each_record_once_are_right() -> None:
                 *whole,
                 rows()[0] | {"offset": 5, "time": START_MS + STEP_MS * 5, "key": b"5", "value": CONTENTS.value(0, 5)},
             ],
-            ["1 places that nobody wrote are in the files, [(0, 5)]"],
+            ["1 places that were never written are in the files, [(0, 5)]"],
         ),
     ],
     ids=["lost", "twice", "value", "time", "key", "alien"],
 )
-def test_what_is_wrong_with_the_files_is_told(spoil: Callable[[list[Row]], list[Row]], told: list[str]) -> None:
-    assert complaints_of_files(CONTENTS, COUNT, spoil(rows()), start_ms=START_MS) == told
+def test_wrong_files_are_reported(spoil: Callable[[list[Row]], list[Row]], reported: list[str]) -> None:
+    assert complaints_of_files(CONTENTS, COUNT, spoil(rows()), start_ms=START_MS) == reported
 
 
-def test_copies_may_be_there_again() -> None:
+def test_copies_may_be_repeated() -> None:
     assert complaints_of_copies(CONTENTS, COUNT, copies()) == ([], 0)
     assert complaints_of_copies(CONTENTS, COUNT, [*copies(), *copies()[2:5]]) == ([], 3)
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "reported"),
     [
         (lambda whole: whole[1:], ["1 records are not in the copy, [(0, 0)]"]),
         (lambda whole: [*whole, (2, 9, b"other")], ["the copy has a record that is not of the topic at 2:9"]),
@@ -77,5 +77,5 @@ def test_copies_may_be_there_again() -> None:
     ],
     ids=["lost", "alien", "none", "elsewhere"],
 )
-def test_what_is_wrong_with_the_copies_is_told(spoil: Callable[[list[Copy]], list[Copy]], told: list[str]) -> None:
-    assert complaints_of_copies(CONTENTS, COUNT, spoil(copies()))[0] == told
+def test_wrong_copies_are_reported(spoil: Callable[[list[Copy]], list[Copy]], reported: list[str]) -> None:
+    assert complaints_of_copies(CONTENTS, COUNT, spoil(copies()))[0] == reported

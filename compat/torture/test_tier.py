@@ -8,9 +8,9 @@ from compat.tiered.site import Site
 from compat.torture.tier import BROKER, CODECS, Contents, Soak
 
 
-def test_every_record_in_the_tier_is_right_or_refused(kafka_libraries: Path, tmp_path: Path) -> None:
-    """M13 and D10: kills while it is filled and read, then files of the tier changed, cut and deleted."""
-    assert kafka_libraries.is_dir()  # the schemas of what is asked lie there
+def test_every_record_in_the_tier_is_correct_or_refused(kafka_libraries: Path, tmp_path: Path) -> None:
+    """M13 and D10: kills during filling and reading, then changed, cut and deleted files of the tier."""
+    assert kafka_libraries.is_dir()  # the directory of the schemas for the requests
     site = Site.in_directory(tmp_path, is_kafka=False, settings=BROKER)
     site.broker.start()
     try:
@@ -26,8 +26,8 @@ def test_every_record_in_the_tier_is_right_or_refused(kafka_libraries: Path, tmp
     assert soak.reads == 40 + 9 + len(CODECS)
 
 
-def test_what_a_record_holds_follows_from_its_place() -> None:
-    """The verifier tells places, and runs, apart."""
+def test_record_contents_follow_from_their_place() -> None:
+    """The verifier distinguishes places, and runs."""
     one, other = Contents(1), Contents(2)
     values = {run.value(partition, offset) for run in (one, other) for partition in (0, 1) for offset in range(100)}
     assert len(values) == 400

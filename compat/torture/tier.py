@@ -1,14 +1,14 @@
-"""A large topic in the tier, read at random by a verifier that knows every record, while things go wrong.
+"""A large topic in the tier, read at random during faults by a verifier that knows every record.
 
     python -m compat.torture.tier                                  1 GB, kills, damaged and deleted files of the tier
     python -m compat.torture.tier --megabytes 10000 --kills 0 --damages 0     how much memory it takes
-    python -m compat.torture.tier --broker kafka --damages 0       Apache Kafka 4.3.1: the proof that the judge is fair
+    python -m compat.torture.tier --broker kafka --damages 0       Apache Kafka 4.3.1, to verify the judge
 
-What a record holds follows from its partition and offset, so nothing has to be remembered. The broker is killed with
-`kill -9` while records are produced and moved, and while they are read. Then files of the tier are changed, cut and
-deleted one at a time: a read of what they held may be refused, and must never give other bytes or leave out an offset;
-when the file is whole again the read succeeds. At last the broker is started anew and all is read from beginning to
-end. Memory is looked at all the while. Exit status 1 when there are findings.
+The contents of a record follow from its partition and offset, so nothing has to be stored. The broker is killed with
+`kill -9` while records are produced and copied, and while they are read. Then files of the tier are changed, cut and
+deleted one at a time: a read of their records may be refused, but must never return other bytes or skip an offset. When
+the file is restored the read succeeds. Finally the broker is restarted and all records are read from beginning to end.
+Memory is sampled all the time. Exit status 1 if there are findings.
 """
 
 from __future__ import annotations
@@ -35,34 +35,34 @@ CODECS = ("none", "lz4", "zstd", "none")
 LARGEST_VALUE = 2_000
 HIGHEST_OVER_IDLE_MIB = 200
 PATIENCE_S, REFUSED_AFTER_S = 120.0, 1.0
-MOST_AT_ONCE = 100_000  # a million is all that librdkafka takes for a number
-# A run should not need twice its size on the disk: what is in the tier goes from here at once.
+MOST_AT_ONCE = 100_000  # librdkafka's maximum is a million
+# A run should not need twice its size on the disk: copied segments are deleted locally at once.
 BROKER = {**HURRIED, "log.segment.delete.delay.ms": "100"}
 
 
 class Contents:
-    """What every record holds."""
+    """The contents of every record."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._noise = random.Random(seed).randbytes(1 << 20)
 
     def value(self, partition: int, offset: int) -> bytes:
-        """Its place, and bytes that follow from that."""
+        """Its place, followed by bytes derived from it."""
         head = b"%d-%d-%d|" % (self._seed, partition, offset)
         drawn = crc32(head)
         start = drawn % (len(self._noise) - LARGEST_VALUE)
         return head + self._noise[start : start + drawn // len(self._noise) % LARGEST_VALUE]
 
     def complaint(self, message: Message, partition: int, offset: int) -> str | None:
-        """What is wrong with a record that should be the one at this place."""
+        """The error of a record that should be the one at this place."""
         if (message.partition(), message.offset()) != (partition, offset):
             return f"wanted {partition}:{offset}, got {message.partition()}:{message.offset()}"
-        return None if message.value() == self.value(partition, offset) else f"{partition}:{offset} holds other bytes"
+        return None if message.value() == self.value(partition, offset) else f"{partition}:{offset} has other bytes"
 
 
 class Damage(NamedTuple):
-    """What is done to a file of the tier."""
+    """A kind of damage to a file of the tier."""
 
     name: str
     do: Callable[[Path, random.Random], None]
@@ -87,7 +87,7 @@ DAMAGES = (Damage("changed", _flip), Damage("cut", _cut), Damage("deleted", _del
 
 
 class Soak:
-    """One run: the broker, what was found, and how much was done."""
+    """One run: the broker, the findings, and the counts."""
 
     def __init__(self, site: Site, *, seed: int) -> None:
         self.site, self.topic = site, f"soak-{seed}"
@@ -97,7 +97,7 @@ class Soak:
         self.kills = self.reads = self.damaged = self.refused = 0
 
     def kill(self) -> None:
-        """`kill -9`, and a start."""
+        """`kill -9`, and a restart."""
         self.kills += 1
         self.site.broker.kill()
         self.site.broker.start()
@@ -146,7 +146,7 @@ class Soak:
                 return
 
     def read_at_random(self, count: int, *, kills: int) -> None:
-        """Read a few records from anywhere, `count` times."""
+        """Read a few records from a random place, `count` times."""
         moments = {self.draws.randrange(count) for _ in range(kills)}
         with _consumer(self.site.address) as consumer:
             for number in range(count):
@@ -156,7 +156,7 @@ class Soak:
                 self.read(consumer, partition, self.draws.randrange(self.ends[partition]), self.draws.randrange(1, 300))
 
     def read(self, consumer: Consumer, partition: int, offset: int, count: int) -> None:
-        """Read so many records from an offset on, and compare each."""
+        """Read this many records from an offset on, and compare each."""
         self.reads += 1
         consumer.assign([TopicPartition(self.topic, partition, offset)])
         end, deadline = min(offset + count, self.ends[partition]), time.monotonic() + PATIENCE_S
@@ -169,7 +169,7 @@ class Soak:
                     self.findings.append(f"{partition}:{offset} cannot be read: {message.error()}")
                     return
             if time.monotonic() > deadline:
-                self.findings.append(f"{partition}:{offset} does not come within {PATIENCE_S} s")
+                self.findings.append(f"{partition}:{offset} does not arrive within {PATIENCE_S} s")
                 return
 
     def _check(self, message: Message, partition: int, offset: int) -> None:
@@ -178,7 +178,7 @@ class Soak:
             self.findings.append(complaint)
 
     def damage(self, count: int) -> None:
-        """Spoil a file, read the segment that it is about, mend it, read again; `count` times."""
+        """Damage a file, read its segment, restore it, read again; `count` times."""
         files = self._files()
         segments = [file for file in files if file[0].suffix == ".log"]
         for number in range(count):
@@ -195,7 +195,7 @@ class Soak:
                 self.read(consumer, partition, base_offset, end - base_offset)
 
     def _read_damaged(self, consumer: Consumer, partition: int, offset: int, end: int, what: str) -> None:
-        """Read a segment, one of whose files is damaged: right records up to some place, and from there on nothing."""
+        """Read a segment with one damaged file: correct records up to some place, and nothing after it."""
         consumer.assign([TopicPartition(self.topic, partition, offset)])
         while offset < end:
             messages = consumer.consume(end - offset, timeout=REFUSED_AFTER_S)
@@ -214,7 +214,7 @@ class Soak:
                     return
 
     def _files(self) -> list[tuple[Path, int, int, int]]:
-        """Files of the tier, with the partition, the first offset that they are about, and the one behind the last."""
+        """Files of the tier, with the partition, their first offset, and their end offset."""
         found = []
         bases: dict[int, set[int]] = {partition: {end} for partition, end in enumerate(self.ends)}
         for name in self.site.tier_files(self.topic):
@@ -230,7 +230,7 @@ class Soak:
         ]
 
     def read_all(self) -> None:
-        """Start anew, and read every partition from its beginning to its end."""
+        """Restart, and read every partition from its beginning to its end."""
         self.site.restart()
         self.site.await_leaders(self.topic, len(CODECS))
         for partition, end in enumerate(self.ends):
@@ -243,7 +243,7 @@ class Soak:
 
 
 def _is_final(error: KafkaError | None) -> bool:
-    """Whether it is no patience that is asked for: bytes that are none, or an offset that is said not to exist."""
+    """Whether a retry is useless: corrupt data, or an offset that is out of range."""
     return error is not None and error.code() in {
         KafkaError._BAD_MSG,
         KafkaError.OFFSET_OUT_OF_RANGE,
@@ -266,7 +266,7 @@ def _consumer(servers: str) -> Iterator[Consumer]:
     consumer = Consumer(
         {
             "bootstrap.servers": servers, "group.id": "soak", "enable.auto.commit": False, "check.crcs": True,
-            # A reader that falls out of the log must not be set to another offset in silence.
+            # A reader whose offset is out of range must not be silently reset to another offset.
             "auto.offset.reset": "error", "fetch.wait.max.ms": 50, "log_level": 2,
             "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200,
         }
@@ -297,8 +297,8 @@ def main() -> int:
             phases: dict[str, Callable[[], None]] = {
                 "filling and copying": lambda: soak.produce(options.megabytes, kills=options.kills),
                 "reading at random": lambda: soak.read_at_random(options.reads, kills=options.kills),
-                "reading what is damaged": lambda: soak.damage(options.damages),
-                "starting anew and reading all": soak.read_all,
+                "reading damaged segments": lambda: soak.damage(options.damages),
+                "restarting and reading everything": soak.read_all,
             }
             over = 0.0
             for name, phase in phases.items():
@@ -314,7 +314,7 @@ def main() -> int:
     if options.broker == "kbroker" and over > HIGHEST_OVER_IDLE_MIB:
         soak.findings.append(f"{over:.0f} MiB over idle")
     if options.damages >= 10 and not soak.refused:
-        soak.findings.append("no damage was ever noticed: the files that were damaged are not those that are read")
+        soak.findings.append("no damage was ever noticed: the damaged files are not the ones that are read")
     for finding in soak.findings[:50]:
         print(finding)
     if soak.findings:

@@ -1,11 +1,11 @@
-"""Every client reads a large topic that lies mostly in the tier, and each record is compared.
+"""Every client reads a large topic that is mostly in the tier, and each record is compared.
 
     python -m compat.torture.tier_clients                            1 GB, kbroker
     python -m compat.torture.tier_clients --megabytes 5000 --only kcat --only aiokafka
-    python -m compat.torture.tier_clients --broker kafka             Apache Kafka 4.3.1: is the judge fair?
+    python -m compat.torture.tier_clients --broker kafka             Apache Kafka 4.3.1, to verify the judge
 
-The readers and the judge are those of compat/tiered/test_clients.py. Exit status 1 when a client saw anything else than
-what was written.
+The readers and the judge are those of compat/tiered/test_clients.py. Exit status 1 if a client saw anything different
+from what was written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from compat.torture.tier import BROKER
 
 
 def finding(stock: Stock, reader: Reader) -> str | None:
-    """What is wrong with what a client shows."""
+    """The first wrong record of a client, if any."""
     try:
         with closing(reader.read(stock)) as shown:
             check(stock.contents, shown, reader.expected)
@@ -67,7 +67,7 @@ def main() -> int:
         print(each)
     if findings:
         print(log)
-    print(f"{len(findings)} findings; {stock.contents.total} records, read whole by {len(readers)} clients")
+    print(f"{len(findings)} findings; {stock.contents.total} records, read completely by {len(readers)} clients")
     return 1 if findings else 0
 
 

@@ -1,21 +1,21 @@
-"""Checkers: pure functions from a history to the list of what is wrong with it.
+"""Checkers: pure functions from a history to a list of findings.
 
-The same functions judge simulated runs, kbroker under `kill -9`, and Apache Kafka. Each stands for one promise:
+The same functions judge simulated runs, kbroker under `kill -9`, and Apache Kafka. Each checks one promise:
 
-    K1 acked_is_durable   what was acknowledged is readable at its offset with its bytes, until retention or
-                          DeleteRecords; what was refused is never seen
-    K2 offsets_agree      one value for each offset, over all acknowledgements, polls and logs; nobody reads what
-                          nobody sent
-    K3 order_is_kept      a producer's records lie in the order of its sends; a reader's offsets rise, and it skips
+    K1 acked_is_durable   an acknowledged record is readable at its offset with its bytes, until retention or
+                          DeleteRecords; a refused one is never seen
+    K2 offsets_agree      one value for each offset, over all acknowledgements, polls and logs; readers see only
+                          values that were sent
+    K3 order_is_kept      a producer's records are in the order of its sends; a reader's offsets rise, and it skips
                           no record
-    K4 sent_once          each value lies at one offset, and the offsets of a log have no unexplained gap
+    K4 sent_once          each value has one offset, and the offsets of a log have no unexplained gap
 
-They work on values that are unique for each partition, so a record that was lost, changed, moved or repeated is told
-from its neighbours. `Allowances` names what a run was permitted to do; everything else is a finding. They say nothing
-about liveness: a history without a single acknowledgement passes, so the harness also asserts that work was done.
+Values are unique within each partition, so the checkers recognize a record that was lost, changed, moved or repeated.
+`Allowances` names what a run was permitted to do; everything else is a finding. The checkers do not check liveness: a
+history without a single acknowledgement passes, so the harness also asserts that work was done.
 
 Source: Jepsen's Kafka workload (lost-write, inconsistent-offsets, nonmonotonic-send, poll-skip, nonmonotonic-poll,
-duplicate), with its allowances: what other producers write between two sends of one is no int-send-skip, and under
+duplicate), with its allowances: records of other producers between two sends of one are no int-send-skip, and under
 `subscribe` a rebalance may move a reader in both directions.
 """
 
@@ -33,7 +33,7 @@ from kbroker.testing.history import BadHistory, Event, Function, Type
 class Finding:
     """One broken promise.
 
-    Shape   check is K1..K4 or K10; kind one word for the sort of damage; text a sentence with the evidence
+    Shape   check is K1..K4 or K10; kind is one word for the sort of damage; text is a sentence with the evidence
     """
 
     check: str
@@ -63,7 +63,7 @@ NOTHING_ALLOWED = Allowances()
 
 @dataclass(slots=True)
 class Send:
-    """One send and what came of it."""
+    """One send and its outcome."""
 
     process: str
     key: str
@@ -91,7 +91,7 @@ class FinalLog:
 class Evidence:
     """A history, sorted for the checkers.
 
-    Shape   seen maps partition -> offset -> value -> who saw it first; places maps partition -> value -> its offsets;
+    Shape   seen maps partition -> offset -> value -> the first witness; places maps partition -> value -> its offsets;
             logs maps partition -> the final logs, one for each source
     """
 
@@ -111,7 +111,7 @@ class Evidence:
 
 
 def sort_evidence(history: Iterable[Event]) -> Evidence:
-    """Match invocations and completions. Errors: BadHistory for a recorder's contradictions."""
+    """Match invocations with completions. Errors: BadHistory if the recorder contradicts itself."""
     sends: dict[tuple[str, str], Send] = {}
     evidence = Evidence([], [], defaultdict(lambda: defaultdict(dict)), defaultdict(lambda: defaultdict(set)), {})
     logs: dict[tuple[str, str], FinalLog] = {}
@@ -157,7 +157,7 @@ def _match_send(event: Event, sends: dict[tuple[str, str], Send]) -> None:
 
 
 def _read_final(event: Event, log: FinalLog) -> bool:
-    """Take a line into the final log; True if it told the bounds."""
+    """Add a line to the final log; True if the line has the bounds."""
     if event.offset is None:
         raise BadHistory(f"a {event.function} line of {event.key} without an offset at t={event.at_ms}")
     if event.function is Function.BOUNDS:
@@ -178,7 +178,7 @@ def _note(evidence: Evidence, event: Event, witness: str) -> None:
 
 
 def acked_is_durable(evidence: Evidence, allowances: Allowances = NOTHING_ALLOWED) -> Iterator[Finding]:
-    """K1: every acknowledged send is in every final log, at its offset, with its value; no refused one is anywhere."""
+    """K1: every acknowledged send is in every final log at its offset with its value; a refused send is in none."""
     logs = {
         key: [(log, dict(log.records), {value: offset for offset, value in log.records}) for log in of_key]
         for key, of_key in evidence.logs.items()
@@ -189,12 +189,12 @@ def acked_is_durable(evidence: Evidence, allowances: Allowances = NOTHING_ALLOWE
                 witness = evidence.seen[send.key][offset][send.value]
                 yield Finding(
                     "K1", "failed-but-seen", send.key, offset,
-                    f"{send.process} was refused {send.value!r}, and {witness} shows it",
+                    f"{send.process} was refused {send.value!r}, but {witness} shows it",
                 )  # fmt: skip
         if send.type is not Type.OK or send.acks == 0 or (send.acks == 1 and send.key in allowances.leader_lost):
             continue
         if send.key not in logs:
-            raise BadHistory(f"{send.key} was written and not read to its end, so nothing can be said about it")
+            raise BadHistory(f"{send.key} was written but not read to its end, so it cannot be judged")
         for log, by_offset, by_value in logs.get(send.key, []):
             yield from _judge_acked(send, log, by_offset, by_value)
 
@@ -202,10 +202,10 @@ def acked_is_durable(evidence: Evidence, allowances: Allowances = NOTHING_ALLOWE
 def _judge_acked(send: Send, log: FinalLog, by_offset: dict[int, str], by_value: dict[str, int]) -> Iterator[Finding]:
     moved = by_value.get(send.value)
     if send.offset is None or send.offset < 0:
-        # The broker did not tell the offset (a duplicate beyond its memory); then the value must lie somewhere, unless
-        # the start of the log has risen, and it may have lain below.
+        # The acknowledgement had no offset (a duplicate older than the broker remembers). Then the value must be
+        # somewhere, unless the start of the log has risen, because the value may have been below it.
         if moved is None and log.log_start_offset == 0:
-            yield Finding("K1", "lost", send.key, -1, f"{send.value!r} is acknowledged and nowhere on {log.source}")
+            yield Finding("K1", "lost", send.key, -1, f"{send.value!r} is acknowledged but missing on {log.source}")
         return
     if send.offset < log.log_start_offset:
         return
@@ -223,20 +223,20 @@ def _judge_acked(send: Send, log: FinalLog, by_offset: dict[int, str], by_value:
 
 
 def offsets_agree(evidence: Evidence) -> Iterator[Finding]:
-    """K2: nobody has seen two values at one offset, nor a value that was never sent to that partition."""
+    """K2: each offset has one value, and each value was sent to its partition."""
     send_of = evidence.send_of()
     for key, offsets in evidence.seen.items():
         for offset, values in sorted(offsets.items()):
             if len(values) > 1:
-                told = ", ".join(f"{value!r} by {witness}" for value, witness in values.items())
-                yield Finding("K2", "inconsistent-offset", key, offset, f"one offset, {len(values)} values: {told}")
+                reported = ", ".join(f"{value!r} by {witness}" for value, witness in values.items())
+                yield Finding("K2", "inconsistent-offset", key, offset, f"one offset, {len(values)} values: {reported}")
             for value, witness in values.items():
                 if (key, value) not in send_of:
-                    yield Finding("K2", "unsent", key, offset, f"{witness} shows {value!r}, which nobody sent there")
+                    yield Finding("K2", "unsent", key, offset, f"{witness} shows {value!r}, which was never sent there")
 
 
 def order_is_kept(evidence: Evidence, allowances: Allowances = NOTHING_ALLOWED) -> Iterator[Finding]:
-    """K3: sends of one process lie in their order; readers move forward and skip no known record."""
+    """K3: sends of one process are in their order; readers move forward and skip no known record."""
     yield from _judge_sends(evidence, allowances)
     yield from _judge_reads(evidence)
     for key, logs in evidence.logs.items():
@@ -254,11 +254,11 @@ def _judge_sends(evidence: Evidence, allowances: Allowances) -> Iterator[Finding
             continue
         places = evidence.places[send.key].get(send.value, set())
         if len(places) != 1:
-            continue  # not known where it lies, or at several offsets, which is K4's finding
+            continue  # its offset is unknown, or it has several, which is K4's finding
         (offset,) = places
         before = latest.get((send.process, send.key))
         if before is not None and offset <= before[0]:
-            text = f"{send.process} sent {before[1]!r} and then {send.value!r}, which lie at {before[0]} and {offset}"
+            text = f"{send.process} sent {before[1]!r} and then {send.value!r}, which are at {before[0]} and {offset}"
             yield Finding("K3", "nonmonotonic-send", send.key, offset, text)
         else:
             latest[send.process, send.key] = (offset, send.value)
@@ -269,7 +269,7 @@ def _judge_reads(evidence: Evidence) -> Iterator[Finding]:
     next_offset: dict[tuple[str, str], int | None] = {}
     for event in evidence.reads:
         if event.function is not Function.POLL:
-            # A subscription's rebalance may move the reader anywhere; an assignment says where it reads next.
+            # A rebalance of a subscription may move the reader anywhere; an assignment says where it reads next.
             for reader in [reader for reader in next_offset if reader[0] == event.process]:
                 if event.function is Function.SUBSCRIBE or reader[1] == event.key:
                     next_offset[reader] = None
@@ -279,7 +279,7 @@ def _judge_reads(evidence: Evidence) -> Iterator[Finding]:
         assert event.offset is not None, "sort_evidence refuses a poll without an offset"
         expected = next_offset.get((event.process, event.key))
         if expected is not None and event.offset < expected:
-            text = f"{event.process} polled {event.value!r} where {expected} or a later offset was due"
+            text = f"{event.process} polled {event.value!r} instead of {expected} or a later offset"
             yield Finding("K3", "nonmonotonic-poll", event.key, event.offset, text)
         elif expected is not None:
             expected = max(expected, evidence.log_start_offset(event.key))
@@ -290,16 +290,16 @@ def _judge_reads(evidence: Evidence) -> Iterator[Finding]:
 def _judge_skip(event: Event, known: Sequence[int], expected: int, offset: int) -> Iterator[Finding]:
     skipped = known[bisect_left(known, expected) : bisect_right(known, offset - 1)]
     if skipped:
-        text = f"{event.process} polled {offset} where {expected} was due, and missed {len(skipped)} known records"
+        text = f"{event.process} polled {offset} instead of {expected}, and missed {len(skipped)} known records"
         yield Finding("K3", "poll-skip", event.key, skipped[0], text)
 
 
 def sent_once(evidence: Evidence, allowances: Allowances = NOTHING_ALLOWED) -> Iterator[Finding]:
-    """K4: each value at one offset; the final logs are contiguous but for explained offsets."""
+    """K4: each value is at one offset; the final logs are contiguous except for explained offsets."""
     for send in evidence.sends:
         places = sorted(evidence.places[send.key].get(send.value, ()))
         if len(places) > 1 and send.process not in allowances.unordered:
-            text = f"{send.value!r} of {send.process} lies at {', '.join(map(str, places))}"
+            text = f"{send.value!r} of {send.process} is at {', '.join(map(str, places))}"
             yield Finding("K4", "duplicate", send.key, places[1], text)
     for key, logs in evidence.logs.items():
         for log in logs:
@@ -315,7 +315,7 @@ def _judge_gaps(key: str, log: FinalLog) -> Iterator[Finding]:
     if log.log_end_offset > expected:
         yield _gap(key, log, expected, log.log_end_offset)
     elif log.log_end_offset < expected and (log.records or log.explained):
-        text = f"{log.source} has a record at {expected - 1}, behind its end {log.log_end_offset}"
+        text = f"{log.source} has a record at {expected - 1}, after its end {log.log_end_offset}"
         yield Finding("K4", "behind-end", key, expected - 1, text)
 
 
@@ -325,7 +325,7 @@ def _gap(key: str, log: FinalLog, first: int, end: int) -> Finding:
 
 
 def check_history(history: Iterable[Event], allowances: Allowances = NOTHING_ALLOWED) -> list[Finding]:
-    """All of K1 to K4. Errors: BadHistory when the recording contradicts itself."""
+    """All of K1 to K4. Errors: BadHistory if the recording contradicts itself."""
     evidence = sort_evidence(history)
     return [
         *acked_is_durable(evidence, allowances),

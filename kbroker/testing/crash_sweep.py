@@ -3,17 +3,17 @@
     python -m kbroker.testing.crash_sweep --workloads 50 --seed 1
     python -m kbroker.testing.crash_sweep --seed 17 --operation 112 --loss torn --done 0.5     (one crash again)
 
-For each operation of a workload (`kbroker.testing.workload`) the disk is crashed before it, and for a write also
-half-way through it, by the death of the process and by losses of power; the log is loaded from what survived, and
-then
+For each operation of a workload (`kbroker.testing.workload`) the sweep crashes the disk before it, and for a write also
+half-way through it, by the death of the process and by losses of power. It loads the log from what survived, and then
 
 * its batches must be what the model allows (`log_model`): after the death of the process everything completed, after a
-  loss of power a prefix that holds everything synced;
+  loss of power a prefix that contains everything synced;
 * its files, indexes, epochs, producers and look-ups must agree with its batches (`log_judge`);
 * loading it once more, and after one more crash in the middle of the recovery, must give the same log;
-* it must go on: a batch that is appended and flushed now survives the next loss of power, with everything before it.
+* it must keep working: a batch that is appended and flushed now survives the next loss of power, and so does everything
+  before it.
 
-Nothing is random but by the seed; a failure names the line that repeats it.
+All randomness comes from the seed; a failure prints the command that repeats it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LATER_MS = START_MS + 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """One crash: before operation number `operation` (or with the part `done` of a write), losing `loss`."""
+    """One crash: before operation number `operation` (or after the part `done` of a write), losing `loss`."""
 
     seed: int
     operation: int
@@ -46,17 +46,17 @@ class Crash:
     done: float
 
     def command(self) -> str:
-        """The line that repeats it."""
+        """The command that repeats it."""
         where = f"--seed {self.seed} --operation {self.operation} --loss {self.loss.value} --done {self.done}"
         return f"python -m kbroker.testing.crash_sweep {where}"
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How much a sweep does.
+    """The extent of a sweep.
 
     Shape   losses: how many kinds of power loss each crash point meets (drawn); deep: the share of recoveries that are
-            themselves crashed, loaded again and written on; start: how the log is opened; make_disk: what it lies on
+            themselves crashed, loaded again and written to; start: how to open the log; make_disk: creates its disk
     """
 
     steps: int = 60
@@ -69,7 +69,7 @@ class Options:
 
 @dataclass(slots=True)
 class Report:
-    """What a sweep did and found; `failures` are (crash, sentence)."""
+    """The extent and the findings of a sweep; `failures` are (crash, sentence)."""
 
     workloads: int = 0
     operations: int = 0
@@ -101,11 +101,11 @@ class Sweep:
         self._config = drawn_config(seed)
         self._workload: LogWorkload | None = None
         self._disk: SimulatedDisk | None = None
-        # Operations are numbered through the workload, though a step that lets the process die begins a new disk.
+        # Operations are numbered through the whole workload, although a step that kills the process starts a new disk.
         self._before = 0
 
     def run(self) -> Report:
-        """Errors: AssertionError, KafkaError when the log fails while it runs, with the seed and the step."""
+        """Errors: AssertionError, KafkaError if the log fails while it runs, with the seed and the step."""
         step: object = "opening"
         try:
             disk = self.options.make_disk()
@@ -150,7 +150,7 @@ class Sweep:
 
     def _expectation(self, loss: Loss) -> Expectation:
         if self._workload is None:
-            return Expectation(([],), 0, 0, 0)  # the log is just being made
+            return Expectation(([],), 0, 0, 0)  # the log is being created
         return self._workload.model.expectation(power_lost=loss is not Loss.PROCESS_DEATH)
 
     def _recover(self, crash: Crash, disk: SimulatedDisk, expected: Expectation) -> Iterator[str]:
@@ -163,7 +163,7 @@ class Sweep:
                 yield from self._judge_repeats(crash, disk, log)
                 yield from self._judge_interrupted(crash, before, expected)
                 yield from self._judge_afterlife(crash, disk, log, expected)
-        except Exception:  # noqa: BLE001 - whatever recovery raises is what the sweep is looking for
+        except Exception:  # noqa: BLE001 - any error of the recovery is a finding
             yield f"recovery fails: {traceback.format_exc()}"
 
     def _open(
@@ -182,13 +182,13 @@ class Sweep:
         return log, list(complaints)
 
     def _start(self, disk: SimulatedDisk) -> tuple[Log, list[str]]:
-        """The log, and what its recovery reported."""
+        """The log, and the reports of its recovery."""
         reports: list[str] = []
         _, log = self.options.start(disk, self._config, timestamp_ms=LATER_MS, report=reports.append)
         return log, reports
 
     def _judge_repeats(self, crash: Crash, disk: SimulatedDisk, log: Log) -> Iterator[str]:
-        """Nothing was written since the recovery: a second one finds nothing to do, and the same log."""
+        """Without writes since the recovery, a second one has nothing to do and gives the same log."""
         survivor = disk.crash(Loss.PROCESS_DEATH)
         again, reports = self._start(survivor)
         self.report.recoveries += 1
@@ -199,7 +199,7 @@ class Sweep:
         yield from (f"after a second recovery: {wrong}" for wrong in again_complaints)
 
     def _judge_interrupted(self, crash: Crash, disk: SimulatedDisk, expected: Expectation) -> Iterator[str]:
-        """Recovery itself is crashed at each of its operations; the promise is still that of the first crash."""
+        """Crash the recovery itself at each of its operations; the promise is still that of the first crash."""
         complaints: list[str] = []
         losses = [Loss.PROCESS_DEATH] if crash.loss is Loss.PROCESS_DEATH else [Loss.PROCESS_DEATH, *POWER_LOSSES]
 
@@ -207,7 +207,7 @@ class Sweep:
             key = _key(crash) * 31 + operation.number
             loss = Draws("interrupt", key).choice(losses)
             survivor = disk.crash(loss, seed=key, during=operation)
-            # An index that was being rebuilt may be half there, and is rebuilt when somebody uses it.
+            # An index that is being rebuilt may be incomplete, and is rebuilt at its next use.
             _, found = self._open(crash, survivor, expected, indexes_are_whole=False)
             complaints.extend(f"recovery cut off by {loss.value} at {operation}: {wrong}" for wrong in found)
 
@@ -216,8 +216,8 @@ class Sweep:
         yield from complaints
 
     def _judge_afterlife(self, crash: Crash, disk: SimulatedDisk, log: Log, expected: Expectation) -> Iterator[str]:
-        """The recovered log is written to and flushed: all of it is durable then."""
-        # A new leader's epoch is above all that were: the controller counts them, not the log.
+        """Append to the recovered log and flush it: all of it is durable then."""
+        # The epoch of a new leader is above all earlier ones: the controller counts them, not the log.
         epoch = 1 + max([log.leader_epochs.latest, 0, *(batch.epoch for batch in read_batches(log, disk))])
         data = build_batch([Record(timestamp=LATER_MS, value=b"after the crash")])
         plan = log.append(bytearray(data), leader_epoch=epoch, timestamp_ms=LATER_MS)
@@ -238,7 +238,7 @@ def _key(crash: Crash) -> int:
 
 
 def _state(log: Log, disk: SimulatedDisk) -> tuple[object, ...]:
-    """What two recoveries of one disk must agree in."""
+    """The state in which two recoveries of one disk must agree."""
     return (
         log.log_start_offset,
         log.log_end_offset,

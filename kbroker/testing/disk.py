@@ -1,19 +1,18 @@
-"""A disk in memory that can lose what was not synced, fail, fill up and die: `kbroker.runtime.ports.Disk` for tests.
+"""A disk in memory that can lose unsynced data, fail, fill up and die: `kbroker.runtime.ports.Disk` for tests.
 
 The process sees a POSIX file system. Underneath, each file has a durable image and an ordered list of writes that are
-not in it yet, and names (creations, renames, removals) are durable only after `sync_directory`. From that three
-things follow:
+not in it yet, and names (creations, renames, removals) are durable only after `sync_directory`. Three features build on
+that:
 
 * `crash(loss, seed=...)` gives the disk that the next process finds, after the death of this process (every completed
-  write survives, still unsynced) or after the loss of power (see `disk_nodes.Loss`). It does not disturb this disk,
-  so that one run of a workload yields a crash at each of its operations: `observer` is called before each one.
-* `kill_at(number)` lets the process die at that operation, for real: `Crashed` is no `Exception`, and every later
-  call on this disk raises it again, so that no handler and no `finally` of a dying process can still change the disk.
-* `inject(Fault(...))` makes operations fail: EIO, ENOSPC, a write that lands in part, a sync whose error loses the
-  pages.
+  write survives, still unsynced) or after the loss of power (see `disk_nodes.Loss`). It does not change this disk,
+  so one run of a workload can crash at each of its operations: `observer` is called before each one.
+* `kill_at(number)` kills the process at that operation. `Crashed` is not an `Exception`, and every later call on this
+  disk raises it again, so no handler and no `finally` of a dying process can still change the disk.
+* `inject(Fault(...))` makes operations fail: EIO, ENOSPC, a partial write, a sync whose error loses the pages.
 
 Everything that changes the disk or makes it durable is an operation with a number, a name and a path (`operations`
-counts them); reads are not counted, since a crash before or after a read leaves the same disk, but they can fail.
+counts them). Reads are not counted, because a crash before or after a read leaves the same disk, but they can fail.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from kbroker.runtime.ports import Buffer
 from kbroker.testing.disk_nodes import DirectoryNode, FileNode, Loss, NameChanges, Node, Tree, settle
 from kbroker.testing.draws import Draws
 
-_ROOMY = 1 << 40  # bytes of a disk that is not said to be small
+_ROOMY = 1 << 40  # bytes of a disk without a given capacity
 
 
 class Crashed(BaseException):
@@ -42,8 +41,7 @@ class Operation:
     """One numbered operation, as an observer sees it before it happens.
 
     Shape   name is one of write, truncate, sync, create, rename, unlink, make_directory, remove_directory,
-    sync_directory;
-            data is what a write is going to write at position; for a truncation position is the new size
+            sync_directory; data is the bytes of a write at position; for a truncation position is the new size
     """
 
     number: int
@@ -62,8 +60,8 @@ class Operation:
 class Fault:
     """Makes matching operations fail.
 
-    Shape   error is an errno; number is the operation's number, or None for any; name an operation's name or one of
-            read, open, list, or * for any; path a pattern as fnmatch knows it
+    Shape   error is an errno; number is the operation's number, or None for any; name is an operation's name or one of
+            read, open, list, or * for any; path is an fnmatch pattern
     Units   skip: matches that still succeed; times: matches that fail, -1 for all; written: bytes of a failed write
             that reach the file before it fails (a short write)
     """
@@ -77,7 +75,7 @@ class Fault:
     written: int = 0
 
     def strikes(self, number: int, name: str, path: str) -> bool:
-        """Whether this operation fails; counts it."""
+        """Whether this operation fails; counts the match."""
         if self.times == 0 or (self.number is not None and self.number != number):
             return False
         if not fnmatch(name, self.name) or not fnmatch(path, self.path):
@@ -93,8 +91,8 @@ class SimulatedDisk:
     """The `Disk` port in memory.
 
     Shape   paths are absolute or relative to the root, which exists
-    Shape   capacity_bytes is the size of the disk, None for plenty, and full_errno what a write gets that does not fit;
-            directories in other_file_systems lie on another disk, which has plenty
+    Shape   capacity_bytes is the size of the disk, None for unlimited, and full_errno the error of a write that does
+            not fit; directories in other_file_systems are on another disk, which is unlimited
     Errors  those of the real disk: an OSError with errno and path; Crashed once it is dead
     """
 
@@ -117,14 +115,14 @@ class SimulatedDisk:
         self._locked: set[FileNode] = set()
         self._dies_at: tuple[int, float] | None = None
 
-    # What a test does to it.
+    # Control by tests.
 
     def inject(self, fault: Fault) -> None:
-        """Let operations fail from now on."""
+        """Make operations fail from now on."""
         self._faults.append(fault)
 
     def heal(self) -> None:
-        """Forget all injected faults, and have space again."""
+        """Remove all injected faults and the limit of space."""
         self._faults.clear()
         self.capacity_bytes = None
 
@@ -137,17 +135,17 @@ class SimulatedDisk:
         self.dead = True
 
     def crash(self, loss: Loss, *, seed: int = 0, during: Operation | None = None, done: float = 0.5) -> SimulatedDisk:
-        """The disk that the next process finds if this one crashes at this moment.
+        """The disk that the next process finds if this one crashes now.
 
-        `during` is the operation that an observer has just been told of: if it is a write, the part `done` of it has
-        happened. The survivor has no faults, locks or observers, and counts its operations from 0.
+        `during` is the operation that was just passed to an observer: if it is a write, the part `done` of it has
+        happened. The result has no faults, locks or observers, and counts its operations from 0.
         """
         copies: dict[int, Node] = {}
         tree = self._tree.copy(copies)
         survivor = SimulatedDisk(capacity_bytes=self.capacity_bytes, timestamp_ms=self._timestamp_ms, tree=tree)
         survivor.full_errno, survivor.other_file_systems = self.full_errno, self.other_file_systems
         if during is not None and during.name == "write":
-            # The path would not do: a file may have been renamed since it was opened.
+            # Not by path: the file may have been renamed since it was opened.
             node = copies.get(id(during.node))
             if isinstance(node, FileNode):
                 node.write(tree.next_sequence(), during.position, during.data[: int(len(during.data) * done)])
@@ -155,7 +153,7 @@ class SimulatedDisk:
         return survivor
 
     def image(self, directory: str = "/") -> dict[str, bytes | None]:
-        """Every path below a directory with its contents (None: a directory), to compare disks with."""
+        """Every path below a directory with its contents (None: a directory), to compare disks."""
         self._living()
         found: dict[str, bytes | None] = {}
 
@@ -173,7 +171,7 @@ class SimulatedDisk:
     # The port.
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> SimulatedFile:
-        """Open a file; create makes it if it is not there."""
+        """Open a file; `create` creates it if it does not exist."""
         self._read("open", path)
         node = self._lookup(path)
         if node is None:
@@ -253,7 +251,7 @@ class SimulatedDisk:
         return _ROOMY if self.capacity_bytes is None or self._is_elsewhere(path) else self.capacity_bytes
 
     def allocate(self, path: str, size: int) -> None:
-        """Lengthen a file by zeros, which take space as any other bytes do."""
+        """Extend a file by zeros, which take space like other bytes."""
         file = self.open(path, create=True)
         missing = size - file.size()
         if missing > 0:
@@ -278,12 +276,12 @@ class SimulatedDisk:
         file.locks = True
         return file
 
-    # What files and the above share.
+    # Shared by files and the methods above.
 
     def _operate(
         self, name: str, path: str, position: int = 0, data: bytes = b"", node: FileNode | None = None
     ) -> None:
-        """Count one operation and let it fail or kill, before it changes anything."""
+        """Count one operation and make it fail or kill, before it changes anything."""
         self._living()
         number = self.operations
         self.operations += 1
@@ -343,7 +341,7 @@ class SimulatedDisk:
         return node
 
     def _used_bytes(self) -> int:
-        """What the files take that have a name, and are not on another file system."""
+        """Bytes of the files that have a name and are not on another file system."""
         used, left = 0, [("", self._tree.root)]
         while left:
             prefix, directory = left.pop()
@@ -422,11 +420,11 @@ class SimulatedFile:
         return len(self.node.contents)
 
     def fileno(self) -> int:
-        """There is no descriptor behind a simulated file."""
+        """A simulated file has no descriptor."""
         raise UnsupportedOperation("a simulated file has no descriptor")
 
     def close(self) -> None:
-        # Changes nothing on the disk, and is called by finalizers: so it is the one thing that a dead disk allows.
+        # Changes nothing on the disk and is called by finalizers, so it is the only call that a dead disk allows.
         if self._open:
             self._open = False
             if self.locks:
@@ -444,5 +442,5 @@ class SimulatedFile:
 
 
 def _error(number: int, path: str) -> OSError:
-    """The OSError, of the subclass that fits the number, that the operating system would raise."""
+    """The OSError, of the subclass for this errno, that the operating system would raise."""
     return OSError(number, strerror(number), path)

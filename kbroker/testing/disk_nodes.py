@@ -1,14 +1,14 @@
-"""What lies on a simulated disk: files and directories, each as the process sees it and as the platter holds it.
+"""The contents of a simulated disk: files and directories, each as the process sees it and as it is on the platter.
 
-A file is its contents, a durable image, and the ordered writes and truncations that are not in the image yet. A
-directory is its entries and the durable ones; the changes of names in between are kept in one ordered list for the
-whole disk, since a rename touches two directories and stays atomic.
+A file has its contents, a durable image, and the ordered writes and truncations that are not in the image yet. A
+directory has its entries and the durable ones. The name changes in between are kept in one ordered list for the whole
+disk, because a rename touches two directories and stays atomic.
 
-`settle` is the loss of power: it decides by a `Draws` stream which of the unsynced changes reached the platter. The
-choices are wider than what a journaling file system with ordered data does (names and contents are independent,
-sectors are independent), and follow what was found on real ones: Pillai et al., "All file systems are not created
-equal" (OSDI'14). What is never lost or torn: bytes that `sync` returned for, names that `sync_directory` returned
-for, a rename's atomicity.
+`settle` is the loss of power: a `Draws` stream decides which of the unsynced changes reached the platter. The choices
+are wider than those of a journaling file system with ordered data (names and contents are independent, sectors are
+independent), and follow findings on real ones: Pillai et al., "All file systems are not created equal" (OSDI'14). Never
+lost or torn are bytes for which `sync` returned, names for which `sync_directory` returned, and the atomicity of a
+rename.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ SECTOR_BYTES = 512
 
 
 class Loss(StrEnum):
-    """What a crash takes away."""
+    """The data that a crash loses."""
 
     PROCESS_DEATH = "process-death"
     """Nothing: every completed write is in the page cache, and stays there unsynced."""
     ONLY_SYNCED = "only-synced"
     """Everything that was not synced."""
     PREFIX = "prefix"
-    """All changes behind one point in time, names and contents alike: an ordered file system."""
+    """All changes after one point in time, both names and contents: an ordered file system."""
     PREFIXES = "prefixes"
-    """Like PREFIX, with a point of its own for each file and one for the names."""
+    """Like PREFIX, with one point for each file and one for the names."""
     TORN = "torn"
-    """Like PREFIX, and the last write that survives does so in part."""
+    """Like PREFIX, and the last write that survives is incomplete."""
     SECTORS = "sectors"
     """Each 512-byte sector holds any of its versions since the last sync; names are kept or lost one by one."""
     NAMES_LOST = "names-lost"
     """All contents survive; creations, renames and removals are kept or lost one by one."""
     CONTENTS_LOST = "contents-lost"
-    """All names survive, contents only as synced: the empty or zero-filled file behind a rename without a sync."""
+    """All names survive, contents only as synced: the empty or zero-filled file after a rename without a sync."""
 
 
 POWER_LOSSES = tuple(loss for loss in Loss if loss is not Loss.PROCESS_DEATH)
@@ -48,7 +48,7 @@ POWER_LOSSES = tuple(loss for loss in Loss if loss is not Loss.PROCESS_DEATH)
 
 @dataclass(slots=True)
 class Write:
-    """One unsynced change of a file: bytes at a position, or with data None the cut (or growth) to that size."""
+    """One unsynced change of a file: bytes at a position, or with data None a truncation (or growth) to that size."""
 
     sequence: int
     position: int
@@ -56,7 +56,7 @@ class Write:
 
 
 def apply_write(image: bytearray, position: int, data: bytes | None) -> None:
-    """Do a write or a truncation to an image, as POSIX has it: what was never written between is zeros."""
+    """Apply a write or a truncation to an image as POSIX does: unwritten gaps are zeros."""
     if data is None:
         if position < len(image):
             del image[position:]
@@ -87,7 +87,7 @@ class FileNode:
     def fail_sync(self) -> None:
         """A sync that reports an error: the kernel marks the pages clean, so no later sync will write them either.
 
-        The process goes on reading the bytes from the cache. Rebello et al., "Can applications recover from fsync
+        The process still reads the bytes from the cache. Rebello et al., "Can applications recover from fsync
         failures?" (ATC'20).
         """
         self.unsynced.clear()
@@ -102,12 +102,12 @@ class DirectoryNode:
 
 Node = FileNode | DirectoryNode
 NameChanges = list[tuple[DirectoryNode, str, Node | None]]
-"""In which directory, which name, now means what; None: nothing."""
+"""The directory, the name, and the node that it now refers to; None: no node."""
 
 
 @dataclass(slots=True, eq=False)
 class NameChange:
-    """One unsynced, atomic change of names; None takes the name away."""
+    """One unsynced, atomic change of names; None removes the name."""
 
     sequence: int
     changes: NameChanges
@@ -121,7 +121,7 @@ class NameChange:
 
 @dataclass(slots=True)
 class Tree:
-    """A disk's contents: the root, and the changes of names that no `sync_directory` covered yet, oldest first."""
+    """A disk's contents: the root, and the name changes that no `sync_directory` covered yet, oldest first."""
 
     root: DirectoryNode = field(default_factory=DirectoryNode)
     unsynced: list[NameChange] = field(default_factory=list)
@@ -132,12 +132,12 @@ class Tree:
         return self.sequence
 
     def rename(self, changes: NameChanges) -> None:
-        """Change names for the process, and note the change as unsynced."""
+        """Change names for the process, and record the change as unsynced."""
         _apply_names(changes, durable=False)
         self.unsynced.append(NameChange(self.next_sequence(), changes))
 
     def sync_directory(self, directory: DirectoryNode) -> None:
-        """Make every change of this directory durable, and those older ones in others that it builds upon."""
+        """Make every change of this directory durable, and the older changes in others that it depends on."""
         kept: list[NameChange] = []
         needed: set[tuple[int, str]] = set()
         for change in reversed(self.unsynced):
@@ -164,7 +164,7 @@ class Tree:
                 waiting += node.durable.values()
 
     def copy(self, copies: dict[int, Node] | None = None) -> Tree:
-        """The same disk again: what another process finds after this one has died.
+        """A copy of the disk: what another process finds after this one has died.
 
         `copies` is filled with the copy of each node, by the id of the original.
         """
@@ -180,7 +180,7 @@ class Tree:
                 copies[id(node)] = DirectoryNode(modified_ms=node.modified_ms)
 
         def directory_copy(node: DirectoryNode) -> DirectoryNode:
-            # A directory that was removed for good may still be named by a change; nobody can reach it any more.
+            # A change may still refer to a directory that was removed durably; it is unreachable.
             copied = copies.get(id(node), None)
             return copied if isinstance(copied, DirectoryNode) else DirectoryNode()
 
@@ -212,7 +212,7 @@ def _apply_names(changes: NameChanges, *, durable: bool) -> None:
 
 
 def settle(tree: Tree, loss: Loss, draws: Draws) -> None:
-    """Take the power from this disk: what survives is then all there is, and all of it durable."""
+    """Cut the power of this disk: afterwards the survivors are its whole contents, and all durable."""
     if loss is Loss.PROCESS_DEATH:
         return
     cut, torn = _point_in_time(tree, loss, draws)
@@ -240,7 +240,7 @@ def _point_in_time(tree: Tree, loss: Loss, draws: Draws) -> tuple[int, int]:
             if write.data is not None
         ]
         if writes:
-            # The newest write is the likely one.
+            # The newest write is the most likely one.
             torn = max(writes) if draws.chance(0.5) else draws.choice(sorted(writes))
             return torn + 1, torn
     return tree.sequence + 1, -1
@@ -288,7 +288,7 @@ def _keep_before(node: FileNode, cut: int, torn: int, draws: Draws) -> None:
 
 
 def _keep_sectors(node: FileNode, draws: Draws) -> None:
-    """Give each sector, and the size, a version of its own.
+    """Choose a version for each sector, and for the size.
 
     Writes to one sector reach the platter as the page cache held them at some moment, so a sector's versions are the
     prefixes of the writes that touch it, not their subsets.

@@ -1,9 +1,8 @@
-"""Random choices that depend on nothing but their key.
+"""Random choices that depend only on their key.
 
-Every generated workload, crash and fault draws from a stream that is keyed by what it is for (a seed, a name, a
-number), not from one generator that all share. Taking one step out of a plan then leaves the choices of all the
-others as they were, so that a failing plan can be made smaller by hand or by machine, and a printed seed repeats a
-run on every machine.
+Every generated workload, crash and fault draws from its own stream, whose key is its purpose (a seed, a name, a
+number). There is no shared generator. Removing one step from a plan therefore leaves the choices of all others
+unchanged, so a failing plan can be reduced by hand or by machine, and a printed seed repeats a run on every machine.
 
 The stream is SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014), started from a
 BLAKE2b hash of the key.
@@ -57,7 +56,7 @@ class Draws:
         return options[self.below(len(options))]
 
     def weighted(self, options: Sequence[tuple[T, int]]) -> T:
-        """One of the options, each as likely as its weight says."""
+        """One of the options, with probabilities in proportion to the weights."""
         at = self.below(sum(weight for _, weight in options))
         for option, weight in options:
             if at < weight:

@@ -1,13 +1,13 @@
-"""A world in memory, on trio's clock: virtual time under `trio.testing.MockClock`.
+"""An environment in memory, on trio's clock: virtual time under `trio.testing.MockClock`.
 
-The monotonic clock and the wall clock begin at different, recognizable numbers, so that code which mixes them goes
-wrong at once.
+The monotonic clock and the wall clock start at different, recognizable numbers, so that code which confuses them fails
+at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from random import Random  # noqa: TID251 - seeded: the environment is where chance comes from
+from random import Random  # noqa: TID251 - seeded: the environment is the source of randomness
 from typing import TypeVar, TypeVarTuple
 from uuid import UUID
 
@@ -27,8 +27,8 @@ WALL_START_MS = 1_700_000_000_000
 class MemoryEnv:
     """See `kbroker.runtime.net_ports.Env`.
 
-    Blocking functions run at once, in the event loop, and take no virtual time. wall_jump_ms is by how much somebody
-    has set the wall clock wrong; the monotonic one does not care.
+    Blocking functions run immediately, in the event loop, and take no virtual time. wall_jump_ms is the error of the
+    wall clock, as if an operator had set it wrongly; it does not affect the monotonic clock.
     """
 
     def __init__(self, disk: Disk, *, network: MemoryNetwork | None = None, seed: int = 0) -> None:
@@ -59,7 +59,7 @@ class MemoryEnv:
         busy_poll_us: int = DEFAULT_BUSY_POLL_US,
         accepts: bool = True,
     ) -> MemoryListener:
-        assert busy_poll_us >= 0  # and nothing more: here nothing sleeps
+        assert busy_poll_us >= 0  # no wait: nothing sleeps here
         assert buffers == DEFAULT_BUFFERS, "a pipe has one size"
         return await self.network.listen(host, port, backlog=backlog, accepts=accepts)
 
@@ -81,7 +81,7 @@ class MemoryEnv:
 
 
 class MemoryThreads:
-    """As `MemoryEnv.run_blocking` of its environment, at most so many at once."""
+    """Like `MemoryEnv.run_blocking` of its environment, with a limit on concurrent calls."""
 
     def __init__(self, env: MemoryEnv, max_threads: int) -> None:
         self._env = env

@@ -1,7 +1,7 @@
 """Well-formed requests that ask for too much: every array of every API, filled from the declarations of the messages.
 
-A new API or a new array is covered without an edit here. What a field holds follows from its name, as far as that
-matters for how deep a request gets into the broker; nothing is created or deleted for good.
+A new API or a new array is covered without an edit here. A field's value follows from its name where it decides how
+far a request gets into the broker. No request creates or deletes anything permanently.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ _OF_GROUPS: Final = ("group", "key")
 
 
 class Shape(Enum):
-    """What the elements of the array are."""
+    """The kind of elements in the array."""
 
     SAME = "same"
-    """One that exists, again and again."""
+    """One existing element, repeated."""
     EMPTY = "empty"
-    """The smallest one: no names, zeroes."""
+    """The smallest element: no names, zeros."""
     DISTINCT = "distinct"
     """All different; most of them do not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What exists in the broker: a topic, with its id, and a group."""
+    """The broker's contents: a topic, with its id, and a group."""
 
     topic: str
     topic_id: UUID
@@ -66,7 +66,7 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Greedy:
-    """One request as a frame with its length; elements counts those of all its arrays."""
+    """One request as a frame with its length; `elements` counts the elements of all its arrays."""
 
     api: str
     version: int
@@ -87,9 +87,9 @@ def greedy_requests(
     max_elements: int,
     lowest_versions: bool = False,
 ) -> Iterator[Greedy]:
-    """For every array of every API and every shape a request of so many bytes and elements, at most.
+    """For every array of every API and every shape a request of at most this many bytes and elements.
 
-    An array appears in the newest version that is served, with `lowest_versions` also in the oldest one that has it.
+    An array appears in the newest version that is served; with `lowest_versions` also in the oldest one that has it.
     """
     for handler in handlers.values():
         served = range(handler.versions.lowest, handler.versions.highest + 1)
@@ -124,7 +124,7 @@ def _fill(
     max_elements: int,
 ) -> Greedy:
     cls, last = handler.request_class, path[-1]
-    max_elements -= len(path) - 1  # the arrays above have one element each
+    max_elements -= len(path) - 1  # the outer arrays have one element each
     elements: list[Any] = []
     size = 0
     for number in range(max_elements):
@@ -143,7 +143,7 @@ def _fill(
 
 
 def _message(cls: type, path: tuple[Field, ...], elements: list[Any], world: World, version: int) -> Any:
-    """A message or struct with the array at the end of the path filled, and one element in each array above."""
+    """A message or struct with the array at the end of the path filled, and one element in each array above it."""
     values = _values(cls, Shape.SAME, 0, world, version)
     first, rest = path[0], path[1:]
     if not rest:
@@ -157,7 +157,7 @@ def _message(cls: type, path: tuple[Field, ...], elements: list[Any], world: Wor
 
 
 def _values(cls: type, shape: Shape, number: int, world: World, version: int) -> dict[str, Any]:
-    """The fields of a message or struct. Its arrays are null where they may be, which often means everything."""
+    """The fields of a message or struct. Its arrays are null if they may be, which often means everything."""
     values: dict[str, Any] = {}
     for field in schema_of(cls).fields:
         if version not in field.versions:

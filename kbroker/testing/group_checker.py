@@ -1,17 +1,16 @@
-"""K10, what groups promise, as a function from a history to what is wrong with it.
+"""K10, the promises of groups, as a function from a history to a list of findings.
 
-    lost-commit     an acknowledged commit is not what a later read gives, and nothing came after it
-    regressed       of two reads, one after the other, the second gives an offset of which no commit can have come
-                    between them
-    unsent-commit   a read gives an offset that nobody committed, or of which the commit was refused
-    two-owners      two members were told that they read one partition, in one generation of their group
+    lost-commit     an acknowledged commit is not what a later read gives, and no later commit explains it
+    regressed       the second of two successive reads gives an offset that no commit between them can have set
+    unsent-commit   a read gives an offset that was never committed, or whose commit was refused
+    two-owners      two members own one partition in one generation of their group
     stale-commit    a commit of a generation was acknowledged that began after a later generation was in force
 
-Each offset of a group is a register: a commit takes effect at one moment between its invocation and its completion,
-whenever it likes if its end is not known (`info`, or no completion), and never if it was refused. Two of its requests
-that overlap may have taken effect in either order. A generation is in force when the first member was told its part.
+Each offset of a group is a register: a commit takes effect at one moment between its invocation and its completion, at
+any later moment if its end is not known (`info`, or no completion), and never if it was refused. Two requests for it
+that overlap may have taken effect in either order. A generation is in force once the first member knows its assignment.
 
-Deleted and expired offsets are not in these histories: a group whose offsets may go has to be left out.
+These histories do not cover deleted and expired offsets: leave out a group whose offsets may go.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ NONE_COMMITTED = -1
 class Access:
     """A commit or a read of one register.
 
-    Units  begin and end are places in the history, end None where it is not known or never came
+    Units  begin and end are places in the history; end is None if it is not known or never came
     """
 
     process: str
@@ -43,7 +42,7 @@ class Access:
 
 @dataclass(slots=True)
 class Register:
-    """All that was done with one offset of a group."""
+    """All accesses to one offset of a group."""
 
     group: str
     key: str
@@ -52,7 +51,7 @@ class Register:
 
 
 def check_groups(history: Iterable[Event]) -> list[Finding]:
-    """All findings of K10. Errors: BadHistory when the recording contradicts itself."""
+    """All findings of K10. Errors: BadHistory if the recording contradicts itself."""
     registers: dict[tuple[str, str], Register] = {}
     open_accesses: dict[tuple[Function, str, str, str], Access] = {}
     owners: dict[tuple[str, str, int], str] = {}
@@ -101,7 +100,7 @@ def _access(
     name = (event.function, event.process, register.group, event.key)
     if event.type is Type.INVOKE:
         if name in open_accesses:
-            raise BadHistory(f"{event.process} has two at once of {event.function} {event.key} at t={event.at_ms}")
+            raise BadHistory(f"{event.process} has two {event.function}s of {event.key} in flight at t={event.at_ms}")
         if event.function is Function.COMMIT and event.offset is None:
             raise BadHistory(f"a commit of {event.process} without an offset at t={event.at_ms}")
         access = Access(event.process, event.offset, place, -1 if event.epoch is None else event.epoch)
@@ -122,7 +121,7 @@ def _access(
 
 
 def _judge(register: Register) -> Iterator[Finding]:
-    """Look at each read, and at each with the one that ended before it."""
+    """Check each read, and each read with the one that ended before it."""
     before: Access | None = None
     commits = [commit for commit in register.commits if commit.type is not Type.FAIL]
     reads = [read for read in register.reads if read.type is Type.OK]
@@ -140,7 +139,7 @@ def _judge_read(register: Register, read: Access, commits: list[Access]) -> Iter
     acked = [commit for commit in commits if commit.end is not None and commit.end < read.begin]
     if read.offset == NONE_COMMITTED:
         if acked:
-            yield _finding(register, "lost-commit", acked[-1].offset, f"{read.process} reads that there is none")
+            yield _finding(register, "lost-commit", acked[-1].offset, f"{read.process} reads no offset")
         return
     candidates = [commit for commit in commits if commit.offset == read.offset and commit.begin < read.end]
     if not candidates:
@@ -164,14 +163,12 @@ def _judge_pair(register: Register, first: Access, second: Access, commits: list
         may_be_late = commit.end is None or commit.end > first.begin
         if commit.offset == second.offset and commit.begin < second.end and may_be_late:
             return
-    text = (
-        f"{first.process} reads {first.offset}, then {second.process} reads this, which no commit brought between them"
-    )
+    text = f"{first.process} reads {first.offset}, then {second.process} reads this, and no commit between them set it"
     yield _finding(register, "regressed", second.offset, text)
 
 
 def _is_after(later: Access, earlier: Access) -> bool:
-    """Whether a commit began when the other had taken effect, which at an unknown end may be at any time."""
+    """Whether a commit began after the other took effect, which with an unknown end may be at any time."""
     return earlier.end is not None and later.begin > earlier.end
 
 

@@ -1,26 +1,26 @@
-"""Histories: what clients asked for and what they were told, one JSON object a line, for the checkers.
+"""Histories for the checkers: the requests of clients and their outcomes, one JSON object per line.
 
-A history holds one line for each invocation and one for each completion, in the order in which they happened in the
+A history has one line for each invocation and one for each completion, in the order in which they happened in the
 process that writes them:
 
     {"t": 1042, "proc": "p1", "f": "send", "key": "orders-0", "value": "p1-17", "type": "invoke"}
     {"t": 1045, "proc": "p1", "f": "send", "key": "orders-0", "value": "p1-17", "offset": 93, "type": "ok"}
 
 `t` is milliseconds of one monotonic clock, `key` a partition, `value` a text that is unique among all sends to its
-partition (the checkers find a record by it; for big payloads it holds a digest). The type of a completion says what is
-known: `ok` happened, `fail` did not and must never be seen by a reader, `info` (a time-out, a lost connection) may have
-happened or may happen yet. An invocation without a completion counts as `info`.
+partition (the checkers find a record by it; for big payloads it is a digest). The type of a completion says what is
+known: `ok` happened, `fail` did not happen and readers must never see it, `info` (a time-out, a lost connection) may
+have happened or may still happen. An invocation without a completion counts as `info`.
 
-A send is completed by the line with the same proc, key and value, so that a producer may have many in flight. A poll
-has one `ok` line for each record that it returned. `assign` (with the offset from which the process is going to read)
-and `subscribe` (a rebalance) set a reader's position. After the faults every partition is read to its end, and that
-is recorded too: a `final` line for each record, with the log that was read (a replica, the tier) as proc; a `final`
-line of type `info` for an offset that holds no record for readers, with the reason (control, aborted, compacted) as
-err; and one `bounds` line with log_end_offset as offset and log_start_offset as value.
+The line with the same proc, key and value completes a send, so a producer may have many in flight. A poll has one `ok`
+line for each record that it returned. `assign` (with the offset from which the process is going to read) and
+`subscribe` (a rebalance) set a reader's position. After the faults the recorder reads every partition to its end and
+records that too: a `final` line for each record, with the log that was read (a replica, the tier) as proc; a `final`
+line of type `info` for an offset that has no record for readers, with the reason (control, aborted, compacted) as err;
+and one `bounds` line with log_end_offset as offset and log_start_offset as value.
 
-Groups: the lines of `commit` (an offset goes in), `committed` (it is read; -1 is none) and `own` (a member was told
-that it reads the partition, always `ok`) have the group as value and, but for reads, the generation as epoch; -1 is a
-commit of no member.
+Groups: the lines of `commit` (stores an offset), `committed` (reads it; -1 is none) and `own` (a member is assigned the
+partition, always `ok`) have the group as value and, except for reads, the generation as epoch; -1 is a commit without a
+member.
 
 Source: the histories of Jepsen (Kingsbury), in particular of its Kafka and Redpanda tests.
 """
@@ -35,7 +35,7 @@ from typing import Any, TextIO
 
 
 class Function(StrEnum):
-    """What a process does."""
+    """The operation of a process."""
 
     SEND = "send"
     POLL = "poll"
@@ -50,7 +50,7 @@ class Function(StrEnum):
 
 
 class Type(StrEnum):
-    """Which moment of it a line tells of."""
+    """The stage of the operation that a line records."""
 
     INVOKE = "invoke"
     OK = "ok"
@@ -59,15 +59,15 @@ class Type(StrEnum):
 
 
 class BadHistory(ValueError):
-    """A line cannot be read, or the lines contradict each other: the recorder is at fault, not the broker."""
+    """A line cannot be read, or the lines contradict each other: an error of the recorder, not of the broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """One line.
 
-    Units   at_ms milliseconds of the recorder's monotonic clock; offset counts records, -1 an acknowledgement that
-            did not tell; acks as in Produce (-1 all, 1 the leader)
+    Units   at_ms milliseconds of the recorder's monotonic clock; offset counts records, -1 for an acknowledgement
+            without an offset; acks as in Produce (-1 all, 1 the leader)
     """
 
     at_ms: int
@@ -86,7 +86,7 @@ _OPTIONAL = (("value", "value"), ("offset", "offset"), ("epoch", "epoch"), ("err
 
 
 def to_line(event: Event) -> str:
-    """The event as a line of JSON, without the end of line; what is absent is left out."""
+    """The event as a line of JSON, without the end of line and without absent fields."""
     line: dict[str, object] = {"t": event.at_ms, "proc": event.process, "f": event.function.value, "key": event.key}
     for attribute, name in _OPTIONAL:
         value = getattr(event, attribute)
@@ -137,8 +137,8 @@ def _typed(line: dict[str, Any], name: str, kind: type[Any]) -> Any:
 def read_history(text: str) -> list[Event]:
     """The events of a history.
 
-    A last line without its end is what a recorder leaves that was killed, and is dropped; any other line that cannot be
-    read is an error, since a check over half a history proves nothing.
+    The incomplete last line of a killed recorder is dropped. Any other line that cannot be read is an error, because a
+    check over half a history proves nothing.
     Errors: BadHistory with the number of the line.
     """
     events: list[Event] = []
@@ -157,7 +157,7 @@ def read_history(text: str) -> list[Event]:
 
 
 class HistoryWriter:
-    """Writes events to a text file, each line at once, so that a killed recorder leaves all but the last."""
+    """Writes events to a text file and flushes each line, so a killed recorder loses at most the last one."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file

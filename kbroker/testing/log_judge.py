@@ -1,8 +1,6 @@
-"""Whether a log that was just recovered is whole: its files, indexes, epochs, producers and look-ups agree with its
-batches.
+"""Whether a recovered log is consistent: its files, indexes, epochs, producers and look-ups agree with its batches.
 
-Everything here is derived anew from the bytes of the segments, in the simplest way, and compared with what the log
-says.
+Everything here is recomputed from the bytes of the segments, in the simplest way, and compared with the log's answers.
 """
 
 from __future__ import annotations
@@ -46,9 +44,8 @@ def complaints_about(
 ) -> Iterator[str]:
     """Each disagreement, as a sentence.
 
-    An index that was damaged behind the log's back is rebuilt by the first look-up that meets the damage; where that
-    may have happened (not indexes_are_whole) the indexes themselves are not judged, but every look-up that they serve
-    is.
+    The first look-up that meets a damaged index rebuilds it. If indexes may be damaged (not indexes_are_whole), this
+    checks only the look-ups and not the indexes themselves.
     """
     yield from _judge_files(log, disk)
     yield from _judge_segments(log, disk, found)
@@ -64,9 +61,9 @@ def _judge_files(log: Log, disk: Disk) -> Iterator[str]:
     logs = {name[:20] for name in names if name.endswith(".log")}
     for name in names:
         if name.endswith(_LEFTOVERS):
-            yield f"{name} was left behind"
+            yield f"{name} is a leftover"
         if name.endswith(("index", ".snapshot")) and not name[:20].isdecimal():
-            yield f"{name} is no name of a segment's file"
+            yield f"{name} is not the name of a segment file"
         if name.endswith("index") and name[:20] not in logs:
             yield f"{name} is an index without a log"
 
@@ -76,7 +73,7 @@ def _judge_segments(log: Log, disk: Disk, found: Sequence[Batch]) -> Iterator[st
     for segment in log.segments:
         size = disk.size(segment.log_path)
         if segment.size != size:
-            yield f"{segment.log_path} has {size} bytes, the log believes {segment.size}"
+            yield f"{segment.log_path} has {size} bytes, but the log says {segment.size}"
         upper = min(
             (other.base_offset for other in log.segments if other.base_offset > segment.base_offset), default=None
         )
@@ -88,12 +85,12 @@ def _judge_segments(log: Log, disk: Disk, found: Sequence[Batch]) -> Iterator[st
         if sum(len(batch.data) for batch in own) != size:
             yield f"{segment.log_path} has {size} bytes, its batches have {sum(len(batch.data) for batch in own)}"
         if previous_end is not None and segment.base_offset != previous_end:
-            yield f"{segment.log_path} does not begin where the segment before it ends, at {previous_end}"
+            yield f"{segment.log_path} does not begin at {previous_end}, where the previous segment ends"
         if not own and segment is not log.segments.active:
-            yield f"{segment.log_path} is empty and not the last"
+            yield f"{segment.log_path} is empty but not the last"
         for before, after in pairwise(own):
             if before.next_offset != after.base_offset:
-                yield f"{segment.log_path} goes from offset {before.next_offset} to {after.base_offset}"
+                yield f"{segment.log_path} jumps from offset {before.next_offset} to {after.base_offset}"
         previous_end = own[-1].next_offset if own else segment.base_offset
 
 
@@ -113,7 +110,7 @@ def _judge_indexes(log: Log, found: Sequence[Batch]) -> Iterator[str]:
 
 
 def _judge_index_pair(log: Log, segment: Segment, own: Sequence[Batch]) -> Iterator[str]:
-    """The offset index is just what appending these batches gives; the time index tells no lie."""
+    """The offset index is exactly what appending these batches gives; the time index has no wrong entry."""
     expected: list[tuple[int, int]] = []
     position = last = 0
     for batch in own:
@@ -143,7 +140,7 @@ def _judge_epochs(log: Log, found: Sequence[Batch]) -> Iterator[str]:
             expected.append((batch.epoch, max(batch.base_offset, log.log_start_offset)))
         elif expected and batch.epoch < expected[-1][0]:
             yield f"the batch at {batch.base_offset} is of epoch {batch.epoch}, after {expected[-1][0]}"
-    # An epoch that began and got no batch yet is not in the batches; an entry for it says nothing wrong.
+    # An epoch without batches is not in the expected list; an entry for it is correct.
     starts = dict(expected)
     entries = [(epoch, start) for epoch, start in log.leader_epochs.entries if epoch in starts]
     others = [(epoch, start) for epoch, start in log.leader_epochs.entries if epoch not in starts]
@@ -151,7 +148,7 @@ def _judge_epochs(log: Log, found: Sequence[Batch]) -> Iterator[str]:
         yield f"leader epochs are {log.leader_epochs.entries}, the batches give {expected}"
     for epoch, start in others:
         if start > log.log_end_offset:
-            yield f"epoch {epoch} begins at {start}, behind the end of the log at {log.log_end_offset}"
+            yield f"epoch {epoch} begins at {start}, after the end of the log at {log.log_end_offset}"
         following = min((base for later, base in expected if later > epoch), default=log.log_end_offset)
         if (
             start < following
@@ -170,7 +167,7 @@ def _judge_producers(log: Log, found: Sequence[Batch]) -> Iterator[str]:
         for sent in window:
             original = _outcome(log, sent.data)
             if original != sent.base_offset:
-                yield f"the batch of producer {producer_id} at {sent.base_offset} sent again gives {original}"
+                yield f"resending the batch of producer {producer_id} at {sent.base_offset} gives {original}"
         batch = window[-1]
         header = header_at(batch.data)
         entry = log.producers.producers.get(producer_id)
@@ -186,24 +183,24 @@ def _judge_producers(log: Log, found: Sequence[Batch]) -> Iterator[str]:
         try:
             fits = entry.check(header._replace(base_sequence=following)) is None
         except KafkaError as error:
-            yield f"producer {producer_id} may not go on with sequence {following}: {error.message}"
+            yield f"the next sequence {following} of producer {producer_id} is refused: {error.message}"
             continue
         if not fits:
-            yield f"producer {producer_id} is told that sequence {following} is a duplicate"
+            yield f"the next sequence {following} of producer {producer_id} is called a duplicate"
         try:
             entry.check(header._replace(base_sequence=(following + 1) & MAX_SEQUENCE))
         except KafkaError as error:
             if error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 yield f"a gap of producer {producer_id} gives {error.code!r}"
         else:
-            yield f"producer {producer_id} may leave out sequence {following}"
+            yield f"producer {producer_id} may skip sequence {following}"
     for producer_id, entry in log.producers.producers.items():
         if entry.last_offset >= log.log_end_offset:
-            yield f"producer {producer_id} is known by offset {entry.last_offset}, behind the end {log.log_end_offset}"
+            yield f"producer {producer_id} is known by offset {entry.last_offset}, after the end {log.log_end_offset}"
 
 
 def _outcome(log: Log, data: bytes) -> int | str:
-    """The offset at which the log says it has this batch already."""
+    """The offset at which the log says that it already has this batch."""
     try:
         plan = log.plan_append(bytearray(data), leader_epoch=max(log.leader_epochs.latest, 0), timestamp_ms=0)
     except KafkaError as error:
@@ -212,7 +209,7 @@ def _outcome(log: Log, data: bytes) -> int | str:
 
 
 def _judge_lookups(log: Log, found: Sequence[Batch], draws: Draws, *, every: bool) -> Iterator[str]:
-    """Reads by offset and by timestamp, at a few places or at every one."""
+    """Read by offset and by timestamp, at a few places or at every one."""
     readable = [batch for batch in found if batch.next_offset > log.local_log_start_offset]
     records = [
         (offset, timestamp, batch.epoch)
@@ -231,7 +228,7 @@ def _judge_lookups(log: Log, found: Sequence[Batch], draws: Draws, *, every: boo
         if data != batch.data:
             yield f"a read at {offset} gives {len(data)} bytes that are not the batch at {batch.base_offset}"
     if log.read(log.log_end_offset, max_bytes=1).size:
-        yield "a read at the end of the log gives something"
+        yield "a read at the end of the log returns data"
     for wanted in timestamps:
         expected = next((record for record in records if record[1] >= wanted), None)
         answer = log.offset_for_timestamp(wanted)

@@ -1,13 +1,13 @@
-"""What a partition's log must hold after a crash, kept beside the real one while a workload runs.
+"""The contents that a partition's log must have after a crash, tracked while a workload runs.
 
-The model is a list of batches, so simple that it is right by inspection: an append adds, a truncation cuts. Beside the
-present list it remembers what a crash at this moment may legitimately leave:
+The model is a list of batches, simple enough to be right by inspection: an append adds, a truncation cuts. In addition
+to the present list it records what a crash at this moment may leave:
 
-* a step that is not finished: a batch that is being appended may be there or not, a truncation may have come any way;
-* after a loss of power any end at or behind `synced_end`, and, as long as the present history does not differ from an
+* an unfinished step: a batch that is being appended may be present or not, a truncation may be done in part;
+* after a loss of power any end at or after `synced_end`, and, as long as the present history does not differ from an
   older one below `synced_end`, a prefix of that older one (a truncation that did not reach the platter).
 
-So what recovery finds must be one contiguous run of one of these histories, byte for byte, that reaches at least to the
+So a recovery must find one contiguous run of one of these histories, byte for byte, that reaches at least to the
 promised end: to everything completed after the death of the process, to everything synced after the loss of power.
 """
 
@@ -55,11 +55,11 @@ class Batch:
 History = list[Batch]
 
 REMEMBERED_BATCHES: Final = 5
-"""How many batches an idempotent producer may have in flight, so how many a broker must recognise (KIP-98)."""
+"""How many batches an idempotent producer may have in flight, and a broker must recognize (KIP-98)."""
 
 
 def window_of(batches: Sequence[Batch], producer_id: int) -> Sequence[Batch]:
-    """The batches of a producer that must be recognised when they are sent again: the last five of its last epoch."""
+    """The batches of a producer that must be recognized as duplicates: the last five of its last epoch."""
     sent = [batch for batch in batches if batch.producer_id == producer_id]
     return [batch for batch in sent if batch.producer_epoch == sent[-1].producer_epoch][-REMEMBERED_BATCHES:]
 
@@ -68,7 +68,7 @@ def window_of(batches: Sequence[Batch], producer_id: int) -> Sequence[Batch]:
 class Expectation:
     """What a crash at one moment may leave.
 
-    Units   least_end: the log must reach at least there; least_start..most_start: where it may begin for readers
+    Units   least_end: the log must reach at least this offset; least_start..most_start: where it may begin for readers
     """
 
     histories: tuple[History, ...]
@@ -81,8 +81,8 @@ class Expectation:
 class ModelLog:
     """One log.
 
-    Shape   batches ascend without gaps up to log_end_offset and begin where the log was last begun anew (what retention
-            deleted stays in the list, only log_start_offset rises)
+    Shape   batches ascend without gaps up to log_end_offset and begin where the log was last restarted (batches that
+            retention deleted stay in the list; only log_start_offset rises)
     """
 
     batches: History = field(default_factory=list)
@@ -96,7 +96,7 @@ class ModelLog:
     _highest_start: int = 0
     _checkpointing: int = 0
 
-    # Steps in two halves: what is intended before the log is told, and what is certain once it has returned.
+    # Steps have two halves: the intention before the call to the log, and the result after it has returned.
 
     def begin_append(self, batches: Sequence[Batch]) -> None:
         self.pending = list(batches)
@@ -113,7 +113,7 @@ class ModelLog:
         self._cutting_to = self.end_after_truncation(offset)
 
     def end_after_truncation(self, offset: int) -> int:
-        """Where the log ends when every batch that reaches to or beyond `offset` is gone."""
+        """The end of the log without every batch that reaches `offset` or beyond."""
         for batch in self.batches:
             if batch.next_offset > offset:
                 return min(batch.base_offset, self.log_end_offset)
@@ -127,8 +127,8 @@ class ModelLog:
         self._cutting_to = None
 
     def begin_restart_at(self, offset: int) -> None:
-        """The log is about to drop everything and go on from an offset."""
-        # With the last segment gone and the new one not made yet, all that is known is the checkpointed start.
+        """The log is about to drop everything and continue from an offset."""
+        # If the last segment is deleted and the new one not created yet, only the checkpointed start is known.
         self._cutting_to = min([offset, self.checkpointed_start, *(batch.base_offset for batch in self.batches[:1])])
         self.raise_highest_start(max(offset, self.log_end_offset))
 
@@ -138,18 +138,18 @@ class ModelLog:
         self.log_start_offset = self.log_end_offset = offset
 
     def raise_highest_start(self, offset: int) -> None:
-        """log_start_offset is about to rise as far as there."""
+        """log_start_offset is about to rise to at most this offset."""
         self._highest_start = max(self._highest_start, offset)
 
     def note_state(self, *, log_start_offset: int, recovery_point: int) -> None:
-        """After a step: take what the log says of its start, and what it promises to be durable."""
+        """After a step: take over the log's start and what it promises to be durable."""
         self.log_start_offset = log_start_offset
         self.raise_highest_start(log_start_offset)
         self.synced_end = max(min(self.synced_end, self.log_end_offset), recovery_point)
         self._older = [older for older in self._older if self._agree_below(older, self.synced_end)]
 
     def begin_checkpoint(self, start: int) -> None:
-        """The start of the log is about to be written down (0: as the segments' names say)."""
+        """The start of the log is about to be checkpointed (0: taken from the segments' names)."""
         self._checkpointing = start
         self.checkpointed_start = min(self.checkpointed_start, start)
 
@@ -175,7 +175,7 @@ class ModelLog:
             self.batches = self.batches[:keep]
 
     def _agree_below(self, older: History, offset: int) -> bool:
-        """Whether an older history holds, below an offset, just what the present one holds."""
+        """Whether an older history has the same batches below an offset as the present one."""
         return [b.data for b in older if b.base_offset < offset] == [
             b.data for b in self.batches if b.base_offset < offset
         ]
@@ -185,7 +185,7 @@ def compare(found: Sequence[Batch], log_start_offset: int, log_end_offset: int, 
     """What is wrong with the batches that a recovery found, None if nothing is."""
     most_start = expected.most_start
     if not found and expected.least_end <= expected.least_start:
-        # Nothing was promised and nothing is there; then the log may go on from any offset that it has seen.
+        # Nothing was promised and the log is empty: it may continue from any offset that it has seen.
         most_start = max([most_start, *(history[-1].next_offset for history in expected.histories if history)])
     if not expected.least_start <= log_start_offset <= most_start:
         return f"log_start_offset is {log_start_offset}, expected {expected.least_start} to {most_start}"
@@ -203,14 +203,14 @@ def compare(found: Sequence[Batch], log_start_offset: int, log_end_offset: int, 
         if complaint is None:
             return None
         complaints.append(complaint)
-    return f"what is there is no part of any history that was: {'; '.join(complaints)}"
+    return f"the log is not part of any possible history: {'; '.join(complaints)}"
 
 
 def _compare_with(found: Sequence[Batch], history: History) -> str | None:
     start = bisect_left(history, found[0].base_offset, key=lambda batch: batch.base_offset)
     for at, batch in enumerate(found, start=start):
         if at >= len(history):
-            return f"offset {batch.base_offset} lies behind its end"
+            return f"offset {batch.base_offset} is after its end"
         if batch.data != history[at].data:
             return f"the batch at {batch.base_offset} is not the one at {history[at].base_offset} there"
     return None

@@ -1,7 +1,7 @@
-"""The topic of the tier's metadata on logs alone: for tests of its manager, and of what is above it.
+"""The topic of the tier's metadata as logs without a broker, for tests of its manager and of the layers above it.
 
-It is no imitation: records go through `kbroker.storage.log`, onto whatever disk the environment has, and a crash of
-that disk leaves what it leaves. What is missing is the broker around it.
+It is not a mock: records go through `kbroker.storage.log` to the disk of the environment, and a crash of that disk has
+its usual effect. Only the broker around it is missing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ FOR_EVER_MS = 1 << 40
 class LogMetadataTopic:
     """`kbroker.tiered.ports.MetadataTopic` with a log for each partition and no broker.
 
-    Shape  partition_count is what the topic is made with; one that is there already keeps the number it has
-    Note   clean_shutdown says that the logs were closed, so that nothing of them is checked when they are opened
-    Note   is_reachable says whether there is anybody to make it and lead it; commits whether what is appended is
-           committed at once (`commit_all` does it later)
+    Shape  partition_count applies when the topic is created; an existing topic keeps its number
+    Note   clean_shutdown says that the logs were closed, so opening them checks nothing
+    Note   is_reachable says whether the topic can be created and has leaders; commits whether an append is committed at
+           once (`commit_all` does it later)
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class LogMetadataTopic:
             self._open(len(env.disk.list(directory)))
 
     async def ensure(self) -> int:
-        """Have the topic. Errors: KafkaError LEADER_NOT_AVAILABLE where nobody can make it."""
+        """Create the topic if needed. Errors: KafkaError LEADER_NOT_AVAILABLE if that is impossible."""
         self.ensured += 1
         self._require_leader()
         if not self.logs:
@@ -64,14 +64,14 @@ class LogMetadataTopic:
         return len(self.logs)
 
     async def append(self, partition: int, values: list[bytes]) -> int:
-        """Append one batch, synced, and wait until it is committed; its first offset."""
+        """Append one batch, synced, and wait until it is committed; returns its first offset."""
         self._require_leader()
         now_ms = self._env.timestamp_ms()
         batch = build_batch([Record(timestamp=now_ms, key=None, value=value) for value in values])
         return await self.append_batch(partition, batch)
 
     async def append_batch(self, partition: int, batch: bytes) -> int:
-        """The same for a batch as any client may send it."""
+        """Append a batch as any client may send it."""
         held = self.logs[partition]
         plan = held.append(batch, leader_epoch=0, timestamp_ms=self._env.timestamp_ms())
         await self._env.run_blocking(held.flush)
@@ -81,21 +81,21 @@ class LogMetadataTopic:
         return plan.first_offset
 
     def commit_all(self) -> None:
-        """Commit what was appended."""
+        """Commit everything appended."""
         self._high_watermarks = [held.log_end_offset for held in self.logs]
         for index in range(len(self.logs)):
             self._purgatory.wake(index)
 
     def log(self, partition: int) -> Log | None:
-        """The log of a partition while it is led by somebody."""
+        """The log of a partition, None while it has no leader."""
         return self.logs[partition] if self.is_reachable and self.logs else None
 
     def high_watermark(self, partition: int) -> int:
-        """Up to where it is committed, 0 where it is not here."""
+        """The committed end of a partition, 0 if it is not here."""
         return self._high_watermarks[partition] if self.is_reachable and self.logs else 0
 
     async def wait_beyond(self, partition: int, offset: int) -> None:
-        """Return once that much is committed, or the partition is no longer here."""
+        """Return once the offset is committed, or the partition is no longer here."""
         await self._purgatory.wait(
             partition,
             until=lambda: self.log(partition) is None or self.high_watermark(partition) > offset,
@@ -103,20 +103,20 @@ class LogMetadataTopic:
         )
 
     def set_reachable(self, is_reachable: bool) -> None:
-        """Lose the leader of all partitions, or find it again."""
+        """Take the leader from all partitions, or give it back."""
         self.is_reachable = is_reachable
         for index in range(len(self.logs)):
             self._purgatory.wake(index)
 
     def reopen(self, *, topic_id: UUID | None = None) -> None:
-        """Let the logs be what is found on the disk, as after a restart; of another topic if it has another id."""
+        """Reopen the logs from the disk, as after a restart; another id makes it another topic."""
         self._topic_id = topic_id or self._topic_id
         self._open(len(self.logs))
         for index in range(len(self.logs)):
             self._purgatory.wake(index)
 
     def delete(self, *, topic_id: UUID) -> None:
-        """Delete the topic; made again, it has this id."""
+        """Delete the topic; its next incarnation has this id."""
         for index, held in enumerate(self.logs):
             held.close()
             for name in self._env.disk.list(self._path(index)):

@@ -1,8 +1,8 @@
 """A network in memory: streams between the tasks of one event loop, in virtual time if the clock is.
 
-Theory of operation: a connection is two pipes, each with as much room as a socket buffer has, so that who does not read
-is felt by who sends. Bytes arrive at once and in order; there is no loss. What a stream promises is in
-`kbroker.runtime.net_ports`.
+Theory of operation: a connection is two pipes, each with the room of a socket buffer, so that a slow reader blocks the
+sender. Bytes arrive at once and in order; there is no loss. `kbroker.runtime.net_ports` documents what a stream
+promises.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class MemoryStream:
     async def send(self, parts: Sequence[Part]) -> None:
         for part in parts:
             if not isinstance(part, bytes | bytearray | memoryview):
-                part = part.file.pread(part.size, part.position)  # noqa: PLW2901 - the bytes it stands for
+                part = part.file.pread(part.size, part.position)  # noqa: PLW2901 - its bytes
             rest = memoryview(part)
             while rest:
                 sent = self.send_nowait(rest)
@@ -132,7 +132,7 @@ class MemoryListener:
         return await self._get.receive()
 
     async def notice_closed_peers(self) -> None:
-        await trio.sleep_forever()  # the pipes call back by themselves
+        await trio.sleep_forever()  # the pipes call back directly
 
     def offer(self, stream: MemoryStream) -> None:
         """Let the next `accept` return `stream`."""
@@ -143,13 +143,13 @@ class MemoryListener:
 
 
 class MemoryNetwork:
-    """Addresses and who listens there."""
+    """Addresses and their listeners."""
 
     def __init__(self) -> None:
         self.listeners: dict[tuple[str, int], MemoryListener] = {}
 
     async def listen(self, host: str, port: int, *, backlog: int, accepts: bool = True) -> MemoryListener:
-        """See `kbroker.runtime.net_ports.Env.listen`; the backlog is not bounded by what is asked for."""
+        """See `kbroker.runtime.net_ports.Env.listen`; the requested backlog is not enforced."""
         assert backlog > 0
         while not port or (host, port) in self.listeners:
             if port:
@@ -163,7 +163,7 @@ class MemoryNetwork:
         """See `kbroker.runtime.net_ports.Env.connect`."""
         listener = self.listeners.get((host, port))
         if listener is None or not listener.is_listening:
-            raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens at {host}:{port}")
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"no listener at {host}:{port}")
         client, server = stream_pair()
         listener.offer(server)
         return client

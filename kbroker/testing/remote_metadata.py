@@ -1,6 +1,6 @@
-"""What every RemoteLogMetadataManager must do, as tests for pytest.
+"""The contract of RemoteLogMetadataManager, as tests for pytest.
 
-Whoever writes a manager derives a test class, and says how one is had:
+The author of a manager derives a test class that opens it:
 
     class TestMyMetadata(RemoteMetadataConformance):
         @asynccontextmanager
@@ -9,10 +9,10 @@ Whoever writes a manager derives a test class, and says how one is had:
             yield manager
             await manager.close()
 
-`store` belongs to one test: what is entered a second time stands for the same manager after a restart. The tests are
-async functions for pytest-trio.
+`store` belongs to one test: opening it a second time stands for the same manager after a restart. The tests are async
+functions for pytest-trio.
 
-Needs pytest, as tests do; nothing else here does.
+Only tests import this module, so kbroker itself does not need pytest.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def segment_metadata(
     txn_index_empty: bool = False,
     segment_id: UUID | None = None,
 ) -> RemoteLogSegmentMetadata:
-    """What a copy begins with; `epochs` maps leader epochs to start offsets, by default epoch 0 wrote it all."""
+    """The metadata at the start of a copy; `epochs` maps leader epochs to start offsets, by default epoch 0 wrote it
+    all.
+    """
     return RemoteLogSegmentMetadata(
         RemoteLogSegmentId(partition, segment_id or uuid5(NAMESPACE_OID, f"segment {next(_numbers)}")),
         start_offset=start_offset,
@@ -76,7 +78,7 @@ def segment_metadata(
 def update_to(
     metadata: RemoteLogSegmentMetadata, state: RemoteLogSegmentState, *, custom: bytes | None = None, later_ms: int = 1
 ) -> RemoteLogSegmentMetadataUpdate:
-    """The event that tells of a segment's next state."""
+    """The event that moves a segment to its next state."""
     return RemoteLogSegmentMetadataUpdate(
         metadata.remote_log_segment_id,
         event_timestamp_ms=metadata.event_timestamp_ms + later_ms,
@@ -87,11 +89,11 @@ def update_to(
 
 
 class RemoteMetadataConformance:
-    """See the module's text."""
+    """See the module's docstring."""
 
     def running(self, store: Path) -> AbstractAsyncContextManager[RemoteLogMetadataManager]:
-        """A manager at work, for the store that belongs to this directory, which exists."""
-        raise NotImplementedError(f"{type(self).__name__} has to say how its manager is had")
+        """A running manager for the store of this directory, which exists."""
+        raise NotImplementedError(f"{type(self).__name__} has to define how to open its manager")
 
     @pytest.fixture
     def store(self, tmp_path: Path) -> Path:
@@ -109,7 +111,7 @@ class RemoteMetadataConformance:
 
     # --- one segment ----------------------------------------------------------------------------------------------
 
-    async def test_a_copy_that_began_is_listed_but_not_read(self, manager: RemoteLogMetadataManager) -> None:
+    async def test_an_unfinished_copy_is_listed_but_not_readable(self, manager: RemoteLogMetadataManager) -> None:
         begun = segment_metadata(ORDERS, 0, 99)
         await manager.add_remote_log_segment_metadata(begun)
         assert manager.list_remote_log_segments(ORDERS) == [begun]
@@ -129,9 +131,7 @@ class RemoteMetadataConformance:
         assert manager.highest_offset_for_epoch(ORDERS, 3) == 99
         assert manager.highest_offset_for_epoch(ORDERS, 2) is None
 
-    async def test_a_segment_of_several_epochs_is_found_in_each_by_its_own_offsets(
-        self, manager: RemoteLogMetadataManager
-    ) -> None:
+    async def test_a_segment_of_several_epochs_is_found_in_each(self, manager: RemoteLogMetadataManager) -> None:
         finished = await copy(manager, segment_metadata(ORDERS, 0, 99, epochs={1: 0, 2: 40, 5: 80}))
         held = {1: (0, 39), 2: (40, 79), 5: (80, 99)}
         for epoch, (first, last) in held.items():
@@ -142,9 +142,7 @@ class RemoteMetadataConformance:
             assert manager.list_remote_log_segments(ORDERS, epoch) == [finished]
         assert manager.list_remote_log_segments(ORDERS, 3) == []
 
-    async def test_a_segment_that_is_being_deleted_is_listed_but_not_read_and_then_gone(
-        self, manager: RemoteLogMetadataManager
-    ) -> None:
+    async def test_a_segment_being_deleted_is_listed_but_not_readable(self, manager: RemoteLogMetadataManager) -> None:
         finished = await copy(manager, segment_metadata(ORDERS, 0, 99), custom=b"kept")
         await manager.update_remote_log_segment_metadata(update_to(finished, DELETING))
         (deleting,) = manager.list_remote_log_segments(ORDERS, 0)
@@ -155,7 +153,7 @@ class RemoteMetadataConformance:
         assert manager.list_remote_log_segments(ORDERS, 0) == []
         assert manager.highest_offset_for_epoch(ORDERS, 0) == 99
 
-    async def test_a_copy_that_failed_goes_without_ever_being_read(self, manager: RemoteLogMetadataManager) -> None:
+    async def test_a_failed_copy_is_deleted_and_never_readable(self, manager: RemoteLogMetadataManager) -> None:
         failed = segment_metadata(ORDERS, 0, 99)
         await manager.add_remote_log_segment_metadata(failed)
         await manager.update_remote_log_segment_metadata(update_to(failed, DELETING))
@@ -164,11 +162,9 @@ class RemoteMetadataConformance:
         assert manager.list_remote_log_segments(ORDERS) == []
         assert manager.highest_offset_for_epoch(ORDERS, 0) is None
 
-    # --- what does not fit ----------------------------------------------------------------------------------------
+    # --- invalid transitions ----------------------------------------------------------------------------------------
 
-    async def test_kafka_15632_a_state_that_does_not_follow_is_refused_and_changes_nothing(
-        self, manager: RemoteLogMetadataManager
-    ) -> None:
+    async def test_kafka_15632_an_invalid_state_transition_is_refused(self, manager: RemoteLogMetadataManager) -> None:
         finished = await copy(manager, segment_metadata(ORDERS, 0, 99))
         begun = segment_metadata(ORDERS, 100, 199)
         await manager.add_remote_log_segment_metadata(begun)
@@ -185,7 +181,7 @@ class RemoteMetadataConformance:
 
     # --- several segments -----------------------------------------------------------------------------------------
 
-    async def test_segments_of_an_epoch_come_by_their_start_and_their_bytes_are_summed(
+    async def test_segments_of_an_epoch_are_sorted_and_their_sizes_summed(
         self, manager: RemoteLogMetadataManager
     ) -> None:
         later = await copy(manager, segment_metadata(ORDERS, 100, 199, size=20))
@@ -197,7 +193,7 @@ class RemoteMetadataConformance:
         assert manager.remote_log_size(ORDERS, 7) == 0
 
     @pytest.mark.parametrize("larger_first", [False, True])
-    async def test_kafka_15168_of_overlapping_segments_the_one_that_holds_more_is_read_and_all_are_listed(
+    async def test_kafka_15168_the_longest_of_overlapping_segments_is_read(
         self, larger_first: bool, manager: RemoteLogMetadataManager
     ) -> None:
         pair = [segment_metadata(ORDERS, 10, 90), segment_metadata(ORDERS, 5, 100)]
@@ -208,9 +204,7 @@ class RemoteMetadataConformance:
         assert manager.list_remote_log_segments(ORDERS, 0) == [larger, smaller]
         assert manager.highest_offset_for_epoch(ORDERS, 0) == 100
 
-    async def test_the_next_segment_that_may_have_aborted_transactions_is_found_without_those_that_have_none(
-        self, manager: RemoteLogMetadataManager
-    ) -> None:
+    async def test_segments_without_aborted_transactions_are_skipped(self, manager: RemoteLogMetadataManager) -> None:
         await copy(manager, segment_metadata(ORDERS, 0, 99, txn_index_empty=True))
         await copy(manager, segment_metadata(ORDERS, 100, 199, txn_index_empty=True))
         wanted = await copy(manager, segment_metadata(ORDERS, 200, 299))
@@ -222,9 +216,7 @@ class RemoteMetadataConformance:
 
     # --- partitions -----------------------------------------------------------------------------------------------
 
-    async def test_a_partition_that_is_not_held_is_not_ready_and_waiting_for_it_is_an_error(
-        self, manager: RemoteLogMetadataManager
-    ) -> None:
+    async def test_waiting_for_an_unregistered_partition_is_an_error(self, manager: RemoteLogMetadataManager) -> None:
         assert not manager.is_ready(OTHER)
         with pytest.raises(RemoteStorageError):
             await manager.wait_until_ready(OTHER)
@@ -237,9 +229,7 @@ class RemoteMetadataConformance:
         with pytest.raises(RemoteStorageError):
             await manager.wait_until_ready(ORDERS)
 
-    async def test_partitions_that_are_taken_on_while_others_are_held_are_told_apart_by_topic_id(
-        self, manager: RemoteLogMetadataManager
-    ) -> None:
+    async def test_partitions_are_distinguished_by_topic_id(self, manager: RemoteLogMetadataManager) -> None:
         again = partition_named("orders", 0, incarnation=2)
         many = [partition_named("many", index) for index in range(7)]
         first = await copy(manager, segment_metadata(ORDERS, 0, 99))
@@ -248,9 +238,7 @@ class RemoteMetadataConformance:
         for each, metadata in {ORDERS: first, **copied}.items():
             assert manager.list_remote_log_segments(each) == [metadata]
 
-    async def test_a_partition_that_was_let_go_is_known_as_before_when_it_is_held_again(
-        self, manager: RemoteLogMetadataManager
-    ) -> None:
+    async def test_a_partition_registered_again_has_its_metadata(self, manager: RemoteLogMetadataManager) -> None:
         finished = await copy(manager, segment_metadata(ORDERS, 0, 99))
         await manager.on_stop_partitions([ORDERS])
         await hold(manager, OTHER)
@@ -276,9 +264,7 @@ class RemoteMetadataConformance:
             finished = await copy(manager, segment_metadata(ORDERS, 200, 299, epochs={4: 200}))
             assert manager.remote_log_segment_metadata(ORDERS, 4, 250) == finished
 
-    async def test_the_steps_of_a_deletion_of_a_partition_are_taken_in_their_order(
-        self, manager: RemoteLogMetadataManager
-    ) -> None:
+    async def test_partition_deletion_steps_follow_their_order(self, manager: RemoteLogMetadataManager) -> None:
         await copy(manager, segment_metadata(ORDERS, 0, 99))
         marked, started, finished = RemotePartitionDeleteState
         with pytest.raises(ValueError, match="DELETE_PARTITION_STARTED"):
@@ -294,7 +280,7 @@ OTHER = partition_named("payments", 3)
 
 
 async def hold(manager: RemoteLogMetadataManager, *partitions: TopicIdPartition) -> None:
-    """Take partitions on, and wait until their metadata is read."""
+    """Register partitions, and wait until their metadata is read."""
     await manager.on_partition_leadership_changes(partitions, [])
     for partition in partitions:
         await manager.wait_until_ready(partition)
@@ -304,7 +290,7 @@ async def hold(manager: RemoteLogMetadataManager, *partitions: TopicIdPartition)
 async def copy(
     manager: RemoteLogMetadataManager, metadata: RemoteLogSegmentMetadata, *, custom: bytes | None = None
 ) -> RemoteLogSegmentMetadata:
-    """Tell of a whole copy; what is known of it then."""
+    """Record a complete copy; returns its metadata."""
     await manager.add_remote_log_segment_metadata(metadata)
     await manager.update_remote_log_segment_metadata(update_to(metadata, FINISHED, custom=custom))
     segment_id = metadata.remote_log_segment_id

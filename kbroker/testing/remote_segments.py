@@ -1,7 +1,7 @@
 """Closed segments with real batches, indexes, epochs and metadata, as the tier copies them.
 
-Everything is drawn from what is asked for, so that the same call writes the same bytes; only the ids differ from call
-to call, in an order that is always the same.
+All contents derive from the arguments, so the same call writes the same bytes. Only the ids differ from call to call,
+in an order that is always the same.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class WrittenSegment:
-    """A segment to be copied: its metadata, its files, and what is in them."""
+    """A segment to copy: its metadata, its files, and their contents."""
 
     metadata: RemoteLogSegmentMetadata
     data: LogSegmentData
@@ -70,11 +70,11 @@ def write_segment(
     start_ms: int = START_MS,
     interval_bytes: int = INTERVAL_BYTES,
 ) -> WrittenSegment:
-    """Write a closed segment into a directory of its own below `directory`, which exists.
+    """Write a closed segment into its own directory below `directory`, which exists.
 
     Shape   each batch has RECORDS_PER_BATCH records, one of which has `value_bytes` bytes; leader_epochs as in
-            RemoteLogSegmentMetadata, one epoch 0 without; transaction_index is written as it is
-    Units   records are a second apart from `start_ms` on
+            RemoteLogSegmentMetadata, by default epoch 0 only; transaction_index is written unchanged
+    Units   records are one second apart, starting at `start_ms`
     """
     number = next(_numbers)
     epochs = leader_epochs or ((0, start_offset),)
@@ -123,8 +123,8 @@ def write_batches(
     start_ms: int = START_MS,
     interval_bytes: int = INTERVAL_BYTES,
 ) -> WrittenSegment:
-    """The same of batches that exist, as the broker `broker_id` would copy them; `history` are the epochs of its whole
-    log up to the segment's end, where they are not the segment's own.
+    """The same for existing batches, as the broker `broker_id` would copy them; `history` has the epochs of its whole
+    log up to the segment's end, if they are not the segment's own.
     """
     disk = RealDisk() if disk is None else disk
     number = next(_numbers)
@@ -178,7 +178,7 @@ def write_batches(
 
 
 def _filling(size: int, seed: int) -> bytes:
-    """Bytes that differ from piece to piece, so that none can stand for another."""
+    """Bytes that differ from piece to piece, so that pieces cannot be confused."""
     words = (seed * 1_000_003 + at for at in range(size // 8 + 1))
     return b"".join(word.to_bytes(8, "big") for word in words)[:size]
 

@@ -1,6 +1,6 @@
-"""What every RemoteStorageManager must do, as tests for pytest.
+"""The contract of RemoteStorageManager, as tests for pytest.
 
-Whoever writes a manager derives a test class, and says how one is made:
+The author of a manager derives a test class that creates it:
 
     class TestMyStorage(RemoteStorageConformance):
         def make_manager(self, directory: Path) -> MyStorage:
@@ -8,11 +8,11 @@ Whoever writes a manager derives a test class, and says how one is made:
             manager.configure({"bucket": "tests", "prefix": directory.name})
             return manager
 
-`directory` belongs to one test: a second manager made for it stands for the same store after a restart, one made for
-another directory for a store of which nothing is known. The tests need no broker, and copy segments with real batches
-and indexes, made by `write_segment`.
+`directory` belongs to one test. A second manager for it stands for the same store after a restart; a manager for
+another directory stands for an empty store. The tests need no broker. They copy segments with real batches and indexes,
+made by `write_segment`.
 
-Needs pytest, as tests do; nothing else here does.
+Only tests import this module, so kbroker itself does not need pytest.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from kbroker.tiered.api import (
 )
 
 ALWAYS_THERE = (IndexType.OFFSET, IndexType.TIMESTAMP, IndexType.PRODUCER_SNAPSHOT, IndexType.LEADER_EPOCH)
-LONGEST_TOPIC = "t._-" + "x" * 245  # 249 characters, and each kind that a name may have
+LONGEST_TOPIC = "t._-" + "x" * 245  # 249 characters, and every kind of character that a name may have
 
 
 def read_all(stream: BinaryIO, *, piece: int = 65_536) -> bytes:
-    """All that a stream has, in pieces; closes it."""
+    """All the bytes of a stream, read in pieces; closes it."""
     parts = []
     with stream:
         while part := stream.read(piece):
@@ -50,11 +50,11 @@ def read_all(stream: BinaryIO, *, piece: int = 65_536) -> bytes:
 
 
 class RemoteStorageConformance:
-    """See the module's text."""
+    """See the module's docstring."""
 
     def make_manager(self, directory: Path) -> RemoteStorageManager:
-        """A manager that is configured, for the store that belongs to `directory`, which exists."""
-        raise NotImplementedError(f"{type(self).__name__} has to say how its manager is made")
+        """A configured manager for the store of `directory`, which exists."""
+        raise NotImplementedError(f"{type(self).__name__} has to define how to create its manager")
 
     @pytest.fixture
     def store(self, tmp_path: Path) -> Path:
@@ -71,7 +71,7 @@ class RemoteStorageConformance:
 
     @pytest.fixture
     def write(self, tmp_path: Path) -> Callable[..., WrittenSegment]:
-        """Writes segments to be copied; see `write_segment`."""
+        """Writes segments to copy; see `write_segment`."""
         directory = tmp_path / "log"
         directory.mkdir()
 
@@ -82,7 +82,7 @@ class RemoteStorageConformance:
 
     # --- copying and reading --------------------------------------------------------------------------------------
 
-    def test_what_was_copied_is_read_as_it_was(
+    def test_a_copied_segment_reads_back_unchanged(
         self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
     ) -> None:
         segment = write(batches=40, transaction_index=bytes(range(34)) * 3)
@@ -91,7 +91,7 @@ class RemoteStorageConformance:
         for index_type in IndexType:
             assert manager.fetch_index(finished, index_type) == segment.index(index_type), index_type
 
-    def test_a_segment_so_small_that_its_indexes_are_empty_is_copied_whole(
+    def test_a_segment_with_empty_indexes_is_copied(
         self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
     ) -> None:
         segment = write(batches=1)
@@ -100,7 +100,7 @@ class RemoteStorageConformance:
         assert manager.fetch_index(finished, IndexType.OFFSET) == b""
         assert read_all(manager.fetch_log_segment(finished, 0)) == segment.log
 
-    def test_ranges_include_both_of_their_ends(
+    def test_ranges_include_both_ends(
         self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
     ) -> None:
         segment = write(batches=3)
@@ -109,7 +109,7 @@ class RemoteStorageConformance:
         for start, end in [(0, 0), (0, 60), (61, 61), (17, last - 1), (0, last), (last, last), (last - 1, last)]:
             assert read_all(manager.fetch_log_segment(finished, start, end)) == segment.log[start : end + 1]
 
-    def test_a_range_without_an_end_goes_to_the_end_of_the_segment(
+    def test_a_range_without_an_end_reaches_the_segment_end(
         self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
     ) -> None:
         segment = write(batches=3)
@@ -117,7 +117,7 @@ class RemoteStorageConformance:
         for start in (0, 61, len(segment.log) - 1):
             assert read_all(manager.fetch_log_segment(finished, start)) == segment.log[start:]
 
-    def test_a_range_that_ends_behind_the_segment_is_cut_off_there(
+    def test_a_range_beyond_the_segment_ends_with_it(
         self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
     ) -> None:
         segment = write(batches=3)
@@ -145,7 +145,7 @@ class RemoteStorageConformance:
         with manager.fetch_log_segment(finished, 0) as stream:
             assert stream.read() == segment.log
 
-    def test_readers_that_leave_early_take_nothing_with_them(
+    def test_closing_a_stream_early_does_no_harm(
         self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
     ) -> None:
         segment = write(batches=40, value_bytes=20_000)
@@ -158,7 +158,7 @@ class RemoteStorageConformance:
     def test_a_segment_of_several_megabytes_arrives_whole(
         self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
     ) -> None:
-        """More than any piece in which a manager may move it, and no multiple of one."""
+        """Larger than any piece in which a manager may move it, and not a multiple of one."""
         segment = write(batches=100, value_bytes=120_001)
         finished = _copy(manager, segment)
         assert len(segment.log) > 12_000_000
@@ -169,7 +169,7 @@ class RemoteStorageConformance:
             == (segment.log[middle : middle + 4_200_001])
         )
 
-    # --- what is not there ----------------------------------------------------------------------------------------
+    # --- missing objects --------------------------------------------------------------------------------------------
 
     def test_a_segment_that_was_never_copied_is_not_found(
         self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
@@ -179,7 +179,7 @@ class RemoteStorageConformance:
     def test_a_missing_transaction_index_is_not_found(
         self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
     ) -> None:
-        """KAFKA-14993: the index is optional, and its absence means that no transaction was aborted."""
+        """KAFKA-14993: the index is optional; without it no transaction was aborted."""
         segment = write(batches=3)
         finished = _copy(manager, segment)
         assert segment.data.transaction_index is None
@@ -188,7 +188,7 @@ class RemoteStorageConformance:
 
     # --- identity -------------------------------------------------------------------------------------------------
 
-    def test_the_same_id_again_replaces_what_was_there(
+    def test_copying_the_same_id_replaces_the_segment(
         self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
     ) -> None:
         first = write(batches=40, transaction_index=bytes(34))
@@ -201,7 +201,7 @@ class RemoteStorageConformance:
         with pytest.raises(RemoteResourceNotFound):
             manager.fetch_index(finished, IndexType.TRANSACTION)
 
-    def test_copying_twice_is_copying_once(
+    def test_copying_twice_is_idempotent(
         self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
     ) -> None:
         segment = write(batches=3)
@@ -211,7 +211,7 @@ class RemoteStorageConformance:
         manager.delete_log_segment_data(finished)
         _expect_nothing(manager, finished)
 
-    def test_copies_of_the_same_offsets_do_not_meet(
+    def test_copies_of_the_same_offsets_are_independent(
         self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
     ) -> None:
         """KAFKA-15168: two leaders copied the same offsets, and one of the copies is deleted."""
@@ -223,7 +223,7 @@ class RemoteStorageConformance:
         for index_type in ALWAYS_THERE:
             assert manager.fetch_index(finished_second, index_type) == second.index(index_type), index_type
 
-    def test_topics_of_one_name_and_partitions_of_one_topic_are_kept_apart(
+    def test_topics_of_one_name_and_partitions_are_kept_separate(
         self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
     ) -> None:
         before, again = partition_named("orders", 0, incarnation=1), partition_named("orders", 0, incarnation=2)
@@ -246,7 +246,7 @@ class RemoteStorageConformance:
 
     # --- deleting -------------------------------------------------------------------------------------------------
 
-    def test_nothing_is_found_after_a_deletion_and_deleting_again_is_silent(
+    def test_a_deleted_segment_is_gone_and_deleting_again_succeeds(
         self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
     ) -> None:
         segment, other = write(batches=3, transaction_index=bytes(34)), write(batches=3, start_offset=900)
@@ -256,15 +256,15 @@ class RemoteStorageConformance:
             _expect_nothing(manager, finished)
         assert read_all(manager.fetch_log_segment(kept, 0)) == other.log
 
-    def test_what_was_never_there_is_deleted_already(
+    def test_deleting_a_missing_segment_succeeds(
         self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
     ) -> None:
         manager.delete_log_segment_data(write(batches=1).metadata)
 
-    def test_what_a_failed_copy_left_can_be_deleted(
+    def test_leftovers_of_a_failed_copy_can_be_deleted(
         self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
     ) -> None:
-        """KAFKA-17428: each of its files in turn is gone when the manager wants to read it."""
+        """KAFKA-17428: each file in turn is missing when the manager wants to read it."""
         for lost in ("log_segment", "offset_index", "time_index", "transaction_index", "producer_snapshot_index"):
             segment = write(batches=3, transaction_index=bytes(34))
             Path(getattr(segment.data, lost)).unlink()
@@ -274,9 +274,9 @@ class RemoteStorageConformance:
             _expect_nothing(manager, segment.metadata)
             assert [stored.name for stored in _objects(manager)] == []
 
-    # --- several at once, and after a restart ---------------------------------------------------------------------
+    # --- concurrency and restarts ------------------------------------------------------------------------------------
 
-    def test_segments_are_copied_read_and_deleted_by_several_threads_at_once(
+    def test_segments_can_be_used_by_several_threads_at_once(
         self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
     ) -> None:
         segments = [write(batches=4, start_offset=100 * number, value_bytes=3_000) for number in range(12)]
@@ -305,7 +305,7 @@ class RemoteStorageConformance:
         with ThreadPoolExecutor(6) as threads:
             assert all(threads.map(read, range(0, 6_000, 100)))
 
-    def test_what_was_copied_is_there_after_a_restart(self, store: Path, write: Callable[..., WrittenSegment]) -> None:
+    def test_copied_segments_survive_a_restart(self, store: Path, write: Callable[..., WrittenSegment]) -> None:
         segment = write(batches=3, transaction_index=bytes(34))
         before = self.make_manager(store)
         finished = _copy(before, segment)
@@ -335,7 +335,8 @@ class RemoteStorageConformance:
         returned = manager.copy_log_segment_data(segment.metadata, segment.data)
         assert returned is None or 0 < len(returned) <= 128
 
-    # --- listing, where there is any --------------------------------------------------------------------------------
+    # --- listing, if the manager supports it
+    # ---------------------------------------------------------------------------
 
     def test_a_list_names_each_object_of_a_segment_with_its_size(
         self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
@@ -360,7 +361,7 @@ class RemoteStorageConformance:
             assert {kind: stored.size for kind, stored in listed.items()} == sizes
             assert all(stored.modified_ms > 0 for stored in listed.values())
 
-    def test_a_list_has_nothing_of_a_deleted_segment(
+    def test_a_list_omits_deleted_segments(
         self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
     ) -> None:
         segment, other = write(batches=3, transaction_index=bytes(34)), write(batches=3, start_offset=900)
@@ -372,7 +373,7 @@ class RemoteStorageConformance:
 
 
 def _copy(manager: RemoteStorageManager, segment: WrittenSegment) -> RemoteLogSegmentMetadata:
-    """Copy, and give what the metadata would be afterwards."""
+    """Copy, and return the metadata that results."""
     custom = manager.copy_log_segment_data(segment.metadata, segment.data)
     return replace(segment.finished, custom_metadata=custom)
 
@@ -386,6 +387,6 @@ def _expect_nothing(manager: RemoteStorageManager, metadata: RemoteLogSegmentMet
 
 
 def _objects(manager: RemoteStorageManager) -> list[StoredObject]:
-    """What a manager lists; nothing for one that cannot."""
+    """The objects that a manager lists; none if it cannot list."""
     list_objects = getattr(manager, "list_objects", None)
     return [] if list_objects is None else list(list_objects())

@@ -1,11 +1,11 @@
-"""Checker K9: between the local log and the tier nothing is missing, nothing is invented, nothing is forgotten.
+"""Checker K9: the local log and the tier together have every offset, the tier has only written bytes, and no orphans.
 
     Lz >= Ly >= Lx     log_end_offset, last_stable_offset, local_log_start_offset
-    Ly >= Ry >= Rx     what the tier has ends below what is decided, and begins where the log does
+    Ly >= Ry >= Rx     the tier ends below the last stable offset, and begins where the log does
     Lx <= Ry + 1       no hole between the two
 
-A pure function over what is there. It shares no code with the decisions that it judges: whether a segment is part of
-the log's history is found out offset by offset.
+A pure function of a state. It shares no code with the decisions that it judges: it finds out offset by offset whether
+a segment is part of the log's history.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class TierState:
     """One tiered partition at one moment.
 
     Shape  leader_epochs as in the log's checkpoint; segments are all that the metadata lists
-    Note   highest_remote is None while nobody has looked
+    Note   highest_remote is None until the tier was first queried
     """
 
     log_start_offset: int
@@ -43,7 +43,7 @@ class TierState:
         highest_remote: int | None,
         segments: Collection[RemoteLogSegmentMetadata],
     ) -> TierState:
-        """The state of a log and of what the metadata lists for it."""
+        """The state of a log and the segments that the metadata lists for it."""
         return cls(
             log_start_offset=log.log_start_offset,
             local_log_start_offset=log.local_log_start_offset,
@@ -56,7 +56,7 @@ class TierState:
 
 
 def complaints_about(state: TierState) -> Iterator[str]:
-    """What of K9 does not hold, in sentences."""
+    """The violations of K9, as sentences."""
     start, local, end = state.log_start_offset, state.local_log_start_offset, state.log_end_offset
     stable, highest = state.last_stable_offset, state.highest_remote
     if not start <= local <= end:
@@ -66,9 +66,9 @@ def complaints_about(state: TierState) -> Iterator[str]:
     if highest is not None and highest >= stable:
         yield f"the tier has offset {highest}, which is not below last_stable_offset {stable}"
     if start < local:
-        yield from _complaints_about_cover(state, start, local - 1, "which is not here any more")
+        yield from _complaints_about_cover(state, start, local - 1, "which is no longer in the local log")
         if highest is not None and local > highest + 1:
-            yield f"there is a hole between {highest}, the last offset of the tier, and {local}, the first one here"
+            yield f"there is a hole between {highest}, the last offset of the tier, and {local}, the first local one"
     if highest is not None and start <= highest:
         yield from _complaints_about_cover(state, start, highest, "though it is said to be there")
     ids = [one.remote_log_segment_id for one in state.segments]
@@ -99,7 +99,7 @@ def complaints_about_bytes(
     written: Mapping[int, bytes],
     leader_epochs: Sequence[tuple[int, int]],
 ) -> Iterator[str]:
-    """Whether what is stored of the finished segments of this history is what was written.
+    """Whether the stored bytes of the finished segments of this history are the written ones.
 
     Shape  stored: the bytes of segments by id; written: each batch of the log that ever was committed, by base_offset
     """
@@ -116,13 +116,13 @@ def complaints_about_bytes(
             batch for base, batch in sorted(written.items()) if one.start_offset <= base <= one.end_offset
         )
         if data != expected:
-            yield f"the segment {one.start_offset}..{one.end_offset} in the tier is not what was written"
+            yield f"the segment {one.start_offset}..{one.end_offset} in the tier differs from what was written"
 
 
 def complaints_about_objects(
     object_ids: Collection[UUID], segments: Collection[RemoteLogSegmentMetadata]
 ) -> Iterator[str]:
-    """Whether there is an object of which the metadata knows nothing: an orphan."""
+    """Orphans: objects that the metadata does not know."""
     known = {one.remote_log_segment_id.id for one in segments}
     for one in sorted(set(object_ids) - known, key=lambda one: one.int):
-        yield f"object of segment {one} is known to nobody"
+        yield f"object of segment {one} is an orphan"

@@ -1,9 +1,8 @@
-"""Generated workloads for one partition's log, with the little that a broker does around it.
+"""Generated workloads for one partition's log, with a minimal broker around it.
 
-A workload is a list of steps drawn from a seed; each step draws its details from a stream of its own, so a workload
-with a step left out is otherwise the same. `LogDirectory` is the part of a broker that matters for recovery: the
-checkpoint files and the clean-shutdown marker of a log directory. `LogWorkload` carries the steps out on a real `Log`
-and keeps a `ModelLog` beside it.
+A workload is a list of steps drawn from a seed. Each step draws its details from its own stream, so a workload without
+one step is otherwise unchanged. `LogDirectory` is the part of a broker that matters for recovery: the checkpoint files
+and the clean-shutdown marker of a log directory. `LogWorkload` runs the steps on a real `Log` and updates a `ModelLog`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ Report = Callable[[str], None]
 
 
 class StartBroker(Protocol):
-    """How a broker starts; canaries start it wrongly."""
+    """How a broker starts; canary tests pass a faulty start."""
 
     def __call__(
         self, disk: Disk, config: LogConfig, *, timestamp_ms: int, report: Report
@@ -57,7 +56,7 @@ def drawn_config(seed: int) -> LogConfig:
 
 
 def start_broker(disk: Disk, config: LogConfig, *, timestamp_ms: int, report: Report) -> tuple[LogDirectory, Log]:
-    """What a broker does with its one partition when it starts; formats a new disk.
+    """Start a broker's only partition; formats a new disk.
 
     Errors: whatever recovery raises.
     """
@@ -88,10 +87,9 @@ def drawn_steps(seed: int, count: int) -> list[Step]:
 
 
 class LogWorkload:
-    """Carries steps out on a log and on its model.
+    """Runs steps on a log and on its model.
 
-    Note    `disk` changes when a step lets the process die; `on_new_disk` is told. is_stopped between a stop and a
-    start
+    Note    `disk` changes when a step kills the process; `on_new_disk` is called. is_stopped between a stop and a start
     """
 
     def __init__(
@@ -119,14 +117,16 @@ class LogWorkload:
         self._settle()
 
     def run(self, step: Step) -> None:
-        """One step. Errors: AssertionError when the log itself errs while it runs."""
+        """Run one step. Errors: AssertionError if the log misbehaves while it runs."""
         draws = Draws("step", self._seed, step.number)
         self._timestamp_ms += draws.below(50)
         getattr(self, f"_{step.name}")(draws)
         self._settle()
-        assert self.log.log_end_offset == self.model.log_end_offset, f"{step}: the log ends elsewhere than its model"
+        assert self.log.log_end_offset == self.model.log_end_offset, (
+            f"{step}: the log and its model differ in their end"
+        )
         if self.config.flush_messages == 1:
-            assert self.model.synced_end == self.log.log_end_offset, f"{step}: flush.messages=1, and not all is flushed"
+            assert self.model.synced_end == self.log.log_end_offset, f"{step}: flush.messages=1, but not all is flushed"
 
     def _started(self) -> tuple[LogDirectory, Log]:
         self._reports.clear()
@@ -164,8 +164,8 @@ class LogWorkload:
         try:
             write()
         except KafkaError:
-            # A refused batch is cut off again. In a directory that has failed nothing is touched any more, so there it
-            # may be found after a restart, as may any request without an answer.
+            # A refused batch is truncated. In a failed directory the log changes nothing more, so the batch may be
+            # found after a restart, like any request without an answer.
             if self.log.state.failure is None:
                 self.model.refuse_append()
             raise
@@ -177,10 +177,10 @@ class LogWorkload:
         self._append_data(b"".join(build_batch(self._records(draws)) for _ in range(draws.between(2, 3))))
 
     def _next_of(self, producer_id: int, draws: Draws) -> tuple[int, int]:
-        """(epoch, sequence) with which a producer goes on."""
+        """The (epoch, sequence) with which a producer continues."""
         window = window_of(self.model.batches, producer_id)
         if not window:
-            # The log does not know it, so it may begin anywhere; here shortly before the sequence wraps.
+            # The log does not know the producer, so it may begin anywhere; here shortly before the sequence wraps.
             return self._producer_epochs[producer_id], draws.choice([0, MAX_SEQUENCE - 2])
         last = window[-1]
         if draws.chance(0.1):
@@ -212,8 +212,8 @@ class LogWorkload:
         operations = self.disk.operations
         for batch in window:
             again = self.log.append(bytearray(batch.data), leader_epoch=self._epoch, timestamp_ms=self._timestamp_ms)
-            assert again.is_duplicate, f"{batch} sent again is appended"
-            assert again.first_offset == batch.base_offset, f"{batch} sent again is said to be at {again.first_offset}"
+            assert again.is_duplicate, f"{batch} is appended again"
+            assert again.first_offset == batch.base_offset, f"{batch} sent again gets the offset {again.first_offset}"
         last = window[-1]
         gap = build_batch(
             self._records(draws),
@@ -227,11 +227,11 @@ class LogWorkload:
             answer = error.code
         else:
             answer = ErrorCode.NONE
-        assert answer is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"a gap behind {last} is answered with {answer!r}"
+        assert answer is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"a gap after {last} is answered with {answer!r}"
         assert self.disk.operations == operations, "a duplicate is written"
 
     def _append_as_follower(self, draws: Draws) -> None:
-        """Batches that the leader has numbered, perhaps of a new epoch."""
+        """Append batches that the leader has numbered, perhaps of a new epoch."""
         self._epoch += draws.below(2)
         data, offset = b"", self.model.log_end_offset
         for _ in range(draws.between(1, 3)):
@@ -246,7 +246,7 @@ class LogWorkload:
         log.commit(plan)
         self.model.finish_append()
 
-    # Everything else.
+    # Other steps.
 
     def _lead(self, draws: Draws) -> None:
         self._epoch += draws.between(1, 2)
@@ -260,7 +260,7 @@ class LogWorkload:
         assert self.log.recovery_point == self.log.log_end_offset, "a flush does not cover the log"
 
     def _flush_closed(self, _: Draws) -> None:
-        """What a broker does after a roll: the closed segments are flushed, the active one is not."""
+        """After a roll a broker flushes the closed segments, not the active one."""
         plan = self.log.plan_flush(below_active=True)
         if plan is not None:
             if plan.writes_epochs:
@@ -275,12 +275,12 @@ class LogWorkload:
         self.model.finish_checkpoint()
 
     def _begin_checkpoint(self) -> None:
-        # A start that a segment's name says is not in the file, so it is as durable as that name.
+        # A start from a segment's name is not in the file, so it is as durable as that name.
         start = self.log.log_start_offset
         self.model.begin_checkpoint(0 if start == self.log.segments.first.base_offset else start)
 
     def _truncate(self, draws: Draws) -> None:
-        """A follower learns that its history is not the leader's, and goes on with the leader's epoch."""
+        """A follower learns that its history is not the leader's, and continues with the leader's epoch."""
         start = max(self.log.local_log_start_offset, self.model.log_end_offset - 30)
         offset = draws.between(start, self.model.log_end_offset)
         self.model.begin_truncation(offset)
@@ -288,12 +288,12 @@ class LogWorkload:
         self.model.finish_truncation()
         self._epoch += draws.between(1, 2)
         if self.log.log_start_offset < self.model.checkpointed_start:
-            # Whoever owns the checkpoint must not leave a start in it that lies behind what the log goes on with.
+            # The owner of the checkpoint must not leave a start in it that is after the log's new end.
             self._settle()
             self._checkpoint(draws)
 
     def _restart_at(self, draws: Draws) -> None:
-        """A follower whose leader has nothing left of what it has."""
+        """A follower restarts its log because the leader has none of its offsets left."""
         offset = self.model.log_end_offset + draws.below(20)
         self.model.begin_restart_at(offset)
         self.log.truncate_fully_and_start_at(offset)
@@ -325,14 +325,14 @@ class LogWorkload:
         self._settle()
 
     def _restart(self, _: Draws) -> None:
-        """A clean stop and start."""
+        """Stop cleanly and start again."""
         self.close()
         self._directory, self.log = self._started()
         self.is_stopped = False
         assert self._reports == [], f"after a clean stop: {self._reports}"
 
     def _die(self, _: Draws) -> None:
-        """The process dies between two operations; what it had not synced stays unsynced."""
+        """The process dies between two operations; unsynced data stays unsynced."""
         self.disk = self.disk.crash(Loss.PROCESS_DEATH)
         self._on_new_disk(self.disk)
         self._directory, self.log = self._started()

@@ -1,9 +1,8 @@
-"""What the server itself costs: `python -m tests.bench.bench_server [SCENARIO ...]`.
+"""The cost of the server itself: `python -m tests.bench.bench_server [SCENARIO ...]`.
 
-The server runs in a process of its own with handlers that do nothing; the client is a blocking socket, so that the
-figures are the server's. `bare` is the floor: the same bytes through two blocking sockets. Client and server are pinned
-to a CPU each: left to itself the scheduler now and then puts both on one, which halves every latency and makes runs
-incomparable.
+The server runs in its own process with handlers that do nothing; the client is a blocking socket, so that the figures
+measure the server. `bare` is the floor: the same bytes through two blocking sockets. Client and server are each pinned
+to a CPU. Otherwise the scheduler sometimes puts both on one, which halves every latency and makes runs incomparable.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ AVAILABLE_CPUS = os.sched_getaffinity(0)
 
 
 class FileRange:
-    """What a Fetch answers with, here always the same range."""
+    """The answer to a Fetch, here always the same range."""
 
     def __init__(self, file: File, size: int) -> None:
         self.file = file
@@ -65,7 +64,7 @@ class FileRange:
 
 
 class Bell:
-    """What a request waits for, and another one rings."""
+    """Blocks a request until another one rings."""
 
     def __init__(self) -> None:
         self.purgatory = Purgatory()
@@ -77,7 +76,7 @@ class Bell:
 
 
 class Broker:
-    """As much of a broker as the handlers here need."""
+    """The minimal broker for the handlers here."""
 
     def __init__(self, file: File) -> None:
         self.file = file
@@ -86,7 +85,7 @@ class Broker:
 
 @handles(HeartbeatRequest, versions="0-4")
 async def heartbeat(request: HeartbeatRequest, broker: Broker, context: Context) -> HeartbeatResponse:
-    """Return at once; or, for the group "wait", when one for the group "ring" comes."""
+    """Return at once; for the group "wait", when a heartbeat of the group "ring" arrives."""
     bell = broker.bell
     if request.group_id == "wait":
         before = bell.rung
@@ -98,7 +97,7 @@ async def heartbeat(request: HeartbeatRequest, broker: Broker, context: Context)
 
 @handles(ProduceRequest, versions="3-11", on_error=lambda request, code: None)
 async def produce(request: ProduceRequest, broker: object, context: Context) -> ProduceResponse:
-    """Say that everything was appended."""
+    """Acknowledge everything without appending."""
     return ProduceResponse(
         responses=[
             TopicProduceResponse(
@@ -114,7 +113,7 @@ async def produce(request: ProduceRequest, broker: object, context: Context) -> 
 
 @handles(FetchRequest, versions="4-17", on_error=lambda request, code: None)
 async def fetch(request: FetchRequest, broker: Broker, context: Context) -> FetchResponse:
-    """Send the first bytes of the file, as many as the partition may."""
+    """Send the first bytes of the file, up to the partition's limit."""
     return FetchResponse(
         responses=[
             FetchableTopicResponse(
@@ -157,7 +156,7 @@ async def _serve() -> None:
 
 
 class ServerProcess:
-    """The server, the time it used and the memory it took."""
+    """The server, its CPU time and its memory."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
@@ -280,8 +279,8 @@ def idle() -> None:
 
 
 def wake() -> None:
-    """A request that waits, until another connection's request satisfies it: from sending that one to the reply of the
-    first.
+    """A request that waits until another connection's request satisfies it: the time from sending the latter to the
+    reply of the first.
     """
     waiting = frame(HeartbeatRequest(group_id="wait", generation_id=1, member_id="m"), 2)
     ringing = frame(HeartbeatRequest(group_id="ring", generation_id=1, member_id="m"), 2)

@@ -103,13 +103,15 @@ def bench_cold_reads(directory: Path, disk: RealDisk) -> None:
 
 
 def bench_producers(directory: Path, disk: RealDisk, *, segments: int, producers: int) -> None:
-    """What idempotent producers with five batches each cost: at a roll, and at the start after either stop."""
+    """The cost of idempotent producers with five batches each: at a roll, and at the start after either kind of
+    stop.
+    """
     path = str(directory)
     batch, batches = batch_of(100, producer_id=0, producer_epoch=0, base_sequence=0), 5 * producers
     config = LogConfig(segment_bytes=len(batch) * -(-batches // segments))
 
     def load(*, is_clean: bool) -> Log:
-        # A broker syncs what it has rolled, so that recovery reads the active segment alone.
+        # A broker syncs rolled segments, so that recovery reads only the active segment.
         point = max(int(log.stem) for log in directory.glob("*.log")) if not is_clean else 0
         return Log.load(
             path, disk=disk, config=config, topic="b", partition=0, clean_shutdown=is_clean, recovery_point=point

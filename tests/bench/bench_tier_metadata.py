@@ -1,7 +1,7 @@
 """How soon the tier's metadata is ready after a restart: `python tests/bench/bench_tier_metadata.py [segments]`.
 
-The promise is 2 s for 10,000 remote segments, by the snapshot; by reading the topic's log from its start for
-comparison, and for a history of which most is deleted again. The real disk and threads; caches warm.
+The target is 2 s for 10,000 remote segments with the snapshot. For comparison it also measures reading the topic's log
+from its start, and a history most of which is deleted. It uses the real disk and threads, with warm caches.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ BATCH_RECORDS = 2
 
 
 async def write_history(topic: LogMetadataTopic, segments: int, *, deleted: int) -> None:
-    """Tell of that many copies, of which the first `deleted` are deleted again, a copy or deletion a batch."""
+    """Write that many copies, of which the first `deleted` are deleted again, with one copy or deletion per batch."""
     await topic.ensure()
     for number in range(segments):
         partition = PARTITIONS[number % len(PARTITIONS)]
         start = 1000 * (number // len(PARTITIONS))
         begun = segment_metadata(partition, start, start + 999, epochs={0: start})
-        told = [encode_event(begun), encode_event(update_to(begun, FINISHED, custom=b"c" * 60))]
+        reported = [encode_event(begun), encode_event(update_to(begun, FINISHED, custom=b"c" * 60))]
         if number < deleted:
-            told += [encode_event(update_to(begun, state)) for state in (DELETING, DELETED)]
-        for at in range(0, len(told), BATCH_RECORDS):
-            batch = build_batch([Record(timestamp=1, key=None, value=value) for value in told[at : at + BATCH_RECORDS]])
+            reported += [encode_event(update_to(begun, state)) for state in (DELETING, DELETED)]
+        for at in range(0, len(reported), BATCH_RECORDS):
+            batch = build_batch(
+                [Record(timestamp=1, key=None, value=value) for value in reported[at : at + BATCH_RECORDS]]
+            )
             log = topic.logs[metadata_partition(partition, COUNT)]
             log.append(batch, leader_epoch=0, timestamp_ms=1)
     topic.commit_all()
@@ -46,7 +48,7 @@ async def write_history(topic: LogMetadataTopic, segments: int, *, deleted: int)
 
 
 async def start(env: RealEnv, directory: str, *, closes: bool) -> tuple[float, int]:
-    """Seconds until all partitions are ready, and how many segments are known then."""
+    """Seconds until all partitions are ready, and the number of segments known then."""
     topic = LogMetadataTopic(env, directory, partition_count=COUNT, clean_shutdown=True)
     manager = TopicRemoteLogMetadataManager(env, topic, TierSettings(remote_log_storage_manager_class_name=None))
     async with trio.open_nursery() as nursery:

@@ -1,7 +1,7 @@
-"""What checking produced batches costs: `python -m tests.bench.bench_validation` prints one line for each kind of
+"""The cost of checking produced batches: `python -m tests.bench.bench_validation` prints one line for each kind of
 batch.
 
-Times are CPU time of this process, the best of several rounds. "each" is the walk record by record alone.
+Times are CPU time of this process, the best of several rounds. "each" is the record-by-record walk alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOW = 1_700_000_000_000
 
 
 def records(count: int, size: int, *, varied: bool = False, keyed: bool = False, headers: bool = False) -> list[Record]:
-    """Records of `size` bytes (varied: normally distributed by a third), a millisecond later in one of twenty."""
+    """Records of `size` bytes (varied: normally distributed by a third); every twentieth is a millisecond later."""
     source = random.Random(1)
     timestamp = NOW
     made = []

@@ -1,6 +1,6 @@
-"""What the wire protocol costs: codec, frames, start-up. Run it: `python -m tests.bench.bench_wire`.
+"""The cost of the wire protocol: codec, frames, start-up. Run it: `python -m tests.bench.bench_wire`.
 
-Figures are microseconds, the best of five rounds, so that they say what the code costs and not what the machine does.
+Figures are microseconds, the best of five rounds, so that they measure the code and not the load of the machine.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def bench_start() -> None:
         construct = construct_for(cls, version)
         show(f"compile the parser of {cls.__name__} v{version}", microseconds(partial(compile_parser, construct), 5))
         show(f"compile the builder of {cls.__name__} v{version}", microseconds(partial(compile_builder, construct), 5))
-    for what, code in (  # each in a process of its own
+    for what, code in (  # each in its own process
         ("python alone", "pass"),
         ("import construct", "import construct"),
         ("import wire.framing", "import wire.framing"),

@@ -1,13 +1,13 @@
-"""Ways to walk over the records of batches and to make Arrow's columns of them: `python -m tests.bench.spark_walk`.
+"""Ways to walk the records of batches and to convert them to Arrow columns: `python -m tests.bench.spark_walk`.
 
 * one by one: wire's own decoder, a Python object for each record, then lists
-* numpy: what kbroker.spark does, a loop in Python that hops from record to record, all else for many at once
+* numpy: the way of kbroker.spark, a loop in Python that hops from record to record, and the rest vectorized
 * numba, hop: the same with that loop compiled
-* numba, all: one compiled loop that reads all fields and copies keys and values where Arrow wants them
+* numba, all: one compiled loop that reads all fields and copies keys and values to their places in Arrow buffers
 
-Figures are nanoseconds of processor time a record, the best of five rounds over 8 MiB in memory, CRCs checked. What a
-compiled loop costs before its first record is measured in fresh processes: Spark starts its Python workers when a job
-begins, so a job of seconds pays it. `--rounds N`; `numba` is measured where it is installed.
+Figures are nanoseconds of CPU time per record, the best of five rounds over 8 MiB in memory, CRCs checked. The start-up
+cost of a compiled loop is measured in fresh processes, because Spark starts its Python workers when a job begins, so a
+job of seconds pays it. `--rounds N`; `numba` is measured if it is installed.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def compiled_ways(module: object) -> dict[str, Way]:
 
 
 def data_of(record_bytes: int, per_batch: int, chance: random.Random) -> bytes:
-    """Records of various sizes around `record_bytes`, about TOTAL_BYTES of them."""
+    """Records of various sizes around `record_bytes`, about TOTAL_BYTES in all."""
     made, offset, size = [], 0, 0
     while size < TOTAL_BYTES:
         records = [
@@ -197,7 +197,7 @@ def data_of(record_bytes: int, per_batch: int, chance: random.Random) -> bytes:
 
 
 def best(way: Way, data: bytes, rounds: int) -> float:
-    """Nanoseconds of processor time a record."""
+    """Nanoseconds of CPU time per record."""
     figures = []
     for _ in range(rounds):
         start = time.process_time()
@@ -207,7 +207,7 @@ def best(way: Way, data: bytes, rounds: int) -> float:
 
 
 def fresh(directory: str, statement: str) -> float:
-    """Seconds that a statement takes in a new process that has what Spark's workers have anyway."""
+    """Seconds that a statement takes in a new process that has already imported the modules of Spark's workers."""
     program = (
         f"import sys, time; sys.path.insert(0, {directory!r}); import numpy, pyarrow\n"
         f"start = time.perf_counter(); {statement}; print(time.perf_counter() - start)"

@@ -1,6 +1,6 @@
-"""A log crashed at every disk operation keeps what ARCHITECTURE.md promises: rows D1, D7 and D13.
+"""A log crashed at every disk operation keeps the promises of ARCHITECTURE.md: rows D1, D7 and D13.
 
-Reduced here; `python -m kbroker.testing.crash_sweep` has the full counts, as has KBROKER_SWEEP_WORKLOADS=200.
+This runs a reduced sweep; `python -m kbroker.testing.crash_sweep` or KBROKER_SWEEP_WORKLOADS=200 run the full counts.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def test_d1_d7_d13_k1_a_log_recovers_from_a_crash_at_every_operation(seed: int) 
     """Process death keeps every completed append; a power loss leaves a prefix with everything synced."""
     report = Sweep(seed, Options(steps=40, losses=2, deep=0.04)).run()
     assert not report.failures, failures(report)
-    assert report.operations > 80, "the workload wrote next to nothing"
+    assert report.operations > 80, "the workload wrote almost nothing"
     assert report.recoveries > 2 * report.operations
     assert report.batches > report.recoveries
 
 
-def test_a_crash_repeats_from_its_own_line() -> None:
+def test_a_crash_repeats_from_its_printed_command() -> None:
     from kbroker.testing.crash_sweep import Crash
 
     crash = Crash(seed=3, operation=70, loss=Loss.TORN, done=0.5)

@@ -1,6 +1,6 @@
-"""Files of a log directory that are damaged, cut or gone when a broker starts: rows D2 to D5.
+"""Files of a log directory that are damaged, cut or missing when a broker starts: rows D2 to D5.
 
-Each file of each kind, one at a time, after a workload that ended in a kill or in a clean stop: the log has to come up
+Each file of each kind is damaged alone, after a workload that ended in a kill or in a clean stop. The log has to start
 with every batch, and with indexes, epochs and producers that agree with the batches.
 """
 
@@ -50,7 +50,7 @@ DAMAGES: list[Damage] = [remove, empty, cut, fill_with_zeros, fill_with_rubbish,
 
 
 def worked(seed: int, *, clean: bool) -> tuple[SimulatedDisk, Expectation]:
-    """The disk after a workload that was killed or stopped cleanly, and what must be on it."""
+    """The disk after a workload that was killed or stopped cleanly, and its expected contents."""
     workload = LogWorkload(SimulatedDisk(), drawn_config(seed), seed)
     for step in drawn_steps(seed, 40):
         workload.run(step)
@@ -100,6 +100,6 @@ def test_d4_damaged_leader_epochs_are_rebuilt_from_the_batches(damage: Damage, c
 @pytest.mark.parametrize("clean", [False, True], ids=["killed", "stopped"])
 @pytest.mark.parametrize("damage", DAMAGES[1:])
 def test_d5_a_damaged_producer_snapshot_is_not_used(damage: Damage, clean: bool) -> None:
-    """One that is gone without a trace, after a clean stop, is the mark of a log without producers."""
+    """After a clean stop, a missing snapshot means a log without producers."""
     for seed in SEEDS:
         assert complaints_after(damage, ".snapshot", seed, clean=clean) == []

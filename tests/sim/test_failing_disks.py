@@ -20,7 +20,7 @@ SEEDS = range(4)
 
 
 def operations_of(seed: int) -> int:
-    """How many operations the workload has on its first disk when nothing fails."""
+    """The number of operations of the workload on its first disk without faults."""
     disk = SimulatedDisk()
     workload = LogWorkload(disk, drawn_config(seed), seed)
     for step in drawn_steps(seed, STEPS):
@@ -30,7 +30,7 @@ def operations_of(seed: int) -> int:
 
 
 def run_until_it_fails(seed: int, fault: Fault) -> tuple[LogWorkload | None, KafkaError | None]:
-    """The workload up to the step that meets the fault; no workload if the log could not even be opened."""
+    """The workload up to the step that meets the fault; no workload if opening the log failed."""
     disk = SimulatedDisk()
     disk.inject(fault)
     try:
@@ -48,7 +48,7 @@ def run_until_it_fails(seed: int, fault: Fault) -> tuple[LogWorkload | None, Kaf
 
 
 def judge(workload: LogWorkload, loss: Loss, seed: int) -> list[str]:
-    """What is wrong after the process with the failing disk has died, or lost its power."""
+    """The complaints after the process with the failing disk has died, or lost its power."""
     survivor = workload.disk.crash(loss, seed=seed)
     expected = workload.model.expectation(power_lost=loss is not Loss.PROCESS_DEATH)
     _, log = start_broker(survivor, workload.config, timestamp_ms=START_MS, report=lambda _: None)
@@ -58,7 +58,7 @@ def judge(workload: LogWorkload, loss: Loss, seed: int) -> list[str]:
 
 
 def assert_untouched_from_now_on(workload: LogWorkload, number: int) -> None:
-    """A failed directory is neither written to nor synced again, whatever is asked of it."""
+    """A failed directory is not written to or synced again, whatever the caller does."""
     written = workload.disk.operations
     batch = build_batch([Record(value=b"after the failure")])
     with pytest.raises(KafkaError) as refused:
@@ -67,11 +67,11 @@ def assert_untouched_from_now_on(workload: LogWorkload, number: int) -> None:
     with pytest.raises(KafkaError):
         workload.log.flush()
     workload.log.close()
-    assert workload.disk.operations == written, f"operation {number} failed, and the directory was touched again"
+    assert workload.disk.operations == written, f"operation {number} failed, but the directory was changed again"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_d8_a_sync_that_fails_takes_the_directory_offline_and_loses_nothing_acknowledged(seed: int) -> None:
+def test_d8_a_failed_sync_takes_the_directory_offline_without_losses(seed: int) -> None:
     failed = 0
     for number in range(operations_of(seed)):
         workload, error = run_until_it_fails(seed, Fault(errno.EIO, name="sync*", number=number))
@@ -103,8 +103,8 @@ def test_d9_a_full_disk_refuses_and_loses_nothing_acknowledged(seed: int, share:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_d9_a_log_goes_on_when_there_is_space_again(seed: int) -> None:
-    """Appends that are refused for want of space leave no trace, and the next ones succeed."""
+def test_d9_a_log_continues_after_space_is_freed(seed: int) -> None:
+    """Appends that are refused for lack of space leave no trace, and the next ones succeed."""
     workload = LogWorkload(SimulatedDisk(), drawn_config(seed), seed)
     refusals: list[ErrorCode] = []
     for step in drawn_steps(seed, STEPS):

@@ -1,4 +1,4 @@
-"""Canaries: logs and disks that are wrong on purpose. The sweep must catch each, or its silence is worth nothing."""
+"""Canaries: logs and disks that are wrong on purpose. If the sweep misses one, its passing proves nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORKLOADS = 12
 
 
 class ForgetsSyncs(SimulatedDisk):
-    """Says that segments are synced, and does nothing."""
+    """Reports segments as synced, and does nothing."""
 
     def _sync(self, node: FileNode, path: str) -> None:
         if path.endswith(".log"):
@@ -30,7 +30,7 @@ class ForgetsSyncs(SimulatedDisk):
 
 
 class ForgetsDirectorySyncs(SimulatedDisk):
-    """Says that names are durable, and does nothing: a broker without a directory sync after a roll."""
+    """Reports names as durable, and does nothing: a broker without a directory sync after a roll."""
 
     def sync_directory(self, path: str) -> None:
         if path != DATA:
@@ -40,7 +40,7 @@ class ForgetsDirectorySyncs(SimulatedDisk):
 
 
 def trusts_every_stop(disk: Disk, config: LogConfig, *, timestamp_ms: int, report: Report) -> tuple[LogDirectory, Log]:
-    """Takes every stop for a clean one and reads nothing."""
+    """Treats every stop as a clean one and reads nothing."""
     directory = LogDirectory.open(
         DATA, disk=disk, node_id=1, cluster_id="sweep", new_uuid=lambda: TOPIC_ID, report=report
     )
@@ -51,7 +51,7 @@ def trusts_every_stop(disk: Disk, config: LogConfig, *, timestamp_ms: int, repor
 def believes_a_recovery_point_that_is_too_high(
     disk: Disk, config: LogConfig, *, timestamp_ms: int, report: Report
 ) -> tuple[LogDirectory, Log]:
-    """As a checkpoint that was written before the flush that it tells of."""
+    """Like a checkpoint that was written before the flush that it covers."""
     directory = LogDirectory.open(
         DATA, disk=disk, node_id=1, cluster_id="sweep", new_uuid=lambda: TOPIC_ID, report=report
     )
@@ -60,7 +60,7 @@ def believes_a_recovery_point_that_is_too_high(
 
 
 def damaged(damage: Callable[[Log], None]) -> Callable[..., tuple[LogDirectory, Log]]:
-    """A start that goes right, and then does something wrong to a log that is not new."""
+    """A correct start that afterwards damages a log, unless the log is new."""
 
     def start(disk: Disk, config: LogConfig, *, timestamp_ms: int, report: Report) -> tuple[LogDirectory, Log]:
         directory, log = start_broker(disk, config, timestamp_ms=timestamp_ms, report=report)
@@ -80,19 +80,19 @@ def forget_the_producers(log: Log) -> None:
 
 
 def remember_no_batches(log: Log) -> None:
-    """A deduplication that knows the sequence but no batch to compare with."""
+    """Deduplication by sequence, without batches to compare with."""
     for entry in log.producers.producers.values():
         entry.batches.clear()
 
 
 def remember_only_the_last_batch(log: Log) -> None:
-    """What a snapshot of Kafka's gives: a retry of an earlier batch is refused."""
+    """The result of a Kafka snapshot: a retry of an earlier batch is refused."""
     for entry in log.producers.producers.values():
         del entry.batches[:-1]
 
 
 def forget_the_oldest_batch(log: Log) -> None:
-    """Four batches where a producer may have five in flight."""
+    """Four batches, although a producer may have five in flight."""
     for entry in log.producers.producers.values():
         del entry.batches[:-4]
 
@@ -106,7 +106,7 @@ def leave_a_temporary_file(log: Log) -> None:
 
 
 def append_rubbish(log: Log) -> None:
-    """A torn tail that nobody cut."""
+    """A torn tail that the recovery did not cut."""
     file = log.disk.open(log.segments.active.log_path)
     file.pwrite(b"torn", file.size())
 
@@ -130,18 +130,18 @@ def caught(options: Options) -> bool:
             if Sweep(seed, options).run().failures:
                 return True
         except AssertionError:
-            # Some damage shows before any crash: a step that lets the process die finds another log.
+            # Some damage shows before any crash: a step that kills the process finds another log.
             return True
     return False
 
 
 @pytest.mark.parametrize("make_disk", [ForgetsSyncs, ForgetsDirectorySyncs])
-def test_the_sweep_sees_a_disk_that_does_not_sync(make_disk: Callable[[], SimulatedDisk]) -> None:
+def test_the_sweep_detects_a_disk_that_does_not_sync(make_disk: Callable[[], SimulatedDisk]) -> None:
     assert caught(Options(steps=30, losses=3, deep=0.0, make_disk=make_disk))
 
 
 @pytest.mark.parametrize("start", [trusts_every_stop, believes_a_recovery_point_that_is_too_high])
-def test_the_sweep_sees_a_recovery_that_reads_too_little(start: Callable[..., tuple[LogDirectory, Log]]) -> None:
+def test_the_sweep_detects_a_recovery_that_reads_too_little(start: Callable[..., tuple[LogDirectory, Log]]) -> None:
     assert caught(Options(steps=30, losses=3, deep=0.0, start=start))
 
 
@@ -153,10 +153,10 @@ def test_the_sweep_sees_a_recovery_that_reads_too_little(start: Callable[..., tu
         raise_the_start,
     ],
 )  # fmt: skip
-def test_the_sweep_sees_a_recovery_with_a_wrong_result(damage: Callable[[Log], None]) -> None:
+def test_the_sweep_detects_a_recovery_with_a_wrong_result(damage: Callable[[Log], None]) -> None:
     assert caught(Options(steps=30, losses=1, deep=0.0, start=damaged(damage)))
 
 
-def test_the_sweep_lets_the_right_log_pass() -> None:
-    """The same workloads, crashes and losses as above: what the canaries were caught by was their own fault."""
+def test_the_sweep_accepts_a_correct_log() -> None:
+    """The same workloads, crashes and losses as above: the sweep caught the canaries by their own fault."""
     assert not caught(Options(steps=30, losses=1, deep=0.0))

@@ -1,8 +1,8 @@
 """The tier, crashed at every disk operation of copying and deleting: rows M8 and D10, checker K9.
 
-The log, the tier's directory and its metadata lie on one simulated disk, and each operation on it is a point where the
-process dies, or the power goes. What the next start finds must satisfy K9 before anything is done, and it must come to
-rest: everything closed is in the tier, nothing is there that nobody knows, and what is read back is what was written.
+The log, the tier's directory and its metadata are on one simulated disk. At each operation the process dies, or the
+power fails. The state of the next start must satisfy K9 before it runs any task, and it must settle: every closed
+segment is in the tier, there are no orphans, and reads return what was written.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kbroker.tiered.api import RemoteLogSegmentState, RemoteStorageError
 from tests.tiered.tier_site import Site, settings, tiered_config
 
 LOSSES = float(os.environ.get("KBROKER_TIER_SWEEP_LOSSES", "0.4"))
-"""How many kinds of power loss each point meets beside the death of the process; drawn."""
+"""How many kinds of power loss each point meets in addition to the death of the process; drawn."""
 
 COPY_POINTS = {
     "rlmm.started": ("write", "/metadata/*.log"),
@@ -54,7 +54,7 @@ DELETE_POINTS = {
 
 @dataclass(frozen=True)
 class Crash:
-    """A disk as a crash left it, and what had been written till then."""
+    """A disk after a crash, and what had been written until then."""
 
     operation: Operation
     loss: Loss
@@ -108,7 +108,7 @@ class Sweep:
             )
 
     async def recover(self, crash: Crash) -> list[str]:
-        """What is wrong with what the next start makes of it."""
+        """The complaints about the state after the next start."""
         source = self.site
         assert source is not None
         site = source.again(crash.disk, written=crash.written, seed=1_000 + crash.operation.number)
@@ -120,23 +120,23 @@ class Sweep:
         log = orders.log
         batches = crash.written[orders.key]
         if crash.loss is Loss.PROCESS_DEATH and log.log_end_offset != max(batches) + 1:
-            return [f"the log ends at {log.log_end_offset}, not behind {max(batches)}"]
+            return [f"the log ends at {log.log_end_offset}, not after {max(batches)}"]
         for base in [base for base in batches if base >= log.log_end_offset]:
             del batches[base]  # never synced, and lost with the power
         found: list[str] = []
         if log.log_start_offset > crash.start:
-            found.append(f"the log begins at {log.log_start_offset}, and began at {crash.start}")
+            found.append(f"the log begins at {log.log_start_offset}, but began at {crash.start}")
         async with site.at_work():
             found += [f"at once: {one}" for one in site.complaints(orders, orphans=False)]
             site.append(orders, 5)
             await site.rounds(2)
             await site.retain(orders)
-            found += [f"at rest: {one}" for one in site.complaints(orders)]
+            found += [f"after settling: {one}" for one in site.complaints(orders)]
             if site.remote(orders).copy_lag_segments:
-                found.append("not all that is closed is in the tier")
+                found.append("not every closed segment is in the tier")
             unfinished = [one for one in site.segments(orders) if one.state is not _FINISHED]
             if unfinished:
-                found.append(f"segments are left halfway: {[one.state.name for one in unfinished]}")
+                found.append(f"segments are unfinished: {[one.state.name for one in unfinished]}")
             found += _complaints_about_local(site, orders)
         return found
 
@@ -158,12 +158,12 @@ def _complaints_about_local(site: Site, orders: Partition) -> list[str]:
             expected += batch
             offset += 1
         if expected != piece:
-            return [f"what is read before {offset} is not what was written"]
+            return [f"the read data before {offset} is not what was written"]
     return []
 
 
 async def copy_and_retain(sweep: Sweep) -> None:
-    """Segments are copied, and go here once they are there."""
+    """Segments are copied, and deleted locally once they are in the tier."""
     site = Site(config=tiered_config(index_interval_bytes=0), seed=sweep.seed)
     orders = site.add()
     site.append(orders, 9)
@@ -197,7 +197,7 @@ async def expire(sweep: Sweep) -> None:
 
 
 async def fail_and_tidy(sweep: Sweep) -> None:
-    """Copies fail when all is there, and cleaning up fails too."""
+    """Copies fail after all objects are written, and cleaning up fails too."""
     site = Site(config=tiered_config(), seed=sweep.seed)
     orders = site.add()
     site.append(orders, 9)
@@ -213,14 +213,14 @@ async def fail_and_tidy(sweep: Sweep) -> None:
 
 
 async def delete_topic(sweep: Sweep) -> None:
-    """A topic is deleted that lies in the tier."""
+    """A topic with segments in the tier is deleted."""
     site = Site(config=tiered_config(), seed=sweep.seed)
     orders = site.add()
     site.append(orders, 9)
     await site.have_metadata_topic()
     async with site.at_work():
         await site.retain(orders)
-        site.delete_topic(orders)  # known to the cluster, durably
+        site.delete_topic(orders)  # durably in the cluster's metadata
         sweep.watch(site)
         await site.changed()
         await site.rounds()
@@ -263,7 +263,7 @@ def run(story: Story, seed: int) -> Sweep:
 )
 def test_m8_k9_m12_the_tier_recovers_from_a_crash_at_every_operation(story: Story, points: set[str]) -> None:
     sweep = run(story, 1)
-    assert points <= sweep.points, "the story does not come to all the points that it is about"
+    assert points <= sweep.points, "the story does not reach all of its points"
     wrong = []
     for crash in sweep.crashes:
         for complaint in trio.run(sweep.recover, crash, clock=MockClock(autojump_threshold=0)):
@@ -272,7 +272,7 @@ def test_m8_k9_m12_the_tier_recovers_from_a_crash_at_every_operation(story: Stor
     assert len(sweep.crashes) > 40
 
 
-def test_m8_leaving_the_tier_ends_after_a_crash_at_every_operation() -> None:
+def test_m8_leaving_the_tier_survives_a_crash_at_every_operation() -> None:
     sweep = run(leave_the_tier, 1)
     assert {"log start", "object.delete"} <= sweep.points
 
@@ -286,7 +286,7 @@ def test_m8_leaving_the_tier_ends_after_a_crash_at_every_operation() -> None:
             if site.objects():
                 found.append("something is left in the tier")
             if orders.log.log_start_offset != orders.log.local_log_start_offset:
-                found.append("the log begins where nothing is")
+                found.append("the log begins where it has no records")
             found += _complaints_about_local(site, orders)
         return found
 
@@ -299,8 +299,8 @@ def test_m8_leaving_the_tier_ends_after_a_crash_at_every_operation() -> None:
     assert sweep.crashes
 
 
-def test_the_sweep_sees_a_local_segment_that_goes_before_its_copy_is_finished() -> None:
-    """A canary: retention that believes a copy which has only begun."""
+def test_the_sweep_detects_a_local_segment_deleted_too_early() -> None:
+    """A canary: retention that trusts a copy which has only begun."""
 
     async def too_early(sweep: Sweep) -> None:
         site = Site(config=tiered_config(), seed=sweep.seed, tier=settings())

@@ -76,7 +76,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_name(name: str, near: str
         ({**STORE, **ORDERS, "kbroker.chunk.bytes": "2147483648"}, "at most 1073741824"),
         ({**STORE, **ORDERS, "kafka.security.protocol": "SSL"}, "but no broker"),
         ({**STORE, **ORDERS, "kafka.bootstrap.servers": "host:port"}, "host:port"),
-        ({**STORE, **ORDERS, **BROKER, "kafka.security.protocol": "TLS"}, "is none of PLAINTEXT"),
+        ({**STORE, **ORDERS, **BROKER, "kafka.security.protocol": "TLS"}, "is not one of PLAINTEXT"),
         ({**STORE, **ORDERS, "kbroker.config": "/no/such/file"}, "No such file"),
     ],
 )

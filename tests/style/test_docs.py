@@ -1,4 +1,4 @@
-"""The pages that are generated from the code say what the code says, and all pages name only what exists."""
+"""Generated pages match the code, and all pages refer only to existing things."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_generated_page_is_up_to_date(module: str, page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_lead_to_files_and_headings_that_exist(page: str) -> None:
+def test_links_lead_to_existing_files_and_headings(page: str) -> None:
     path = ROOT / page
     for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
         if re.match("https?:", link):
@@ -45,13 +45,13 @@ def test_links_lead_to_files_and_headings_that_exist(page: str) -> None:
 
 
 def headings(page: Path) -> set[str]:
-    """The names that headings of a page have in links."""
+    """The anchors of a page's headings."""
     found = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in found}
 
 
 def commands(page: str) -> list[list[str]]:
-    """The command lines of kbroker in a page's examples, as words."""
+    """The kbroker command lines in a page's examples, as words."""
     examples = re.findall(r"^```\w*\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
     lines = "\n".join(examples).replace("\\\n", " ").splitlines()
     parts = [part.strip() for line in lines for part in re.split(r"\||&&?", line.partition(" #")[0])]
@@ -59,7 +59,7 @@ def commands(page: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
-def test_commands_in_examples_are_taken_as_they_stand(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_in_examples_parse(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     for words in commands(page):
         try:
             _parser(words).parse_args(words)
@@ -67,12 +67,12 @@ def test_commands_in_examples_are_taken_as_they_stand(page: str, capsys: pytest.
             pytest.fail(f"kbroker {shlex.join(words)}: {capsys.readouterr().err}")
 
 
-def test_the_examples_are_looked_at() -> None:
+def test_the_examples_are_found() -> None:
     with_commands = {page for page in PAGES if commands(page)}
     assert {"README.md", "docs/cli.md", "docs/spark.md", "docs/tiered-storage.md"} <= with_commands
 
 
-def test_what_is_made_is_what_the_makefile_makes() -> None:
+def test_make_targets_in_pages_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     used = {(page, name) for page in PAGES for name in re.findall(r"`make ([a-z-]+)\b", (ROOT / page).read_text())}
     assert {page for page, _ in used} >= {"README.md", "docs/spark.md"}

@@ -1,4 +1,4 @@
-"""Every fault that this version must survive has a test that names its id (docs/faults.md says what each is)."""
+"""Every fault that this version must survive has a test that names its id (docs/faults.md describes the faults)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def rows() -> list[str]:
-    """The ids in docs/faults.md, in its order."""
+    """The ids in docs/faults.md, in order."""
     return re.findall(r"^\| ([A-Z]\d+) \|", (ROOT / "docs" / "faults.md").read_text(), re.MULTILINE)
 
 
 def named_in_tests() -> dict[str, set[str]]:
-    """The ids that tests name, in their own name (test_d1_...) or in their docstring, with the files that do."""
+    """The ids in test names (test_d1_...) and docstrings, with their files."""
     found: dict[str, set[str]] = {}
     for path in [*(ROOT / "tests").rglob("test_*.py"), *(ROOT / "compat").rglob("test_*.py")]:
         if path == Path(__file__):

@@ -1,4 +1,4 @@
-"""`make test` is red when any part of it is: what .ci/side-by-side makes of its commands."""
+"""`make test` fails if any part of it fails: the exit status of .ci/side-by-side."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(*commands: str, environment: dict[str, str] | None = None) -> subprocess
         ([5, 1], 1),
     ],
 )
-def test_it_fails_if_one_of_them_fails(statuses: list[int], status: int) -> None:
+def test_it_fails_if_a_command_fails(statuses: list[int], status: int) -> None:
     done = run(*(f"echo said {number}; exit {status}" for number, status in enumerate(statuses)))
     assert done.returncode == status
     assert sorted(line for line in done.stdout.splitlines() if line.startswith("said")) == [
@@ -37,22 +37,22 @@ def test_it_fails_if_one_of_them_fails(statuses: list[int], status: int) -> None
     ]
 
 
-def test_one_that_a_signal_ended_has_failed() -> None:
+def test_a_command_ended_by_a_signal_has_failed() -> None:
     assert run("true", "kill -9 $$").returncode == 128 + signal.SIGKILL
 
 
-def test_one_that_could_not_be_begun_has_failed(tmp_path: Path) -> None:
-    """There is no bash, so nothing was run and nothing can have passed."""
+def test_a_command_that_cannot_start_has_failed(tmp_path: Path) -> None:
+    """Without bash no command runs, so none can have passed."""
     assert run("true", "true", environment={"PATH": str(tmp_path)}).returncode == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_what_runs_and_what_waits_is_not_begun(number: int) -> None:
+def test_a_signal_ends_running_commands_and_starts_no_more(number: int) -> None:
     waits = "echo begun; exec sleep 60"
     commands = [waits, waits, waits, "echo never"]
     with subprocess.Popen([sys.executable, str(PROGRAM), *commands], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"  # of the first, whose output is seen as it comes
+        assert process.stdout.readline() == "begun\n"  # of the first, whose output is shown live
         process.send_signal(number)
         rest = process.stdout.read()
         assert process.wait(30) == 128 + number

@@ -1,4 +1,4 @@
-"""Histories of a broker that does everything right, for a seed: what the checkers must let pass."""
+"""Histories of a correct broker, for a seed: the checkers must accept them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class PerfectRun:
         self.note(producer.name, Function.SEND, Type.INVOKE, key, value=value)
 
     def complete(self, key: str) -> None:
-        """The oldest in flight is appended and acknowledged, appended without a word, refused, or lost on the way."""
+        """The oldest send in flight is appended and acknowledged, appended without a reply, refused, or lost."""
         producer = self.draws.choice(self.producers)
         if not producer.in_flight.get(key):
             return

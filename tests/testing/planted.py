@@ -37,7 +37,7 @@ def end_of(history: list[Event], key: str) -> int:
 
 
 def lost_record(history: list[Event], draws: Draws) -> Planted:
-    """An acknowledged record is in no log any more."""
+    """An acknowledged record is no longer in any log."""
     candidates = acked(history)
     if not candidates:
         return None
@@ -46,7 +46,7 @@ def lost_record(history: list[Event], draws: Draws) -> Planted:
 
 
 def lost_tail(history: list[Event], draws: Draws) -> Planted:
-    """The logs end too early: what a recovery leaves that cuts too much."""
+    """The logs end too early, as after a recovery that cuts too much."""
     candidates = acked(history)
     if not candidates:
         return None
@@ -102,7 +102,7 @@ def failed_but_appended(history: list[Event], draws: Draws) -> Planted:
 
 
 def unsent_record(history: list[Event], draws: Draws) -> Planted:
-    """A record that nobody sent."""
+    """A record that was never sent."""
     key = draws.choice(sorted({e.key for e in history}))
     return append(history, key, end_of(history, key), "from nowhere")
 
@@ -119,7 +119,7 @@ def append(history: list[Event], key: str, end: int, value: str | None) -> list[
 
 
 def neighbours(history: list[Event], draws: Draws) -> tuple[Event, Event] | None:
-    """Two records of one producer that lie behind one another in one log."""
+    """Two successive records of one producer in one log."""
     pairs = [
         (one, other)
         for one, other in zip(finals(history), finals(history)[1:], strict=False)
@@ -129,7 +129,7 @@ def neighbours(history: list[Event], draws: Draws) -> tuple[Event, Event] | None
 
 
 def reordered_sends(history: list[Event], draws: Draws) -> Planted:
-    """Two records of one producer were appended in the wrong order; everybody agrees about where they are."""
+    """Two records of one producer were appended in the wrong order; all observers agree about their offsets."""
     pair = neighbours(history, draws)
     if pair is None:
         return None
@@ -163,7 +163,7 @@ def swapped_records(history: list[Event], draws: Draws) -> Planted:
 
 
 def skipped_offset(history: list[Event], draws: Draws) -> Planted:
-    """The broker left out an offset; everybody agrees about where the records are."""
+    """The broker skipped an offset; all observers agree about the offsets of the records."""
     candidates = finals(history)
     if not candidates:
         return None
@@ -178,7 +178,7 @@ def skipped_offset(history: list[Event], draws: Draws) -> Planted:
 
 
 def unexplained_offset(history: list[Event], draws: Draws) -> Planted:
-    """A control batch that is not one: an offset without a record and without a reason."""
+    """A control batch that does not exist: an offset without a record and without a reason."""
     controls = [e for e in history if e.function is Function.FINAL and e.type is Type.INFO]
     if not controls:
         return None
@@ -187,7 +187,7 @@ def unexplained_offset(history: list[Event], draws: Draws) -> Planted:
 
 
 def polls_in_a_row(history: list[Event]) -> list[tuple[Event, Event]]:
-    """Polls of one reader with the one before, without an assignment in between."""
+    """Pairs of successive polls of one reader, without an assignment in between."""
     pairs, latest = [], dict[tuple[str, str], Event]()
     for event in history:
         if event.function is Function.POLL:
@@ -201,7 +201,7 @@ def polls_in_a_row(history: list[Event]) -> list[tuple[Event, Event]]:
 
 
 def missed_poll(history: list[Event], draws: Draws) -> Planted:
-    """A reader is not given a record that is in the log to the end."""
+    """A reader does not get a record that stays in the log."""
     in_log = {(e.key, e.offset) for e in finals(history)}
     pairs = polls_in_a_row(history)
     followed = {id(before) for before, _ in pairs}
@@ -213,7 +213,7 @@ def missed_poll(history: list[Event], draws: Draws) -> Planted:
 
 
 def repeated_poll(history: list[Event], draws: Draws) -> Planted:
-    """A reader is given a record again."""
+    """A reader gets a record again."""
     pairs = polls_in_a_row(history)
     if not pairs:
         return None
@@ -222,7 +222,7 @@ def repeated_poll(history: list[Event], draws: Draws) -> Planted:
 
 
 def changed_poll(history: list[Event], draws: Draws) -> Planted:
-    """A reader is given another record than the one that lies at the offset."""
+    """A reader gets another record than the one at the offset."""
     in_log = {(e.key, e.offset) for e in finals(history)}
     polls = [e for e in history if e.function is Function.POLL and (e.key, e.offset) in in_log]
     if not polls:
@@ -232,7 +232,7 @@ def changed_poll(history: list[Event], draws: Draws) -> Planted:
 
 
 def wrong_offset_in_ack(history: list[Event], draws: Draws) -> Planted:
-    """The producer is told an offset at which its record does not lie."""
+    """The acknowledgement has an offset at which the record is not."""
     candidates = acked(history)
     if not candidates:
         return None
@@ -264,4 +264,4 @@ FAULTS: list[tuple[Callable[[list[Event], Draws], Planted], set[tuple[str, str]]
     (changed_poll, {("K2", "inconsistent-offset"), ("K2", "unsent")}),
     (wrong_offset_in_ack, {("K1", "moved")}),
 ]
-"""Each fault with the findings that it must give; others may come with it."""
+"""Each fault with its required findings; others may accompany them."""

@@ -1,4 +1,4 @@
-"""The checkers see: a right history gives no finding, and each planted fault is found for what it is."""
+"""The checkers accept correct histories, and classify each planted fault."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SEEDS = st.integers(0, 1 << 32)
 
 @settings(max_examples=150, deadline=None)
 @given(seed=SEEDS)
-def test_k1_k2_k3_k4_find_nothing_in_a_right_history(seed: int) -> None:
+def test_k1_k2_k3_k4_accept_a_correct_history(seed: int) -> None:
     assert check_history(perfect_history(seed)) == []
 
 
-def test_the_right_histories_are_not_empty() -> None:
+def test_the_correct_histories_are_not_empty() -> None:
     events = [event for seed in range(20) for event in perfect_history(seed)]
     kinds = {(event.function, event.type) for event in events}
     assert kinds >= {
@@ -74,51 +74,51 @@ def kinds(history: list[Event], allowances: Allowances = NOTHING_ALLOWED) -> lis
     return [(finding.check, finding.kind) for finding in check_history(history, allowances)]
 
 
-def test_k1_ends_where_the_log_start_was_raised() -> None:
+def test_k1_ends_at_a_raised_log_start() -> None:
     assert kinds([*sent("p", "a", 0), *sent("p", "b", 1), *log_of("b", start=1)]) == []
 
 
-def test_k1_asks_nothing_for_acks_0_and_for_acks_1_only_while_the_leader_lives() -> None:
+def test_k1_depends_on_acks_and_on_the_leader() -> None:
     assert kinds([*sent("p", "a", None, acks=0), *log_of()]) == []
     leader_only = [*sent("p", "a", 0, acks=1), *log_of()]
     assert kinds(leader_only) == [("K1", "lost")]
     assert kinds(leader_only, Allowances(leader_lost=frozenset({"t-0"}))) == []
 
 
-def test_k1_an_acknowledgement_without_an_offset_still_promises_the_record() -> None:
+def test_k1_includes_acknowledgements_without_an_offset() -> None:
     assert kinds([*sent("p", "a", -1), *log_of("a")]) == []
     assert kinds([*sent("p", "a", -1), *log_of()]) == [("K1", "lost")]
 
 
-def test_k3_lets_other_producers_write_in_between() -> None:
+def test_k3_accepts_interleaved_producers() -> None:
     assert kinds([*sent("p", "a", 0), *sent("q", "x", 1), *sent("p", "b", 2), *log_of("a", "x", "b")]) == []
 
 
-def test_k3_judges_sends_of_unknown_fate_by_where_they_are_seen() -> None:
+def test_k3_judges_unacknowledged_sends_by_their_observed_offsets() -> None:
     history = [*sent("p", "a", None, Type.INFO), *sent("p", "b", 0), *log_of("b", "a")]
     assert kinds(history) == [("K3", "nonmonotonic-send")]
     assert kinds(history, Allowances(unordered=frozenset({"p"}))) == []
 
 
-def test_k4_allows_repeats_only_to_producers_that_are_not_idempotent() -> None:
+def test_k4_allows_repeats_only_without_idempotence() -> None:
     history = [*sent("p", "a", None, Type.INFO), *log_of("a", "a")]
     assert kinds(history) == [("K4", "duplicate")]
     assert kinds(history, Allowances(unordered=frozenset({"p"}))) == []
 
 
-def test_k3_a_first_poll_behind_the_assigned_offset_is_a_skip() -> None:
+def test_k3_a_first_poll_after_the_assigned_offset_is_a_skip() -> None:
     history = [*sent("p", "a", 0), *sent("p", "b", 1), *log_of("a", "b")]
     assigned = event("r", Function.ASSIGN, Type.OK, 0, None)
     assert kinds([*history, assigned, event("r", Function.POLL, Type.OK, 1, "b")]) == [("K3", "poll-skip")]
 
 
-def test_k4_a_record_behind_the_end_is_found() -> None:
+def test_k4_a_record_after_the_end_is_found() -> None:
     history = [*sent("p", "a", 0), *log_of("a")]
     history[-1] = event("1", Function.BOUNDS, Type.OK, 0, "0")
     assert kinds(history) == [("K4", "behind-end")]
 
 
-def test_a_finding_says_what_it_saw() -> None:
+def test_a_finding_shows_its_evidence() -> None:
     (finding,) = check_history([*sent("p", "a", 0), *log_of()])
     assert str(finding) == ("K1 lost t-0@0: 'a' of p is acknowledged at 0; 1 has no record there (its log is [0, 0))")
 
@@ -144,7 +144,7 @@ def test_a_recording_that_contradicts_itself_is_refused(history: list[Event]) ->
 KAFKA_HISTORY = Path(__file__).parent / "fixtures" / "kafka-4.3.1-killed-once.jsonl"
 
 
-def test_k1_k2_k3_k4_find_nothing_in_a_history_of_apache_kafka() -> None:
+def test_k1_k2_k3_k4_accept_a_history_of_apache_kafka() -> None:
     """Recorded by compat/torture: two idempotent producers, two readers, one kill -9 of the broker in the middle."""
     history = read_history(KAFKA_HISTORY.read_text())
     assert check_history(history) == []
@@ -155,7 +155,7 @@ def test_k1_k2_k3_k4_find_nothing_in_a_history_of_apache_kafka() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_k1_a_record_taken_out_of_apache_kafkas_history_is_missed(seed: int) -> None:
+def test_k1_reports_a_record_removed_from_apache_kafkas_history(seed: int) -> None:
     history = read_history(KAFKA_HISTORY.read_text())
     records = [e for e in history if e.function is Function.FINAL]
     history.remove(Draws("take out", seed).choice(records))

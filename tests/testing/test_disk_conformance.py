@@ -1,4 +1,4 @@
-"""The simulated disk and the real one answer alike: one suite over both."""
+"""The simulated disk and the real one behave the same: one suite for both."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_created_file_is_empty_and_listed(place: tuple[Disk, str]) -> None:
     assert disk.size(f"{base}/a") == 0
 
 
-def test_create_leaves_an_existing_file_as_it_is(place: tuple[Disk, str]) -> None:
+def test_create_leaves_an_existing_file_unchanged(place: tuple[Disk, str]) -> None:
     disk, base = place
     written(disk, f"{base}/a", b"kept").close()
     disk.open(f"{base}/a", create=True).close()
@@ -67,7 +67,7 @@ def test_open_without_create_needs_the_file(place: tuple[Disk, str]) -> None:
         disk.open(f"{base}/missing/file", create=True)
 
 
-def test_reads_are_short_only_where_the_file_ends(place: tuple[Disk, str]) -> None:
+def test_reads_are_short_only_at_the_end_of_file(place: tuple[Disk, str]) -> None:
     disk, base = place
     file = written(disk, f"{base}/a", b"0123456789")
     assert file.pread(4, 3) == b"3456"
@@ -77,7 +77,7 @@ def test_reads_are_short_only_where_the_file_ends(place: tuple[Disk, str]) -> No
     file.close()
 
 
-def test_writes_behind_the_end_leave_zeros_and_inside_overwrite(place: tuple[Disk, str]) -> None:
+def test_writes_beyond_the_end_leave_zeros(place: tuple[Disk, str]) -> None:
     disk, base = place
     file = written(disk, f"{base}/a", b"abc")
     file.pwrite(memoryview(b"xyz"), 5)
@@ -110,7 +110,7 @@ def test_rename_replaces_a_file_and_keeps_open_files(place: tuple[Disk, str]) ->
     file.close()
 
 
-def test_a_directory_is_renamed_with_what_is_in_it(place: tuple[Disk, str]) -> None:
+def test_a_directory_is_renamed_with_its_contents(place: tuple[Disk, str]) -> None:
     disk, base = place
     disk.make_directory(f"{base}/t-0")
     written(disk, f"{base}/t-0/a", b"1").close()
@@ -119,7 +119,7 @@ def test_a_directory_is_renamed_with_what_is_in_it(place: tuple[Disk, str]) -> N
     assert content(disk, f"{base}/t-0-delete/a") == b"1"
 
 
-def test_an_unlinked_file_can_still_be_read_by_who_has_it_open(place: tuple[Disk, str]) -> None:
+def test_an_unlinked_open_file_can_still_be_read(place: tuple[Disk, str]) -> None:
     disk, base = place
     file = written(disk, f"{base}/a", b"still here")
     disk.unlink(f"{base}/a")
@@ -157,7 +157,7 @@ def test_errors_have_the_kernels_class(place: tuple[Disk, str]) -> None:
     for number, (error, attempt) in enumerate(expected):
         with pytest.raises(error) as raised:
             attempt()
-        # The last two refusals of a directory that is not empty may be ENOTEMPTY or EEXIST, all else is one errno.
+        # The last two refusals for a non-empty directory may be ENOTEMPTY or EEXIST; all others have one errno.
         assert raised.value.errno is not None, f"attempt {number}"
     assert disk.list(base) == ["empty", "full"]
     assert disk.list(f"{base}/full") == ["file"]

@@ -1,4 +1,4 @@
-"""What the simulated disk loses in a crash, and what it never loses; faults and kills strike where they are aimed."""
+"""The losses of the simulated disk in a crash, and the limits of those losses; faults and kills hit their targets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def after(disk: SimulatedDisk, loss: Loss, path: str = "/d/f") -> set[bytes | No
     return found
 
 
-def test_the_death_of_the_process_loses_nothing_but_does_not_make_it_durable_either() -> None:
+def test_process_death_loses_nothing_and_syncs_nothing() -> None:
     disk = settled(b"old")
     disk.open("/d/f").pwrite(b"new!", 0)
     disk.open("/d/g", create=True).pwrite(b"g", 0)
@@ -46,12 +46,12 @@ def test_the_death_of_the_process_loses_nothing_but_does_not_make_it_durable_eit
 
 
 @pytest.mark.parametrize("loss", POWER_LOSSES)
-def test_what_was_synced_survives_every_loss_of_power(loss: Loss) -> None:
+def test_synced_data_survives_every_power_loss(loss: Loss) -> None:
     disk = settled(bytes(range(200)) * 10)
     assert after(disk, loss) == {bytes(range(200)) * 10}
 
 
-def test_a_crash_leaves_the_crashed_disk_as_it_is() -> None:
+def test_a_crash_leaves_the_crashed_disk_unchanged() -> None:
     disk = settled(b"old")
     disk.open("/d/f").pwrite(b"new", 0)
     disk.crash(Loss.ONLY_SYNCED).open("/d/f").pwrite(b"other", 0)
@@ -59,7 +59,7 @@ def test_a_crash_leaves_the_crashed_disk_as_it_is() -> None:
     assert after(disk, Loss.ONLY_SYNCED) == {b"old"}
 
 
-def test_a_synced_file_without_a_synced_directory_may_be_gone() -> None:
+def test_a_synced_file_in_an_unsynced_directory_may_vanish() -> None:
     disk = settled()
     file = disk.open("/d/g", create=True)
     file.pwrite(b"g", 0)
@@ -70,7 +70,7 @@ def test_a_synced_file_without_a_synced_directory_may_be_gone() -> None:
     assert after(disk, Loss.NAMES_LOST, "/d/g") == {b"g"}
 
 
-def test_a_rename_is_lost_or_kept_whole_until_the_directory_is_synced() -> None:
+def test_a_rename_is_atomic_until_the_directory_is_synced() -> None:
     disk = settled(b"old")
     file = disk.open("/d/f.tmp", create=True)
     file.pwrite(b"new", 0)
@@ -84,7 +84,7 @@ def test_a_rename_is_lost_or_kept_whole_until_the_directory_is_synced() -> None:
         assert after(disk, loss) == {b"new"}
 
 
-def test_a_rename_before_the_sync_of_the_contents_can_leave_an_empty_or_zeroed_file() -> None:
+def test_a_rename_before_a_sync_can_leave_an_empty_file() -> None:
     disk = settled(b"old")
     disk.open("/d/f.tmp", create=True).pwrite(b"new", 0)
     disk.rename("/d/f.tmp", "/d/f")
@@ -100,7 +100,7 @@ def test_a_prefix_of_writes_survives() -> None:
     assert after(disk, Loss.PREFIXES) == {b"", b"a", b"ab", b"abc", b"abcd"}
 
 
-def test_the_order_between_files_holds_in_prefix_but_not_in_prefixes() -> None:
+def test_prefix_keeps_the_order_between_files_and_prefixes_does_not() -> None:
     disk = settled()
     other = disk.open("/d/g", create=True)
     disk.sync_directory("/d")
@@ -124,7 +124,7 @@ def test_the_last_write_is_torn_anywhere() -> None:
     assert all(b"01234567".startswith(found or b"") for found in after(disk, Loss.TORN))
 
 
-def test_sectors_are_lost_one_by_one_and_leave_zeros_or_the_old_bytes() -> None:
+def test_sectors_are_lost_independently() -> None:
     disk = settled(b"o" * SECTOR_BYTES * 2)
     disk.open("/d/f").pwrite(b"n" * SECTOR_BYTES * 3, 0)
     kinds = {
@@ -156,7 +156,7 @@ def test_a_truncation_is_durable_only_with_a_sync() -> None:
     assert after(disk, Loss.PREFIX) == {b"ab"}
 
 
-def test_syncing_a_directory_keeps_what_its_names_depend_on() -> None:
+def test_syncing_a_directory_keeps_the_dependencies_of_its_names() -> None:
     disk = settled()
     disk.make_directory("/e")
     disk.sync_directory("/")
@@ -168,7 +168,7 @@ def test_syncing_a_directory_keeps_what_its_names_depend_on() -> None:
     assert survivor.list("/e") == []
 
 
-def test_d8_a_failed_sync_loses_the_bytes_for_good_although_they_can_be_read() -> None:
+def test_d8_a_failed_sync_loses_readable_bytes_permanently() -> None:
     disk = settled(b"old")
     file = disk.open("/d/f")
     file.pwrite(b"new", 0)
@@ -181,7 +181,7 @@ def test_d8_a_failed_sync_loses_the_bytes_for_good_although_they_can_be_read() -
     assert after(disk, Loss.ONLY_SYNCED) == {b"old"}
 
 
-def test_d9_a_full_disk_takes_what_fits_and_then_says_so() -> None:
+def test_d9_a_full_disk_writes_what_fits_and_then_fails() -> None:
     disk = SimulatedDisk(capacity_bytes=5)
     file = disk.open("/f", create=True)
     file.pwrite(b"abc", 0)
@@ -204,7 +204,7 @@ def test_a_short_write_lands_in_part() -> None:
     assert file.pread(9, 0) == b"ab"
 
 
-def test_a_fault_skips_and_repeats_as_told_and_reads_can_fail_too() -> None:
+def test_faults_can_skip_repeat_and_affect_reads() -> None:
     disk = settled(b"abc")
     file = disk.open("/d/f")
     disk.inject(Fault(errno.EIO, name="read", skip=1, times=2))
@@ -227,7 +227,7 @@ def workload(disk: SimulatedDisk) -> None:
     disk.unlink("/b")
 
 
-def test_the_observer_is_told_of_every_operation_before_it_happens() -> None:
+def test_the_observer_sees_every_operation_before_it_happens() -> None:
     disk = SimulatedDisk()
     seen: list[tuple[str, str]] = []
     disk.observer = lambda operation: seen.append((operation.name, operation.path))
@@ -240,7 +240,7 @@ def test_the_observer_is_told_of_every_operation_before_it_happens() -> None:
 
 
 @pytest.mark.parametrize("done", [0.0, 0.5])
-def test_a_kill_at_each_operation_leaves_what_an_observer_would_have_crashed_into(done: float) -> None:
+def test_a_kill_equals_a_crash_by_an_observer(done: float) -> None:
     images: list[dict[str, bytes | None]] = []
     watched = SimulatedDisk()
 
@@ -279,7 +279,7 @@ def test_no_handler_of_a_dying_process_can_change_the_disk() -> None:
     assert after(disk, Loss.PROCESS_DEATH) == {b"old"}
 
 
-def test_the_next_process_may_lock_what_the_dead_one_held() -> None:
+def test_the_next_process_can_take_the_lock() -> None:
     disk = SimulatedDisk()
     disk.lock("/.lock")
     disk.crash(Loss.PROCESS_DEATH).lock("/.lock")
@@ -294,7 +294,7 @@ def test_the_next_process_may_lock_what_the_dead_one_held() -> None:
     loss=st.sampled_from(POWER_LOSSES),
     seed=st.integers(0, 1 << 30),
 )
-def test_every_surviving_byte_was_once_written_there(steps: list[tuple[str, int, int]], loss: Loss, seed: int) -> None:
+def test_every_surviving_byte_was_written_there(steps: list[tuple[str, int, int]], loss: Loss, seed: int) -> None:
     disk = settled()
     file = disk.open("/d/f")
     versions: list[bytes] = [b""]

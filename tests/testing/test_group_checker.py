@@ -1,4 +1,4 @@
-"""K10 finds each fault that is planted, and lets pass what is allowed."""
+"""K10 finds each planted fault, and accepts everything that is allowed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Line = tuple[str, Function, Type, int | None] | tuple[str, Function, Type, int |
 
 
 def history(*lines: Line, key: str = "orders-0", group: str = "g") -> list[Event]:
-    """Lines of process, function, type, offset, and the generation where one counts."""
+    """Lines of process, function, type, offset, and the generation if it matters."""
     return [
         Event(
             at_ms=at_ms,
@@ -48,28 +48,28 @@ PLANTED: dict[str, tuple[str, list[Line]]] = {
         "lost-commit",
         [*commit("a", 5), *commit("b", 5), *commit("a", 9), *read(5)],
     ),
-    "a commit whose end is not known went away again": (
+    "an unfinished commit disappears again": (
         "regressed",
         [*commit("a", 5), *commit("b", 9, INFO), *read(9), *read(5)],
     ),
-    "what came after an open commit was read is what was before": (
+    "an unfinished commit is read and then undone": (
         "regressed",
         [*commit("a", 5), ("b", COMMIT, GO, 9, 1), *read(9), *read(5, "other")],
     ),
     "a refused commit is read": ("unsent-commit", [*commit("a", 5), *commit("b", 9, FAIL), *read(9)]),
-    "an offset that nobody committed is read": ("unsent-commit", [*commit("a", 5), *read(6)]),
+    "an uncommitted offset is read": ("unsent-commit", [*commit("a", 5), *read(6)]),
     "a commit is read before it was sent": ("unsent-commit", [*read(5), *commit("a", 5)]),
-    "two own it": ("two-owners", [own("a", 1), own("b", 1)]),
+    "two members own it": ("two-owners", [own("a", 1), own("b", 1)]),
     "a member of an older generation commits": ("stale-commit", [own("a", 1), own("b", 2), *commit("a", 5)]),
 }
 
 ALLOWED: dict[str, list[Line]] = {
     "nothing": [],
-    "none is read where none is acknowledged": [*commit("a", 5, INFO), *commit("a", 6, FAIL), *read(-1)],
+    "no offset is read without an acknowledgement": [*commit("a", 5, INFO), *commit("a", 6, FAIL), *read(-1)],
     "a commit is read": [*commit("a", 5), *read(5), *commit("a", 9), *read(9)],
-    "an offset is set back by a commit": [*commit("a", 9), *read(9), *commit("a", 5), *read(5)],
-    "a commit whose end is not known happened": [*commit("a", 5), *commit("b", 9, INFO), *read(5), *read(9)],
-    "and later than what was acknowledged after it": [*commit("b", 9, INFO), *commit("a", 5), *read(5), *read(9)],
+    "a commit moves an offset back": [*commit("a", 9), *read(9), *commit("a", 5), *read(5)],
+    "an unfinished commit took effect": [*commit("a", 5), *commit("b", 9, INFO), *read(5), *read(9)],
+    "an unfinished commit took effect after a later one": [*commit("b", 9, INFO), *commit("a", 5), *read(5), *read(9)],
     "overlapping commits in either order": [
         ("a", COMMIT, GO, 5, 1),
         ("b", COMMIT, GO, 9, 1),
@@ -86,15 +86,15 @@ ALLOWED: dict[str, list[Line]] = {
         ("x", READ, OK, 9),
         ("y", READ, OK, 5),
     ],
-    "a member owns it in one generation after the other": [own("a", 1), own("b", 2), own("a", 3), own("a", 3)],
-    "a commit of the generation before that was under way": [
+    "members own it in successive generations": [own("a", 1), own("b", 2), own("a", 3), own("a", 3)],
+    "a commit of the previous generation in flight": [
         own("a", 1),
         ("a", COMMIT, GO, 5, 1),
         own("b", 2),
         ("a", COMMIT, OK, 5, 1),
     ],
     "a refused commit of an older generation": [own("a", 1), own("b", 2), *commit("a", 5, FAIL)],
-    "a commit of nobody": [own("a", 1), *commit("tool", 5, generation=-1)],
+    "a commit without a member": [own("a", 1), *commit("tool", 5, generation=-1)],
     "a read that failed": [*commit("a", 5), ("x", READ, GO, None), ("x", READ, FAIL, None)],
 }
 
@@ -107,11 +107,11 @@ def test_k10_finds_each_planted_fault(kind: str, lines: list[Line]) -> None:
 
 
 @pytest.mark.parametrize("lines", ALLOWED.values(), ids=ALLOWED)
-def test_k10_lets_pass_what_may_happen(lines: list[Line]) -> None:
+def test_k10_accepts_allowed_histories(lines: list[Line]) -> None:
     assert check_groups(history(*lines)) == []
 
 
-def test_groups_and_partitions_are_judged_apart() -> None:
+def test_groups_and_partitions_are_judged_separately() -> None:
     lines = [*commit("a", 5), own("a", 1)]
     events = history(*lines) + history(*read(-1), own("b", 1), group="other") + history(*read(-1), key="orders-1")
     assert check_groups(events) == []
@@ -126,13 +126,19 @@ def test_groups_and_partitions_are_judged_apart() -> None:
         [("x", READ, GO, None), ("x", READ, OK, None)],
         [("a", OWN, OK, None)],
     ],
-    ids=["an end without a beginning", "two at once", "a commit of nothing", "a read of nothing", "no generation"],
+    ids=[
+        "a completion without an invocation",
+        "two in flight",
+        "a commit without an offset",
+        "a read without an offset",
+        "no generation",
+    ],
 )
 def test_k10_refuses_a_recording_that_contradicts_itself(lines: list[Line]) -> None:
     with pytest.raises(BadHistory):
         check_groups(history(*lines))
 
 
-def test_k10_needs_to_know_the_group() -> None:
+def test_k10_requires_the_group() -> None:
     with pytest.raises(BadHistory):
         check_groups([Event(at_ms=0, process="a", function=OWN, type=OK, key="orders-0", epoch=1)])

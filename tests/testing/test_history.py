@@ -1,4 +1,4 @@
-"""Histories come back from their file as they were, and a damaged file is not taken for a history."""
+"""Histories survive a round trip through their file, and a damaged file is rejected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EVENTS = st.builds(
 
 
 @given(EVENTS)
-def test_an_event_comes_back_from_its_line(event: Event) -> None:
+def test_an_event_survives_a_round_trip(event: Event) -> None:
     assert from_line(to_line(event)) == event
     assert "\n" not in to_line(event)
 
@@ -46,7 +46,7 @@ def test_a_line_has_the_documented_fields() -> None:
     assert to_line(event) == '{"t":5,"proc":"p1","f":"send","key":"t-0","value":"v","offset":7,"type":"ok"}'
 
 
-def test_a_history_comes_back_from_its_text() -> None:
+def test_a_history_survives_a_round_trip() -> None:
     events = perfect_history(1)
     assert read_history(text_of(events)) == events
 
@@ -71,7 +71,7 @@ def test_any_cut_of_a_history_is_a_prefix_of_it() -> None:
         ('{"t":1,"proc":"p","f":"send","type":"ok","ofset":1}', "line 2: unknown fields"),
     ],
 )
-def test_a_bad_line_in_the_middle_is_an_error_that_names_it(bad: str, message: str) -> None:
+def test_a_bad_line_in_the_middle_is_named(bad: str, message: str) -> None:
     good = '{"t":1,"proc":"p","f":"send","type":"ok"}'
     with pytest.raises(BadHistory, match=message.replace("[", r"\[")):
         read_history(f"{good}\n{bad}\n{good}\n")

@@ -1,4 +1,4 @@
-"""Checker K9 finds what it is there for: each rule is broken once, alone."""
+"""Checker K9 finds its violations: each rule is broken once, alone."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SOUND = TierState(
 )
 
 
-def test_a_sound_state_has_no_complaint() -> None:
+def test_a_valid_state_has_no_complaint() -> None:
     assert list(complaints_about(SOUND)) == []
     assert list(complaints_about(replace(SOUND, highest_remote=None))) == []
     nothing_tiered = replace(SOUND, log_start_offset=20, highest_remote=-1, segments=())
@@ -75,18 +75,18 @@ def test_a_sound_state_has_no_complaint() -> None:
         ({"segments": (*SOUND.segments, remote(0, 9))}, "listed twice"),
     ],
 )
-def test_each_rule_is_missed_when_it_is_broken(broken: dict[str, object], complaint: str) -> None:
+def test_each_broken_rule_is_reported(broken: dict[str, object], complaint: str) -> None:
     found = list(complaints_about(replace(SOUND, **broken)))
     assert any(complaint in one for one in found), found
 
 
 @pytest.mark.parametrize("state", [State for State in RemoteLogSegmentState if State != 1])
-def test_only_what_is_finished_covers(state: RemoteLogSegmentState) -> None:
+def test_only_finished_segments_cover_offsets(state: RemoteLogSegmentState) -> None:
     segments = [replace(one, state=state) for one in SOUND.segments]
     assert list(complaints_about(replace(SOUND, segments=segments)))
 
 
-def test_bytes_that_are_missing_or_others_are_seen() -> None:
+def test_missing_and_wrong_bytes_are_reported() -> None:
     segment = remote(0, 9)
     written = {0: b"first", 5: b"second", 10: b"third"}
     epochs = ((0, 0),)
@@ -94,16 +94,16 @@ def test_bytes_that_are_missing_or_others_are_seen() -> None:
     assert list(complaints_about_bytes([segment], stored, written, epochs)) == []
     assert "missing" in next(complaints_about_bytes([segment], {}, written, epochs))
     wrong = {segment.remote_log_segment_id.id: b"firstthird"}
-    assert "is not what was written" in next(complaints_about_bytes([segment], wrong, written, epochs))
+    assert "differs from what was written" in next(complaints_about_bytes([segment], wrong, written, epochs))
     assert list(complaints_about_bytes([segment], wrong, written, ((1, 0),))) == [], "another history's"
 
 
-def test_an_object_that_nobody_knows_is_an_orphan() -> None:
+def test_an_unknown_object_is_an_orphan() -> None:
     segment = remote(0, 9)
     known = segment.remote_log_segment_id.id
     assert list(complaints_about_objects([known], [segment])) == []
-    assert "known to nobody" in next(complaints_about_objects([known, UUID(int=99)], [segment]))
+    assert "is an orphan" in next(complaints_about_objects([known, UUID(int=99)], [segment]))
 
 
-def test_the_epoch_of_an_offset_is_that_of_the_last_entry_before_it() -> None:
+def test_an_offset_has_the_epoch_of_the_entry_before_it() -> None:
     assert [epoch_at(((1, 10), (3, 20)), offset) for offset in (9, 10, 19, 20)] == [-1, 1, 1, 3]

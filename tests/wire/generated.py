@@ -40,7 +40,7 @@ def declared_classes() -> list[type]:
 
 
 def class_versions() -> list[tuple[type, int]]:
-    """Every (class, version) that is declared."""
+    """Every declared (class, version)."""
     classes = declared_classes()
     return [
         (cls, version)
@@ -50,7 +50,7 @@ def class_versions() -> list[tuple[type, int]]:
 
 
 def values(cls: type, version: int) -> st.SearchStrategy[Any]:
-    """Instances of a class that its `version` can express, so that they come back equal."""
+    """Instances of a class that its `version` can express, so that they survive a round trip."""
     fields = schema_of(cls).fields
     present = {field.name: _field_values(field, version) for field in fields if version in field.versions}
     absent = {field.name: st.builds(field.fresh_default) for field in fields if version not in field.versions}
@@ -63,7 +63,7 @@ def _field_values(field: Field, version: int) -> st.SearchStrategy[Any]:
     if field.is_array:
         element = st.lists(element, max_size=2)
     if none_means_left_out(field):
-        # A default instance is left out, and so comes back as None.
+        # A default instance is left out, and so is decoded as None.
         assert isinstance(kind, type)
         default = kind()
         return st.none() | element.filter(lambda value: value != default)

@@ -1,6 +1,6 @@
-"""Frames that stock clients and Apache Kafka 4.3.1 have exchanged decode, and encode to the same bytes again.
+"""Frames that stock clients and Apache Kafka 4.3.1 have exchanged can be decoded, and encode to the same bytes.
 
-compat/clients/capture.py records them; of each API and version that a client spoke, one request and its response.
+compat/clients/capture.py records them: one request and its response for each API and version of each client.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def test_a_captured_response_encodes_to_the_same_bytes(pair: dict[str, Any]) -> 
     assert joined(encode_response_frame(correlation_id, message, pair["version"])) == frame
 
 
-def test_every_client_has_spoken() -> None:
+def test_every_client_has_frames() -> None:
     spoken = {file.stem: {pair["api_key"] for pair in json.loads(file.read_text())} for file in CAPTURED.glob("*.json")}
     assert spoken.keys() == {"aiokafka", "confluent-kafka", "java", "kafka-python", "kcat"}
     for keys in spoken.values():
@@ -58,5 +58,5 @@ def test_every_client_has_spoken() -> None:
 
 
 def joined(parts: list[Any]) -> bytes:
-    """The frame behind its length."""
+    """The frame after its length."""
     return b"".join(bytes(part) for part in parts)[4:]

@@ -32,7 +32,7 @@ XERIAL = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
 
 @given(st.binary(max_size=300), st.integers(0, 3000), st.sampled_from(Codec))
 @settings(max_examples=100, deadline=None)
-def test_data_come_back(data: bytes, times: int, codec: Codec) -> None:
+def test_data_survive_a_round_trip(data: bytes, times: int, codec: Codec) -> None:
     data *= times
     packed = compress(codec, data)
     assert decompress(codec, packed, max_bytes=len(data)) == data
@@ -41,7 +41,7 @@ def test_data_come_back(data: bytes, times: int, codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_pieces_are_small_and_make_up_the_whole(codec: Codec) -> None:
+def test_pieces_are_small_and_complete(codec: Codec) -> None:
     data = TEXT * 40
     pieces = list(decompress_pieces(codec, compress(codec, data), max_bytes=ANY_SIZE))
     assert b"".join(pieces) == data
@@ -58,7 +58,7 @@ def test_every_level_of_kafkas_settings_can_be_used(codec: Codec, levels: list[i
         assert decompress(codec, compress(codec, TEXT, level), max_bytes=ANY_SIZE) == TEXT
 
 
-def test_a_higher_level_packs_better() -> None:
+def test_a_higher_level_compresses_better() -> None:
     assert len(compress(Codec.GZIP, TEXT, 9)) < len(compress(Codec.GZIP, TEXT, 1))
     assert len(compress(Codec.ZSTD, TEXT, 19)) < len(compress(Codec.ZSTD, TEXT, 1))
     assert len(compress(Codec.LZ4, TEXT, 12)) < len(compress(Codec.LZ4, TEXT, 9))
@@ -126,7 +126,7 @@ def is_whole_xerial(packed: bytes) -> bool:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("behind", [b"\0", b"\0\0\0\0\0", b"again"])
-def test_bytes_behind_the_block_are_malformed(codec: Codec, behind: bytes) -> None:
+def test_bytes_after_the_block_are_malformed(codec: Codec, behind: bytes) -> None:
     packed = compress(codec, TEXT)
     with pytest.raises(Malformed):
         decompress(
@@ -137,7 +137,7 @@ def test_bytes_behind_the_block_are_malformed(codec: Codec, behind: bytes) -> No
 @pytest.mark.parametrize("codec", CODECS)
 @given(data=st.binary(max_size=60), flip=st.tuples(st.integers(0, 200), st.integers(1, 255)))
 @settings(max_examples=60, deadline=None)
-def test_anything_else_is_malformed_and_nothing_worse(codec: Codec, data: bytes, flip: tuple[int, int]) -> None:
+def test_any_other_input_is_malformed(codec: Codec, data: bytes, flip: tuple[int, int]) -> None:
     packed = bytearray(compress(codec, TEXT[:300]))
     packed[flip[0] % len(packed)] ^= flip[1]
     for attempt in (data, packed):
@@ -160,7 +160,7 @@ def test_lz4_frames_that_java_cannot_read_are_malformed() -> None:
         decompress(Codec.LZ4, wrong, max_bytes=ANY_SIZE)
 
 
-def test_a_zstd_window_beyond_what_consumers_allow_is_malformed() -> None:
+def test_a_zstd_window_above_the_consumers_limit_is_malformed() -> None:
     parameters = zstandard.ZstdCompressionParameters(window_log=28, write_content_size=False)
     streamed = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     packed = streamed.compress(TEXT) + streamed.flush()
@@ -168,7 +168,7 @@ def test_a_zstd_window_beyond_what_consumers_allow_is_malformed() -> None:
         decompress(Codec.ZSTD, packed, max_bytes=ANY_SIZE)
 
 
-def test_w6_a_large_zstd_window_does_not_let_the_output_outgrow_the_working_set() -> None:
+def test_w6_a_large_zstd_window_stays_within_the_working_set() -> None:
     parameters = zstandard.ZstdCompressionParameters(window_log=27, write_content_size=False)
     streamed = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     small = streamed.compress(TEXT) + streamed.flush()
@@ -182,7 +182,7 @@ def test_w6_a_large_zstd_window_does_not_let_the_output_outgrow_the_working_set(
 
 
 def bomb(codec: Codec, mebibytes: int) -> bytes:
-    """A block that decodes to so many MiB of zeros."""
+    """A block that decodes to this many MiB of zeros."""
     zeros = bytes(1 << 20)
     if codec is Codec.SNAPPY:
         block = bytes(cramjam.snappy.compress_raw(zeros))
@@ -195,7 +195,7 @@ def bomb(codec: Codec, mebibytes: int) -> bytes:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_w6_a_bomb_is_cut_at_the_bound_with_one_small_piece_at_a_time(codec: Codec) -> None:
+def test_w6_a_bomb_is_cut_at_the_bound(codec: Codec) -> None:
     packed = bomb(codec, 100)
     assert len(packed) < 100 << 16
     bound = 20 << 20
@@ -223,7 +223,7 @@ def test_w6_a_bomb_is_cut_at_the_bound_with_one_small_piece_at_a_time(codec: Cod
         pytest.param(b"", id="nothing"),
     ],
 )
-def test_w6_snappy_sizes_that_lie_are_refused_before_anything_is_allocated(packed: bytes) -> None:
+def test_w6_wrong_snappy_sizes_are_refused_before_allocation(packed: bytes) -> None:
     with pytest.raises(Malformed):
         decompress(Codec.SNAPPY, packed, max_bytes=ANY_SIZE)
 

@@ -1,4 +1,4 @@
-"""Frames of stored records: the metadata log's, and keys and values of coordinator topics."""
+"""Frames of stored records: those of the metadata log, and keys and values of coordinator topics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEYS = record_types(groups, "Key")
 TOPIC = metadata.TopicRecord(name="orders", topic_id=UUID(int=5))
 
 
-def test_a_metadata_record_opens_with_frame_version_type_and_version() -> None:
+def test_a_metadata_record_starts_with_frame_version_type_and_version() -> None:
     assert encode_record(TOPIC, 0) == b"\x01\x02\x00" + b"\x07orders" + UUID(int=5).bytes + b"\x00"
     assert decode_record(encode_record(TOPIC, 0), RECORDS) == (TOPIC, 0)
 
@@ -55,7 +55,7 @@ def test_w4_other_frames_types_versions_and_lengths_are_malformed(data: bytes) -
         decode_record(data, RECORDS)
 
 
-def test_a_coordinators_key_opens_with_its_type_and_its_value_with_its_version() -> None:
+def test_keys_start_with_a_type_and_values_with_a_version() -> None:
     key = groups.OffsetCommitKey(group="g", topic="t", partition=3)
     assert encode_key(key) == b"\x00\x01" + b"\x00\x01g\x00\x01t" + struct.pack(">i", 3)
     assert decode_key(encode_key(key), KEYS) == key
@@ -64,7 +64,7 @@ def test_a_coordinators_key_opens_with_its_type_and_its_value_with_its_version()
     assert decode_value(groups.OffsetCommitValue, encode_value(value, 3)) == value
 
 
-def test_keys_of_a_later_broker_are_passed_over() -> None:
+def test_keys_of_a_later_broker_are_skipped() -> None:
     assert decode_key(b"\x03\xe7later", KEYS) is None
 
 

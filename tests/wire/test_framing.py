@@ -1,4 +1,4 @@
-"""Frames are cut as they arrive, headers follow the versions, and nothing is allocated for a mere announcement."""
+"""Frames are cut as they arrive, headers follow the versions, and an announced length alone allocates nothing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def framed(body: bytes) -> bytes:
 
 
 def receive(buffer: FrameBuffer, stream: bytes, sizes: list[int]) -> list[bytes]:
-    """The frames of a stream that is fed as a server does, in receives of the given sizes, the last one repeated."""
+    """The frames of a stream that is fed like in a server, in receives of the given sizes, the last one repeated."""
     frames: list[bytes] = []
     position = 0
     sizes = sizes or [1]
@@ -65,7 +65,7 @@ def receive(buffer: FrameBuffer, stream: bytes, sizes: list[int]) -> list[bytes]
     bodies=st.lists(st.sampled_from([1, 2, 100, 5_000, 33_000, 70_000, 300_000]), max_size=5),
     sizes=st.lists(st.sampled_from([1, 3, 4, 5, 1_000, 40_000, 65_536, 200_000]), min_size=1, max_size=12),
 )
-def test_frames_come_out_whole_and_in_order_however_they_are_received(bodies: list[int], sizes: list[int]) -> None:
+def test_frames_are_complete_and_in_order_for_all_receive_sizes(bodies: list[int], sizes: list[int]) -> None:
     frames = [bytes([index + 1]) * size for index, size in enumerate(bodies)]
     stream = b"".join(map(framed, frames))
     buffer = FrameBuffer(MEGABYTE)
@@ -86,7 +86,7 @@ def test_a_small_frame_is_a_view_over_the_bytes_received() -> None:
     assert buffer.next_frame() is None
 
 
-def test_a_large_frame_is_a_writable_view_over_what_was_received_into() -> None:
+def test_a_large_frame_is_a_writable_view_over_its_buffer() -> None:
     buffer = FrameBuffer(MEGABYTE)
     buffer.feed(struct.pack(">i", MEGABYTE) + bytes(60_000))
     assert buffer.next_frame() is None
@@ -111,7 +111,7 @@ def test_w1_w2_a_length_below_1_or_above_the_maximum_is_malformed(size: int) -> 
         buffer.next_frame()
 
 
-def test_w1_memory_grows_with_the_bytes_received_and_not_with_the_length_announced() -> None:
+def test_w1_memory_grows_with_received_bytes_not_announced_length() -> None:
     buffer = FrameBuffer(100 * MEGABYTE)
     piece = bytes(10_000)
     tracemalloc.start()
@@ -131,7 +131,7 @@ def test_w1_memory_grows_with_the_bytes_received_and_not_with_the_length_announc
             received += len(piece)
             assert buffer.next_frame() is None
             extra = max(RECEIVE_BYTES, min(received, MAX_ROOM_BYTES))
-            # bytearray has an eighth more in reserve when it grows
+            # bytearray reserves an extra eighth when it grows
             assert tracemalloc.get_traced_memory()[1] <= 1.13 * (received + RECEIVE_BYTES + extra) + 1_000
     finally:
         tracemalloc.stop()
@@ -184,7 +184,7 @@ def test_request_headers_of_unknown_keys_are_read_without_tags() -> None:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_requests_come_back_from_their_frames(version: int) -> None:
+def test_requests_survive_a_round_trip_through_frames(version: int) -> None:
     request = HeartbeatRequest(group_id="g", generation_id=3, member_id="m")
     frame = b"".join(map(bytes, encode_request_frame(request, version, correlation_id=9, client_id="größe")))  # type: ignore[arg-type]
     buffer = FrameBuffer(1_000)
@@ -210,7 +210,7 @@ def test_api_versions_responses_never_have_header_tags(version: int) -> None:
     assert decode_response(ApiVersionsResponse, version, bytes(frame)[4:]) == (7, response)
 
 
-def test_an_api_versions_request_of_an_unknown_version_is_answered_by_a_v0_body() -> None:
+def test_unknown_api_versions_requests_get_a_v0_body() -> None:
     refusal = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[], throttle_time_ms=0)
     assert decode(ApiVersionsResponse, 0, encode(refusal, 0), exact=True) == refusal
     assert decode(ApiVersionsRequest, 0, b"whatever a later version says") == ApiVersionsRequest()
@@ -239,14 +239,14 @@ def test_opaque_records_stay_in_their_places(version: int) -> None:
     assert struct.unpack_from(">i", content) == (len(content) - 4,)
 
 
-def test_a_message_with_opaque_records_cannot_be_one_piece_of_bytes() -> None:
+def test_opaque_records_cannot_be_encoded_in_one_piece() -> None:
     partition = PartitionData(partition_index=0, high_watermark=9, aborted_transactions=None, records=FileRange(5))
     response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[partition])])
     with pytest.raises(TypeError):
         encode(response, 4)
 
 
-def test_a_buffer_keeps_no_frame_alive_that_it_handed_out() -> None:
+def test_a_buffer_keeps_no_returned_frame_alive() -> None:
     buffer = FrameBuffer(4 * MEGABYTE)
     tracemalloc.start()
     try:
@@ -269,7 +269,7 @@ def test_w2_a_cut_large_frame_is_pending_too() -> None:
 
 
 def receive_in_pieces(buffer: FrameBuffer, data: bytes, piece: int = 50_000) -> memoryview:
-    """Give a buffer the bytes of one frame as a server does; the frame."""
+    """Feed the bytes of one frame to a buffer like a server does; returns the frame."""
     position = 0
     while (frame := buffer.next_frame()) is None:
         room = buffer.room()
@@ -284,7 +284,7 @@ def receive_in_pieces(buffer: FrameBuffer, data: bytes, piece: int = 50_000) -> 
     return frame
 
 
-def test_the_buffer_of_a_released_frame_is_used_again_and_nothing_of_it_shows() -> None:
+def test_the_buffer_of_a_released_frame_is_reused_cleanly() -> None:
     pool = BufferPool()
     first_connection, second_connection = FrameBuffer(MEGABYTE, pool), FrameBuffer(MEGABYTE, pool)
     first = receive_in_pieces(first_connection, framed(bytes([1]) * 900_000))
@@ -309,7 +309,7 @@ def test_a_pool_keeps_few_buffers_and_no_huge_one() -> None:
     assert taken.count(None) == 1
 
 
-def test_small_frames_have_no_buffer_to_give_back() -> None:
+def test_small_frames_have_no_buffer_to_release() -> None:
     pool = BufferPool()
     buffer = FrameBuffer(MEGABYTE, pool)
     buffer.feed(framed(bytes([1]) * 100))
@@ -323,7 +323,7 @@ def test_small_frames_have_no_buffer_to_give_back() -> None:
 def test_only_a_produce_may_be_larger_than_other_requests(api_key: int, is_large: bool) -> None:
     buffer = FrameBuffer(100 * MEGABYTE, max_request_bytes=MEGABYTE)
     buffer.feed(struct.pack(">i", MEGABYTE + 1) + b"\0")
-    assert buffer.next_frame() is None, "half of the api key says nothing"
+    assert buffer.next_frame() is None, "half of the api key decides nothing"
     buffer.feed(bytes((api_key,)))
     if is_large:
         assert buffer.next_frame() is None
@@ -332,7 +332,7 @@ def test_only_a_produce_may_be_larger_than_other_requests(api_key: int, is_large
             buffer.next_frame()
 
 
-def test_a_cut_frame_keeps_nothing_of_those_before_it() -> None:
+def test_a_cut_frame_keeps_no_earlier_frames() -> None:
     tracemalloc.start()
     try:
         buffers = [FrameBuffer(1_000) for _ in range(100)]

@@ -1,4 +1,4 @@
-"""Random and mutated bytes for every class in every version: a message or Malformed comes out, and nothing else."""
+"""Random and mutated bytes for every class in every version decode to a message or raise Malformed, nothing else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROUNDS = 12
 
 
 def mutate(data: bytes, chance: random.Random) -> bytes:
-    """The data with a few bytes changed, a piece cut out or doubled, or an end missing."""
+    """The data with a few bytes changed, a piece cut out or duplicated, or its end missing."""
     changed = bytearray(data)
     for _ in range(chance.randint(1, 3)):
         at, size = chance.randrange(len(changed) + 1), chance.randrange(8)
@@ -33,7 +33,7 @@ def mutate(data: bytes, chance: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_w4_nothing_but_malformed_comes_of_bad_bytes(seed: int) -> None:
+def test_w4_bad_bytes_raise_only_malformed(seed: int) -> None:
     chance = random.Random(seed)
     refused = accepted = 0
     for cls, version in class_versions():

@@ -1,6 +1,6 @@
-"""Our bytes are those of Apache Kafka 4.3.1's own classes, for two values of every class in every version.
+"""Our bytes equal those of Apache Kafka 4.3.1's own classes, for two values of every class in every version.
 
-The fixtures are written by `python -m compat.schemas.golden`, which runs Kafka's classes.
+`python -m compat.schemas.golden`, which runs Kafka's classes, writes the fixtures.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FILLINGS = {"full": full, "sparse": sparse}
 CLASSES = {cls.__name__: cls for cls in declared_classes()}
 
 
-def test_lengths_and_checksums_of_all_encodings_are_kafkas() -> None:
+def test_lengths_and_checksums_of_all_encodings_equal_kafkas() -> None:
     kafka = (FIXTURES / CHECKSUMS).read_text().splitlines()
     ours = [fixture_line(cls, version, filling, encode(value, version)) for cls, version, filling, value in cases()]
     assert len(ours) > 1000
@@ -43,7 +43,7 @@ def test_a_stored_record_is_rewritten_as_kafka_rewrites_it(line: str) -> None:
     assert encode(value, int(version)).hex() == written
 
 
-def test_tags_that_nobody_declares_stay_in_stored_records_and_their_structs() -> None:
+def test_undeclared_tags_stay_in_stored_records() -> None:
     for cls, version, data in rewritings():
         value = decode(cls, version, data, exact=True)
         again = encode(value, version)

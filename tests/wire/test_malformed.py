@@ -1,4 +1,4 @@
-"""W4: bytes that do not decode are refused as Malformed at once, in at most 5 ms of CPU a frame."""
+"""W4: bytes that do not decode are refused as Malformed, in at most 5 ms of CPU per frame."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from wire.messages.produce import ProduceRequest
 from wire.structs import construct_for
 from wire.varint import encode_uvarint
 
-FETCH_4 = struct.pack(">iiiib", -1, 500, 1, 1 << 20, 0)  # all in front of the topics
+FETCH_4 = struct.pack(">iiiib", -1, 500, 1, 1 << 20, 0)  # all fields before the topics
 FETCH_12 = FETCH_4 + struct.pack(">ii", 0, -1)
 HUGE = b"\xff\xff\xff\xff\x0f"  # the varint of 2^32 - 1
 
 BAD: dict[str, tuple[type, int, bytes]] = {
-    "nothing at all": (FetchRequest, 4, b""),
+    "no bytes": (FetchRequest, 4, b""),
     "a count of 2^31 - 1 without elements": (FetchRequest, 4, FETCH_4 + b"\x7f\xff\xff\xff"),
     "a count of 2^31 - 1 and a megabyte": (FetchRequest, 4, FETCH_4 + b"\x7f\xff\xff\xff" + bytes(1 << 20)),
     "a compact count of 2^32 - 2": (FetchRequest, 12, FETCH_12 + HUGE + bytes(100)),
@@ -39,11 +39,11 @@ BAD: dict[str, tuple[type, int, bytes]] = {
         OffsetDeleteRequest, 0, struct.pack(">hih", 0, 1, 1) + b"t" + struct.pack(">ii", 1 << 30, 0),
     ),
     "a negative count": (FetchRequest, 4, FETCH_4 + struct.pack(">i", -2)),
-    "a null array where there is none": (FetchRequest, 4, FETCH_4 + struct.pack(">i", -1)),
-    "a null compact array where there is none": (FetchRequest, 12, FETCH_12 + b"\0\1\1\0"),
+    "a null in a non-nullable array": (FetchRequest, 4, FETCH_4 + struct.pack(">i", -1)),
+    "a null in a non-nullable compact array": (FetchRequest, 12, FETCH_12 + b"\0\1\1\0"),
     "a negative count of a nullable array": (MetadataRequest, 1, struct.pack(">i", -2)),
     "a negative string": (HeartbeatRequest, 0, struct.pack(">h", -5) + bytes(20)),
-    "a null string where there is none": (HeartbeatRequest, 0, struct.pack(">h", -1) + bytes(20)),
+    "a null in a non-nullable string": (HeartbeatRequest, 0, struct.pack(">h", -1) + bytes(20)),
     "a negative length of a nullable string": (ProduceRequest, 3, struct.pack(">h", -2) + bytes(20)),
     "a string beyond the end": (HeartbeatRequest, 0, struct.pack(">h", 30) + b"group"),
     "a compact string beyond the end": (ApiVersionsRequest, 3, b"\x7fshort"),
@@ -53,7 +53,7 @@ BAD: dict[str, tuple[type, int, bytes]] = {
     "a varint of six bytes": (ApiVersionsRequest, 3, b"\x80\x80\x80\x80\x80\x01" + bytes(20)),
     "a varint of more than 32 bits": (ApiVersionsRequest, 3, b"\xff\xff\xff\xff\x7f" + bytes(20)),
     "a varint that is cut": (ApiVersionsRequest, 3, b"\x80\x80"),
-    "a varint without end": (ApiVersionsRequest, 3, b"\xff" * (1 << 20)),
+    "an unterminated varint": (ApiVersionsRequest, 3, b"\xff" * (1 << 20)),
     "one tag twice": (ApiVersionsRequest, 3, b"\1\1\2\5\0\5\0"),
     "tags in descending order": (ApiVersionsRequest, 3, b"\1\1\2\6\0\5\0"),
     "more tags than bytes": (ApiVersionsRequest, 3, b"\1\1" + HUGE + b"\1\0"),
@@ -61,7 +61,7 @@ BAD: dict[str, tuple[type, int, bytes]] = {
     "a known tag twice": (FetchRequest, 17, b"\0" * 12 + b"\0" + b"\0" * 8 + b"\1\1\1\2\0\1\0\0\1\0"),
     "a known tag that is longer than its field": (FetchRequest, 12, FETCH_12 + b"\1\1\1\1\0\3\1\0\0"),
     "a known tag that is shorter than its field": (FetchRequest, 12, FETCH_12 + b"\1\1\1\1\0\1\2ab"),
-    "a marker of a struct that is neither null nor there": (DescribeTopicPartitionsRequest, 0, b"\1\0\0\0\1\x80\0"),
+    "an invalid null marker of a struct": (DescribeTopicPartitionsRequest, 0, b"\1\0\0\0\1\x80\0"),
     "records beyond the end": (
         ProduceRequest, 3, struct.pack(">hhiih", -1, -1, 0, 1, 1) + b"t" + struct.pack(">iii", 1, 0, 1 << 30),
     ),
@@ -72,7 +72,7 @@ BAD: dict[str, tuple[type, int, bytes]] = {
 
 
 def cpu_ms(work: Callable[[], object]) -> float:
-    """The least of a few runs: what the work costs, not what the machine does besides."""
+    """The minimum of a few runs: the cost of the work without the load of the machine."""
     times = []
     for _ in range(5):
         before = time.process_time()
@@ -82,7 +82,7 @@ def cpu_ms(work: Callable[[], object]) -> float:
 
 
 @pytest.mark.parametrize(("cls", "version", "data"), BAD.values(), ids=BAD)
-def test_w4_bad_bytes_are_malformed_in_no_time(cls: type, version: int, data: bytes) -> None:
+def test_w4_bad_bytes_are_malformed_within_5_ms(cls: type, version: int, data: bytes) -> None:
     def refused() -> None:
         with pytest.raises(Malformed):
             decode(cls, version, data)
@@ -114,16 +114,16 @@ def test_unknown_tags_are_skipped() -> None:
     )
 
 
-def test_a_tag_buffer_may_hold_more_than_127_fields() -> None:
+def test_a_tag_buffer_can_have_more_than_127_fields() -> None:
     tags = b"".join(struct.pack("BBB", 0x80 | tag & 127, tag >> 7, 0) for tag in range(128, 300))
     body = b"\1\1" + b"\xac\x01" + tags
     assert decode(ApiVersionsRequest, 3, body, exact=True).client_software_name == ""
 
 
-def test_surplus_bytes_are_ignored_unless_the_body_must_be_exact() -> None:
+def test_extra_bytes_are_ignored_unless_exact() -> None:
     body = encode(HeartbeatRequest(group_id="g", generation_id=1, member_id="m"), 0)
     assert decode(HeartbeatRequest, 0, body + b"more") == decode(HeartbeatRequest, 0, body)
-    with pytest.raises(Malformed, match="4 bytes behind"):
+    with pytest.raises(Malformed, match="4 bytes after"):
         decode(HeartbeatRequest, 0, body + b"more", exact=True)
 
 

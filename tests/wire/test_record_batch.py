@@ -46,7 +46,7 @@ def numbered(records: list[Record], base_offset: int = 0) -> list[Record]:
 
 @given(record_lists, st.sampled_from(Codec), st.integers(0, 1 << 60))
 @settings(max_examples=60, deadline=None)
-def test_records_come_back_as_they_were_built(records: list[Record], codec: Codec, base_offset: int) -> None:
+def test_records_survive_a_round_trip(records: list[Record], codec: Codec, base_offset: int) -> None:
     batch = RecordBatch(build_batch(records, base_offset=base_offset, codec=codec))
     assert batch.crc_is_valid()
     assert batch.codec is codec
@@ -136,7 +136,7 @@ def test_batches_that_kafkas_java_classes_wrote_are_read(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 def test_batches_are_written_as_kafkas_java_classes_do(codec: Codec) -> None:
-    """Byte for byte, where the libraries make the same choices; the others are compared by content."""
+    """Byte for byte, if the libraries make the same choices; the others are compared by content."""
     built = build_batch(
         JAVA_RECORDS, codec=codec, producer_id=4567, producer_epoch=3, base_sequence=10, partition_leader_epoch=0
     )
@@ -147,12 +147,12 @@ def test_batches_are_written_as_kafkas_java_classes_do(codec: Codec) -> None:
     ("base_sequence", "count", "last_sequence"),
     [(-1, 3, -1), (0, 1, 0), (5, 3, 7), (0x7FFFFFFF, 1, 0x7FFFFFFF), (0x7FFFFFFE, 4, 1)],
 )
-def test_a_sequence_wraps_to_zero_behind_the_greatest_int32(base_sequence: int, count: int, last_sequence: int) -> None:
+def test_a_sequence_wraps_to_zero_after_the_greatest_int32(base_sequence: int, count: int, last_sequence: int) -> None:
     batch = RecordBatch(build_batch([Record()] * count, base_sequence=base_sequence))
     assert batch.last_sequence == last_sequence
 
 
-def test_offsets_with_gaps_survive_as_compaction_leaves_them() -> None:
+def test_offsets_with_gaps_survive_a_round_trip() -> None:
     kept = [Record(100, NOW, b"a", b"1"), Record(104, NOW, b"b", b"2")]
     batch = RecordBatch(build_batch(kept, base_offset=98, last_offset_delta=9))
     assert (batch.last_offset, batch.record_count) == (107, 2)
@@ -198,7 +198,7 @@ def test_a_new_max_timestamp_gets_a_new_crc(codec: Codec) -> None:
     assert patched == b"." + build_batch(records, codec=codec, is_transactional=True)
 
 
-def test_batches_are_found_one_behind_the_other() -> None:
+def test_batches_are_found_one_after_the_other() -> None:
     first, second = build_batch([Record(value=b"1")]), build_batch([Record(value=b"22")] * 3, base_offset=1)
     found = batches(first + second)
     assert [(batch.position, batch.record_count) for batch in found] == [(0, 1), (len(first), 3)]
@@ -208,7 +208,7 @@ def test_batches_are_found_one_behind_the_other() -> None:
 
 
 @pytest.mark.parametrize("left", [1, 11, 12, 17, 60, 61, 65])
-def test_a_batch_that_is_cut_off_ends_the_iteration_in_front_of_it(left: int) -> None:
+def test_a_cut_batch_ends_the_iteration_before_it(left: int) -> None:
     built = build_batch([Record(value=b"1")])
     found = batches(built + built[:left])
     assert len(list(found)) == 1
@@ -217,7 +217,7 @@ def test_a_batch_that_is_cut_off_ends_the_iteration_in_front_of_it(left: int) ->
 
 
 @pytest.mark.parametrize("length", [-(1 << 31), -1, 0, 48, (1 << 31) - 1])
-def test_a_length_that_lies_is_malformed(length: int) -> None:
+def test_a_wrong_length_is_malformed(length: int) -> None:
     built = bytearray(build_batch([Record(value=b"1")]))
     struct.pack_into(">i", built, 8, length)
     found = batches(built)
@@ -248,7 +248,7 @@ def test_messages_of_the_old_formats_are_refused_by_name() -> None:
             RecordBatch(old + bytes(100))
 
 
-def test_zeros_are_no_old_message() -> None:
+def test_zeros_are_not_an_old_message() -> None:
     for size in (20, 100):
         found = batches(bytes(size))
         assert list(found) == []
@@ -262,7 +262,7 @@ def test_an_unknown_format_is_malformed() -> None:
         RecordBatch(built)
 
 
-def test_an_unknown_codec_is_malformed_when_it_matters() -> None:
+def test_an_unknown_codec_is_malformed_on_use() -> None:
     built = bytearray(build_batch([Record()]))
     built[22] = 5
     batch = RecordBatch(built)
@@ -282,7 +282,7 @@ def with_payload(payload: bytes, count: int = 1) -> RecordBatch:
         pytest.param("0e", id="length beyond the end"),
         pytest.param("01", id="negative length"),
         pytest.param("ffffffff7f", id="length beyond 32 bits"),
-        pytest.param("0c 00 00 00 01 01 00 00", id="bytes behind the last record"),
+        pytest.param("0c 00 00 00 01 01 00 00", id="bytes after the last record"),
         pytest.param("0c 00 00 00 08 01 00", id="key beyond the record"),
         pytest.param("0c 00 00 00 03 01 00", id="key length of -2"),
         pytest.param("0c 00 00 00 01 08 00", id="value beyond the record"),
@@ -294,7 +294,7 @@ def with_payload(payload: bytes, count: int = 1) -> RecordBatch:
         pytest.param("0c 00 00 80", id="cut inside a varint"),
     ],
 )
-def test_a_record_that_lies_is_malformed(payload: str) -> None:
+def test_a_wrong_record_is_malformed(payload: str) -> None:
     with pytest.raises(Malformed):
         list(with_payload(bytes.fromhex(payload)).records())
 
@@ -333,13 +333,13 @@ def test_a_decompressed_size_is_bounded() -> None:
         list(batch.records(max_bytes=9000))
 
 
-def test_a_batch_shows_itself() -> None:
+def test_a_batch_has_a_repr() -> None:
     assert repr(RecordBatch(build_batch([Record()] * 2, base_offset=5))).startswith(
         "<RecordBatch offsets 5-6, epoch -1"
     )
 
 
-def test_attribute_bits_without_meaning_go_when_the_timestamp_type_is_written() -> None:
+def test_unused_attribute_bits_are_cleared_with_the_timestamp_type() -> None:
     built = bytearray(build_batch([Record(timestamp=NOW)], is_transactional=True))
     built[21:23] = b"\x71\xd4"
     set_max_timestamp(built, max_timestamp=NOW, is_log_append_time=True)

@@ -1,4 +1,4 @@
-"""The walk over a batch's records: three ways to the same answer, compared on good and on damaged records."""
+"""The walk over a batch's records: three implementations are compared on valid and on damaged records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wire.record_batch import HEADER_SIZE, Record, RecordBatch, build_batch
 from wire.record_columns import AT_ONCE, prove_alike
 from wire.record_walk import BadRecord, RecordWalk, shallow_records, walk_pieces
 
-Answer = tuple[int, int, bool] | None  # least and greatest timestamp delta, a null key seen; None: refused
+Answer = tuple[int, int, bool] | None  # least and greatest timestamp delta, whether a null key was seen; None: refused
 
 
 def encode(records: list[Record]) -> bytes:
@@ -23,7 +23,7 @@ def encode(records: list[Record]) -> bytes:
 
 
 def decoded(data: bytes, count: int) -> Answer:
-    """By the decoder of records, with offset deltas checked here."""
+    """With the decoder of records; offset deltas are checked here."""
     header = bytearray(build_batch([Record()], base_timestamp=0)[:HEADER_SIZE])
     header[8:12] = (len(data) + HEADER_SIZE - 12).to_bytes(4, "big")
     header[57:61] = count.to_bytes(4, "big")
@@ -63,7 +63,7 @@ def walked_in_pieces(data: bytes, count: int, sizes: Iterator[int]) -> Answer:
 
 
 def some_records(source: random.Random) -> list[Record]:
-    """Records as batches of one producer may hold them: of one shape or of several."""
+    """Records of a possible batch of one producer: of one shape or of several."""
     count = source.choice([1, 5, 20, 60, 100, 300, 1200])
     size = source.choice([0, 5, 30, 58, 100, 400])
     varied = source.random() < 0.6
@@ -125,7 +125,7 @@ def test_every_way_of_walking_gives_the_same_answer(seed: int) -> None:
             refused += answer is None
             accepted += answer is not None
         assert walked(good, len(records)) is not None
-    assert min(refused, accepted) > 20  # the damage was neither always nor never harmless
+    assert min(refused, accepted) > 20  # some damage is harmful and some harmless
 
 
 ALIKE = {
@@ -140,7 +140,7 @@ ALIKE = {
 
 
 @pytest.mark.parametrize("name", ALIKE)
-def test_records_of_one_shape_are_proved_many_at_once(name: str) -> None:
+def test_records_of_one_shape_are_proved_in_bulk(name: str) -> None:
     records = ALIKE[name]
     records = [record._replace(timestamp=max(record.timestamp, 0)) for record in records]
     data = encode(records)
@@ -158,8 +158,8 @@ def test_records_of_one_shape_are_proved_many_at_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(ALIKE)[:5])
-def test_no_changed_byte_of_a_header_field_slips_through_the_columns(name: str) -> None:
-    """Bytes of records in the middle of a step get other values; the walk by columns judges as the one by one."""
+def test_the_columns_detect_every_changed_header_field(name: str) -> None:
+    """Bytes of records in the middle of a step get other values; the walk by columns decides like the one by one."""
     records = [record._replace(timestamp=3) for record in ALIKE[name][:300]]
     data = encode(records)
     walk = RecordWalk(200)
@@ -189,7 +189,7 @@ RECORD = "0e 00 00 00 01 02 61 00"  # length 7: no deltas, no key, value "a", no
         pytest.param("0e 00 00 00 03 02 61 00", 1, 0, "negative key", id="key of -2"),
         pytest.param("0e 00 00 00 01 03 61 00", 1, 0, "negative value", id="value of -2"),
         pytest.param("0e 00 00 00 01 04 61 00", 1, 0, "leads out of the batch", id="value too long"),
-        pytest.param("10 00 00 00 01 02 61 00 00", 1, 0, "differ by -1", id="bytes behind the headers"),
+        pytest.param("10 00 00 00 01 02 61 00 00", 1, 0, "differ by -1", id="bytes after the headers"),
         pytest.param("0e 00 00 00 01 00 61 00", 1, 0, "headers", id="value too short"),
         pytest.param("14 00 00 00 01 01 fe ff ff ff 0f", 1, 0, "number of headers", id="2^31-1 headers"),
         pytest.param("0c 00 00 00 01 01 01", 1, 0, "number of headers", id="-1 headers"),
@@ -198,20 +198,20 @@ RECORD = "0e 00 00 00 01 02 61 00"  # length 7: no deltas, no key, value "a", no
         pytest.param("0e 00 00 00 01 02 61 00" + RECORD, 2, 1, "offset delta is 0", id="the second record"),
     ],
 )
-def test_what_is_wrong_is_said_with_the_records_index(data: str, count: int, index: int, words: str) -> None:
+def test_errors_name_the_records_index(data: str, count: int, index: int, words: str) -> None:
     with pytest.raises(BadRecord, match=words) as caught:
         RecordWalk(count).feed(bytes.fromhex(data))
     assert caught.value.index == index
 
 
-def test_bytes_behind_the_last_record_are_malformed() -> None:
-    with pytest.raises(Malformed, match="1 bytes behind the last of 1"):
+def test_bytes_after_the_last_record_are_malformed() -> None:
+    with pytest.raises(Malformed, match="1 bytes after the last of 1"):
         RecordWalk(1).feed(bytes.fromhex(RECORD + "00"))
-    with pytest.raises(Malformed, match="bytes behind the last of 1"):
+    with pytest.raises(Malformed, match="bytes after the last of 1"):
         walk_pieces(RecordWalk(1), [bytes.fromhex(RECORD), b"\0"])
 
 
-def test_w6_a_record_too_large_to_be_held_is_refused_before_its_bytes_come() -> None:
+def test_w6_a_too_large_record_is_refused_before_its_bytes_arrive() -> None:
     announced = (2 * MAX_WORKING_BYTES + 2) << 1
     length = bytes((announced >> shift & 0x7F) | 0x80 for shift in (0, 7, 14, 21)) + bytes((announced >> 28,))
 
@@ -231,7 +231,7 @@ def test_a_record_larger_than_many_pieces_is_walked() -> None:
 
 
 def long_records(source: random.Random) -> list[Record]:
-    """Among short ones, one that is longer than a piece by its key, its value or its headers."""
+    """Among short records, one that is longer than a piece by its key, its value or its headers."""
     size = PIECE_BYTES + source.randrange(10_000)
     few = [("n", b"v"), ("null", None)]
     long = [
@@ -244,7 +244,7 @@ def long_records(source: random.Random) -> list[Record]:
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_a_record_longer_than_a_piece_is_judged_like_a_short_one(seed: int) -> None:
+def test_a_record_longer_than_a_piece_is_checked_alike(seed: int) -> None:
     source = random.Random(seed)
     records = long_records(source)
     data = bytearray(encode(records))
@@ -261,7 +261,7 @@ def test_a_record_longer_than_a_piece_is_judged_like_a_short_one(seed: int) -> N
         ]
 
 
-def test_w6_of_a_long_record_no_more_than_some_pieces_are_held() -> None:
+def test_w6_a_long_record_is_held_in_few_pieces() -> None:
     head = encode([Record(value=bytes(40 * PIECE_BYTES))])[:20]
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""Every class in every version: what was encoded is decoded, and the generated code agrees with the constructs."""
+"""Every class in every version survives a round trip, and the generated code agrees with the constructs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_every_class_and_version_is_covered() -> None:
 
 
 @pytest.mark.parametrize("cls", declared_classes(), ids=lambda cls: cls.__name__)
-def test_what_was_encoded_is_decoded(cls: type) -> None:
+def test_encoded_messages_are_decoded(cls: type) -> None:
     versions = [version for declared, version in PAIRS if declared is cls]
 
     @EXAMPLES
@@ -51,7 +51,7 @@ def hold(cls: type, version: int, message: Any) -> None:
     assert len(encoded) >= construct.min_size - 1
 
 
-def test_encoded_elements_stand_for_the_structs_that_they_encode() -> None:
+def test_encoded_elements_replace_their_structs() -> None:
     found = Coordinator(key="g", error_message=None, node_id=1, host="h", port=9092)
     for version in (4, 5, 6):
         ready = encode_element(found, FindCoordinatorResponse, version)

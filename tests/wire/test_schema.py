@@ -27,7 +27,7 @@ def test_fields_have_kafkas_defaults() -> None:
     assert (request.cluster_id, request.replica_state, request.rack_id) == (None, None, "")
 
 
-def test_a_list_is_no_default_that_instances_share() -> None:
+def test_instances_do_not_share_a_default_list() -> None:
     fetch().forgotten_topics_data.append(None)  # type: ignore[arg-type]
     assert fetch().forgotten_topics_data == []
     request = fetch()
@@ -36,7 +36,7 @@ def test_a_list_is_no_default_that_instances_share() -> None:
     assert decode(FetchRequest, 4, encode(request, 4)).forgotten_topics_data == []
 
 
-def test_constructors_take_keywords_and_demand_what_has_no_default() -> None:
+def test_constructors_require_keywords_for_fields_without_default() -> None:
     with pytest.raises(TypeError, match="generation_id"):
         HeartbeatRequest(group_id="g", member_id="m")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="misspelt"):
@@ -70,7 +70,7 @@ def test_a_repr_names_fields_and_shows_no_bytes() -> None:
 @pytest.mark.parametrize(
     ("text", "lowest", "highest"), [("0-4", 0, 4), ("3+", 3, 32767), ("2", 2, 2), ("none", 0, -1), ("0", 0, 0)]
 )
-def test_versions_are_read_and_written_as_kafka_writes_them(text: str, lowest: int, highest: int) -> None:
+def test_versions_use_kafkas_notation(text: str, lowest: int, highest: int) -> None:
     assert Versions.parse(text) == Versions(lowest, highest)
     assert str(Versions.parse(text)) == text
     assert (lowest in Versions.parse(text)) == (lowest <= highest)
@@ -83,11 +83,11 @@ def test_other_versions_are_refused(text: str) -> None:
         Versions.parse(text)
 
 
-def test_an_ignorable_value_is_dropped_where_the_version_has_no_field_for_it() -> None:
+def test_an_ignorable_value_is_dropped_if_the_version_lacks_the_field() -> None:
     assert encode(fetch(rack_id="r1", session_id=7), 4) == encode(fetch(), 4)
 
 
-def test_another_value_that_the_version_has_no_field_for_is_refused() -> None:
+def test_other_values_that_the_version_lacks_are_refused() -> None:
     topic = FetchTopic(topic="t", partitions=[])
     with pytest.raises(NotInVersion, match="forgotten_topics_data"):
         encode(fetch(forgotten_topics_data=[topic]), 6)
@@ -105,7 +105,7 @@ def test_a_tagged_struct_at_its_default_is_left_out() -> None:
     assert decode(FetchRequest, 15, encode(fetch(replica_state=ReplicaState()), 15)).replica_state is None
 
 
-def test_null_is_refused_where_a_version_has_no_null() -> None:
+def test_null_is_refused_if_the_version_has_no_null() -> None:
     with pytest.raises((TypeError, AttributeError)):
         encode(fetch(rack_id=None), 11)
     with pytest.raises((TypeError, AttributeError)):
@@ -141,7 +141,7 @@ def test_records_are_a_view_over_the_input() -> None:
         assert bytes(records) == b"hatch"
 
 
-def test_messages_stand_one_behind_the_other() -> None:
+def test_messages_can_follow_each_other() -> None:
     one = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     data = b"ab" + encode(one, 4) + encode(one, 0)
     first, position = decode_prefix(HeartbeatRequest, 4, data, 2)
@@ -149,7 +149,7 @@ def test_messages_stand_one_behind_the_other() -> None:
     assert (first, second, end) == (one, one, len(data))
 
 
-def test_a_field_without_a_wire_type_is_our_mistake() -> None:
+def test_a_field_without_a_wire_type_is_refused() -> None:
     @struct
     class Broken:
         good: int32
@@ -159,7 +159,7 @@ def test_a_field_without_a_wire_type_is_our_mistake() -> None:
         schema_of(Broken).fields  # noqa: B018
 
 
-def test_the_registry_finds_both_halves_of_an_api() -> None:
+def test_the_registry_finds_request_and_response_of_an_api() -> None:
     wire.messages.load_all()
     assert request_class(0) is ProduceRequest
     assert response_class(0) is ProduceResponse
@@ -187,7 +187,7 @@ def test_ids_are_22_characters_of_url_safe_base64() -> None:
             uuid_from_text(bad)
 
 
-def test_error_codes_know_what_clients_retry() -> None:
+def test_error_codes_know_their_retriability() -> None:
     assert ErrorCode(6) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert ErrorCode.NOT_LEADER_OR_FOLLOWER.retriable
     assert not ErrorCode.INVALID_TOPIC_EXCEPTION.retriable

@@ -1,4 +1,4 @@
-"""Unsigned varints come back, at every length, and only the lengths that 32 bits need are read."""
+"""Unsigned varints survive a round trip at every length, and decoding accepts at most 32 bits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wire.varint import decode_uvarint, encode_uvarint
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_varints_come_back(value: int) -> None:
+def test_varints_survive_a_round_trip(value: int) -> None:
     data = encode_uvarint(value)
     assert len(data) == max(1, (value.bit_length() + 6) // 7)
     assert decode_uvarint(b"xx" + data + b"y", 2) == (value, 2 + len(data))

@@ -1,7 +1,7 @@
-"""The requests and responses, one file an API, named by Kafka: `ls` shows what is declared.
+"""The requests and responses, one file per API, with Kafka's names.
 
-A module enters its classes into the registry (wire.schema.apis) when it is imported, so a program that serves few APIs
-loads few. Whether and in which versions an API is served is not decided here.
+A module adds its classes to the registry (wire.schema.apis) when it is imported, so a program that serves few APIs
+loads few. Other modules decide whether and in which versions an API is served.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn: a group's offsets partition enters a transaction."""
+"""AddOffsetsToTxn: add a group's offsets partition to a transaction."""
 
 from wire.schema import message
 from wire.types import int16, int32, int64, string

@@ -1,5 +1,6 @@
-"""AddPartitionsToTxn: partitions enter a transaction (v0-3, clients) or are verified in batches (v4+, brokers;
-KIP-890)."""
+"""AddPartitionsToTxn: add partitions to a transaction (v0-3, clients) or verify them in batches (v4+, brokers;
+KIP-890).
+"""
 
 from wire.schema import field, message, struct
 from wire.types import boolean, int16, int32, int64, string

@@ -1,4 +1,4 @@
-"""AllocateProducerIds: a broker gets a block of producer ids from the controller (KIP-730)."""
+"""AllocateProducerIds: a broker requests a block of producer ids from the controller (KIP-730)."""
 
 from wire.schema import message
 from wire.types import int16, int32, int64

@@ -1,8 +1,7 @@
-"""ApiVersions: which APIs, versions and features this listener serves.
+"""ApiVersions: the APIs, versions and features that this listener serves.
 
-The response header is always v0, even for flexible bodies, and throttle_time_ms stands behind the array (KIP-511,
-KIP-482).
-A request of an unknown version is answered by a v0 body with UNSUPPORTED_VERSION.
+The response header is always v0, even for flexible bodies, and throttle_time_ms follows the array (KIP-511, KIP-482).
+The broker answers a request of an unknown version with a v0 body and UNSUPPORTED_VERSION.
 """
 
 from wire.schema import field, message, struct

@@ -1,4 +1,4 @@
-"""BrokerHeartbeat: a broker lives, and says whether it wants to serve or to stop (KIP-631)."""
+"""BrokerHeartbeat: a broker reports that it is alive and whether it wants to be unfenced or to shut down (KIP-631)."""
 
 from wire.schema import field, message
 from wire.types import boolean, int16, int32, int64, uuid

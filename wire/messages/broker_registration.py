@@ -1,4 +1,4 @@
-"""BrokerRegistration: a broker begins an incarnation with the controller (KIP-631)."""
+"""BrokerRegistration: a broker registers an incarnation with the controller (KIP-631)."""
 
 from wire.schema import field, message, struct
 from wire.types import boolean, int16, int32, int64, string, uint16, uuid

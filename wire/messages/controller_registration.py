@@ -1,4 +1,4 @@
-"""ControllerRegistration: a controller tells its addresses and features to the quorum's leader (KIP-919)."""
+"""ControllerRegistration: a controller reports its addresses and features to the quorum's leader (KIP-919)."""
 
 from wire.schema import message, struct
 from wire.types import boolean, int16, int32, string, uint16, uuid

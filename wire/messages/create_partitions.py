@@ -1,4 +1,4 @@
-"""CreatePartitions: raise the number of partitions of topics."""
+"""CreatePartitions: increase the number of partitions of topics."""
 
 from wire.schema import message, struct
 from wire.types import boolean, int16, int32, string

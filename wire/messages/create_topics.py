@@ -1,6 +1,6 @@
 """CreateTopics: create topics with a number of partitions or with given assignments.
 
-num_partitions and replication_factor -1 mean the broker's default, and are demanded where assignments are given.
+num_partitions and replication_factor -1 mean the broker's default, and are required if assignments are given.
 """
 
 from wire.schema import field, message, struct

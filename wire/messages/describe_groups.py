@@ -1,6 +1,6 @@
 """DescribeGroups: state and members of classic groups.
 
-authorized operations are -0x80000000 unless they were asked for.
+authorized operations are -0x80000000 unless the request asks for them.
 """
 
 from wire.schema import field, message, struct

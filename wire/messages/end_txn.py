@@ -1,4 +1,4 @@
-"""EndTxn: commit or abort a transaction; v5 answers the producer's next id and epoch (KIP-890)."""
+"""EndTxn: commit or abort a transaction; v5 returns the producer's next id and epoch (KIP-890)."""
 
 from wire.schema import field, message
 from wire.types import boolean, int16, int32, int64, string

@@ -1,4 +1,4 @@
-"""Heartbeat: a member of a classic group is alive."""
+"""Heartbeat: a member of a classic group reports that it is alive."""
 
 from wire.schema import field, message
 from wire.types import int16, int32, string

@@ -1,6 +1,6 @@
-"""JoinGroup: enter a classic group; the reply waits for the rebalance.
+"""JoinGroup: join a classic group; the reply waits for the rebalance.
 
-protocol_name in an error is empty before v7 and null from then on. members is filled for the leader alone.
+protocol_name in an error is empty before v7 and null from then on. Only the leader gets members.
 """
 
 from wire.schema import field, message, struct

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments: reassignments under way; topics None means all (KIP-455)."""
+"""ListPartitionReassignments: the reassignments in progress; topics None means all (KIP-455)."""
 
 from wire.schema import message, struct
 from wire.types import int16, int32, string

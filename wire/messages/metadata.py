@@ -1,6 +1,6 @@
 """Metadata: brokers, the controller, and the partitions of topics with their leaders.
 
-topics: empty means all in v0 alone; from v1 on None means all and empty means none.
+topics: in v0 empty means all; from v1 on None means all and empty means none.
 """
 
 from wire.schema import field, message, struct

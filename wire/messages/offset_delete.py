@@ -1,5 +1,4 @@
-"""OffsetDelete: delete committed offsets of a group. Never flexible; throttle_time_ms stands behind error_code
-(KIP-496)."""
+"""OffsetDelete: delete committed offsets of a group. Never flexible; throttle_time_ms follows error_code (KIP-496)."""
 
 from wire.schema import message, struct
 from wire.types import int16, int32, string

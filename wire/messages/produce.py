@@ -1,9 +1,7 @@
 """Produce: append record batches to partitions.
 
-Versions 0-2 are advertised, since librdkafka below 2.12 leaves compression out without them, but no body of theirs
-is
-declared: the server closes the connection, as Kafka does (KAFKA-18659). throttle_time_ms stands behind the
-responses.
+Versions 0-2 are advertised, because librdkafka below 2.12 disables compression without them, but their bodies are not
+declared: the server closes the connection, as Kafka does (KAFKA-18659). throttle_time_ms follows the responses.
 """
 
 from wire.schema import field, message, struct

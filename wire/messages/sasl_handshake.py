@@ -1,4 +1,4 @@
-"""SaslHandshake: choose a mechanism. After v0 raw tokens follow, after v1 SaslAuthenticate requests. Never flexible."""
+"""SaslHandshake: choose a mechanism. Raw tokens follow after v0, SaslAuthenticate requests after v1. Never flexible."""
 
 from wire.schema import message
 from wire.types import int16, string

@@ -1,4 +1,4 @@
-"""SyncGroup: the leader's assignment goes in, each member's part comes out."""
+"""SyncGroup: the group leader sends the assignment, and each member gets its part."""
 
 from wire.schema import field, message, struct
 from wire.types import bytes_, int16, int32, string

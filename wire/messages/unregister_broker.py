@@ -1,4 +1,4 @@
-"""UnregisterBroker: take a broker's registration out of the metadata."""
+"""UnregisterBroker: remove a broker's registration from the metadata."""
 
 from wire.schema import message
 from wire.types import int16, int32, string

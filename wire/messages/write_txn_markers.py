@@ -1,4 +1,4 @@
-"""WriteTxnMarkers: the transaction coordinator has markers appended to partitions."""
+"""WriteTxnMarkers: the transaction coordinator asks brokers to append markers to partitions."""
 
 from wire.schema import field, message, struct
 from wire.types import boolean, int8, int16, int32, int64, string

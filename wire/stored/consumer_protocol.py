@@ -1,6 +1,6 @@
-"""What consumers of classic groups put into member metadata and assignments; each opens with its version (int16).
+"""The member metadata and assignments of consumers in classic groups; each starts with its version (int16).
 
-Brokers store these bytes as they are, and read them only to describe groups and to carry over to the KIP-848
+Brokers store these bytes unchanged. They read them only to describe groups and to convert groups to the KIP-848
 protocol.
 """
 

@@ -1,6 +1,6 @@
 """Values of control records. Their keys are two int16s: version 0 and the type, a ControlRecordType.
 
-A value opens with its version (int16), which is a field of the KRaft ones and is put before an EndTxnMarker.
+A value starts with its version (int16), which is a field of the KRaft records and a prefix of an EndTxnMarker.
 """
 
 from wire.schema import field, stored, struct

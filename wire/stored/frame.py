@@ -1,7 +1,7 @@
 """The frames around stored records.
 
 Metadata log and `__remote_log_metadata`: varints: frame version (1), record type, record version; then the body.
-Coordinator topics: a key opens with its record type (int16), a value with its version (int16).
+Coordinator topics: a key starts with its record type (int16), a value with its version (int16).
 
 Source: AbstractApiMessageSerde and CoordinatorRecordSerde of Apache Kafka 4.3.1.
 """
@@ -25,9 +25,9 @@ _short = struct.Struct(">h")
 
 
 def record_types(module: ModuleType, suffix: str = "") -> dict[int, type]:
-    """The stored classes of a module that carry a record type, by that number.
+    """The stored classes of a module that have a record type, by that number.
 
-    Keys and values of coordinator topics share their numbers, so there `suffix` chooses: "Key" or "Value".
+    Keys and values of coordinator topics share their numbers; there `suffix` selects "Key" or "Value".
     """
     numbers = {cls: schema_of(cls).record_type for cls in declared_in(module) if cls.__name__.endswith(suffix)}
     return {number: cls for cls, number in numbers.items() if number is not None}
@@ -43,8 +43,8 @@ def encode_record(record: object, version: int) -> bytes:
 def decode_record(data: Buffer, types: Mapping[int, type]) -> tuple[Any, int]:
     """The record in `data` and its version.
 
-    Malformed also for another frame version, an unknown type or version, or surplus bytes: each of them stops a reader
-    of the metadata log.
+    Raises Malformed also for another frame version, an unknown type or version, or extra bytes: each of them stops a
+    reader of the metadata log.
     """
     try:
         frame_version, position = decode_uvarint(data, 0)
@@ -61,25 +61,25 @@ def decode_record(data: Buffer, types: Mapping[int, type]) -> tuple[Any, int]:
 
 
 def encode_key(key: object) -> bytes:
-    """A coordinator's key: its record type and its body, which has version 0 alone."""
+    """A coordinator's key: its record type and its body, which exists only in version 0."""
     record_type = schema_of(type(key)).record_type
     assert record_type is not None, f"{type(key).__name__} has no record type"
     return _short.pack(record_type) + encode(key, 0)
 
 
 def decode_key(data: Buffer, types: Mapping[int, type]) -> Any | None:
-    """The key in `data`; None for a record type of a later broker, whose records are to be skipped."""
+    """The key in `data`; None for a record type of a later broker, whose records the caller skips."""
     cls = types.get(_read_short(data))
     return None if cls is None else decode(cls, 0, memoryview(data)[2:])
 
 
 def encode_value(value: object, version: int) -> bytes:
-    """A body behind its version, as coordinators' values and the bodies of some files have it."""
+    """A version followed by the body, the format of coordinators' values and of some files."""
     return _short.pack(version) + encode(value, version)
 
 
 def decode_value(cls: type[M], data: Buffer) -> M:
-    """The body behind its version; Malformed for a version that is not declared."""
+    """The body after its version; Malformed for a version that is not declared."""
     version = _read_short(data)
     if version not in schema_of(cls).versions:
         raise Malformed(f"{cls.__name__} version {version} is unknown")

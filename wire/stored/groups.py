@@ -1,8 +1,7 @@
 """The records of `__consumer_offsets`, classic and KIP-848.
 
-A key opens with its record type (int16), a value with its version (int16); both are outside of these bodies. A null
-value
-is a tombstone.
+A key starts with its record type (int16), a value with its version (int16); neither is part of these bodies. A null
+value is a tombstone.
 """
 
 from wire.schema import EMPTY_STRUCT, field, stored, struct
@@ -130,7 +129,7 @@ class ConsumerGroupMemberMetadataValue:
     subscribed_topic_regex: string | None
     rebalance_timeout_ms: int32 = -1
     server_assignor: string | None
-    # None is written; what is left out is read as an empty struct, a member of the classic protocol.
+    # None is written; an absent field is read as an empty struct, a member of the classic protocol.
     classic_member_metadata: ClassicMemberMetadata | None = field(default=EMPTY_STRUCT, tag=0)
 
 

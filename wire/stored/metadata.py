@@ -1,7 +1,6 @@
 """The records of the metadata log, `__cluster_metadata-0`, each in the frame of wire.stored.frame (KRaft, KIP-631).
 
-A PartitionChangeRecord tells by absence: a field at its default means no change, and leader -2 no change of the
-leader.
+In a PartitionChangeRecord a field at its default means no change, and leader -2 means no change of the leader.
 """
 
 from wire.schema import field, stored, struct

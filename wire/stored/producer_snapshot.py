@@ -1,4 +1,4 @@
-"""A producer snapshot file, `<20-digit offset>.snapshot`: version (int16, outside of this body), checksum, entries."""
+"""A producer snapshot file, `<20-digit offset>.snapshot`: version (int16, not part of this body), checksum, entries."""
 
 from wire.schema import stored, struct
 from wire.types import int16, int32, int64, uint32

@@ -1,6 +1,6 @@
 """The records of `__remote_log_metadata`, each in the frame of wire.stored.frame (KIP-405).
 
-end_offset is inclusive. The snapshot record is of a local file, not of the topic.
+end_offset is inclusive. The snapshot record belongs to a local file, not to the topic.
 """
 
 from wire.schema import field, stored, struct

@@ -1,5 +1,6 @@
-"""The records of `__transaction_state`; key and value each open with a version (int16) that is outside of these
-bodies."""
+"""The records of `__transaction_state`; key and value each start with a version (int16) that is not part of these
+bodies.
+"""
 
 from wire.schema import field, stored, struct
 from wire.types import int8, int16, int32, int64, string
