@@ -112,7 +112,7 @@ def test_on_a_terminal_there_is_a_picture(tmp_path: Path) -> None:
 def test_an_interrupted_demo_cleans_up(tmp_path: Path, number: int, code: int) -> None:
     with demo(tmp_path) as process:
         first = read_until(process, "A temporary broker")
-        read_until(process, "writing 1536 records")
+        read_until(process, "  writing ")
         process.send_signal(number)
         assert process.wait(20) == code
         address = re.search(r"at (\S+),", first)
