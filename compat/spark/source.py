@@ -122,7 +122,7 @@ def fails(*said: str) -> Iterator[None]:
         yield
     except (PySparkException, Py4JJavaError, KbrokerSourceError) as error:
         text = str(error)
-        for word in (*said, "To mend it: "):
+        for word in (*said, "Remedy: "):
             assert word in text, f"{word!r} is not in\n{text}"
     else:
         raise AssertionError("the query came to its end")

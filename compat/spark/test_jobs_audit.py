@@ -116,7 +116,7 @@ def test_a_segment_that_nobody_knows_any_more_is_a_gap(spark: SparkSession, sour
         for path, data in kept.items():
             path.write_bytes(data)
     where = f"the offsets 10 to 19, before {behind.stem[21:]}, are in no segment of the log's history"
-    assert [each.line() for each in found] == [f"worn-0: {where}: nobody has them"]
+    assert [each.line() for each in found] == [f"worn-0: {where}: no other copy is known"]
 
 
 def test_a_damaged_manifest_ends_no_audit_and_is_never_taken_for_clean(
@@ -136,7 +136,7 @@ def test_a_damaged_manifest_ends_no_audit_and_is_never_taken_for_clean(
         # The segment behind them is read.
         assert [each["object"].rpartition(".")[2] for each in found] == ["json"] * 3 + ["log"]
         assert [each["problem"] for each in found] == ["damage"] * 4
-        assert all("To mend it: restore it, or name a broker" in each["text"] for each in found[:3])
+        assert all("Remedy: restore it, or name a broker" in each["text"] for each in found[:3])
         assert summary["read_segments"] == 1
         # A broker does not need them: all segments are read, and the manifests as well.
         code, found, summary = run("-t", "worn")
@@ -212,7 +212,7 @@ def test_a_partition_of_whose_segments_nothing_is_known_is_a_gap(spark: SparkSes
         source.site.await_leaders("lost")
         report = audit(spark, options={**source.broker, **source.store}, topics=["lost"])
     where = "the offsets 0 to 19, before the local log, are in no segment of the log's history"
-    assert [each.line() for each in report.findings] == [f"lost-0: {where}: nobody has them"]
+    assert [each.line() for each in report.findings] == [f"lost-0: {where}: no other copy is known"]
 
 
 def test_what_cannot_be_audited_is_told(
@@ -294,7 +294,7 @@ def test_each_event_of_the_metadata_comes_once_over_restarts(
 def test_a_catalog_replaces_a_catalog_and_nothing_else(spark: SparkSession, source: Source, tmp_path: Path) -> None:
     output = tmp_path / "out"
     spark.range(3).coalesce(1).write.parquet(str(output))
-    with pytest.raises(InvalidOption, match=r"has part-\S+ with other columns in it, which is no catalog"):
+    with pytest.raises(InvalidOption, match=r"contains part-\S+ with other columns, which is not a catalog"):
         catalog(spark, options=source.broker, topics=["sound"], output=str(output))
     assert spark.read.parquet(str(output)).count() == 3
     shutil.rmtree(output)

@@ -75,10 +75,10 @@ def test_each_type_of_avro_is_a_column() -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (b"", "the value is no Avro of this schema: it ends after 0 bytes"),
-        (encoded(ROW)[:-1], "the value is no Avro of this schema: "),
-        (encoded(ROW) + b"xy", "the value is no Avro of this schema: 2 bytes are left behind it"),
-        (b"{}", "the value is no Avro of this schema: "),
+        (b"", "the value is not Avro of this schema: it ends after 0 bytes"),
+        (encoded(ROW)[:-1], "the value is not Avro of this schema: "),
+        (encoded(ROW) + b"xy", "the value is not Avro of this schema: 2 bytes remain after it"),
+        (b"{}", "the value is not Avro of this schema: "),
     ],
 )
 def test_what_is_no_avro_of_the_schema_is_told(value: bytes, said: str) -> None:
@@ -103,16 +103,16 @@ def test_a_registrys_header_is_taken_off_and_its_id_looked_at() -> None:
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
-        ("{", "is no JSON"),
-        ('"string"', "is no schema of a record"),
-        ('{"type": "record", "name": "R", "fields": [{"name": "a", "type": "Nope"}]}', "is no Avro schema"),
+        ("{", "is not JSON"),
+        ('"string"', "is not the schema of a record"),
+        ('{"type": "record", "name": "R", "fields": [{"name": "a", "type": "Nope"}]}', "is not an Avro schema"),
         (
             '{"type": "record", "name": "R", "fields": [{"name": "a", "type": ["int", "string"]}]}',
             "field a of the Avro schema is a union of int, string",
         ),
         (
             '{"type": "record", "name": "R", "fields": [{"name": "next", "type": ["null", "R"]}]}',
-            "of the Avro schema holds itself",
+            "of the Avro schema contains itself",
         ),
         (
             json.dumps({**SCHEMA, "fields": [{"name": "t", "type": {"type": "int", "logicalType": "time-millis"}}]}),
@@ -121,6 +121,6 @@ def test_a_registrys_header_is_taken_off_and_its_id_looked_at() -> None:
     ],
 )
 def test_a_schema_without_columns_is_refused(schema: str, said: str) -> None:
-    with pytest.raises(InvalidOption, match="To mend it: ") as error:
+    with pytest.raises(InvalidOption, match="Remedy: ") as error:
         spark_schema(parse_avro_schema(schema, name="the schema"))
     assert said in str(error.value)

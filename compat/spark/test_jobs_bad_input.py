@@ -155,7 +155,7 @@ def test_an_object_that_cannot_be_read(source: Source, run: Run, victim: Victim,
         assert (code, out) == (1, "")
         assert err.startswith(where)
         assert fault.said in err
-        assert "To mend it: " in err
+        assert "Remedy: " in err
         assert err.count("\n") == 1
     assert_nothing_looks_done(output)
     code, out, _ = run("audit", "-t", TOPIC, "--format", "json")
@@ -182,7 +182,7 @@ def test_a_topic_that_does_not_exist(source: Source, run: Run, tmp_path: Path) -
     ):
         code, out, err = run(*job)
         assert (code, out) == (1, "")
-        assert err.startswith("kbroker spark: nowhere: there is no such topic. To mend it: name one that exists")
+        assert err.startswith("kbroker spark: nowhere: there is no such topic. Remedy: name an existing one")
     assert not output.exists()
     assert written(source, target) == []
 
@@ -197,9 +197,9 @@ def test_a_topic_that_was_made_again(source: Source, run: Run, tmp_path: Path) -
     assert [run(*job)[0] for job in (export, replay)] == [0, 0]
     remake(site, "again")
     code, _, err = run(*export)
-    assert (code, "the topic was created again since the last export" in err, "To mend it: " in err) == (1, True, True)
+    assert (code, "the topic was created again since the last export" in err, "Remedy: " in err) == (1, True, True)
     code, _, err = run(*replay)
-    assert (code, "the replay 'again' is one of the topic again " in err, "To mend it: " in err) == (1, True, True)
+    assert (code, "the replay 'again' has the source the topic again " in err, "Remedy: " in err) == (1, True, True)
     assert len(written(source, target)) == 3
 
 
@@ -215,7 +215,7 @@ def test_a_bucket_without_access(source: Source, run: Run, tmp_path: Path) -> No
         code, out, err = run(*job, rsm__config__secret__key=secret)
         assert (code, out) == (1, "")
         assert "SignatureDoesNotMatch" in err
-        assert "To mend it: see that the store " in err
+        assert "Remedy: check that the store " in err
         assert job == ("audit",) or f"{TOPIC}-0 at offset " in err
         assert secret not in err
     assert_nothing_looks_done(output)
@@ -228,9 +228,9 @@ def test_offsets_that_a_topic_has_not_got(source: Source, run: Run, tmp_path: Pa
         code, out, err = run(*job, startingOffsets=json.dumps({TOPIC: {"0": 41}}))
         assert (code, out) == (1, "")
         assert err.startswith(
-            f"kbroker spark: {TOPIC}-0 at offset 41: startingOffsets has 41; there are the offsets 0 to 39"
+            f"kbroker spark: {TOPIC}-0 at offset 41: startingOffsets has 41; the topic has the offsets 0 to 39"
         )
-        assert "To mend it: name offsets that there are" in err
+        assert "Remedy: name existing offsets" in err
     assert not output.exists()
     assert written(source, target) == []
 
@@ -246,7 +246,7 @@ def test_a_bucket_without_access_that_is_asked_for_everything(
         told = capsys.readouterr()
         assert told.out == ""
         assert "SignatureDoesNotMatch" in told.err
-        assert "To mend it: see that the store answers and that its keys allow to list and read it" in told.err
+        assert "Remedy: check that the store answers and that its keys permit listing and reading" in told.err
 
 
 def test_a_directory_that_cannot_be_written(run: Run) -> None:

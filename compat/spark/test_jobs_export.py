@@ -133,8 +133,8 @@ def test_values_become_columns_and_what_does_not_fit_is_kept_with_the_reason(
     assert [as_sample(row) for row in aside] == bad
     assert [(row["offset"], row["topic"], row["reason"]) for row in aside] == [
         (5, small, 'field number is the string "one" instead of an integer of 64 bits'),
-        (6, small, "the value is no JSON: Expecting value at character 0"),
-        (7, small, "the value is no UTF-8 at byte 0"),
+        (6, small, "the value is not JSON: Expecting value at character 0"),
+        (7, small, "the value is not UTF-8 at byte 0"),
     ]
     again = export(
         spark, topic=small, output=str(tmp_path / "out"), options=options(tiered_site),
@@ -234,7 +234,7 @@ def test_of_two_exports_at_once_one_commits_and_the_other_is_told(
     while next(slow).name != "written":
         pass
     export(spark, topic=small, output=str(tmp_path / "out"), options=options(tiered_site))
-    with pytest.raises(ExportConflict, match="another export committed this batch meanwhile"):
+    with pytest.raises(ExportConflict, match="another export has committed this batch"):
         list(slow)
     export(spark, topic=small, output=str(tmp_path / "out"), options=options(tiered_site))
     assert [as_sample(row) for row in exported(tmp_path / "out")] == records
@@ -250,7 +250,7 @@ def test_who_cannot_stage_a_commit_because_another_was_first_is_told_of_that(
         pass
     export(spark, topic=small, output=str(tmp_path / "out"), options=options(tiered_site))
     (tmp_path / "out" / "_kbroker_staging").touch()  # no file can be made below it
-    with pytest.raises(ExportConflict, match="another export committed this batch meanwhile"):
+    with pytest.raises(ExportConflict, match="another export has committed this batch"):
         list(slow)
 
 
@@ -264,7 +264,7 @@ def test_an_export_that_ends_does_not_call_complete_what_another_is_putting_into
         pass
     fill(tiered_site, small, json_samples(10, start=10, step_ms=DAY_MS))
     stop_after(started(spark, tiered_site, small, output), "renaming")
-    with pytest.raises(ExportConflict, match="another export committed this batch meanwhile"):
+    with pytest.raises(ExportConflict, match="another export has committed this batch"):
         list(slow)
     assert not (output / "_SUCCESS").exists()
     assert len(exported(output)) == 11
@@ -330,7 +330,7 @@ def test_a_damaged_object_ends_the_export_and_nothing_counts_as_done(
         path.write_bytes(sound)
     said = capsys.readouterr().err
     assert f"kbroker spark: {name}-1 at offset 0 in object {path.relative_to(tiered_site.tier_directory)}" in said
-    assert "To mend it: " in said
+    assert "Remedy: " in said
     assert not (tmp_path / "out" / "_SUCCESS").exists()
     assert not (tmp_path / "out" / "_kbroker_export").exists()
     assert exported(tmp_path / "out") == []
@@ -351,7 +351,7 @@ def test_what_does_not_belong_into_a_directory_is_refused(
     decoding = decoding_of(spark, "json", "number BIGINT")
     with pytest.raises(ExportConflict, match=r"were made with (decode|allows_unknown_fields)"):
         run(decoding=decoding)
-    with pytest.raises(UnknownTopic, match=r"nowhere: there is no such topic. To mend it: "):
+    with pytest.raises(UnknownTopic, match=r"nowhere: there is no such topic. Remedy: "):
         run("nowhere", tmp_path / "nothing")
     with pytest.raises(UnknownTopic, match=f"{small},{small}: there is no such topic"):
         run(f"{small},{small}", tmp_path / "nothing")
@@ -363,16 +363,16 @@ def test_what_does_not_belong_into_a_directory_is_refused(
     strange = tmp_path / "strange"
     strange.mkdir()
     (strange / "notes.txt").write_text("mine")
-    with pytest.raises(ExportConflict, match=r"is not empty and has no export in it: there is notes\.txt"):
+    with pytest.raises(ExportConflict, match=r"is not empty and is not an export: it contains notes\.txt"):
         run(into=strange)
-    with pytest.raises(InvalidOption, match=r"out\{1\} has \{ in it, which is a pattern to Spark.* To mend it: "):
+    with pytest.raises(InvalidOption, match=r"out\{1\} contains \{, which Spark interprets as a pattern.* Remedy: "):
         run(into=tmp_path / "out{1}")
     for schema in ("number BIGGINT", "{", '{"type": "struct"}', "offset BIGINT"):
-        with pytest.raises(InvalidOption, match="To mend it: "):
+        with pytest.raises(InvalidOption, match="Remedy: "):
             run(into=tmp_path / "schema", decoding=decoding_of(spark, "json", schema))
     file = next(output.glob("date=*/partition=0/*.parquet"))
     shutil.move(file, tmp_path / "kept.parquet")
-    with pytest.raises(ExportConflict, match="a file of batch 0 is nowhere"):
+    with pytest.raises(ExportConflict, match="a file of batch 0 is missing"):
         run()
     shutil.move(tmp_path / "kept.parquet", file)
     tiered_site.delete_topic(small)

@@ -182,7 +182,7 @@ def test_an_export_that_is_not_complete_is_no_source(
         max_records_per_batch=None,
     )  # fmt: skip
     assert "renaming" in (step.name for step in half.steps())
-    with pytest.raises(IncompleteExport, match=r"out: the export is not complete: there is no _SUCCESS.* To mend it: "):
+    with pytest.raises(IncompleteExport, match=r"out: the export is not complete: there is no _SUCCESS.* Remedy: "):
         run(spark, tiered_site, target, parquet=output)
     assert consumed(tiered_site, target) == [[], []]
 
@@ -194,7 +194,7 @@ def test_what_a_target_cannot_hold_is_refused_before_anything_is_written(
     name, _ = source
     one = new_topic_name("one")
     tiered_site.create(one, FOREVER)
-    with pytest.raises(ReplayConflict, match="the source has a partition 1, the target only 1 partitions"):
+    with pytest.raises(ReplayConflict, match="the source has a partition 1, but the target has only 1 partitions"):
         run(spark, tiered_site, one, topic=name)
     stamped = new_topic_name("stamped")
     tiered_site.create(stamped, {**FOREVER, "message.timestamp.type": "LogAppendTime"}, partitions=2)
@@ -207,7 +207,7 @@ def test_what_a_target_cannot_hold_is_refused_before_anything_is_written(
     with pytest.raises(InvalidOption, match="cannot be read as Parquet"):
         run(spark, tiered_site, one, parquet=str(tmp_path / "nothing"))
     spark.createDataFrame([(b"k", 1)], "key binary, offset bigint").write.parquet(str(tmp_path / "short"))
-    with pytest.raises(InvalidOption, match="have no column value, but key, offset"):
+    with pytest.raises(InvalidOption, match="have no column value, only key, offset"):
         run(spark, tiered_site, one, parquet=str(tmp_path / "short"))
     twice = spark.range(2).selectExpr(
         "CAST('k' AS BINARY) AS key", "CAST('v' AS BINARY) AS value", "0 AS partition", "7L AS offset",

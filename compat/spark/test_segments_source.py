@@ -76,7 +76,7 @@ def test_a_table_of_segments_has_no_range(spark: SparkSession, source: Source, o
 def test_a_stream_of_events_begins_at_an_end_of_the_topic_alone(
     spark: SparkSession, source: Source, options: dict[str, str], tmp_path: Path
 ) -> None:
-    with fails("a stream of segments begins"):
+    with fails("a stream of segments cannot begin"):
         events(spark, tmp_path, {**source.broker, **options})
 
 
@@ -86,7 +86,7 @@ def test_a_checkpoint_of_another_stream_is_refused(
     stream = source.stream(spark, topic, startingOffsets="earliest").writeStream.format("noop")
     stream = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
     stream.start().awaitTermination()
-    with fails("the offsets of the checkpoint are none of this source"):
+    with fails("the offsets of the checkpoint are not from this source"):
         events(spark, tmp_path, dict(source.broker))
 
 

@@ -149,9 +149,9 @@ def test_a_schema_of_the_users_chooses_columns(spark: SparkSession, filled: Fill
     ("schema", "said"),
     [
         ("offest BIGINT", ("column offest", "did you mean offset?")),
-        ("value STRING", ("value as string", "take binary")),
-        ("offset BIGINT NOT NULL, value BINARY NOT NULL", ("the column value is null, which may be",)),
-        ("headers ARRAY<STRUCT<key: STRING, value: BINARY NOT NULL>>", ("the column headers is null",)),
+        ("value STRING", ("value as string", "use binary")),
+        ("offset BIGINT NOT NULL, value BINARY NOT NULL", ("NOT NULL for the column value, which may be null",)),
+        ("headers ARRAY<STRUCT<key: STRING, value: BINARY NOT NULL>>", ("NOT NULL for the column headers",)),
     ],
 )
 def test_a_schema_that_does_not_fit_is_refused(
@@ -167,10 +167,10 @@ def test_a_schema_that_does_not_fit_is_refused(
         ({"startingOffset": "earliest"}, ("no option", "did you mean startingOffsets?")),
         ({"startingOffsets": "latest"}, ("would read nothing",)),
         ({"startingOffsets": '{"TOPIC": {"0": 0}}'}, ("does not name TOPIC-1, TOPIC-2",)),
-        ({"startingOffsets": offsets(2_001)}, ("TOPIC-0 at offset 2001", "there are the offsets 0 to 1999")),
-        ({"endingOffsets": offsets(9_999)}, ("TOPIC-0 at offset 9999", "there are the offsets 0 to 1999")),
-        ({"startingTimestamp": START_MS + 99_999_999}, ("TOPIC-0", "no record is as late", "Strategy=latest")),
-        ({"startingOffsets": offsets(9), "endingOffsets": offsets(8)}, ("begins at 9", "ends at 8")),
+        ({"startingOffsets": offsets(2_001)}, ("TOPIC-0 at offset 2001", "the topic has the offsets 0 to 1999")),
+        ({"endingOffsets": offsets(9_999)}, ("TOPIC-0 at offset 9999", "the topic has the offsets 0 to 1999")),
+        ({"startingTimestamp": START_MS + 99_999_999}, ("TOPIC-0", "no record is at or after", "Strategy=latest")),
+        ({"startingOffsets": offsets(9), "endingOffsets": offsets(8)}, ("startingOffsets is 9", "endingOffsets is 8")),
         ({"kafka__bootstrap__servers": "127.0.0.1:1"}, ("no broker answers at 127.0.0.1:1",)),
         ({"rsm__config__no": "1"}, ("rsm.config.no is not a setting",)),
     ],

@@ -183,9 +183,9 @@ def test_a_manifest_that_is_damaged_is_named_and_with_a_broker_not_needed(
 
 
 def test_a_store_that_is_gone_is_told(spark: SparkSession, source: Source, topic: str, tmp_path: Path) -> None:
-    with fails(f"{tmp_path}/nothing", "holds nothing at all"):
+    with fails(f"{tmp_path}/nothing", "is empty"):
         source.stored_rows(spark, topic, rsm__config__dir=str(tmp_path / "nothing")).count()
-    with fails(f"{tmp_path}/nothing", "holds nothing at all"):
+    with fails(f"{tmp_path}/nothing", "is empty"):
         read(spark, {"rsm.config.dir": str(tmp_path / "nothing"), "subscribePattern": ".*"}, {}).count()
     with fails(f"{topic}-0 at offset ", f" in object {topic}-"):  # of whichever task fails first
         source.rows(spark, topic, rsm__config__dir=str(tmp_path / "nothing")).count()

@@ -81,7 +81,7 @@ def test_a_bucket_tells_alone_what_is_in_it(spark: SparkSession, filled: Filled)
 
 def test_a_bucket_without_access_is_told(spark: SparkSession, filled: Filled) -> None:
     wrong = {"rsm__config__secret__key": "not-the-secret-at-all"}
-    with fails("cannot be read", "its keys allow"):
+    with fails("cannot be read", "its keys permit"):
         filled.source.stored_rows(spark, filled.topic, **wrong).count()
     with fails(f"{filled.topic}-0 at offset ", "SignatureDoesNotMatch"):  # of whichever task fails first
         filled.source.rows(spark, filled.topic, **wrong).count()

@@ -97,7 +97,7 @@ def test_a_limit_that_cannot_be_kept_with_sparks_wrapper_is_told(
     spark.conf.set(AVAILABLE_NOW_WRAPPER, "true")
     try:
         assert sink.finish(source.stream(spark, topic, startingOffsets="earliest", maxOffsetsPerTrigger=30)) == [30]
-        with fails("maxOffsetsPerTrigger cannot be kept"):
+        with fails("maxOffsetsPerTrigger cannot be enforced"):
             sink.finish(source.stream(spark, topic, startingOffsets="earliest", maxOffsetsPerTrigger=30))
         assert sink.finish(source.stream(spark, topic, startingOffsets="earliest")) == [50]
     finally:
@@ -147,7 +147,7 @@ def test_what_expired_before_a_stream_came_to_it_is_told_or_left_out(
     query = sink.start(source.stream(spark, topic, **options), available_now=True)
     query.awaitTermination()
     source.site.delete_records(topic, 25)
-    with fails(f"{topic}-0 at offset 10", "the records up to offset 24 were deleted before the stream came to them"):
+    with fails(f"{topic}-0 at offset 10", "the records up to offset 24 were deleted before the stream read them"):
         sink.run(source.stream(spark, topic, **options))
     sink.run(source.stream(spark, topic, **options, failOnDataLoss="false"))
     assert sink.offsets() == {0: [*range(10), *range(25, 40)], 1: list(range(40))}

@@ -1,4 +1,4 @@
-"""kbroker's topics as a source of Spark, and jobs on top of it: see docs/spark.md."""
+"""A Spark data source for kbroker's topics, and jobs that use it. See docs/spark.md."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ if TYPE_CHECKING:
 
 
 def load(spark: SparkSession, options: Mapping[str, str], schema: StructType | str | None = None) -> DataFrame:
-    """The rows of `spark.read.format("kbroker").options(**options).load()`, sooner: this process plans, where Spark
-    would start three others for it.
+    """Return the rows of `spark.read.format("kbroker").options(**options).load()`, but start faster.
 
-    What is read is settled now: all that is done with the result sees the same offsets, also where `latest` means
-    others by then. A schema, as Spark's DDL or otherwise, chooses columns.
-    Errors  KbrokerSourceError, from this call where nothing can be read, and out of Spark while it is read
+    This process plans the query itself; for `format("kbroker")` Spark starts three Python processes to do that.
+
+    The call fixes the offsets: every action on the result sees the same offsets, even if the topic's end has moved
+    since. `schema` selects columns; it is Spark's DDL or a StructType.
+    Errors  KbrokerSourceError, from this call if nothing can be read, and from Spark while it reads
     """
-    from kbroker.spark.loading import load  # noqa: PLC0415  (PySpark is not everywhere)
+    from kbroker.spark.loading import load  # noqa: PLC0415  (PySpark is optional)
 
     return load(spark, options, schema)
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("kbroker")` and `format("kbroker-segments")` known to a session.
+    """Register `format("kbroker")` and `format("kbroker-segments")` with a session.
 
-    Spark finds it by itself where this package is installed for its Python (it looks for modules called `pyspark_…`).
-    Call this where the package is on the path in another way, or where Spark says DATA_SOURCE_NOT_FOUND: it checks the
-    interpreter that Spark starts.
+    Spark discovers them by itself if this package is installed for its Python: it looks for modules called
+    `pyspark_…`. Call this function if the package is on the path in another way, or if Spark reports
+    DATA_SOURCE_NOT_FOUND. The call also checks the interpreter that Spark starts.
 
-    Errors  KbrokerSourceError where that interpreter does not have the package
+    Errors  KbrokerSourceError if that interpreter does not have the package
     """
-    from pyspark.errors import AnalysisException  # noqa: PLC0415  (PySpark is not everywhere)
+    from pyspark.errors import AnalysisException  # noqa: PLC0415  (PySpark is optional)
 
     from kbroker.spark.data_sources import KbrokerDataSource, SegmentsDataSource  # noqa: PLC0415
     from kbroker.spark.interpreter import check_interpreter  # noqa: PLC0415
@@ -42,5 +43,5 @@ def register(spark: SparkSession) -> None:
         try:
             spark.dataSource.register(source)
         except AnalysisException as error:
-            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":  # Spark has found it by itself
+            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":  # Spark discovered it by itself
                 raise

@@ -1,7 +1,7 @@
-"""Arrow arrays over bytes that lie in a buffer, and over numpy's arrays: the latter without a copy.
+"""Arrow arrays over bytes in a buffer, and over numpy arrays. The latter are not copied.
 
-Everything is made of buffers: `pyarrow.array` would look whether it was given something of pandas, and import that for
-it, which takes each of Spark's Python workers 0.3 s and 30 MiB.
+All arrays are built from buffers. `pyarrow.array` would import pandas to check its argument, which costs each of
+Spark's Python workers 0.3 s and 30 MiB.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from wire.compression import Bytes
 
 
 def binary_column(data: Bytes, positions: Ints, sizes: Ints, kind: pa.DataType | None = None) -> pa.Array:
-    """The bytes of `data` at these positions, which rise; a size of -1 is null.
+    """The bytes of `data` at the given ascending positions; a size of -1 is null.
 
-    Bound  data has less than 2 GiB, as an array of this type has
+    Bound  `data` has less than 2 GiB, the limit of this Arrow type
     """
     kind = pa.binary() if kind is None else kind
     total = len(positions)
@@ -28,7 +28,7 @@ def binary_column(data: Bytes, positions: Ints, sizes: Ints, kind: pa.DataType |
     is_null = sizes < 0
     if is_null.all():
         return pa.nulls(total, kind)
-    # A gap, a value, a gap, a value, ...: every byte up to the last value is in one or the other.
+    # The array alternates gaps and values. It covers every byte up to the last value.
     cuts = np.empty(2 * total + 1, np.int32)
     cuts[0] = 0
     cuts[1::2] = positions
@@ -44,23 +44,23 @@ def _with_nulls(values: pa.Array, is_null: npt.NDArray[np.bool_]) -> pa.Array:
     return pa.Array.from_buffers(values.type, len(values), [_validity(~is_null), *values.buffers()[1:]])
 
 
-def _validity(is_there: npt.NDArray[np.bool_]) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(is_there, bitorder="little"))
+def _validity(is_valid: npt.NDArray[np.bool_]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(is_valid, bitorder="little"))
 
 
 def number_column(kind: pa.DataType, numbers: npt.NDArray[Any]) -> pa.Array:
-    """The numbers of an array, as they are, with the width that `kind` has."""
+    """The numbers of an array. Their width must be that of `kind`."""
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
 
 
 def constant_column(text: bytes, total: int) -> pa.Array:
-    """The same string, `total` times."""
+    """The same string `total` times."""
     ends = np.arange(0, (total + 1) * len(text), len(text), dtype=np.int32) if text else np.zeros(total + 1, np.int32)
     return pa.Array.from_buffers(pa.string(), total, [None, pa.py_buffer(ends), pa.py_buffer(text * total)])
 
 
 def header_column(kind: pa.DataType, data: Bytes, headers: Headers) -> pa.Array:
-    """The headers of each record; null where there are none, as in the Kafka source."""
+    """The headers of each record; null if it has none, as in the Kafka source."""
     names = binary_column(data, headers.name_positions, headers.name_sizes)
     structs = pa.StructArray.from_arrays(
         [_text(names), binary_column(data, headers.value_positions, headers.value_sizes)],
@@ -74,7 +74,7 @@ def header_column(kind: pa.DataType, data: Bytes, headers: Headers) -> pa.Array:
 
 
 def _text(names: pa.Array) -> pa.Array:
-    """Names that are not UTF-8 are decoded as Java does it: what is wrong becomes U+FFFD."""
+    """Names as strings. Invalid UTF-8 becomes U+FFFD, as in Java."""
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:

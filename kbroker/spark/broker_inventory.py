@@ -1,4 +1,4 @@
-"""What there is to be read, as a broker tells it: see `inventory`."""
+"""Topics, offsets and segments as reported by a broker. See `inventory`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kbroker.tiered.api import RemoteLogSegmentMetadata, TopicIdPartition
 
 
 class BrokerInventory:
-    """By a broker; `has_store` says whether segments are to be read from their store."""
+    """An Inventory that asks a broker. `has_store` says whether segments are read from their store."""
 
     has_broker = True
 
@@ -25,15 +25,15 @@ class BrokerInventory:
         self._topics: dict[str, Topic] = {}
 
     def topics(self, subscription: Subscription) -> dict[str, tuple[UUID, list[int]]]:
-        there = self.client.topics(subscription.names)
-        self._topics = there
+        existing = self.client.topics(subscription.names)
+        self._topics = existing
         if subscription.names is None:
-            there = {name: topic for name, topic in there.items() if not topic.is_internal}
-        found = chosen(subscription, {name: list(topic.leaders) for name, topic in there.items()})
-        return {name: (there[name].id, partitions) for name, partitions in found.items()}
+            existing = {name: topic for name, topic in existing.items() if not topic.is_internal}
+        found = chosen(subscription, {name: list(topic.leaders) for name, topic in existing.items()})
+        return {name: (existing[name].id, partitions) for name, partitions in found.items()}
 
     def bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds]:
-        # In this order what is deleted meanwhile cannot seem to lie before the start.
+        # Ask for the ends first: then records that are deleted in between cannot appear to be before the start.
         ends = self.client.offsets(dict.fromkeys(partitions, LATEST))
         starts = self.client.offsets(dict.fromkeys(partitions, EARLIEST))
         return {each: Bounds(starts[each].offset, max(ends[each].offset, starts[each].offset)) for each in partitions}

@@ -1,4 +1,4 @@
-"""What is in the tier, by `__remote_log_metadata`, read from a broker as any other topic."""
+"""The tier's metadata, read from the topic `__remote_log_metadata` through a broker."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from kbroker.tiered.catalogue import METADATA_TOPIC, Catalogue
 
 
 class CatalogueFollower:
-    """What `__remote_log_metadata` tells; each `read` reads on from where the last one stopped. What of it cannot be
-    read is counted, and told in the log unless `is_quiet`.
+    """The contents of `__remote_log_metadata`. Each `read` continues where the previous one stopped.
+
+    Records that cannot be read are counted, and logged unless `is_quiet`.
     """
 
     def __init__(self, client: BrokerClient, *, is_quiet: bool = False) -> None:
@@ -23,7 +24,7 @@ class CatalogueFollower:
         self._found = Catalogue()
 
     def read(self) -> Catalogue:
-        """All that the topic tells up to where it ends now; empty without that topic. Errors: KbrokerSourceError."""
+        """The metadata up to the topic's current end; empty if the topic does not exist. Errors: KbrokerSourceError."""
         topic = self._client.topics([METADATA_TOPIC]).get(METADATA_TOPIC)
         if topic is None or self._topic is None or topic.id != self._topic.id:
             self._next, self._found = {}, Catalogue()
@@ -42,20 +43,20 @@ class CatalogueFollower:
         return self._found
 
     def read_on(self) -> Catalogue:
-        """The same as it is now, for good, by the topic that was read before: else all that it told of would seem to be
-        gone. Errors: KbrokerSourceError, also for a topic that was deleted or made again since.
+        """Like `read`, but returns a copy, and fails if the topic was deleted or created again since the last `read`:
+        otherwise all segments would seem to be deleted. Errors: KbrokerSourceError.
         """
         before = self._topic
         found = self.read().copy()
         if before is not None and (self._topic is None or self._topic.id != before.id):
-            raise KbrokerSourceError(f"{METADATA_TOPIC} was deleted meanwhile", remedy="start again")
+            raise KbrokerSourceError(f"{METADATA_TOPIC} was deleted while it was read", remedy="start again")
         return found
 
     def _read(self, topic: Topic, partition: Partition, offset: int, end: int) -> None:
         piece = TailPiece(METADATA_TOPIC, topic.id, partition[1], offset, end)
         self._next[partition] = offset
         for found in fetch_events(self._client, piece, partition_count=len(topic.leaders)):
-            # Noted with each answer: who reads on after an error counts nothing twice.
+            # Updated after each answer, so that a retry after an error counts nothing twice.
             self._next[partition] = found.next_offset
             if not self._is_quiet:
                 tell_skipped(piece, found)

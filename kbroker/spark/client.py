@@ -1,9 +1,9 @@
-"""What is asked of a broker, and waited for: topics, offsets, epochs, and batches as they lie.
+"""A blocking client for topics, offsets, epochs and raw batches.
 
-The client is kafka-python, so it reaches every broker that others reach, with TLS and SASL. Its requests are sent as
-they are and what comes of a Fetch is left as bytes: the same code decodes a batch wherever it was read.
+It uses kafka-python's connections, so it reaches any broker, with TLS and SASL. It sends its own requests and leaves
+the records of a Fetch as bytes, so that one decoder serves records from the broker and from the store.
 
-Errors that pass by themselves (another leader, a broker that is being started) are waited out for a while; then it is
+Retriable errors (a leader change, a broker that is starting) are retried for a while; then they become
 BrokerUnavailable.
 """
 
@@ -36,13 +36,13 @@ UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 INVALID_TOPIC_EXCEPTION: Final = 17
 UNKNOWN_TOPIC_ID: Final = 100
 INCONSISTENT_TOPIC_ID: Final = 103
-# Of these one knows what to do; all that pass by themselves are asked again.
+# The callers of `fetch` handle these errors; retriable ones are retried here.
 REFUSED: Final = frozenset({OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE})
 GONE: Final = frozenset({UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID})
 
 
 class Topic(NamedTuple):
-    """A topic. Shape: leaders maps its partitions to node ids, -1 where there is none; id is zero of an old broker."""
+    """A topic. Shape: leaders maps partitions to node ids, -1 for no leader; id is zero if the broker is too old."""
 
     name: str
     id: UUID
@@ -51,14 +51,14 @@ class Topic(NamedTuple):
 
 
 class OffsetAt(NamedTuple):
-    """An answer of ListOffsets; offset -1 where there is none."""
+    """An answer of ListOffsets; offset is -1 if there is none."""
 
     offset: int
     timestamp_ms: int
 
 
 class EpochEnd(NamedTuple):
-    """The newest epoch that is not newer than the one asked for, and where it ends; -1 and -1 where there is none."""
+    """The newest epoch at or below the requested one, and its end offset; -1 and -1 if there is none."""
 
     leader_epoch: int
     end_offset: int
@@ -66,7 +66,7 @@ class EpochEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What a Fetch brought for one partition. Shape: error_code is 0, one of REFUSED, or of GONE."""
+    """The answer of a Fetch for one partition. Shape: error_code is 0, or in REFUSED or GONE."""
 
     records: bytes
     error_code: int
@@ -75,7 +75,7 @@ class Fetched:
 
 
 class BrokerClient:
-    """A connected client. Errors: BrokerUnavailable, InvalidOption when made."""
+    """A connected client. Errors: BrokerUnavailable and InvalidOption from the constructor."""
 
     def __init__(self, settings: Mapping[str, Any], *, wait_ms: int = WAIT_MS) -> None:
         from kbroker.spark import kafka_python  # noqa: PLC0415  (see there)
@@ -93,7 +93,7 @@ class BrokerClient:
             raise InvalidOption(f"kafka.*: {error}", remedy="correct the option") from error
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._client.close()
 
     def __enter__(self) -> BrokerClient:
@@ -105,7 +105,7 @@ class BrokerClient:
     # --- questions ----------------------------------------------------------------------------------------------------
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, Topic]:
-        """The topics of these names that there are, or all."""
+        """The existing topics among these names, or all topics."""
         wanted = (
             None if names is None else [self._kafka.MetadataRequest.MetadataRequestTopic(name=name) for name in names]
         )
@@ -132,7 +132,7 @@ class BrokerClient:
         return found
 
     def offsets(self, timestamps: Mapping[Partition, int]) -> dict[Partition, OffsetAt]:
-        """ListOffsets: for each partition the offset of a time, or of one of the ends above.
+        """ListOffsets: for each partition the offset of a timestamp, or of EARLIEST, LATEST or EARLIEST_LOCAL.
 
         Errors  UnknownTopic
         """
@@ -153,7 +153,7 @@ class BrokerClient:
                     found = OffsetAt(each.offset, each.timestamp)
                     yield (topic.name, each.partition_index), each.error_code, found
 
-        return self._of_leaders(timestamps, request, read, "where the partitions begin and end")
+        return self._of_leaders(timestamps, request, read, "the offsets of the partitions")
 
     def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, EpochEnd]:
         """OffsetForLeaderEpoch. Errors: UnknownTopic."""
@@ -175,13 +175,13 @@ class BrokerClient:
         return self._of_leaders(epochs, request, read, "the leader epochs")
 
     def epochs(self, log_starts: Mapping[Partition, int]) -> dict[Partition, list[tuple[int, int]]]:
-        """The leader epochs that partitions have from these log_start_offsets on, (leader_epoch, start_offset)
-        ascending. The first may be told to begin at 0, which is nowhere above its records.
+        """The leader epochs of partitions from these log start offsets on, (leader_epoch, start_offset) ascending. The
+        first epoch may be reported to begin at 0, which is never above its first record.
 
-        A broker tells one epoch's end at a time: so the history is followed from the leader's own on downwards, to the
-        one that the log begins in. Of an epoch in which nothing was written it may know nothing, as of one that is
-        newer than all: then the one before is asked for. Of those that are older than all that it knows it says that
-        each ends where the oldest begins; none of them is part of the log.
+        A broker returns the end of one epoch for each request. So this follows the history downwards from the leader's
+        epoch to the epoch that contains the log start offset. For an epoch without records the broker may return
+        nothing, as for an epoch that is newer than all; then the previous epoch is requested. For epochs older than all
+        that the broker knows, it returns the start of the oldest known epoch; these are not part of the log.
         """
         found: dict[Partition, list[tuple[int, int]]] = {partition: [] for partition in log_starts}
         if unknown := {topic for topic, index in found if (topic, index) not in self._leader_epochs}:
@@ -195,7 +195,7 @@ class BrokerClient:
                 if epoch < 0 and not history and before[partition] > 0:
                     asked[partition] = before[partition] - 1
                     continue
-                if history:  # where this epoch ends, the one that was found before it begins
+                if history:  # the newer epoch begins where this one ends
                     history[-1] = (history[-1][0], max(0, end))
                 if len(history) > 1 and history[-1][1] >= history[-2][1]:
                     history.pop()
@@ -216,8 +216,8 @@ class BrokerClient:
         max_bytes: int = FETCH_BYTES,
         wait_ms: int = FETCH_WAIT_MS,
     ) -> Fetched:
-        """The batches from the one that holds `offset` on, the last of them perhaps cut off; b"" if there is nothing
-        for `wait_ms`. Storage errors, of a tier that is slow, are asked again like all that pass.
+        """The batches from the one that contains `offset` on, of which the last may be cut off; b"" if there are none
+        within `wait_ms`. Storage errors of a slow tier are retried like all retriable errors.
         """
         topic, index = partition
         kind = self._kafka.FetchRequest.FetchTopic
@@ -246,13 +246,13 @@ class BrokerClient:
     # --- sending ------------------------------------------------------------------------------------------------------
 
     def _leader(self, partition: Partition) -> int:
-        """The node that leads a partition as far as is known; -1 where it has to be asked for first."""
+        """The node id of the partition's leader; -1 if it is not known yet."""
         return self._leaders.get(partition, -1)
 
     def _ask(self, request: Any, node_id: int | None) -> Any:
         if node_id == -1:
             raise _NoLeader
-        # The client's own way for requests that its methods do not make.
+        # How the client's own methods send requests.
         manager = self._client._manager
         return manager.run(manager.send, request, node_id)
 
@@ -263,7 +263,7 @@ class BrokerClient:
         read: Callable[[Any], Iterable[tuple[Partition, int, T]]],
         what: str,
     ) -> dict[Partition, T]:
-        """Ask the leader of each partition, all of one leader at once."""
+        """Ask the leaders of the partitions, with one request to each leader."""
         found: dict[Partition, T] = {}
         missing = list(partitions)
 
@@ -286,13 +286,13 @@ class BrokerClient:
         return self._until(look, what, *missing) if missing else found
 
     def _until(self, look: Callable[[], T | int], what: str, *partitions: Partition) -> T:
-        """What `look` finds, as soon as it is not an error's code that passes by itself."""
+        """Retry `look` until it returns something other than a retriable error code."""
         timer, pause_s = self._kafka.Timer(self._wait_ms), 0.0
         while True:
             try:
                 found = look()
             except _NoLeader:
-                said = "no leader of the partition is known"
+                said = "the partition has no known leader"
             except self._kafka.KafkaError as error:
                 said = str(error) or type(error).__name__
                 if isinstance(error, self._kafka.UnknownBrokerIdError):
@@ -305,20 +305,20 @@ class BrokerClient:
                 said = explain(found)
                 if found not in GONE and not getattr(self._kafka.for_code(found), "retriable", False) and found != -1:
                     raise BrokerUnavailable(
-                        f"the broker at {self._servers} refuses {what}: {said}", remedy="see the broker's log"
+                        f"the broker at {self._servers} refuses {what}: {said}", remedy="check the broker's log"
                     )
             if timer.expired:
                 raise BrokerUnavailable(
-                    f"the broker at {self._servers} does not tell {what}: {said}",
-                    remedy="see that the broker runs, and start the job again",
+                    f"the broker at {self._servers} does not complete the request for {what}: {said}",
+                    remedy="check that the broker runs, and start the job again",
                 )
-            # A leader that was only never asked for is known at once.
+            # No pause the first time: maybe the leader was just never looked up.
             Event().wait(pause_s)
             pause_s = PAUSE_S
             self._refresh(partitions)
 
     def _refresh(self, partitions: Sequence[Partition]) -> None:
-        """Learn the leaders anew. Errors: UnknownTopic for a partition that there is not."""
+        """Update the known leaders. Errors: UnknownTopic for a partition that does not exist."""
         if not partitions:
             return
         names = sorted({topic for topic, _ in partitions})
@@ -342,7 +342,7 @@ class BrokerClient:
                 raise unknown_topic(topic_name, index)
 
     def _learn_brokers(self) -> None:
-        """Of a broker that joined, or left, the client itself takes note every few minutes; one is wanted now."""
+        """Refresh the list of brokers. The client itself does that only every few minutes."""
         manager = self._client._manager
         try:
             manager.run(manager.cluster.refresh_metadata)
@@ -353,24 +353,24 @@ class BrokerClient:
         said = str(error) or type(error).__name__
         return BrokerUnavailable(
             f"no broker answers at {self._servers}: {said}",
-            remedy="see that the broker runs and that kafka.bootstrap.servers names it",
+            remedy="check that the broker runs and that kafka.bootstrap.servers names it",
         )
 
 
 class _NoLeader(Exception):
-    """Nobody leads the partition, as far as is known."""
+    """The partition has no known leader."""
 
 
 def explain(code: int) -> str:
-    """What Kafka says of an error's code."""
-    from kbroker.spark.kafka_python import for_code  # noqa: PLC0415  (whoever has a code has imported it already)
+    """Kafka's name for an error code."""
+    from kbroker.spark.kafka_python import for_code  # noqa: PLC0415  (imported already if there is a code)
 
     error = for_code(code)
     return f"{error.__name__} ({code})"
 
 
 def _by_topic(partitions: Iterable[Partition], of_partition: Callable[[str, int], T]) -> list[tuple[str, list[T]]]:
-    """By topic what a request says of each of its partitions."""
+    """The partitions of a request, grouped by topic."""
     found: dict[str, list[T]] = {}
     for topic, index in partitions:
         found.setdefault(topic, []).append(of_partition(topic, index))
@@ -382,7 +382,7 @@ _OPEN: dict[tuple[object, ...], BrokerClient] = {}
 
 @contextmanager
 def kept_client(settings: Mapping[str, Any]) -> Iterator[BrokerClient]:
-    """A client that stays connected as long as the process lives, unless something goes wrong with it."""
+    """A client that stays connected for the life of the process, unless the caller's block raises."""
     key = tuple(sorted((name, repr(value)) for name, value in settings.items()))
     client = _OPEN.pop(key, None) or BrokerClient(settings)
     try:

@@ -1,9 +1,8 @@
-"""Record batches as they are stored, made into Arrow's columns.
+"""Converts stored record batches to Arrow columns.
 
-The columns are those of Spark's Kafka source, in its order and with its types. A RowsBuilder takes batches one by one
-and walks their records (see kbroker.spark.walk); `take` makes rows of what has come together, for many batches at once.
-Keys and values are copied once, by Arrow: the bytes of a buffer of batches, cut into the gaps and the values between
-them, are a binary array already, of which every second element is taken.
+The columns have the names, order and types of Spark's Kafka source. A RowsBuilder takes batches one at a time and
+finds their records (see kbroker.spark.walk); `take` converts the records of many batches at once. Arrow copies keys and
+values once: the buffer of the batches, cut into gaps and values, is a binary array; every second element is used.
 
 Source  KafkaRecordToRowConverter of spark-sql-kafka-0-10 4.0.0
 """
@@ -34,32 +33,32 @@ TYPES: Final[dict[str, pa.DataType]] = {
     "timestampType": pa.int32(),
     "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
 }
-"""The columns that there are, in the Kafka source's order."""
+"""All columns, in the order of the Kafka source."""
 
 COLUMNS: Final = tuple(name for name in TYPES if name != "headers")
-"""What is read where nobody says anything else."""
+"""The columns that are read by default."""
 
 DEFAULT_ROWS_BYTES: Final = 8 << 20
 
 Int32s: TypeAlias = npt.NDArray[np.int32]
 ErrorAt = Callable[[type[KbrokerSourceError], str, int], KbrokerSourceError]
-"""Makes an error of this kind that says what happened to the batch with this base_offset."""
+"""Creates an error: its class, the message, and the base_offset of the batch."""
 
 _MAX_MILLISECONDS: Final = (1 << 63) // 1000 - 1
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:
-    """The Arrow schema of these columns, in the order given. Errors: KeyError for a name that is no column."""
+    """The Arrow schema of these columns, in the given order. Errors: KeyError for an unknown name."""
     return pa.schema([(name, TYPES[name]) for name in columns])
 
 
 class RowsBuilder:
-    """The rows of one partition with offsets in [start_offset, end_offset), batch by batch.
+    """Builds the rows of one partition with offsets in [start_offset, end_offset), one batch at a time.
 
-    Shape   columns are names out of TYPES, in the order of the rows
-    Bound   it is full at about `rows_bytes` of records, which one batch may exceed by MAX_DECOMPRESSED_BYTES at most
-    Errors  what `error_at` makes of DamagedObject, UnknownCodec, UnrepresentableRecord: from `add` or from `take`,
-            which first gives the rows of all batches before the bad one
+    Shape   columns are keys of TYPES, in the order of the rows
+    Bound   it is full at about `rows_bytes` of records; one batch may exceed that by at most MAX_DECOMPRESSED_BYTES
+    Errors  what `error_at` returns for DamagedObject, UnknownCodec and UnrepresentableRecord, raised by `add` or by
+            `take`; `take` first yields the rows of all batches before the bad one
     """
 
     def __init__(
@@ -86,17 +85,17 @@ class RowsBuilder:
 
     @property
     def is_full(self) -> bool:
-        """Whether it is time for `take`."""
+        """Whether the caller should call `take` now."""
         return self._bytes >= self._rows_bytes
 
     def add(self, batch: RecordBatch) -> None:
-        """Take the records of a batch that is whole and whose CRC is right."""
+        """Add the records of a complete batch with a valid CRC."""
         if batch.attributes & CODEC_MASK > Codec.ZSTD:
             raise self._error_at(
                 UnknownCodec, f"a batch's compression codec is {batch.attributes & CODEC_MASK}", batch.base_offset
             )
         if batch.base_offset < self._next_offset:
-            what = f"a batch begins at offset {batch.base_offset}, and the one before ends at {self._next_offset - 1}"
+            what = f"a batch begins at offset {batch.base_offset}, but the previous one ends at {self._next_offset - 1}"
             raise self._error_at(DamagedObject, what, batch.base_offset)
         self._next_offset = batch.next_offset
         is_plain = batch.codec is Codec.NONE
@@ -110,13 +109,13 @@ class RowsBuilder:
             raise self._damaged(batch.base_offset, error) from error
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """The rows that have come together since the last time."""
+        """Yield the rows of the batches added since the last `take`."""
         parts, self._parts, self._bytes = self._parts, [], 0
         for part in parts:
             yield from self._rows_of(part)
 
     def _rows_of(self, part: _Part) -> Iterator[pa.RecordBatch]:
-        """Of a part that has a bad batch, the rows before it and then the error."""
+        """The rows of a part. If it has a bad batch, yields the rows before that batch and then raises."""
         try:
             made = self._made(part)
         except (Malformed, _NoTimestamp) as error:
@@ -182,7 +181,7 @@ def _microseconds(rows: _Rows) -> Ints:
 
 
 class _Rows(NamedTuple):
-    """Records that are rows. Units: base_timestamps in ms: where timestamp_types is 1, it is the record's own."""
+    """Records that become rows. Units: base_timestamps in ms; it is the record's own if timestamp_types is 1."""
 
     data: Bytes
     fields: Fields
@@ -192,11 +191,11 @@ class _Rows(NamedTuple):
 
 
 class _NoTimestamp(Exception):
-    """A timestamp that is not in the range of microseconds."""
+    """A timestamp outside the range of a column in microseconds."""
 
 
 class _Part:
-    """Batches whose records lie in one buffer: that of the batches themselves, or one of decoded blocks (None)."""
+    """Batches whose records are in one buffer: the batches' own, or decompressed blocks (buffer is None)."""
 
     __slots__ = ("batches", "buffer", "counts", "payloads", "shifts", "starts")
 
@@ -209,7 +208,7 @@ class _Part:
         self.shifts = [0]
 
     def add(self, batch: RecordBatch) -> int:
-        """Bytes of records that came with it. Errors: Malformed; nothing has changed then."""
+        """Returns the size of the batch's records in bytes. Errors: Malformed; the part is then unchanged."""
         if self.buffer is not None:
             start, end = batch.position + HEADER_SIZE, batch.position + batch.size
             find_records(self.buffer, start, end, batch.record_count, self.starts)
@@ -225,7 +224,7 @@ class _Part:
         return size
 
     def records(self) -> tuple[Bytes, Ints]:
-        """The buffer in which the records are, and where each of them begins."""
+        """The buffer with the records, and the position of each record in it."""
         starts = np.array(self.starts, np.int64)
         if self.buffer is not None:
             return self.buffer, starts
@@ -233,30 +232,30 @@ class _Part:
         return self.payloads[0] if len(self.payloads) == 1 else b"".join(self.payloads), starts
 
     def split(self) -> Iterator[_Part]:
-        """Parts of one batch each."""
+        """Parts with one batch each."""
         for batch in self.batches:
             part = _Part(self.buffer)
             part.add(batch)
             yield part
 
     def offsets(self, deltas: Ints) -> Ints:
-        """Errors: Malformed, if they do not rise, or one is outside of its batch."""
+        """Errors: Malformed if offsets do not ascend or one is outside its batch."""
         bases = [batch.base_offset for batch in self.batches]
         offsets = self._each(bases) + deltas
         if (deltas < 0).any() or (deltas > self._each([batch.last_offset_delta for batch in self.batches])).any():
-            raise Malformed("a record's offset is outside of its batch")
+            raise Malformed("a record's offset is outside its batch")
         if (offsets[1:] <= offsets[:-1]).any():
-            raise Malformed("records' offsets do not rise")
+            raise Malformed("the offsets of the records do not ascend")
         return offsets
 
     def timestamps(self) -> Ints:
-        """What each record's timestamp delta is to be added to, or instead of it the time that the broker set."""
+        """The base timestamp of each record's delta, or the broker's timestamp if the batch is LogAppendTime."""
         return self._each(
             [batch.max_timestamp if batch.is_log_append_time else batch.base_timestamp for batch in self.batches]
         )
 
     def timestamp_types(self) -> Int32s:
-        """0 where a producer set it, 1 where the broker did."""
+        """0 if the producer set the timestamp, 1 if the broker did."""
         return np.repeat(np.array([batch.is_log_append_time for batch in self.batches], np.int32), self.counts)
 
     def _each(self, values: list[int]) -> Ints:

@@ -1,10 +1,9 @@
-"""The data sources of PySpark, as far as Spark asks for them before anything is read.
+"""The PySpark data source classes. This module imports nothing but PySpark.
 
-Whoever uses any data source in Python has Spark look for all that are installed: it imports this module for their
-names. Then it makes one in another process, to learn its columns, and has a third one plan. So each method imports what
-it needs itself, and this module nothing but PySpark.
+When a program uses any Python data source, Spark imports this module to learn the source names. Then it creates the
+source in a second process to learn its columns, and plans in a third one. Each method therefore imports what it needs.
 
-What goes from one process to another is pickled, so it is options as text and what `Reading` has.
+Objects that move between the processes are pickled: options as text, and the fields of `Reading`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ SEGMENTS: Final = "kbroker-segments"
 class KbrokerDataSource(DataSource):
     """`format("kbroker")`, see docs/spark.md.
 
-    Errors  KbrokerSourceError, which Spark shows with what a Python process raised
+    Errors  KbrokerSourceError; Spark shows it together with the traceback of the Python process
     """
 
     @classmethod
@@ -35,7 +34,7 @@ class KbrokerDataSource(DataSource):
         return TOPICS
 
     def schema(self) -> StructType:
-        """Asked for where the user names no schema. The options are checked here, before anything else happens."""
+        """Spark calls this if the user gives no schema. It checks the options before anything is read."""
         from kbroker.spark.options import SourceOptions  # noqa: PLC0415
         from kbroker.spark.schema import default_schema  # noqa: PLC0415
 

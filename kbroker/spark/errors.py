@@ -1,7 +1,7 @@
-"""What can go wrong while records are read, each as an error of its own.
+"""The errors of reading, one class for each cause.
 
-Whoever meets one reads it in a Spark job's log, far from where it was raised: so every message names the partition, the
-offset and the object as far as they are known, and ends with what to do.
+Users see them in the log of a Spark job, far from where they were raised. So every message names the partition, the
+offset and the object as far as they are known, and ends with a remedy.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from kbroker.tiered.api import (
 
 
 class KbrokerSourceError(Exception):
-    """Reading failed. No row was made up: what was handed out before is right, and the job must not be taken for done.
+    """Reading failed. Rows that were returned before are correct, but the job is incomplete.
 
-    Shape  what says what happened and remedy what to do, both without a full stop at the end; object_name is what the
-           store calls the object, None where no object is concerned
-    Units  offset is the first one that could not be read
+    Shape  what is the cause and remedy the user's next step, both without a full stop; object_name is the store's name
+           of the object, None if no object is involved
+    Units  offset is the first offset that could not be read
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class KbrokerSourceError(Exception):
         if self.object_name is not None:
             where.append(f"in {self.object_name}")
         place = " ".join(where)
-        return f"{place + ': ' if place else ''}{self.what}. To mend it: {self.remedy}."
+        return f"{place + ': ' if place else ''}{self.what}. Remedy: {self.remedy}."
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt, (type(self), self.what, {name: getattr(self, name) for name in _FIELDS})
@@ -65,43 +65,43 @@ def _rebuilt(kind: type[KbrokerSourceError], what: str, fields: dict[str, Any]) 
 
 
 class InvalidOption(KbrokerSourceError):
-    """An option, or a schema, that means nothing here."""
+    """An invalid option or schema."""
 
 
 class UnknownTopic(KbrokerSourceError):
-    """There is no such topic or partition."""
+    """The topic or partition does not exist."""
 
 
 class TopicRecreated(KbrokerSourceError):
-    """The topic of this name is another one than when the job was planned."""
+    """The topic was deleted and created again after the job was planned."""
 
 
 class OffsetsOutOfRange(KbrokerSourceError):
-    """Offsets that the partition has not got (any more), known before anything was read."""
+    """The partition does not have these offsets; found before anything was read."""
 
 
 class RecordsExpired(KbrokerSourceError):
-    """Records that were there when the job was planned have been deleted since."""
+    """Records that existed when the job was planned have been deleted."""
 
 
 class OffsetsNotCovered(KbrokerSourceError):
-    """Nobody has these offsets: neither a segment of the tier's lineage nor a broker."""
+    """No segment of the log's history has these offsets, and no broker was named."""
 
 
 class MissingObject(KbrokerSourceError):
-    """The store has not got an object that the metadata tell of."""
+    """The store does not have an object that the metadata mentions."""
 
 
 class DamagedObject(KbrokerSourceError):
-    """The bytes of an object, or those that a broker sent, are not what was stored there."""
+    """The bytes of an object, or those that a broker sent, are not the bytes that were stored."""
 
 
 class UnknownCodec(DamagedObject):
-    """A batch that is whole, but compressed in a way that is not known here."""
+    """An intact batch with an unknown compression codec."""
 
 
 class UnrepresentableRecord(KbrokerSourceError):
-    """A record that is whole, but has a value that no column can hold."""
+    """An intact record with a value that no column can hold."""
 
 
 class StoreUnavailable(KbrokerSourceError):
@@ -109,34 +109,31 @@ class StoreUnavailable(KbrokerSourceError):
 
 
 class BrokerUnavailable(KbrokerSourceError):
-    """No broker answers, or none that leads the partition."""
+    """No broker answers, or the partition has no leader."""
 
 
 def unknown_topic(topic: str, partition: int | None = None) -> UnknownTopic:
-    """What to say of a topic that is not there."""
+    """The error for a topic or partition that does not exist."""
     what = "there is no such topic" if partition is None else "the topic has no such partition"
-    remedy = "name one that exists, see `kbroker topic --list`"
+    remedy = "name an existing one, see `kbroker topic --list`"
     return UnknownTopic(what, remedy=remedy, topic=topic, partition=partition)
 
 
 _REMEDIES: Final[dict[type[KbrokerSourceError], str]] = {
-    DamagedObject: "find what else is damaged with kbroker tier scrub --deep, put the object back from a copy of the"
-    " store, and start the job again",
-    MissingObject: "see with kbroker tier scrub what the store has, put the object back from a copy of the store, or"
-    " leave its records out with failOnDataLoss=false",
-    UnknownCodec: "read it with a kbroker that knows the codec, or begin behind this batch (startingOffsets)",
-    UnrepresentableRecord: "leave the column timestamp out with .schema(...), or begin behind this batch"
-    " (startingOffsets)",
-    StoreUnavailable: "see that the store is up and that rsm.config.* of the job may read it, and start the job again",
+    DamagedObject: "find other damage with kbroker tier scrub --deep, restore the object from a copy of the store, and"
+    " start the job again",
+    MissingObject: "check the store with kbroker tier scrub, restore the object from a copy of the store, or skip its"
+    " records with failOnDataLoss=false",
+    UnknownCodec: "use a version of kbroker that knows the codec, or start after this batch (startingOffsets)",
+    UnrepresentableRecord: "omit the column timestamp with .schema(...), or start after this batch (startingOffsets)",
+    StoreUnavailable: "check that the store is up and that rsm.config.* give access to it, and start the job again",
 }
 
 
 def segment_error(
     kind: type[KbrokerSourceError], what: str, segment: RemoteLogSegmentMetadata, storage: object, *, offset: int
 ) -> KbrokerSourceError:
-    """What to say of a segment whose object cannot be read at this offset; `kind` is one of those that have a remedy
-    of their own here.
-    """
+    """The error for a segment whose object cannot be read at this offset. `kind` is a key of `_REMEDIES`."""
     partition = segment.remote_log_segment_id.topic_id_partition
     return kind(
         what,
@@ -149,7 +146,7 @@ def segment_error(
 
 
 def told_by_store(error: RemoteStorageError) -> tuple[type[KbrokerSourceError], str]:
-    """What a store's error about an object means, and what to say of it."""
+    """The error class and message for a store's error about an object."""
     if isinstance(error, RemoteResourceNotFound):
         return MissingObject, f"the object is missing: {error}"
     if isinstance(error, RemoteObjectDamaged):
@@ -158,8 +155,8 @@ def told_by_store(error: RemoteStorageError) -> tuple[type[KbrokerSourceError], 
 
 
 def object_of(segment: RemoteLogSegmentMetadata, storage: object) -> str:
-    """What a message calls the object of a segment: its name, where the manager is known to name things, and whose."""
-    from kbroker.tiered.layout import SEGMENT, object_name  # noqa: PLC0415  # only when something went wrong
+    """The name of a segment's object for messages, with its store, if the store is known to name objects."""
+    from kbroker.tiered.layout import SEGMENT, object_name  # noqa: PLC0415  # only needed for errors
 
     if hasattr(storage, "list_objects"):
         return f"object {object_name(segment, SEGMENT)} of {storage!r}"

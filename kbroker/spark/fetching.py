@@ -1,8 +1,8 @@
-"""The batches of a range of offsets, by one Fetch after the other from the broker that leads the partition.
+"""Reads the batches of an offset range with Fetch requests to the partition's leader.
 
-It does not matter whether the broker has them in its log or in the tier by now. The same checks are made as of an
-object's bytes, and it is only the end of the range that ends the reading: an answer without records is asked for again
-for a while, and then it is an error.
+It does not matter whether the broker has them in its local log or in the tier. Batches are checked like the bytes of an
+object. Reading ends only at the end of the range: an answer without records is retried, and after EMPTY_ANSWERS of them
+it is an error.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from kbroker.spark.pieces import TailPiece
 from wire.record_batch import HEADER_SIZE, Batches, RecordBatch, batches
 from wire.types import ZERO_UUID, uuid_to_text
 
-EMPTY_ANSWERS: Final = 60  # each of them has waited for records
+EMPTY_ANSWERS: Final = 60  # the broker waits for records before each of them
 
 
 def fetch_batches(client: BrokerClient, piece: TailPiece, *, max_bytes: int = FETCH_BYTES) -> Iterator[RecordBatch]:
-    """The batches that have the offsets of a piece, in their order; the first and the last may reach beyond it. All
-    that is below the offset that an error names has been given.
+    """The batches with the offsets of a piece, in order; the first and the last may extend beyond the piece. If this
+    raises, everything below the error's offset has been yielded.
 
     Errors  TopicRecreated, UnknownTopic, RecordsExpired, OffsetsOutOfRange, BrokerUnavailable, DamagedObject
     """
@@ -69,14 +69,14 @@ def fetch_batches(client: BrokerClient, piece: TailPiece, *, max_bytes: int = FE
 
 
 def check_topic(client: BrokerClient, piece: TailPiece) -> Topic:
-    """The topic, which still is the one that was planned. Errors: TopicRecreated, UnknownTopic."""
+    """The topic, checked to be the one that was planned. Errors: TopicRecreated, UnknownTopic."""
     topic = client.topics([piece.topic]).get(piece.topic)
     if topic is None:
         raise unknown_topic(piece.topic)
     if topic.id != piece.topic_id and ZERO_UUID not in (topic.id, piece.topic_id):
         raise TopicRecreated(
             f"the topic was deleted and created again since the job was planned: its id is {uuid_to_text(topic.id)},"
-            f" and was {uuid_to_text(piece.topic_id)}",
+            f" it was {uuid_to_text(piece.topic_id)}",
             remedy="start the job again; the records of the deleted topic are gone",
             topic=piece.topic,
             partition=piece.partition,
@@ -88,7 +88,7 @@ def check_topic(client: BrokerClient, piece: TailPiece) -> Topic:
 
 
 def why_not(client: BrokerClient, piece: TailPiece, offset: int, code: int) -> KbrokerSourceError:
-    """What it means that a broker refuses an offset that it had when the job was planned."""
+    """The error for a broker that refuses an offset which it had when the job was planned."""
     if code == CORRUPT_MESSAGE:
         return damaged(piece, offset, "it is damaged on the broker's disk")
     check_topic(client, piece)
@@ -106,12 +106,12 @@ def why_not(client: BrokerClient, piece: TailPiece, offset: int, code: int) -> K
 
 
 def expired(topic: str, partition: int, offset: int, *, log_start_offset: int) -> RecordsExpired:
-    """What to say of records that were deleted while a job ran."""
+    """The error for records that were deleted while a job ran."""
     return RecordsExpired(
         f"the records up to offset {log_start_offset - 1} were deleted while the job ran, by retention or by"
         " DeleteRecords",
         remedy="start the job again with what is left, or keep records longer (retention.ms, retention.bytes);"
-        " failOnDataLoss=false leaves them out",
+        " failOnDataLoss=false skips them",
         topic=topic,
         partition=partition,
         offset=offset,
@@ -119,16 +119,18 @@ def expired(topic: str, partition: int, offset: int, *, log_start_offset: int) -
 
 
 def check_end(client: BrokerClient, piece: TailPiece, offset: int) -> None:
-    """Errors: OffsetsOutOfRange if the log is shorter than it was. A new leader that does not know yet how far its
-    followers are says so to ListOffsets, which is asked again, while its Fetch tells a high watermark that is too low.
+    """Check that the log has not become shorter. Errors: OffsetsOutOfRange.
+
+    A new leader that does not know its followers' positions yet returns an error to ListOffsets, which is retried,
+    while its Fetch answers have a high watermark that is too low. So this asks ListOffsets.
     """
     partition = piece.topic, piece.partition
     end = client.offsets({partition: LATEST})[partition].offset
     if end < piece.end_offset:
         raise OffsetsOutOfRange(
-            f"the log ends at offset {end} now, and had {piece.end_offset - 1} when the job was planned:"
-            " a leader was elected that had not got it",
-            remedy="start the job again; what was lost is lost (see unclean.leader.election.enable)",
+            f"the log ends at offset {end} now, but had offset {piece.end_offset - 1} when the job was planned:"
+            " the elected leader did not have it",
+            remedy="start the job again; the lost records cannot be recovered (see unclean.leader.election.enable)",
             topic=piece.topic,
             partition=piece.partition,
             offset=offset,
@@ -137,8 +139,8 @@ def check_end(client: BrokerClient, piece: TailPiece, offset: int) -> None:
 
 def no_records(piece: TailPiece, offset: int) -> BrokerUnavailable:
     return BrokerUnavailable(
-        "the broker sends no records, though it has some",
-        remedy="see the broker's log, and start the job again",
+        "the broker sends no records, although it has some",
+        remedy="check the broker's log, and start the job again",
         topic=piece.topic,
         partition=piece.partition,
         offset=offset,
@@ -146,7 +148,7 @@ def no_records(piece: TailPiece, offset: int) -> BrokerUnavailable:
 
 
 def _check_answer(piece: TailPiece, found: Batches, offset: int) -> None:
-    """Errors: DamagedObject for bytes that are no batch, and for a batch that no answer is large enough for."""
+    """Errors: DamagedObject for bytes that are not a batch, and for a batch that fits into no answer."""
     if found.error is not None and len(found.buffer) - found.position >= HEADER_SIZE:
         raise damaged(piece, offset, str(found.error))
 
@@ -154,7 +156,7 @@ def _check_answer(piece: TailPiece, found: Batches, offset: int) -> None:
 def damaged(
     piece: TailPiece, offset: int, what: str, kind: type[KbrokerSourceError] = DamagedObject
 ) -> KbrokerSourceError:
-    """What to say of a batch that a broker sent and that is none."""
+    """The error for an unreadable batch that a broker sent."""
     return kind(
         f"the broker sent a batch that cannot be read: {what}",
         remedy="run kbroker verify on its data directory, and kbroker tier scrub",

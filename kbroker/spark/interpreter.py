@@ -1,8 +1,8 @@
-"""Whether the Python that Spark starts has this package: it need not be the one that the program runs in.
+"""Checks that the Python which Spark starts has this package: it may differ from the program's own Python.
 
-Spark starts Python by the name in PYSPARK_PYTHON, or `python3`, on the driver's machine too, to look for data sources
-and to plan. In a virtual environment that was not activated `python3` is another interpreter, without kbroker, and
-Spark then says DATA_SOURCE_NOT_FOUND for `format("kbroker")`.
+To discover data sources and to plan, Spark starts Python as PYSPARK_PYTHON, or as `python3`, also on the driver. If the
+program's virtual environment is not activated, `python3` is another interpreter without kbroker, and Spark reports
+DATA_SOURCE_NOT_FOUND for `format("kbroker")`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _HAS_KBROKER: Final = "import importlib.util, sys; sys.exit(0 if importlib.util.
 
 @lru_cache
 def check_interpreter(python: str) -> None:
-    """Check that the interpreter which Spark starts by this name can run kbroker's data source.
+    """Check that the interpreter which Spark starts by this name has kbroker. Errors: KbrokerSourceError.
 
-    It is started, once, if it is not this one. Errors: KbrokerSourceError.
+    Starts the interpreter once, unless it is the running one.
     """
     found = shutil.which(python)
     if found is None:

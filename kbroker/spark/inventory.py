@@ -1,8 +1,8 @@
-"""What there is to be read: topics, where their partitions begin and end, and what of them is in the tier.
+"""What can be read: topics, the bounds of their partitions, and their segments in the tier.
 
-Two can tell. A broker knows the ends of the logs, their leader epochs and, by `__remote_log_metadata`, the segments of
-the tier. With no broker the store is asked alone: each segment has a manifest beside it, and the newest segment of a
-partition has the leader epochs up to its end, which is where the partition then ends.
+There are two sources. A broker knows the bounds of the logs, their leader epochs and, from `__remote_log_metadata`, the
+segments in the tier. Without a broker, the store is the only source: each segment has a manifest, and the newest
+segment of a partition has the leader epochs up to its end, which is then the end of the partition.
 """
 
 from __future__ import annotations
@@ -21,54 +21,56 @@ from wire.types import ZERO_UUID, uuid_to_text
 
 
 class Bounds(NamedTuple):
-    """Where a partition lies. Units: end_offset is exclusive."""
+    """The bounds of a partition. Units: end_offset is exclusive."""
 
     log_start_offset: int
     end_offset: int
 
 
 class Inventory(Protocol):
-    """What a plan asks. Errors: KbrokerSourceError."""
+    """The questions of the planner. Errors: KbrokerSourceError."""
 
     has_broker: bool
 
     def topics(self, subscription: Subscription) -> dict[str, tuple[UUID, list[int]]]:
-        """The topics that are meant, each with its id and partitions."""
+        """The subscribed topics, each with its id and partitions."""
         ...
 
     def bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds]: ...
 
     def offsets_at(self, timestamps_ms: Mapping[Partition, int]) -> dict[Partition, int | None]:
-        """In each partition the first offset whose record is at least that late; None where there is none."""
+        """For each partition the first offset whose record is at or after the time, None if there is none."""
         ...
 
     def states(self, partitions: Sequence[Partition], bounds: Mapping[Partition, Bounds]) -> list[PartitionState]:
-        """All that a plan needs of the partitions, in their order."""
+        """What the planner needs to know of the partitions, in their order."""
         ...
 
 
-def chosen(subscription: Subscription, there: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
-    """The partitions that are meant, of those that there are. Errors: UnknownTopic."""
+def chosen(subscription: Subscription, existing: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
+    """The subscribed partitions among the existing ones. Errors: UnknownTopic."""
     names = subscription.names
     if names is None:
-        return {topic: sorted(partitions) for topic, partitions in there.items() if subscription.matches(topic)}
+        return {topic: sorted(partitions) for topic, partitions in existing.items() if subscription.matches(topic)}
     for name in names:
-        if name not in there:
+        if name not in existing:
             raise unknown_topic(name)
     if not subscription.partitions:
-        return {name: sorted(there[name]) for name in names}
+        return {name: sorted(existing[name]) for name in names}
     found: dict[str, list[int]] = {}
     for name, index in subscription.partitions:
-        if index not in there[name]:
+        if index not in existing[name]:
             raise unknown_topic(name, index)
         found.setdefault(name, []).append(index)
     return found
 
 
 def open_inventory(client: Mapping[str, Any] | None, store: StoreOptions | None, stack: ExitStack) -> Inventory:
-    """By the broker if there is one, else by the store; `stack` closes what was opened. Errors: KbrokerSourceError."""
+    """The broker's inventory, or the store's if no broker is named; `stack` closes what this opens.
+    Errors: KbrokerSourceError.
+    """
     if client is not None:
-        from kbroker.spark.broker_inventory import BrokerInventory  # noqa: PLC0415  (a client is not always needed)
+        from kbroker.spark.broker_inventory import BrokerInventory  # noqa: PLC0415  (needs kafka-python)
         from kbroker.spark.client import BrokerClient  # noqa: PLC0415
 
         return BrokerInventory(stack.enter_context(BrokerClient(client)), has_store=store is not None)
@@ -79,12 +81,12 @@ def open_inventory(client: Mapping[str, Any] | None, store: StoreOptions | None,
 
 
 def same_topics(known: Mapping[str, UUID], found: Iterable[tuple[str, UUID]]) -> None:
-    """Errors: TopicRecreated for a topic whose id is not the one that was known before."""
+    """Errors: TopicRecreated for a topic whose id differs from the known one."""
     for topic, topic_id in found:
         before = known.get(topic, topic_id)
         if before != topic_id and ZERO_UUID not in (before, topic_id):
             raise TopicRecreated(
-                f"the topic was deleted and created again: its id is {uuid_to_text(topic_id)}, and was"
+                f"the topic was deleted and created again: its id is {uuid_to_text(topic_id)}, it was"
                 f" {uuid_to_text(before)}",
                 remedy="start again with another checkpoint; the records of the deleted topic are gone",
                 topic=topic,

@@ -1,13 +1,13 @@
-"""What is used of kafka-python. It takes 0.2 s to import, so only who makes a client does: many processes of a Spark
-job make none.
+"""The imports from kafka-python, which take 0.2 s. Only code that creates a client imports this module; many
+processes of a Spark job never do.
 """
 
 import logging
 
 logging.getLogger("kafka").addHandler(logging.NullHandler())
-logging.getLogger("kafka").propagate = False  # it tells of each attempt; what matters of them comes as one error
+logging.getLogger("kafka").propagate = False  # it logs each attempt; the caller gets one error
 
-from kafka.admin import KafkaAdminClient  # noqa: E402  (it logs while it is imported)
+from kafka.admin import KafkaAdminClient  # noqa: E402  (it logs during its import)
 from kafka.errors import KafkaError, UnknownBrokerIdError, for_code  # noqa: E402
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest  # noqa: E402
 from kafka.protocol.metadata import MetadataRequest  # noqa: E402

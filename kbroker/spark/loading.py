@@ -1,8 +1,8 @@
 """`kbroker.spark.load`: the rows of `format("kbroker")`, planned by the driver's own Python.
 
-Spark runs a Python data source by processes of its own: one looks for sources, one makes this one, one plans it, each
-of which imports PySpark anew, one after the other. The driver's program has imported it all already, so it can plan
-itself, and have executors read the pieces by `mapInArrow`, which takes the one process that forks the workers.
+For a Python data source Spark starts three processes one after the other: to discover sources, to create this one and
+to plan. Each of them imports PySpark again. The driver's program has imported everything already, so it plans by
+itself, and executors read the pieces in `mapInArrow`, which needs only the process that forks the workers.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def load(spark: SparkSession, options: Mapping[str, str], schema: StructType | s
     pieces = batch_pieces(source)
     if not pieces:
         return spark.createDataFrame([], chosen)
-    # A number for each piece: Spark would put rows of its own into as many parts as there are cores.
+    # One row and one task for each piece. Rows from createDataFrame would be split by the number of cores.
     numbers = spark.range(0, len(pieces), 1, len(pieces))
     return numbers.mapInArrow(_reader(reading_of(source), [pickle.dumps(piece) for piece in pieces], columns), chosen)
 
 
 def _parsed(schema: StructType | str) -> StructType:
-    """Errors: InvalidOption; what Spark says of text that is no DDL at all."""
+    """Errors: InvalidOption; Spark's own error for text that is not DDL."""
     found = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     if not isinstance(found, StructType):
         raise InvalidOption(f"the schema {schema} is a type, not columns", remedy='name them, as in "offset BIGINT"')
@@ -46,12 +46,12 @@ def _parsed(schema: StructType | str) -> StructType:
 
 
 def _reader(reading: Reading, pieces: Sequence[bytes], columns: Sequence[str]) -> Read:
-    """What a task runs. All pieces go to each task, as bytes: it makes its own ones of them, not the thousands."""
+    """The function that a task runs. Every task gets all pieces, but as bytes, and unpickles only its own."""
 
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from read_piece(reading, pickle.loads(pieces[number]), columns)  # noqa: S301  (it is our own)
+                yield from read_piece(reading, pickle.loads(pieces[number]), columns)  # noqa: S301  (pickled by us)
 
     return read

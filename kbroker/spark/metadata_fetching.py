@@ -1,13 +1,13 @@
-"""The events of `__remote_log_metadata`, by Fetch, also where a batch or a record of it cannot be read.
+"""Fetches the events of `__remote_log_metadata`, and skips batches and records that cannot be read.
 
-Any client may write to the topic, and disks rot. What cannot be read is skipped, counted and told, as the broker itself
-does (`kbroker.tiered.metadata_reading`), by the same functions. It can cost a job what it knows of a segment, never
-records: their offsets are still planned, and are then fetched from the broker or are an error.
+Any client may write to the topic, and disks fail. Unreadable records are skipped, counted and logged by the functions
+that the broker uses (`kbroker.tiered.metadata_reading`). This may cost a job its knowledge of a segment, but never
+records: their offsets are still planned, and are fetched from the broker or are an error.
 
-Here the log is seen only as far as the broker gives it. It gives its bytes as they lie, but cannot always find an
-offset behind a damaged header. So what lies behind damage is looked for in the same answer, and where an answer has
-nothing, later offsets are asked for, each twice as far away: that may cost as much again as the damage did, and comes
-to its end whatever the offsets pretend to be.
+The log is only visible as far as the broker sends it. The broker sends bytes as they are stored, but may not find an
+offset after a damaged header. So the reader looks for the next valid batch in the same answer. If there is none, it
+asks for later offsets, doubling the distance each time. That costs at most as much again as the damage, and it always
+ends, whatever the offsets claim.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from kbroker.storage.valid_batches import valid_batches
 from kbroker.tiered.metadata_topic import Events, read_events
 
 DOUBTFUL_ANSWERS: Final = 4
-"""So many answers without a byte, each of which has waited for records, are no accident any more."""
+"""After this many empty answers, for each of which the broker waited, the offset counts as damaged."""
 
 logger = logging.getLogger("kbroker.spark")
 
 
 def fetch_events(client: BrokerClient, piece: TailPiece, *, partition_count: int) -> Iterator[Events]:
-    """The events of a piece of the metadata topic, and what was skipped of it: together all of its offsets.
+    """The events of a piece of the metadata topic, and what was skipped; together they cover all offsets of the piece.
 
     Errors  TopicRecreated, UnknownTopic, RecordsExpired, OffsetsOutOfRange, BrokerUnavailable
     """
@@ -41,7 +41,7 @@ def fetch_events(client: BrokerClient, piece: TailPiece, *, partition_count: int
         )
         if fetched.error_code not in (0, CORRUPT_MESSAGE):
             raise why_not(client, piece, asked, fetched.error_code)
-        # A whole batch may reach beyond the piece, but none beyond what is committed.
+        # A batch may extend beyond the piece, but not beyond the high watermark.
         found = events_in(
             fetched.records, offset, end_offset=max(piece.end_offset, fetched.high_watermark),
             partition=piece.partition, partition_count=partition_count,
@@ -49,7 +49,7 @@ def fetch_events(client: BrokerClient, piece: TailPiece, *, partition_count: int
         if found.next_offset == offset:
             empty = 0 if fetched.records or fetched.error_code else empty + 1
             if asked == offset and empty > 0:
-                if fetched.high_watermark < piece.end_offset:  # perhaps of a leader that does not know it yet
+                if fetched.high_watermark < piece.end_offset:  # maybe a new leader that does not know it yet
                     check_end(client, piece, offset)
                     if empty >= EMPTY_ANSWERS:
                         raise no_records(piece, offset)
@@ -67,8 +67,8 @@ def fetch_events(client: BrokerClient, piece: TailPiece, *, partition_count: int
 
 
 def events_in(data: bytes, offset: int, *, end_offset: int, partition: int, partition_count: int) -> Events:
-    """The events in [offset, end_offset) of bytes of the topic's log, whatever lies between its batches. Behind the
-    last batch that is whole nothing is told: the bytes may only be cut off there.
+    """The events in [offset, end_offset) of bytes of the topic's log, which may have damage between batches. Nothing is
+    reported after the last complete batch: the bytes may just be cut off there.
     """
     found = Events(offset)
     for position, batch in valid_batches(lambda size, at: data[at : at + size], len(data)):
@@ -87,7 +87,7 @@ def events_in(data: bytes, offset: int, *, end_offset: int, partition: int, part
 
 
 def _within(found: Events, end_offset: int) -> Events:
-    """What of it lies below `end_offset`."""
+    """The part of `found` below `end_offset`."""
     if found.next_offset <= end_offset:
         return found
     events = [each for each in found.events if each[0] < end_offset]
@@ -96,7 +96,7 @@ def _within(found: Events, end_offset: int) -> Events:
 
 
 def tell_skipped(piece: TailPiece, found: Events) -> None:
-    """Say in the job's log what of the events cannot be read."""
+    """Log what was skipped."""
     if found.skipped:
         offset, _, why = found.skipped[0]
         count = sum(each[1] for each in found.skipped)

@@ -1,8 +1,8 @@
-"""The options of `format("kbroker")`: the Kafka source's names where they mean the same, and the tier's.
+"""The options of `format("kbroker")`: those of Spark's Kafka source, with the same names and meaning, and the tier's.
 
-Spark hands them over as text, under names in letters of any case. All are checked before anything is asked of a broker
-or a store, and a name that means nothing here is an error that names the nearest one: an option that was misspelt and
-passed over would read something else than what was wanted.
+Spark passes them as text and ignores the case of their names. All options are checked before the source contacts a
+broker or a store. An unknown name is an error that suggests the nearest name, because an ignored misspelling would read
+the wrong records.
 
 Source  KafkaSourceProvider of spark-sql-kafka-0-10 4.0.0
 """
@@ -39,7 +39,7 @@ STORE_CLASS: Final = "remote.log.storage.manager.class.name"
 BOOTSTRAP_TIMEOUT_MS: Final = 10_000
 DEFAULT_CHUNK_BYTES: Final = 8 << 20
 LEAST_CHUNK_BYTES: Final = 64 << 10
-MOST_CHUNK_BYTES: Final = 1 << 30  # the rows of a chunk have to be one Arrow array, which has less than 2 GiB
+MOST_CHUNK_BYTES: Final = 1 << 30  # the rows of a chunk must fit into one Arrow array of less than 2 GiB
 MOST: Final = (1 << 63) - 1
 
 KNOWN: Final = (
@@ -51,7 +51,7 @@ KNOWN: Final = (
     "failOnDataLoss", "includeHeaders",
     STORE_CLASS, "kbroker.config", "kbroker.chunk.bytes",
 )  # fmt: skip
-"""Every option that has one name; `kafka.*` and `rsm.config.*` come on top."""
+"""All options except those that begin with `kafka.` and `rsm.config.`."""
 
 _NAMES: Final = {name.lower(): name for name in KNOWN}
 _UNITS_MS: Final = {
@@ -65,9 +65,9 @@ _UNITS_MS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which partitions are read: all of some topics, of those whose name a pattern matches, or some.
+    """The partitions to read: all of some topics, all of topics that match a pattern, or single ones.
 
-    Shape  exactly one of the three is not empty
+    Shape  exactly one of the three fields is not empty
     """
 
     topics: tuple[str, ...] = ()
@@ -75,18 +75,18 @@ class Subscription:
     partitions: tuple[Partition, ...] = ()
 
     def matches(self, topic: str) -> bool:
-        """Whether a topic is meant, by its name."""
+        """Whether a topic is subscribed."""
         if self.pattern:
             return re.fullmatch(self.pattern, topic) is not None
         return topic in self.topics or any(topic == name for name, _ in self.partitions)
 
     def has(self, topic: str, partition: int) -> bool:
-        """Whether a partition is meant."""
+        """Whether a partition is subscribed."""
         return (topic, partition) in self.partitions if self.partitions else self.matches(topic)
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The topics that must exist; None for a pattern, which may match any."""
+        """The topics that must exist; None for a pattern."""
         if self.pattern:
             return None
         return self.topics or tuple(dict.fromkeys(topic for topic, _ in self.partitions))
@@ -94,11 +94,11 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a job asked for.
+    """The parsed options of a job.
 
-    Shape  client are settings of kafka-python, None where no broker is named: then the store alone tells what there is;
-           store is None where no store is named: then everything comes from the broker
-    Shape  starting and ending are None where nothing was said
+    Shape  client are settings of kafka-python, None if no broker is named: then the store is the only source;
+           store is None if no store is named: then everything is fetched from the broker
+    Shape  starting and ending are None if they are not given
     """
 
     subscription: Subscription
@@ -152,27 +152,27 @@ class SourceOptions:
         )
 
     def for_batch(self) -> SourceOptions:
-        """With the defaults of a batch query. Errors: InvalidOption for what makes no sense in one."""
+        """Adds the defaults of a batch query. Errors: InvalidOption for options that batch queries do not allow."""
         starting = Edge.EARLIEST if self.starting is None else self.starting
         ending = Edge.LATEST if self.ending is None else self.ending
         if starting is Edge.LATEST or (isinstance(starting, AtOffsets) and Edge.LATEST in starting.offsets.values()):
-            _refuse("startingOffsets says latest in a batch query, which would read nothing", "name where it begins")
+            _refuse("startingOffsets is latest in a batch query, which would read nothing", "set an earlier start")
         if isinstance(ending, AtOffsets) and Edge.EARLIEST in ending.offsets.values():
-            _refuse("endingOffsets says earliest (-2), which would read nothing", "name where it ends")
+            _refuse("endingOffsets is earliest (-2), which would read nothing", "set a later end")
         return replace(self, starting=starting, ending=ending)
 
     def for_streaming(self) -> SourceOptions:
-        """With the defaults of a streaming query. Errors: InvalidOption for what makes no sense in one."""
+        """Adds the defaults of a streaming query. Errors: InvalidOption for options that streams do not allow."""
         if self.ending is not None:
             _refuse(
                 "endingOffsets, endingTimestamp and endingOffsetsByTimestamp have no meaning in a streaming query",
-                "leave them out, or use spark.read",
+                "remove them, or use spark.read",
             )
         return replace(self, starting=Edge.LATEST if self.starting is None else self.starting)
 
 
 class _Given:
-    """The options as text, under their own names."""
+    """The given options as text, by their canonical names."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._texts: dict[str, str] = {}
@@ -198,7 +198,7 @@ class _Given:
             return None
         if not re.fullmatch(r"\s*\d{1,19}\s*", text, re.ASCII) or not at_least <= int(text) <= at_most:
             limit = "" if at_most == MOST else f" and at most {at_most}"
-            _refuse(f"{name}={text} is no whole number of at least {at_least}{limit}", "correct it")
+            _refuse(f"{name}={text} is not a whole number of at least {at_least}{limit}", "correct it")
         return int(text)
 
     def boolean(self, name: str, *, default: bool) -> bool:
@@ -212,7 +212,7 @@ class _Given:
     def subscription(self) -> Subscription:
         given = [name for name in ("subscribe", "subscribePattern", "assign") if name in self._texts]
         if len(given) != 1:
-            said = f"{' and '.join(given)} are given together" if given else "nothing says which topics to read"
+            said = f"{' and '.join(given)} are given together" if given else "no topic is named"
             _refuse(said, "set exactly one of subscribe, subscribePattern and assign")
         name, text = given[0], self._texts[given[0]]
         if name == "assign":
@@ -221,21 +221,21 @@ class _Given:
             try:
                 re.compile(text)
             except re.error as error:
-                _refuse(f"subscribePattern={text} is no regular expression: {error}", "correct it")
+                _refuse(f"subscribePattern={text} is not a regular expression: {error}", "correct it")
             if not text:
-                _refuse("subscribePattern is empty", "give a regular expression, as .* for all topics")
+                _refuse("subscribePattern is empty", "give a regular expression, for example .* for all topics")
             return Subscription(pattern=text)
         topics = tuple(dict.fromkeys(one.strip() for one in text.split(",") if one.strip()))
         if not topics:
-            _refuse("subscribe names no topic", "give the topics' names with commas between them")
+            _refuse("subscribe names no topic", "give the names of the topics, separated by commas")
         return Subscription(topics=topics)
 
     def position(self, edge: str, *edges: Edge) -> Position | None:
-        """Where reading begins or ends; as in the Kafka source one time outweighs many, and times outweigh offsets."""
+        """Where reading begins or ends. As in the Kafka source, one time overrides many, and times override offsets."""
         text = self._texts.get(f"{edge}Timestamp")
         if text is not None:
             if not re.fullmatch(r"\s*[+-]?\d{1,19}\s*", text, re.ASCII):
-                _refuse(f"{edge}Timestamp={text} is no number", "give the milliseconds since 1970-01-01 UTC")
+                _refuse(f"{edge}Timestamp={text} is not a number", "give the milliseconds since 1970-01-01 UTC")
             return AtTimestamp(_time_ms(f"{edge}Timestamp", int(text)))
         name = f"{edge}OffsetsByTimestamp"
         if name in self._texts:
@@ -260,7 +260,9 @@ class _Given:
     def client(self) -> dict[str, Any] | None:
         if "bootstrap.servers" not in self._kafka:
             if self._kafka:
-                _refuse(f"kafka.{next(iter(self._kafka))} is set, but no broker", "set kafka.bootstrap.servers")
+                _refuse(
+                    f"kafka.{next(iter(self._kafka))} is set, but no broker is named", "set kafka.bootstrap.servers"
+                )
             return None
         servers = [one.strip() for one in self._kafka["bootstrap.servers"].split(",") if one.strip()]
         try:
@@ -268,11 +270,11 @@ class _Given:
             for server in servers:
                 client_properties.parse_server(server)
         except ConfigError as error:
-            _refuse(f"an option that begins with kafka.: {error}", "correct it")
+            _refuse(f"kafka.*: {error}", "correct it")
         if others:
             _unknown(KAFKA_PREFIX + others[0])
         if not servers:
-            _refuse("kafka.bootstrap.servers names no broker", "give host:port, with commas between several")
+            _refuse("kafka.bootstrap.servers names no broker", "give host:port, or several separated by commas")
         return {"bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS, **settings, "bootstrap_servers": servers}
 
     def store(self) -> StoreOptions | None:
@@ -288,8 +290,8 @@ class _Given:
 
 
 def _from_broker_settings(path: str) -> StoreOptions:
-    """The store of a broker whose properties file this is."""
-    from kbroker.config import Settings  # noqa: PLC0415  (all of a broker's settings, for who has such a file)
+    """The store named by a broker's properties file."""
+    from kbroker.config import Settings  # noqa: PLC0415  (imports all settings; only needed for such a file)
 
     try:
         with open(path, "rb") as file:
@@ -305,16 +307,16 @@ def _from_broker_settings(path: str) -> StoreOptions:
 
 
 def _time_ms(name: str, time_ms: int) -> int:
-    """A time that a broker can be asked for: to it the negative ones are names, as -1 of the end of the log."""
+    """Refuses negative times, which are special values in ListOffsets, for example -1 for the log's end."""
     if not 0 <= time_ms < 1 << 63:
-        _refuse(f"{name} has {time_ms}, which is no time", "give the milliseconds since 1970-01-01 UTC")
+        _refuse(f"{name} has {time_ms}, which is not a time", "give the milliseconds since 1970-01-01 UTC")
     return time_ms
 
 
 def _duration_ms(name: str, text: str) -> int:
     found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text.lower(), re.ASCII)
     if found is None or (found[2] or "ms") not in _UNITS_MS:
-        _refuse(f"{name}={text} is no duration", "write it like 30s, 15m or 500ms")
+        _refuse(f"{name}={text} is not a duration", "write it like 30s, 15m or 500ms")
     return int(found[1]) * _UNITS_MS[found[2] or "ms"]
 
 
@@ -328,9 +330,7 @@ def _read(name: str, text: str, parse: Callable[[str], T]) -> T:
 def _unknown(name: str) -> NoReturn:
     names = {one.lower(): one for one in (*KNOWN, *(KAFKA_PREFIX + one for one in client_properties.KNOWN))}
     near = get_close_matches(name.lower(), names, n=1, cutoff=0.6)
-    _refuse(
-        f"there is no option {name}", f"did you mean {names[near[0]]}?" if near else "leave it out, see docs/spark.md"
-    )
+    _refuse(f"there is no option {name}", f"did you mean {names[near[0]]}?" if near else "remove it, see docs/spark.md")
 
 
 def _refuse(what: str, remedy: str) -> NoReturn:

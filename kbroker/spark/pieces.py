@@ -1,9 +1,9 @@
-"""What one task of a Spark job reads: a range of offsets, and where its bytes are.
+"""A piece is what one task of a Spark job reads: an offset range and where its bytes are.
 
-The driver makes pieces (`kbroker.spark.plan`), executors read them. Together the pieces of a partition tile the range
-that was planned: each offset is in exactly one of them, and a record is a row of the piece that its offset is in.
+The driver plans pieces (`kbroker.spark.plan`), executors read them. The pieces of a partition tile the planned range:
+each offset is in exactly one piece, and its record becomes a row of that piece.
 
-Pieces travel pickled from the driver to the workers, so they hold values alone.
+Pieces are pickled and sent to the workers, so they contain only values.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ class SegmentPiece:
     """The records of [start_offset, end_offset) in one finished segment of the tier.
 
     Units  end_offset is exclusive, unlike the segment's own; positions are bytes in the segment, end_position exclusive
-    Note   start_position is that of a batch whose base_offset is start_offset or before, as the offset index gives it;
-           0 is always right. end_position is where all of the piece is expected to have been read, None where nobody
-           has looked: it bounds what is read ahead and never decides about a record, since reading goes on behind it
-           until end_offset is reached.
+    Note   start_position is that of a batch whose base_offset is at or before start_offset, from the offset index; 0 is
+           always valid. end_position is where the piece is expected to end, None if unknown. It only limits read-ahead:
+           reading continues after it until end_offset is reached.
     """
 
     segment: RemoteLogSegmentMetadata
@@ -38,7 +37,7 @@ class SegmentPiece:
 
 @dataclass(frozen=True, slots=True)
 class TailPiece:
-    """The records of [start_offset, end_offset) that are to be fetched from a broker: the tier has not got them all.
+    """The records of [start_offset, end_offset) that are fetched from a broker: the tier does not have all of them.
 
     Units  end_offset is exclusive
     """

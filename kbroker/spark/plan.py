@@ -1,12 +1,12 @@
-"""Which piece of which segment holds which offsets: the plan of a read, from what is known and nothing else.
+"""Plans a read: maps offsets to pieces of segments. Pure decisions.
 
-A range of offsets is tiled: it begins where it was said to, each offset is in exactly one piece, and what lies between
-two segments of the tier, or behind the last one, is fetched from the broker. So a plan stays right whatever moves
-between the tiers while it is carried out: pieces say which offsets are read, and only prefer where.
+The pieces tile the range: each offset is in exactly one piece. Offsets between two segments of the tier, or after the
+last one, are fetched from the broker. The plan stays valid when records move between the tiers during the job, because
+the offsets of a piece are fixed, and its location is only a preference.
 
-A segment counts when it is finished and part of the log's history, as in `kbroker.tiered.plan`; and a piece of it only
-as far as its leader epochs are those of the log at these very offsets, which a segment whose head lies below the log's
-first epoch need not satisfy by the first rule alone.
+A segment is usable if it is finished and part of the log's history, see `kbroker.tiered.plan`. A piece of it extends
+only as far as its leader epochs equal those of the log at the same offsets. The first rule alone does not ensure that
+for a segment that begins below the log's first epoch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kbroker.tiered.indexes import RemoteIndexes
 from kbroker.tiered.plan import Lineage, clipped_epochs, without_empty_epochs
 
 SPLIT_BYTES: Final = 64 << 20
-"""Segments are read in pieces of about this size, so that a few large ones keep more than a few cores busy."""
+"""Segments are read in pieces of about this size, so that a few large segments can keep many cores busy."""
 
 Epochs: TypeAlias = Sequence[tuple[int, int]]
 
@@ -31,9 +31,9 @@ Epochs: TypeAlias = Sequence[tuple[int, int]]
 class PartitionState:
     """What is known of a partition when a read is planned.
 
-    Units  end_offset is exclusive: the high watermark, or what lies behind the tier where no broker was asked
-    Shape  segments are all that are known, of whatever state and history; leader_epochs is (leader_epoch, start_offset)
-           ascending, the history of the log; has_broker says that what the tier has not got can be fetched
+    Units  end_offset is exclusive: the high watermark, or the end of the tier if no broker is named
+    Shape  segments are all known ones, in any state and of any history; leader_epochs is the log's history,
+           (leader_epoch, start_offset) ascending; has_broker says whether offsets outside the tier can be fetched
     """
 
     id: TopicIdPartition
@@ -45,14 +45,14 @@ class PartitionState:
 
 
 class Hole(NamedTuple):
-    """Offsets that nobody has. Units: end_offset is exclusive."""
+    """Offsets that cannot be read from anywhere. Units: end_offset is exclusive."""
 
     start_offset: int
     end_offset: int
 
 
 def usable_segments(state: PartitionState) -> list[RemoteLogSegmentMetadata]:
-    """The finished segments of the log's history, by their first offsets."""
+    """The finished segments of the log's history, by start offset."""
     lineage = Lineage(state.leader_epochs, log_end_offset=state.end_offset)
     found = [
         one for one in state.segments if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED and one in lineage
@@ -63,7 +63,7 @@ def usable_segments(state: PartitionState) -> list[RemoteLogSegmentMetadata]:
 def tile(state: PartitionState, start_offset: int, end_offset: int) -> list[Piece | Hole]:
     """The pieces that tile [start_offset, end_offset), in order.
 
-    Shape  holes are there only without a broker; with one they are pieces to be fetched
+    Shape  holes occur only without a broker; with a broker, those offsets are pieces to be fetched
     """
     usable = usable_segments(state)
     history = without_empty_epochs(state.leader_epochs)
@@ -71,7 +71,7 @@ def tile(state: PartitionState, start_offset: int, end_offset: int) -> list[Piec
     at, first = start_offset, 0
     while at < end_offset:
         while first < len(usable) and usable[first].end_offset < at:
-            first += 1  # no offset from here on lies in it
+            first += 1  # it ends before `at`
         best, best_end, following = None, at, end_offset
         for one in islice(usable, first, None):
             if one.start_offset > at:
@@ -84,7 +84,7 @@ def tile(state: PartitionState, start_offset: int, end_offset: int) -> list[Piec
             found.append(SegmentPiece(best, at, best_end))
             at = best_end
             continue
-        # Ranges side by side that the tier has not got are one.
+        # Merge adjacent ranges that are not in the tier.
         previous = found[-1] if found else None
         if isinstance(previous, TailPiece | Hole) and previous.end_offset == at:
             found.pop()
@@ -99,7 +99,7 @@ def tile(state: PartitionState, start_offset: int, end_offset: int) -> list[Piec
 
 
 def _agreed_end(segment_epochs: Epochs, history: Epochs, start: int, end: int) -> int:
-    """Up to where, from `start` on, a segment has the epochs that the log has; `start` if not even there."""
+    """How far, from `start` on, a segment's epochs equal the log's; `start` if they differ there already."""
     here, there = clipped_epochs(segment_epochs, start, end), clipped_epochs(history, start, end)
     if not here or not there or here[0] != there[0]:
         return start
@@ -111,11 +111,11 @@ def _agreed_end(segment_epochs: Epochs, history: Epochs, start: int, end: int) -
     return longer[shorter][1] if len(here) != len(there) else end
 
 
-# --- where in a segment -----------------------------------------------------------------------------------------------
+# --- positions in a segment -------------------------------------------------------------------------------------------
 
 
 def placed(piece: SegmentPiece, indexes: RemoteIndexes) -> SegmentPiece:
-    """A piece with its positions by the segment's offset index."""
+    """The piece with its byte positions from the segment's offset index."""
     return replace(
         piece,
         start_position=indexes.position_for(piece.start_offset),
@@ -124,17 +124,17 @@ def placed(piece: SegmentPiece, indexes: RemoteIndexes) -> SegmentPiece:
 
 
 def _end_position(piece: SegmentPiece, indexes: RemoteIndexes) -> int | None:
-    """Where all of the piece lies before; None for the segment's end."""
+    """A position after the end of the piece; None for the segment's end."""
     if piece.end_offset > piece.segment.end_offset:
         return None
-    # The batch at an entry ends with the entry's offset, so the first entry behind one that reaches the end will do.
+    # The batch at an entry ends with the entry's offset. So take the entry after the first one that reaches the end.
     inside = indexes.ceiling_offset(piece.end_offset - 1)
     behind = None if inside is None else indexes.ceiling_offset(inside.last_offset + 1)
     return None if behind is None else behind.position
 
 
 def needs_index(piece: SegmentPiece, *, parts: int, split_bytes: int = SPLIT_BYTES) -> bool:
-    """Whether the offset index of its segment is of any use for the piece."""
+    """Whether the segment's offset index helps to read the piece."""
     segment = piece.segment
     is_whole = piece.start_offset <= segment.start_offset and piece.end_offset > segment.end_offset
     return not is_whole or parts > 1 or segment.segment_size_in_bytes > split_bytes
@@ -144,7 +144,7 @@ def needs_index(piece: SegmentPiece, *, parts: int, split_bytes: int = SPLIT_BYT
 
 
 def parts_of(pieces: Sequence[Piece], *, at_least: int | None, most_records: int | None) -> list[int]:
-    """Into how many parts of equally many offsets each piece is to be cut, as the Kafka source counts them."""
+    """The number of parts with equally many offsets for each piece, counted as in the Kafka source."""
     counts = [piece.end_offset - piece.start_offset for piece in pieces]
     parts = [1] * len(pieces)
     if most_records is not None:
@@ -153,7 +153,7 @@ def parts_of(pieces: Sequence[Piece], *, at_least: int | None, most_records: int
         total = sum(counts)
         wanted = [max(1, round(at_least * count / total)) for count in counts]
         parts = [max(one, other) for one, other in zip(parts, wanted, strict=True)]
-        # Rounding may leave some missing: the largest parts are cut again.
+        # Rounding may give too few parts: cut the largest ones again.
         while sum(parts) < at_least and any(count > part for count, part in zip(counts, parts, strict=True)):
             largest = max(range(len(parts)), key=lambda at: counts[at] / parts[at])
             parts[largest] += 1
@@ -161,14 +161,14 @@ def parts_of(pieces: Sequence[Piece], *, at_least: int | None, most_records: int
 
 
 def cut(piece: Piece, parts: int) -> list[Piece]:
-    """A piece in parts of equally many offsets."""
+    """Cuts a piece into parts with equally many offsets."""
     count = piece.end_offset - piece.start_offset
     borders = [piece.start_offset + count * number // parts for number in range(parts + 1)]
     return [_between(piece, start, end) for start, end in pairwise(borders) if start < end]
 
 
 def cut_by_bytes(piece: SegmentPiece, indexes: RemoteIndexes, split_bytes: int = SPLIT_BYTES) -> list[SegmentPiece]:
-    """A piece in parts of about equally many bytes, none much larger than `split_bytes`; borders are batches' ends."""
+    """Cuts a piece into parts of about equal size, none much larger than `split_bytes`, at the ends of batches."""
     whole = placed(piece, indexes)
     end = piece.segment.segment_size_in_bytes if whole.end_position is None else whole.end_position
     size = end - whole.start_position
@@ -194,9 +194,10 @@ def divided(
     most_records: int | None = None,
     split_bytes: int = SPLIT_BYTES,
 ) -> list[Piece]:
-    """Pieces cut for many cores, each with its positions; together they tile what the given ones did.
+    """The pieces cut for many cores, with their positions. They tile the same offsets as the given pieces.
 
-    `indexes_of` gives a segment's indexes, or None where they cannot be had: then what is cut off is read in vain.
+    `indexes_of` returns a segment's indexes, or None if they cannot be read. Then the task reads from the segment's
+    beginning, including bytes that it does not need.
     """
     wanted = list(pieces)
     found: list[Piece] = []
@@ -207,7 +208,7 @@ def divided(
             continue
         segment_id = piece.segment.remote_log_segment_id
         if segment_id not in known:
-            known = {segment_id: indexes_of(piece.segment)}  # pieces of a segment lie side by side
+            known = {segment_id: indexes_of(piece.segment)}  # pieces of a segment are adjacent
         indexes = known[segment_id]
         if indexes is None:
             found += [piece] if most_records is None else cut(piece, parts)

@@ -1,7 +1,7 @@
-"""The driver's part of a read: from options to offsets, and from offsets to pieces.
+"""The driver's part of a read: resolves options to offsets, and offsets to pieces.
 
-Batch queries ask for both once. Streaming queries ask for offsets again and again, and for pieces between offsets that
-a checkpoint may have kept over a restart.
+Batch queries do both once. Streaming queries resolve offsets again for each batch, and plan pieces between offsets that
+may come from a checkpoint.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ logger = logging.getLogger("kbroker.spark")
 
 
 class Extent(NamedTuple):
-    """What is there at a moment. Shape: ids by topic; bounds by partition."""
+    """The subscribed partitions at one moment. Shape: ids by topic; bounds by partition."""
 
     ids: dict[str, UUID]
     bounds: dict[Partition, Bounds]
 
 
 class Range(NamedTuple):
-    """What a batch query reads, of what is there. Units: end offsets are exclusive."""
+    """What a batch query reads. Units: end offsets are exclusive."""
 
     extent: Extent
     start: Offsets
@@ -43,7 +43,7 @@ class Range(NamedTuple):
 
 
 class Planner:
-    """A context manager. Errors: KbrokerSourceError from everything."""
+    """A context manager. All methods raise KbrokerSourceError."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -57,13 +57,13 @@ class Planner:
         self.close()
 
     def close(self) -> None:
-        """Let go of connections; what is asked next opens them again."""
+        """Close the connections; the next question opens them again."""
         self._inventory = None
         self._stack.close()
 
     @property
     def inventory(self) -> Inventory:
-        """Opened by the first question."""
+        """Opened on first use."""
         if self._inventory is None:
             self._inventory = open_inventory(self.options.client, self.options.store, self._stack)
         return self._inventory
@@ -71,14 +71,14 @@ class Planner:
     # --- offsets ------------------------------------------------------------------------------------------------------
 
     def extent(self) -> Extent:
-        """Which partitions there are that are meant, and where they begin and end now."""
+        """The subscribed partitions that exist, and their current bounds."""
         topics = self.inventory.topics(self.options.subscription)
         partitions = [(topic, index) for topic, (_, indexes) in sorted(topics.items()) for index in indexes]
         ids = {topic: topic_id for topic, (topic_id, _) in topics.items()}
         return Extent(ids, self.inventory.bounds(partitions))
 
     def batch_range(self) -> Range:
-        """Where a batch query begins and ends."""
+        """The offsets where a batch query begins and ends."""
         extent = self.extent()
         start, end = self.starting(extent), self._ending(extent)
         is_by_offsets = isinstance(self.options.starting, AtOffsets) and isinstance(self.options.ending, AtOffsets)
@@ -86,7 +86,7 @@ class Planner:
             if start[partition] > end[partition]:
                 if is_by_offsets:
                     raise InvalidOption(
-                        f"startingOffsets begins at {start[partition]}, and endingOffsets ends at {end[partition]}",
+                        f"startingOffsets is {start[partition]}, but endingOffsets is {end[partition]}",
                         remedy="correct one of them",
                         topic=partition[0],
                         partition=partition[1],
@@ -95,14 +95,14 @@ class Planner:
         return Range(extent, start, end)
 
     def starting(self, extent: Extent) -> Offsets:
-        """Where the options say that reading begins."""
+        """The offsets where reading begins, by the options."""
         assert self.options.starting is not None
         found = self._resolved(self.options.starting, extent, "starting")
         start: Offsets = {}
         for partition, offset in found.items():
             if offset is None and not self.options.latest_without_match:
                 raise OffsetsOutOfRange(
-                    "no record is as late as the starting timestamp",
+                    "no record is at or after the starting timestamp",
                     remedy="give an earlier one, or set startingOffsetsByTimestampStrategy=latest",
                     topic=partition[0],
                     partition=partition[1],
@@ -119,7 +119,7 @@ class Planner:
         }
 
     def _resolved(self, position: Position, extent: Extent, edge: str) -> dict[Partition, int | None]:
-        """An offset for each partition; None where no record is as late as a timestamp."""
+        """An offset for each partition; None if no record is at or after the timestamp."""
         bounds = extent.bounds
         if isinstance(position, Edge):
             return {partition: _edge(position, found) for partition, found in bounds.items()}
@@ -141,33 +141,33 @@ class Planner:
         self, timestamps_ms: Mapping[Partition, int], bounds: Mapping[Partition, Bounds]
     ) -> dict[Partition, int | None]:
         found = self.inventory.offsets_at(timestamps_ms)
-        # Records that came since the ends were looked up are not part of this read.
+        # Records that arrived after the ends were looked up are not part of this read.
         return {
             partition: None if offset is None or offset >= bounds[partition].end_offset else offset
             for partition, offset in found.items()
         }
 
     def _within(self, partition: Partition, offset: int, there: Bounds, what: str) -> int:
-        """An offset that there is. Errors: OffsetsOutOfRange, unless failOnDataLoss=false."""
+        """The offset, checked to exist. Errors: OffsetsOutOfRange, unless failOnDataLoss=false."""
         if there.log_start_offset <= offset <= there.end_offset:
             return offset
         nearest = min(max(offset, there.log_start_offset), there.end_offset)
-        said = f"{what} has {offset}; there are the offsets {there.log_start_offset} to {there.end_offset - 1}"
+        said = f"{what} has {offset}; the topic has the offsets {there.log_start_offset} to {there.end_offset - 1}"
         if self.options.fail_on_data_loss:
             raise OffsetsOutOfRange(
                 said,
-                remedy="name offsets that there are (-2 earliest, -1 latest); failOnDataLoss=false takes the nearest",
+                remedy="name existing offsets (-2 earliest, -1 latest); failOnDataLoss=false uses the nearest",
                 topic=partition[0],
                 partition=partition[1],
                 offset=offset,
             )
-        logger.warning("%s-%d: %s; %d is taken (failOnDataLoss=false)", *partition, said, nearest)
+        logger.warning("%s-%d: %s; %d is used (failOnDataLoss=false)", *partition, said, nearest)
         return nearest
 
     # --- pieces -------------------------------------------------------------------------------------------------------
 
     def pieces(self, start: Mapping[Partition, int], end: Mapping[Partition, int], extent: Extent) -> list[Piece]:
-        """The pieces that tile the ranges of offsets from start to end, for the executors."""
+        """The pieces that tile the offset ranges from start to end, for the executors."""
         wanted = [partition for partition in end if start[partition] < end[partition]]
         states = self.inventory.states(wanted, extent.bounds)
         tiled: list[Piece] = []
@@ -196,15 +196,19 @@ class Planner:
         try:
             found = load_indexes(open_store(self.options.store), segment, with_times=False)
         except RemoteStorageError as error:
-            logger.warning("the index of a segment cannot be read, it will be read from its beginning: %s", error)
+            logger.warning(
+                "the index of a segment cannot be read; the segment will be read from its beginning: %s", error
+            )
             return None
         if found is None:
-            logger.warning("the index of %s is damaged or missing, it will be read from its beginning", segment)
+            logger.warning(
+                "the index of %s is damaged or missing; the segment will be read from its beginning", segment
+            )
         return found
 
 
 def batch_pieces(options: SourceOptions) -> list[Piece]:
-    """All that a batch query reads."""
+    """The pieces of a batch query."""
     with Planner(options.for_batch()) as planner:
         wanted = planner.batch_range()
         return planner.pieces(wanted.start, wanted.end, wanted.extent)
@@ -215,10 +219,10 @@ def _edge(edge: Edge, there: Bounds) -> int:
 
 
 def _check_all(given: Mapping[Partition, object], there: Mapping[Partition, Bounds], option: str) -> None:
-    """Each partition is named, and no other. Errors: InvalidOption."""
+    """Checks that the option names exactly the partitions that are read. Errors: InvalidOption."""
     for partitions, said in (
         (there.keys() - given.keys(), "does not name"),
-        (given.keys() - there.keys(), "names what is not read,"),
+        (given.keys() - there.keys(), "names partitions that are not read:"),
     ):
         if partitions:
             names = ", ".join(f"{topic}-{index}" for topic, index in sorted(partitions))

@@ -1,10 +1,10 @@
-"""Where reading begins and ends, as a job says it, and offsets as the Kafka source writes them.
+"""Where reading begins and ends, and offsets in the format of the Kafka source.
 
     {"orders": {"0": 23, "1": -2}}      offsets or times by topic and partition; -2 is earliest, -1 latest
     {"orders": [0, 1]}                  partitions
 
-The offsets of a stream have the ids of the topics with them, under a key that can be no topic's name: a topic that was
-deleted and made again has other records at the same offsets.
+The offsets of a stream also contain the topic ids, under a key that cannot be a topic's name: a topic that was deleted
+and created again has other records at the same offsets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Partition: TypeAlias = tuple[str, int]
 Offsets: TypeAlias = dict[Partition, int]
 
 IDS: Final = "topic ids"
-"""The key of a stream's offsets below which topics have their ids."""
+"""The key for the topic ids in the offsets of a stream."""
 
 
 class Edge(Enum):
@@ -41,14 +41,14 @@ class AtOffsets:
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamp:
-    """In each partition the first offset whose record is as late as that. Units: milliseconds since 1970."""
+    """In each partition the first offset whose record is at or after this time. Units: milliseconds since 1970."""
 
     timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamps:
-    """The same with a time for each partition."""
+    """The same, with a time for each partition."""
 
     timestamps_ms: Mapping[Partition, int]
 
@@ -57,7 +57,7 @@ Position: TypeAlias = Edge | AtOffsets | AtTimestamp | AtTimestamps
 
 
 class MalformedPositions(ValueError):
-    """Text that says no positions."""
+    """Text that does not describe positions."""
 
 
 def parse_positions(text: str) -> Offsets:
@@ -67,12 +67,12 @@ def parse_positions(text: str) -> Offsets:
         if topic == IDS:
             continue
         if not isinstance(partitions, dict):
-            raise MalformedPositions(f"topic {topic!r} has no partitions with numbers")
+            raise MalformedPositions(f"topic {topic!r} does not map partitions to numbers")
         for partition, number in partitions.items():
             if not partition.isascii() or not partition.isdigit():
                 raise MalformedPositions(f"topic {topic!r} has a partition {partition!r}")
             if not isinstance(number, int) or isinstance(number, bool) or not -(1 << 63) <= number < 1 << 63:
-                raise MalformedPositions(f"{topic}-{partition} has {number!r}, which is no whole number")
+                raise MalformedPositions(f"{topic}-{partition} has {number!r}, which is not a whole number")
             found[topic, int(partition)] = number
     return found
 
@@ -103,7 +103,7 @@ def _document(text: str) -> dict[str, Any]:
 
 
 def to_document(offsets: Mapping[Partition, int], ids: Mapping[str, UUID]) -> dict[str, Any]:
-    """Offsets as a stream's checkpoint has them."""
+    """The offsets as stored in a stream's checkpoint."""
     document: dict[str, Any] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         document.setdefault(topic, {})[str(partition)] = offset
@@ -112,7 +112,7 @@ def to_document(offsets: Mapping[Partition, int], ids: Mapping[str, UUID]) -> di
 
 
 def from_document(document: Mapping[str, Any]) -> tuple[Offsets, dict[str, UUID]]:
-    """The offsets, and the ids as far as they are there. Errors: MalformedPositions."""
+    """The offsets, and the topic ids if there are any. Errors: MalformedPositions."""
     ids = document.get(IDS, {})
     try:
         known = {str(topic): uuid_from_text(text) for topic, text in ids.items()}

@@ -1,10 +1,10 @@
-"""The bytes of a remote segment from a position on, range by range, one range ahead of who takes them.
+"""Reads a remote segment range by range, one range ahead of the caller.
 
-A range is one request to the store, and it is read to its end before anybody waits for a reader: no connection stays
-open while Spark does something else. It comes in steps, since blocks of a MiB stay in the caches of a processor and in
-the allocator's hands, where larger ones go back to the kernel each time.
+Each range is one request to the store and is read completely before the caller gets its first block, so no connection
+stays open while Spark does something else. Bytes are read in blocks of 1 MiB: these stay in the processor's caches and
+are reused by the allocator, whereas larger blocks are returned to the kernel each time.
 
-Bound  two ranges: the one that is taken, and the one that is read meanwhile
+Bound  two ranges: the one that the caller consumes, and the one that is read ahead
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def read_ranges(
     *,
     chunk_bytes: int,
 ) -> Generator[bytes]:
-    """The bytes from `start` to the segment's end, in blocks of STEP_BYTES at most.
+    """The bytes from `start` to the segment's end, in blocks of at most STEP_BYTES.
 
-    What is behind `expected_end` is read when somebody asks for it, not ahead.
-    Errors  RemoteStorageError, the manager has tried again what may pass; RemoteObjectDamaged for an object that is
-            shorter than its segment
+    Bytes after `expected_end` are not read ahead.
+    Errors  RemoteStorageError after the manager's retries; RemoteObjectDamaged for an object that is shorter than its
+            segment
     """
     size = segment.segment_size_in_bytes
     expected = size if expected_end is None else min(max(expected_end, start), size)
@@ -51,7 +51,7 @@ def read_ranges(
                 ahead = pool.submit(_read, storage, segment, *bounds[index + 1])
             blocks.reverse()
             while blocks:
-                yield blocks.pop()  # and keep none that was taken
+                yield blocks.pop()  # frees the block when the caller is done
 
 
 def _read(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, start: int, end: int) -> list[bytes]:
@@ -61,7 +61,7 @@ def _read(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, star
         while at < end:
             block = stream.read(min(STEP_BYTES, end - at))
             if not block:
-                raise RemoteObjectDamaged(f"the object ends at byte {at}, and its segment has {end} at least")
+                raise RemoteObjectDamaged(f"the object ends at byte {at}, but its segment has at least {end} bytes")
             blocks.append(block)
             at += len(block)
     return blocks

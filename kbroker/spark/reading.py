@@ -1,8 +1,8 @@
-"""What an executor does with one piece: read it where the plan says, or where it is by now.
+"""What an executor does with one piece: read it where the plan says, or where its records are now.
 
-A segment that was there when the job was planned may be gone when its piece is read: it expired, or another copy of the
-same offsets took its place. Then it is looked up again, and only if nobody has the records (any more) it is an error:
-one that tells which of both it is. With failOnDataLoss=false what is gone is left out, with a warning.
+A segment may disappear between planning and reading: it expires, or another copy of the same offsets replaces it. Then
+the reader looks up the offsets again. If nothing has them, it raises an error that says whether they expired. With
+failOnDataLoss=false, missing records are skipped with a warning.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kbroker.spark")
 
 LOOKS: Final = 3
-"""A piece is looked up anew so often; whoever deletes faster than that deletes on purpose."""
+"""How often a piece is looked up. Segments that keep disappearing after that are being deleted on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Reading:
 
 
 def reading_of(options: SourceOptions) -> Reading:
-    """What executors need of a job's options."""
+    """The part of a job's options that executors need."""
     return Reading(options.store, options.client, options.chunk_bytes, options.fail_on_data_loss)
 
 
@@ -61,7 +61,7 @@ def _read(reading: Reading, piece: Piece, columns: Sequence[str], looks: int) ->
     except MissingObject as error:
         offset = piece.start_offset if error.offset is None else error.offset
         if offset >= piece.end_offset:
-            # All rows have been given, and only what would have confirmed the last of them is gone.
+            # All rows were returned; only the batch that would have confirmed the last of them is gone.
             if reading.fail_on_data_loss:
                 raise
             return
@@ -70,7 +70,7 @@ def _read(reading: Reading, piece: Piece, columns: Sequence[str], looks: int) ->
 
 
 def _read_tail(reading: Reading, piece: TailPiece, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    from kbroker.spark.client import kept_client  # noqa: PLC0415  (a client is imported by who needs one)
+    from kbroker.spark.client import kept_client  # noqa: PLC0415  (only imported if a client is needed)
     from kbroker.spark.tail_reading import read_tail  # noqa: PLC0415
 
     assert reading.client is not None, "records to be fetched without a broker"
@@ -86,7 +86,7 @@ def _read_tail(reading: Reading, piece: TailPiece, columns: Sequence[str]) -> It
                 raise
             with kept_client(reading.client) as client:
                 offset = _log_start(client, piece)
-            _left_out(piece, error.offset, min(offset, piece.end_offset), error)
+            _warn_skipped(piece, error.offset, min(offset, piece.end_offset), error)
 
 
 def _log_start(client: Any, piece: Piece) -> int:
@@ -99,7 +99,7 @@ def _log_start(client: Any, piece: Piece) -> int:
 def _look_again(
     reading: Reading, piece: SegmentPiece, columns: Sequence[str], missing: MissingObject, looks: int
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a piece whose segment is gone, from wherever they are now."""
+    """The rows of a piece whose segment is gone, from their current location."""
     from kbroker.spark.fetching import expired  # noqa: PLC0415
     from kbroker.spark.plan import Hole, tile  # noqa: PLC0415
 
@@ -108,20 +108,20 @@ def _look_again(
     if state is None:
         if reading.fail_on_data_loss:
             raise missing
-        _left_out(piece, start, piece.end_offset, missing)
+        _warn_skipped(piece, start, piece.end_offset, missing)
         return
     if state.log_start_offset > start:
         error = expired(state.id.topic, state.id.partition, start, log_start_offset=state.log_start_offset)
         if reading.fail_on_data_loss:
             raise error from missing
-        _left_out(piece, start, min(state.log_start_offset, piece.end_offset), error)
+        _warn_skipped(piece, start, min(state.log_start_offset, piece.end_offset), error)
         start = state.log_start_offset
     for found in tile(state, start, piece.end_offset) if start < piece.end_offset else ():
         is_same = isinstance(found, SegmentPiece) and _is_same(found, piece)
         if isinstance(found, Hole) or is_same or looks <= 1:
             if reading.fail_on_data_loss:
                 raise missing
-            _left_out(piece, found.start_offset, found.end_offset, missing)
+            _warn_skipped(piece, found.start_offset, found.end_offset, missing)
         else:
             yield from _read(reading, found, columns, looks - 1)
 
@@ -131,7 +131,7 @@ def _is_same(one: SegmentPiece, other: SegmentPiece) -> bool:
 
 
 def _state_now(reading: Reading, piece: SegmentPiece) -> PartitionState | None:
-    """What is known of the piece's partition now; None for one of which nothing is left. Errors: TopicRecreated, …"""
+    """The current state of the piece's partition; None if nothing is left of it. Errors: TopicRecreated, …"""
     from kbroker.spark.errors import UnknownTopic  # noqa: PLC0415
     from kbroker.spark.inventory import open_inventory, same_topics  # noqa: PLC0415
     from kbroker.spark.options import Subscription  # noqa: PLC0415
@@ -151,18 +151,18 @@ def _state_now(reading: Reading, piece: SegmentPiece) -> PartitionState | None:
         return inventory.states([partition], bounds)[0]
 
 
-def _left_out(piece: Piece, start: int, end: int, why: KbrokerSourceError) -> None:
+def _warn_skipped(piece: Piece, start: int, end: int, why: KbrokerSourceError) -> None:
     if start < end:
         name = f"{piece.topic_id_partition.topic}-{piece.topic_id_partition.partition}"
-        logger.warning("%s: offsets %d to %d are left out (failOnDataLoss=false): %s", name, start, end - 1, why)
+        logger.warning("%s: offsets %d to %d are skipped (failOnDataLoss=false): %s", name, start, end - 1, why)
 
 
 def not_covered(state: PartitionState, start: int, end: int) -> OffsetsNotCovered:
-    """What to say of offsets that are in no segment, where no broker was named."""
+    """The error for offsets that are in no segment, if no broker is named."""
     return OffsetsNotCovered(
         f"no finished segment in the store has the offsets {start} to {end - 1}",
-        remedy="name the broker (kafka.bootstrap.servers), which may have them, or see kbroker tier scrub;"
-        " failOnDataLoss=false leaves them out",
+        remedy="name the broker (kafka.bootstrap.servers), which may have them, or run kbroker tier scrub;"
+        " failOnDataLoss=false skips them",
         topic=state.id.topic,
         partition=state.id.partition,
         offset=start,

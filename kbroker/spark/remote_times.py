@@ -1,7 +1,7 @@
-"""Finding an offset by its time in the tier, with the time indexes of the segments and nothing else.
+"""Finds offsets by timestamp in the tier, with the segments' time indexes and without a broker.
 
-Timestamps need not ascend. The answer is the first record, by offset, that is at least as late as what was asked for:
-the same as a broker's, since both go by the largest timestamps that are kept for segments, index entries and batches.
+Timestamps need not ascend. The answer is the first record, by offset, at or after the given time. It equals the
+broker's answer, because both use the largest timestamps of segments, index entries and batches.
 
 Source  RemoteLogManager.findOffsetByTimestamp of Apache Kafka 4.3.1
 """
@@ -33,10 +33,10 @@ PIECE_BYTES = 1 << 20
 def load_indexes(
     storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, *, with_times: bool = True
 ) -> RemoteIndexes | None:
-    """Offset and time index of a segment, checked; None where they are missing or damaged: they only save reading.
-    Who looks for no time is spared the time index, which is empty then.
+    """The checked offset and time indexes of a segment; None if they are missing or damaged: they only save reading.
+    Without `with_times` the time index is not fetched, and is empty.
 
-    Errors  RemoteStorageError where the store cannot be asked
+    Errors  RemoteStorageError if the store does not answer
     """
     try:
         offsets = checked_offsets(storage.fetch_index(segment, IndexType.OFFSET), segment)
@@ -46,15 +46,15 @@ def load_indexes(
     except RetriableRemoteStorageError:
         raise
     except RemoteStorageError:
-        return None  # the store says that it is not what was stored
+        return None  # the store reports damage
     return RemoteIndexes(segment.start_offset, offsets, times, b"")
 
 
 def first_at_or_after(storage: RemoteStorageManager, state: PartitionState, timestamp_ms: int) -> int | None:
-    """The first offset, from the log's start on, whose record is at least that late; None if there is none.
+    """The first offset, at or after the log start offset, whose record is at or after the time; None if there is none.
 
-    Errors  RemoteStorageError where an index cannot be asked for; MissingObject, DamagedObject, StoreUnavailable
-            where the segment in which it is looked for cannot be read
+    Errors  RemoteStorageError if an index cannot be fetched; MissingObject, DamagedObject, StoreUnavailable if the
+            segment that contains the offset cannot be read
     """
     for segment in usable_segments(state):
         if segment.max_timestamp_ms < timestamp_ms or segment.end_offset < state.log_start_offset:
@@ -81,13 +81,13 @@ def _in_segment(
     timestamp_ms: int,
     start_offset: int,
 ) -> int | None:
-    """From a batch's position on. Errors: RemoteStorageError, Malformed."""
-    least = segment.start_offset  # no CRC covers a batch's own offset
+    """Searches from the position of a batch on. Errors: RemoteStorageError, Malformed."""
+    least = segment.start_offset  # the CRC does not cover a batch's own offset
     with closing(storage.fetch_log_segment(segment, position)) as stream:
         while position < segment.segment_size_in_bytes:
             batch = _next_batch(stream, segment, position)
             if not least <= batch.base_offset <= batch.last_offset <= segment.end_offset:
-                raise RemoteObjectDamaged(f"the batch at byte {position} says that it begins at {batch.base_offset}")
+                raise RemoteObjectDamaged(f"the batch at byte {position} claims to begin at offset {batch.base_offset}")
             least = batch.next_offset
             position += batch.size
             if batch.last_offset < start_offset or batch.max_timestamp < timestamp_ms or batch.is_control:
@@ -99,11 +99,11 @@ def _in_segment(
 
 
 def _next_batch(stream: BinaryIO, segment: RemoteLogSegmentMetadata, position: int) -> RecordBatch:
-    """The batch at which a stream stands, checked."""
+    """The next batch of a stream, checked."""
     head = _exactly(stream, HEADER_SIZE)
     size = int.from_bytes(head[8:12], "big", signed=True) + 12
     if len(head) < HEADER_SIZE or not HEADER_SIZE <= size <= segment.segment_size_in_bytes - position:
-        raise RemoteObjectDamaged(f"there is no whole batch at byte {position}")
+        raise RemoteObjectDamaged(f"there is no complete batch at byte {position}")
     batch = RecordBatch(memoryview(head + _exactly(stream, size - HEADER_SIZE)), 0)
     if not batch.is_whole or not batch.crc_is_valid():
         raise RemoteObjectDamaged(f"the batch at byte {position} is damaged")

@@ -1,4 +1,4 @@
-"""The columns of `format("kbroker")`, and the choice of them that a schema of the user's makes."""
+"""The columns of `format("kbroker")`, and their selection by the user's schema."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def struct_of(**kinds: DataType) -> StructType:
-    """These columns, in this order; each of them may be null."""
+    """A struct of these columns, in this order, all nullable."""
     return StructType([StructField(name, kind) for name, kind in kinds.items()])
 
 
@@ -38,17 +38,17 @@ ALL_COLUMNS: Final = struct_of(
     timestampType=IntegerType(),
     headers=ArrayType(struct_of(key=StringType(), value=BinaryType())),
 )
-"""The Kafka source's columns; headers are there with includeHeaders=true, or where a schema names them."""
+"""The Kafka source's columns; headers only with includeHeaders=true, or if a schema names them."""
 NEVER_NULL: Final = frozenset({"topic", "partition", "offset", "timestamp", "timestampType"})
 
 
 def default_schema(options: SourceOptions) -> StructType:
-    """The columns where nobody names any."""
+    """The columns if the user gives no schema."""
     return ALL_COLUMNS if options.include_headers else StructType(ALL_COLUMNS.fields[:-1])
 
 
 def columns_of(schema: StructType) -> tuple[str, ...]:
-    """The names of the columns that a schema asks for, in its order. Errors: InvalidOption."""
+    """The names of the columns that a schema selects, in its order. Errors: InvalidOption."""
     known = {field.name: field.dataType for field in ALL_COLUMNS.fields}
     if not schema.fields:
         raise InvalidOption("the schema has no column", remedy=f"name some of {', '.join(known)}")
@@ -57,18 +57,18 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
         if wanted is None:
             near = get_close_matches(field.name, known, n=1, cutoff=0.6)
             raise InvalidOption(
-                f"the schema has a column {field.name}, which there is not",
+                f"the schema has an unknown column {field.name}",
                 remedy=f"did you mean {near[0]}?" if near else f"name some of {', '.join(known)}",
             )
         if field.dataType.simpleString() != wanted.simpleString():
             raise InvalidOption(
                 f"the schema has the column {field.name} as {field.dataType.simpleString()}",
-                remedy=f"take {wanted.simpleString()}, and cast it afterwards",
+                remedy=f"use {wanted.simpleString()}, and cast it afterwards",
             )
-        # Spark believes it, and its generated code then fails at the first null.
+        # Spark's generated code relies on NOT NULL and would fail at the first null.
         if not (field.nullable or field.name in NEVER_NULL) or field.dataType != wanted:
             raise InvalidOption(
-                f"the schema says that nothing in the column {field.name} is null, which may be",
-                remedy="leave NOT NULL out, and filter afterwards",
+                f"the schema says NOT NULL for the column {field.name}, which may be null",
+                remedy="remove NOT NULL, and filter afterwards",
             )
     return tuple(field.name for field in schema.fields)

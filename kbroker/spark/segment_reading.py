@@ -1,12 +1,11 @@
-"""Reads the records of a piece of a remote segment, straight from the store.
+"""Reads the records of a piece of a remote segment directly from the store.
 
-Every batch is checked before one of its records becomes a row: its header, its CRC, and its place among the others.
-The CRC does not cover a batch's base_offset, so that is judged by its neighbours: a batch that begins before the one in
-front of it ends, or ends behind its segment, is damaged. Offsets may be missing between two batches (topics that were
-compacted before they were tiered have such gaps), but a bit that flips makes a gap too. So one more batch is looked at,
-even behind the piece's end, after a gap and after the first batch of a piece that begins inside of its segment: it
-tells the one from the other. Where the batch in front of the gap is the first that was read, the piece is read again
-from the segment's beginning.
+Every batch is checked before its records become rows: its header, its CRC, and its position among the other batches.
+The CRC does not cover base_offset, so the reader compares it with the neighbours: a batch that begins before the end of
+the previous batch, or ends after its segment, is damaged. A gap between two batches is either legal (the topic was
+compacted before it was tiered) or the result of a flipped bit. To tell these apart, the reader checks one more batch
+after a gap, and after the first batch of a piece that begins inside its segment, even if that batch is after the piece.
+If the batch before the gap is the first one that was read, the piece is read again from the segment's beginning.
 
 Bound  two ranges of `chunk_bytes`, the rows of one, and one batch of MAX_DECOMPRESSED_BYTES
 """
@@ -33,7 +32,7 @@ MAX_BATCH_BYTES: Final = MAX_DECOMPRESSED_BYTES + HEADER_SIZE
 
 
 def is_visible(batch: RecordBatch) -> bool:
-    """Whether a batch's records are rows. Markers are none; records of aborted transactions will not be either."""
+    """Whether a batch's records are rows. Transaction markers are not; records of aborted transactions will not be."""
     return not batch.is_control
 
 
@@ -45,7 +44,7 @@ def read_segment(
     chunk_bytes: int = DEFAULT_CHUNK_BYTES,
     visible: Callable[[RecordBatch], bool] = is_visible,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a piece, in the order of their offsets. What an error names as its offset is of no row yet.
+    """The rows of a piece, in the order of their offsets. No row at or after the offset of an error has been yielded.
 
     Errors  MissingObject, StoreUnavailable, DamagedObject, UnknownCodec, UnrepresentableRecord
     """
@@ -53,16 +52,16 @@ def read_segment(
 
 
 class _Doubtful(Exception):
-    """Only what lies before the piece's first batch can tell whether that batch is what it was."""
+    """The piece's first batch may be damaged; only the batches before the piece can tell."""
 
 
 class _SegmentReader:
     """Reads one piece.
 
-    Shape  _expected is the offset that comes next, None before the first batch of a piece inside of a segment
-    Note   _is_second: what comes is the second batch of such a piece; _is_gap: offsets are missing in front of the last
-           batch; nothing has confirmed yet that the last batch is what it was then. Rows below the offset _given have
-           been given
+    Shape  _expected is the next offset, None before the first batch of a piece that begins inside its segment
+    Note   _is_second: the next batch is the second one of such a piece; _is_gap: offsets are missing before the last
+           batch. In both cases no other batch has confirmed the last one yet. Rows below the offset _given have been
+           yielded
     """
 
     def __init__(
@@ -95,14 +94,14 @@ class _SegmentReader:
         try:
             yield from self._read()
         except _Doubtful:
-            # Had a damaged batch given rows already, it would be met on the way and end the task.
+            # If a damaged batch has already produced rows, this reads it again and the task fails.
             again = replace(self._piece, start_position=0, start_offset=self._given)
             yield from _SegmentReader(self._storage, again, self._columns, self._chunk_bytes, self._visible).rows()
 
     def _read(self) -> Iterator[pa.RecordBatch]:
         piece = self._piece
         held: list[bytes] = []
-        size, wanted, position = 0, HEADER_SIZE, piece.start_position  # of what is held; position is its first byte's
+        size, wanted, position = 0, HEADER_SIZE, piece.start_position  # size and position of what is held
         try:
             with closing(self._blocks()) as blocks:
                 for block in blocks:
@@ -127,7 +126,7 @@ class _SegmentReader:
             raise self._error(*told_by_store(error)) from error
         yield from self._give()
         if size:
-            raise self._error(DamagedObject, f"the segment ends inside of a batch that begins at byte {position}")
+            raise self._error(DamagedObject, f"the segment ends inside the batch that begins at byte {position}")
         is_confirmed = not self._is_second or self._expected == piece.segment.end_offset + 1
         if piece.start_position and not ((self._expected or 0) >= piece.end_offset and is_confirmed):
             raise _Doubtful
@@ -142,13 +141,13 @@ class _SegmentReader:
 
     @property
     def _is_done(self) -> bool:
-        """Whether no batch is needed any more, neither for its records nor to confirm one."""
+        """Whether no further batch is needed, neither for its records nor to confirm another one."""
         is_open = self._is_gap or self._is_second
         return self._expected is not None and self._expected >= self._piece.end_offset and not is_open
 
     def _take(self, data: bytes, at: int, position: int) -> tuple[int, int]:
-        """Take batches from `at` on, those that are whole: where they end, and how many bytes it needs to go on there;
-        0 if it is only that there are rows enough.
+        """Take the complete batches from `at` on. Returns where they end, and how many bytes the next one needs; 0 if
+        there are enough rows.
         """
         while not self._is_done:
             if self._rows.is_full:
@@ -171,10 +170,10 @@ class _SegmentReader:
         return at, HEADER_SIZE
 
     def _check_size(self, batch: RecordBatch, position: int) -> None:
-        """Before memory is taken for it."""
+        """Checks the size before memory is allocated for the batch."""
         left = self._piece.segment.segment_size_in_bytes - position
         if batch.size > min(left, MAX_BATCH_BYTES):
-            what = f"the batch at byte {position} has {batch.size} bytes, and there are {left}"
+            what = f"the batch at byte {position} has {batch.size} bytes, but there are {left}"
             raise self._error(DamagedObject, what)
 
     def _check_place(self, batch: RecordBatch, position: int) -> None:
@@ -192,8 +191,8 @@ class _SegmentReader:
         if not first <= batch.base_offset <= batch.last_offset <= segment.end_offset:
             raise self._error(
                 DamagedObject,
-                f"the batch at byte {position} says that it has the offsets {batch.base_offset} to {batch.last_offset},"
-                f" where those from {first} to {segment.end_offset} are expected",
+                f"the batch at byte {position} claims the offsets {batch.base_offset} to {batch.last_offset},"
+                f" where offsets from {first} to {segment.end_offset} are expected",
             )
         self._is_gap = batch.base_offset > expected
         self._is_second = self._expected is None

@@ -1,11 +1,11 @@
-"""`format("kbroker-segments")`: what is in the tier, as rows.
+"""`format("kbroker-segments")`: the segments of the tier as rows.
 
-A batch query has a row for each segment that the metadata know, in its last state, deleted ones included. A streaming
-query has a row for each event of `__remote_log_metadata` as it comes, with its place in that topic: the first event of
-a segment tells all of it, later ones its id and the new state, so that other columns are null.
+A batch query returns one row for each segment in the metadata, in its latest state, including deleted ones. A streaming
+query returns one row for each event of `__remote_log_metadata`, with its position in that topic. The first event of a
+segment has all columns; later events have only the id and the new state, and null in the other columns.
 
-Options are those of `format("kbroker")`, but for those that say where records begin and end; without a subscription all
-topics are meant. A batch needs no broker: then the manifests in the store tell what is there.
+Options are those of `format("kbroker")` except for the positions of records. Without a subscription all topics are
+included. A batch query needs no broker: it can use the manifests in the store.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def options_of(options: Mapping[str, str]) -> SourceOptions:
 
 
 def refuse_other(schema: StructType) -> None:
-    """Errors: InvalidOption, for a schema of the user's."""
+    """Errors: InvalidOption if the user gives another schema."""
     if schema.simpleString() != SCHEMA.simpleString():
         raise InvalidOption("the columns of segments cannot be chosen by a schema", remedy="select them afterwards")
 
@@ -94,7 +94,7 @@ def refuse_other(schema: StructType) -> None:
 
 
 def read_catalogue(options: SourceOptions) -> Catalogue:
-    """What is known of the tier: by the broker if there is one, else by the store. Errors: KbrokerSourceError."""
+    """The tier's metadata, from the broker if one is named, else from the store. Errors: KbrokerSourceError."""
     if options.client is not None:
         with kept_client(options.client) as client:
             return CatalogueFollower(client).read()
@@ -108,7 +108,7 @@ def read_catalogue(options: SourceOptions) -> Catalogue:
 
 
 def chosen_segments(options: SourceOptions, catalogue: Catalogue) -> list[RemoteLogSegmentMetadata]:
-    """The segments of the topics that are meant. Errors: UnknownTopic for one of which nothing is known."""
+    """The segments of the subscribed topics. Errors: UnknownTopic for a named topic that does not exist."""
     subscription = options.subscription
     found = [each for each in catalogue.of(None) if subscription.has(*partition_of(each))]
     there = {each.remote_log_segment_id.topic_id_partition.topic for each in found}
@@ -126,14 +126,14 @@ def _exists(options: SourceOptions, name: str) -> bool:
 
 
 class SegmentsReader(DataSourceReader):
-    """A batch query: the catalogue is read by one task."""
+    """A batch query. One task reads the metadata."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = options_of(options)
         if self._options.starting is not None or self._options.ending is not None:
             raise InvalidOption(
-                "where records begin or end has no meaning for segments",
-                remedy="leave startingOffsets, endingOffsets and their like out, and filter the rows",
+                "options for the position of records have no meaning for segments",
+                remedy="remove startingOffsets, endingOffsets and similar options, and filter the rows",
             )
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -146,7 +146,7 @@ class SegmentsReader(DataSourceReader):
 
 
 def segment_row(segment: RemoteLogSegmentMetadata) -> SegmentRow:
-    """A segment with all that is known of it."""
+    """The row of a segment."""
     topic_id, topic, partition = segment.remote_log_segment_id.topic_id_partition
     return (
         topic, uuid_to_text(topic_id), partition, id_text(segment), segment.start_offset, segment.end_offset,
@@ -157,7 +157,7 @@ def segment_row(segment: RemoteLogSegmentMetadata) -> SegmentRow:
 
 
 def _time(timestamp_ms: int) -> datetime | None:
-    """None where there is none, or none that Spark could hold."""
+    """None for a missing time, or one that Spark cannot represent."""
     try:
         return _EPOCH + timedelta(milliseconds=timestamp_ms) if timestamp_ms >= 0 else None
     except OverflowError:
@@ -168,7 +168,7 @@ def _time(timestamp_ms: int) -> datetime | None:
 
 
 class SegmentsStreamReader(DataSourceStreamReader):
-    """The events of the metadata topic, from its beginning on, or from now on with startingOffsets=latest.
+    """The events of the metadata topic, from its beginning, or from now on with startingOffsets=latest.
 
     Shape  an offset is {"topic id": ..., "0": n, ...} with the next offset of each partition of the metadata topic
     """
@@ -179,8 +179,8 @@ class SegmentsStreamReader(DataSourceStreamReader):
             raise InvalidOption(NO_BROKER, remedy="set kafka.bootstrap.servers")
         if not isinstance(found.starting, Edge | None) or found.ending is not None:
             raise InvalidOption(
-                "a stream of segments begins at an offset or a time, or ends somewhere",
-                remedy="set startingOffsets to earliest or latest, and leave the others out",
+                "a stream of segments cannot begin at an offset or a time, and cannot have an end",
+                remedy="set startingOffsets to earliest or latest, and remove the other options",
             )
         self._options = found
         self._client_settings = found.client
@@ -200,14 +200,14 @@ class SegmentsStreamReader(DataSourceStreamReader):
         return {TOPIC_ID: uuid_to_text(topic.id)} | {str(at): each.offset for (_, at), each in sorted(offsets.items())}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One for each partition of the metadata topic that has something new."""
+        """One for each partition of the metadata topic that has new events."""
         (begins, known), (ends, topic_id) = _read(start), _read(end)
         same_topics({METADATA_TOPIC: known}, [(METADATA_TOPIC, topic_id)])
         pieces = [TailPiece(METADATA_TOPIC, topic_id, at, begins.get(at, 0), to) for at, to in ends.items()]
         for piece in pieces:
             if piece.start_offset > piece.end_offset:
                 raise OffsetsOutOfRange(
-                    f"the log ends at offset {piece.end_offset} now, and the stream has read up to"
+                    f"the log ends at offset {piece.end_offset} now, but the stream has read up to"
                     f" {piece.start_offset}: the broker lost events",
                     remedy="start again with another checkpoint", topic=METADATA_TOPIC, partition=piece.partition,
                     offset=piece.start_offset,
@@ -228,17 +228,17 @@ class SegmentsStreamReader(DataSourceStreamReader):
                         yield row
 
     def commit(self, end: dict[str, Any]) -> None:
-        """The checkpoint knows, and nobody else need."""
+        """Nothing to do: Spark's checkpoint stores the offsets."""
 
 
 def _read(offsets: Mapping[str, Any]) -> tuple[dict[int, int], UUID]:
-    """Where a stream is, by partition, and the topic's id. Errors: InvalidOption."""
+    """A stream's position by partition, and the topic's id. Errors: InvalidOption."""
     try:
         topic_id = uuid_from_text(offsets[TOPIC_ID])
         return {int(at): int(offset) for at, offset in offsets.items() if at != TOPIC_ID}, topic_id
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise InvalidOption(
-            f"the offsets of the checkpoint are none of this source: {error!r}", remedy="use another checkpoint"
+            f"the offsets of the checkpoint are not from this source: {error!r}", remedy="use another checkpoint"
         ) from error
 
 
@@ -254,7 +254,7 @@ def _check_start(client: BrokerClient, piece: TailPiece) -> None:
 
 
 def event_row(event: MetadataEvent, subscription: Subscription, partition: int, offset: int) -> SegmentRow | None:
-    """An event; None for one of another partition, or of a whole one."""
+    """The row of an event; None for events of other partitions and for deletions of whole partitions."""
     if isinstance(event, RemotePartitionDeleteMetadata):
         return None
     id_ = event.remote_log_segment_id.topic_id_partition

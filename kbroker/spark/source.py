@@ -1,4 +1,4 @@
-"""A batch query of `format("kbroker")`: a process of Spark asks it for the partitions, its workers for the rows."""
+"""A batch query of `format("kbroker")`. Spark's planning process calls `partitions`, its workers call `read`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class KbrokerReader(DataSourceReader):
-    """Planned once on the driver, read by the executors. Errors: KbrokerSourceError."""
+    """Plans once on the driver; executors read. Errors: KbrokerSourceError."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = dict(options)
@@ -32,7 +32,7 @@ class KbrokerReader(DataSourceReader):
         return [InputPartition(piece) for piece in batch_pieces(SourceOptions.parse(self._options))]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The rows of one piece; Spark gives None where there is none at all."""
+        """The rows of one piece; Spark passes None if there are no pieces."""
         settle()
         if partition is None:
             return iter(())

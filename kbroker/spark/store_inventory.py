@@ -1,4 +1,4 @@
-"""What there is to be read, as a store tells it alone: see `inventory`."""
+"""Topics, offsets and segments from a store's manifests, without a broker. See `inventory`."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ MANIFEST_REMEDY: Final = "restore it, or name a broker (kafka.bootstrap.servers)
 
 
 class StoreInventory:
-    """By the manifests of a store. What is there is looked up with each call of `topics`.
+    """An Inventory from the manifests of a store. Each call of `topics` looks up what exists now.
 
-    A manifest that is damaged is an error, since nobody else says what its segment is; with `skips_damaged` it is left
-    out, and `damaged` maps its name to what is wrong with it.
+    A damaged manifest is an error, because nothing else describes its segment. With `skips_damaged` it is skipped, and
+    `damaged` maps its name to the cause.
     """
 
     has_broker = False
@@ -42,7 +42,7 @@ class StoreInventory:
     def __init__(self, storage: RemoteStorageManager, *, skips_damaged: bool = False) -> None:
         if not hasattr(storage, "list_objects") or not hasattr(storage, "read_manifest"):
             raise KbrokerSourceError(
-                f"{storage!r} does not say what it holds", remedy="name a broker: kafka.bootstrap.servers"
+                f"{storage!r} cannot list its objects", remedy="name a broker: kafka.bootstrap.servers"
             )
         self._storage = cast(DescribedRemoteStorageManager, storage)
         self._skips_damaged = skips_damaged
@@ -74,10 +74,10 @@ class StoreInventory:
         return {name: (there[name][0], indexes) for name, indexes in wanted.items()}
 
     def _read(self, subscription: Subscription) -> None:
-        """Read the manifests that are new, and forget those that are gone: a list may be old, so that what it has no
-        more is asked for by name. Errors: UnknownTopic for an empty store.
+        """Read new manifests, and forget deleted ones. A listing may be outdated, so manifests that are missing in it
+        are requested by name. Errors: UnknownTopic for an empty store.
         """
-        # A topic's name may have been cut there: the manifest tells it for certain, and its id which topic it is.
+        # Object names may contain a truncated topic name; the manifest has the full name and the topic's id.
         names = None if subscription.names is None else {topic_in_names(name) for name in subscription.names}
         listed = []
         is_empty = True
@@ -87,10 +87,10 @@ class StoreInventory:
             if parsed is not None and parsed.kind == MANIFEST and (names is None or parsed.topic in names):
                 listed.append(stored.name)
         if is_empty:
-            # A directory or prefix that was misspelt looks just so.
+            # A misspelt directory or prefix also looks like an empty store.
             raise UnknownTopic(
-                f"{self._storage!r} holds nothing at all",
-                remedy="see that rsm.config.* names the broker's tier, and that something has been copied into it",
+                f"{self._storage!r} is empty",
+                remedy="check that rsm.config.* names the broker's tier, and that segments have been copied into it",
             )
         asked = sorted(self._manifests.keys() ^ set(listed) | self.damaged.keys())
         self.damaged = {}
@@ -105,7 +105,7 @@ class StoreInventory:
         try:
             data = self._storage.read_manifest(name)
         except RemoteResourceNotFound:
-            return None  # deleted meanwhile: the segment is going, too
+            return None  # deleted after it was listed; the segment is being deleted too
         except RemoteStorageError as error:
             raise _unreadable(name, error) from error
         try:
@@ -117,20 +117,19 @@ class StoreInventory:
             return None
 
     def _newest(self, topic: str, incarnations: Mapping[UUID, Sequence[RemoteLogSegmentMetadata]]) -> UUID:
-        """The topic of this name that was made last; of those before it something may still be there."""
+        """The topic of this name that was created last; the store may still have segments of earlier ones."""
         if len(incarnations) == 1:
             return next(iter(incarnations))
         spans = sorted(
             (min(one.event_timestamp_ms for one in found), max(one.event_timestamp_ms for one in found), topic_id)
             for topic_id, found in incarnations.items()
         )
-        if (
-            max(latest for _, latest, _ in spans[:-1]) >= spans[-1][0]
-        ):  # nobody made them one after the other: two clusters share the store
+        if max(latest for _, latest, _ in spans[:-1]) >= spans[-1][0]:
+            # Their times overlap, so they were not created one after the other: two clusters share the store.
             ids = ", ".join(uuid_to_text(topic_id) for _, _, topic_id in spans)
             raise TopicRecreated(
                 f"the store has several topics of this name, with the ids {ids}",
-                remedy="name the broker of the one that is meant (kafka.bootstrap.servers)",
+                remedy="name the broker of the topic to read (kafka.bootstrap.servers)",
                 topic=topic,
             )
         return spans[-1][2]
@@ -153,7 +152,7 @@ class StoreInventory:
         )
         usable = usable_segments(state)
         start = min((one.start_offset for one in usable), default=newest.start_offset)
-        # What the checkpoint says of offsets below its first one nobody can check: there the log does not reach.
+        # The checkpoint does not say which history the offsets below its first entry belong to: exclude them.
         start = max(start, epochs[0][1]) if epochs else start
         return PartitionState(id_, start, state.end_offset, state.leader_epochs, state.segments, has_broker=False)
 
@@ -179,7 +178,7 @@ class StoreInventory:
     ) -> StoreUnavailable:
         return StoreUnavailable(
             f"{self._storage!r} cannot be read: {error}",
-            remedy="see that the store answers and that its keys allow to list and read it",
+            remedy="check that the store answers and that its keys permit listing and reading",
             topic=None if id_ is None else id_.topic,
             partition=None if id_ is None else id_.partition,
             offset=offset,

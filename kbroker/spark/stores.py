@@ -1,7 +1,7 @@
-"""The store of the tier as a Spark job names it, and one open manager for each process that reads from it.
+"""The store named by a job, and one open storage manager for each process that reads from it.
 
-A job's options name the store with the broker's own keys. A Python worker of Spark serves many tasks one after the
-other: what it opened once, it keeps.
+A job's options name the store with the broker's own keys. A Python worker of Spark runs many tasks one after the other
+and keeps its storage manager open.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from kbroker.tiered.plugins import PluginError, storage_manager
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """Which storage manager, and its settings without `rsm.config.`; they may hold secrets and are never shown."""
+    """A storage manager's class, and its settings without `rsm.config.`, which may be secret and are not shown."""
 
     class_name: str | None
     configs: Mapping[str, str] = field(repr=False)
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What tells one store from another."""
+        """Identifies the store."""
         return self.class_name, tuple(sorted(self.configs.items()))
 
 
@@ -31,7 +31,7 @@ _OPEN: dict[tuple[object, ...], RemoteStorageManager] = {}
 
 
 def open_store(options: StoreOptions) -> RemoteStorageManager:
-    """The manager, configured; the same one for the same options as long as the process lives. Errors: InvalidOption"""
+    """The configured manager; the same one for equal options for the life of the process. Errors: InvalidOption"""
     found = _OPEN.get(options.key)
     if found is None:
         found = new_store(options)
@@ -40,7 +40,7 @@ def open_store(options: StoreOptions) -> RemoteStorageManager:
 
 
 def new_store(options: StoreOptions) -> RemoteStorageManager:
-    """One of the caller's own, which closes it. Errors: InvalidOption."""
+    """A manager that the caller owns and closes. Errors: InvalidOption."""
     try:
         storage = storage_manager(options.class_name)
     except PluginError as error:

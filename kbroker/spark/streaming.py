@@ -1,13 +1,13 @@
-"""The streaming half of `format("kbroker")`: where a stream is, how far its next batch goes, and what is in it.
+"""The streaming part of `format("kbroker")`: the stream's position, the end of its next batch, and the batch's pieces.
 
-Spark 4.0 tells a Python source where it is only in passing. It asks for the latest offset without saying what the last
-one was; but each batch that it carries out is planned here first, and after a restart it plans an empty batch at the
-last offset of the checkpoint before it asks for anything. So what `partitions` was asked for last is where the stream
-is, and admission counts from there.
+Spark 4.0 tells a Python source the stream's position only indirectly. It asks for the latest offset without passing the
+last one. But it plans each batch here before it runs it, and after a restart it first plans an empty batch at the last
+offset of the checkpoint. So the last end offset passed to `partitions` is the stream's position, and admission control
+counts from there.
 
-The first offset of a stream is in no checkpoint until its first batch is done. Whoever restarts before that asks again
-where the stream began; then the end of that first batch, which is known, stands for what was the latest offset then:
-both had been looked up at once.
+The checkpoint does not contain the stream's first offset until the first batch is done. After a restart before that,
+Spark asks again where the stream begins. Then the end of that first batch, which is known, replaces the latest offset:
+the first run looked up both at the same time.
 
 Source  PythonMicroBatchStream, MicroBatchExecution of Spark 4.0.0; KafkaMicroBatchStream of spark-sql-kafka-0-10 4.0.0
 """
@@ -39,7 +39,7 @@ logger = logging.getLogger("kbroker.spark")
 
 
 class KbrokerStreamReader(DataSourceStreamReader):
-    """See the module's text. One lives as long as the query, in a process of the driver; workers get copies to read."""
+    """See the module docstring. One instance per query lives in a driver process; workers get copies for `read`."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.parse(options).for_streaming()
@@ -47,12 +47,12 @@ class KbrokerStreamReader(DataSourceStreamReader):
         self._reading = reading_of(self._options)
         self._pace = Pace(least=self._options.min_offsets_per_trigger, max_delay_ms=self._options.max_trigger_delay_ms)
         self._planner: Planner | None = None
-        self._position: Offsets | None = None  # where the next batch begins, as far as Spark has told
-        self._began: Offsets | None = None  # where the stream begins, once it was looked up
-        self._has_begun = False  # whether Spark asked for that: it does of a new stream alone
+        self._position: Offsets | None = None  # where the next batch begins, None if Spark has not said it yet
+        self._began: Offsets | None = None  # where the stream begins, None until looked up
+        self._has_begun = False  # whether Spark called initialOffset, which it does only for a new stream
         self._ids: dict[str, UUID] = {}
 
-    # --- what Spark asks ----------------------------------------------------------------------------------------------
+    # --- called by Spark ----------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  (PySpark's names)
         """Where the stream begins."""
@@ -62,7 +62,7 @@ class KbrokerStreamReader(DataSourceStreamReader):
         return to_document(self._began, self._ids)
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where the next batch ends; where it begins if there is nothing, or not enough, to be read."""
+        """Where the next batch ends; where it begins if there are no, or not enough, offsets to read."""
         extent = self._extent()
         if self._position is None and self._began is None:
             self._began = self._beginning(extent, None)
@@ -76,7 +76,7 @@ class KbrokerStreamReader(DataSourceStreamReader):
         return to_document(admitted(start, end, most=self._options.max_offsets_per_trigger), self._ids)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One for each piece of a batch. With start == end Spark only tells where the stream is."""
+        """One for each piece of a batch. With start == end, Spark only announces the stream's position."""
         if start == end:
             if self._position is None and self._began is not None and not self._has_begun:
                 self._check_order()
@@ -94,14 +94,14 @@ class KbrokerStreamReader(DataSourceStreamReader):
         return read_piece(self._reading, partition.value, self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """The checkpoint knows, and nobody else need."""
+        """Nothing to do: Spark's checkpoint stores the offsets."""
 
     def stop(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         if self._planner is not None:
             self._planner.close()
 
-    # --- how it is answered -------------------------------------------------------------------------------------------
+    # --- internals ----------------------------------------------------------------------------------------------------
 
     def _plans(self) -> Planner:
         if self._planner is None:
@@ -111,7 +111,7 @@ class KbrokerStreamReader(DataSourceStreamReader):
         return self._planner
 
     def _extent(self) -> Extent:
-        """What is there now. Errors: TopicRecreated."""
+        """The partitions that exist now. Errors: TopicRecreated."""
         from kbroker.spark.inventory import same_topics  # noqa: PLC0415
 
         extent = self._plans().extent()
@@ -120,7 +120,7 @@ class KbrokerStreamReader(DataSourceStreamReader):
         return extent
 
     def _take(self, document: dict[str, Any]) -> Offsets:
-        """Note where the stream is, as Spark tells it. Errors: TopicRecreated, InvalidOption."""
+        """Note the stream's position as given by Spark. Errors: TopicRecreated, InvalidOption."""
         offsets, ids = _read(document)
         if self._position is None:
             from kbroker.spark.inventory import same_topics  # noqa: PLC0415
@@ -131,19 +131,20 @@ class KbrokerStreamReader(DataSourceStreamReader):
         return offsets
 
     def _check_order(self) -> None:
-        """Spark asked how far to go, and now says where a stream is that was begun before: with Trigger.AvailableNow
-        and the wrapper that Spark has for it. What was answered counted from where the stream once began.
+        """Refuse maxOffsetsPerTrigger if Spark asked for an end before it announced the position of a restarted stream.
+
+        Trigger.AvailableNow with Spark's wrapper does that. The end was then counted from the stream's beginning.
         """
         if self._options.max_offsets_per_trigger is not None:
             raise InvalidOption(
-                "maxOffsetsPerTrigger cannot be kept with Trigger.AvailableNow and"
-                " spark.sql.streaming.triggerAvailableNowWrapper.enabled: Spark 4.0 does not say where the stream is",
-                remedy="leave maxOffsetsPerTrigger out, or leave the wrapper disabled",
+                "maxOffsetsPerTrigger cannot be enforced with Trigger.AvailableNow and"
+                " spark.sql.streaming.triggerAvailableNowWrapper.enabled: Spark 4.0 does not report the position",
+                remedy="remove maxOffsetsPerTrigger, or disable the wrapper",
             )
 
     def _beginning(self, extent: Extent, first_end: Offsets | None) -> Offsets:
-        """Where the options say that the stream begins; `first_end` is where its first batch ended, if there was one
-        that was not done before a restart.
+        """Where the stream begins, by the options. `first_end` is the end of its first batch, if a restart interrupted
+        that batch.
         """
         if first_end is not None:
             bounds = {
@@ -155,9 +156,9 @@ class KbrokerStreamReader(DataSourceStreamReader):
         return self._plans().starting(extent)
 
     def _start_of(self, known: Offsets, extent: Extent, *, only: Offsets | None = None) -> Offsets:
-        """Where each partition begins that is there now: new ones at their start.
+        """Where reading begins in each existing partition; new partitions begin at their start.
 
-        Errors  RecordsExpired, OffsetsOutOfRange, UnknownTopic; with failOnDataLoss=false what is gone is left out
+        Errors  RecordsExpired, OffsetsOutOfRange, UnknownTopic; with failOnDataLoss=false missing offsets are skipped
         """
         start: Offsets = {}
         for partition in sorted({*known, *extent.bounds} if only is None else only):
@@ -180,7 +181,7 @@ class KbrokerStreamReader(DataSourceStreamReader):
         return start
 
     def _end_of(self, wanted: Offsets, extent: Extent) -> Offsets:
-        """Where a batch ends, of the partitions that are there."""
+        """Where a batch ends, for the partitions that exist."""
         end: Offsets = {}
         for partition, offset in wanted.items():
             there = extent.bounds.get(partition)
@@ -202,7 +203,7 @@ def _read(document: dict[str, Any]) -> tuple[Offsets, dict[str, UUID]]:
         return from_document(document)
     except MalformedPositions as error:
         raise InvalidOption(
-            f"the offsets of the checkpoint are none of this source: {error}", remedy="use another checkpoint"
+            f"the offsets of the checkpoint are not from this source: {error}", remedy="use another checkpoint"
         ) from error
 
 
@@ -214,8 +215,8 @@ def _now_ms() -> int:
 
 def _gone(partition: Partition) -> UnknownTopic:
     return UnknownTopic(
-        "the stream read this partition, and it is not there any more",
-        remedy="start with another checkpoint; failOnDataLoss=false goes on without it",
+        "the stream has read this partition, which does not exist any more",
+        remedy="start with another checkpoint; failOnDataLoss=false continues without it",
         topic=partition[0],
         partition=partition[1],
     )
@@ -223,8 +224,8 @@ def _gone(partition: Partition) -> UnknownTopic:
 
 def _expired(partition: Partition, offset: int, log_start_offset: int, why: str) -> RecordsExpired:
     return RecordsExpired(
-        f"{why} the records up to offset {log_start_offset - 1} were deleted before the stream came to them".strip(),
-        remedy="keep records longer (retention.ms, retention.bytes); failOnDataLoss=false goes on with what is left",
+        f"{why} the records up to offset {log_start_offset - 1} were deleted before the stream read them".strip(),
+        remedy="keep records longer (retention.ms, retention.bytes); failOnDataLoss=false continues with the rest",
         topic=partition[0],
         partition=partition[1],
         offset=offset,
@@ -233,9 +234,9 @@ def _expired(partition: Partition, offset: int, log_start_offset: int, why: str)
 
 def _cut_off(partition: Partition, offset: int, end_offset: int) -> OffsetsOutOfRange:
     return OffsetsOutOfRange(
-        f"the log ends at offset {end_offset} now, and the stream has read up to {offset}: records were lost by the"
-        " broker, or the topic is another one",
-        remedy="start with another checkpoint; failOnDataLoss=false goes on from the end",
+        f"the log ends at offset {end_offset} now, but the stream has read up to {offset}: the broker lost records,"
+        " or the topic is another one",
+        remedy="start with another checkpoint; failOnDataLoss=false continues at the end",
         topic=partition[0],
         partition=partition[1],
         offset=offset,

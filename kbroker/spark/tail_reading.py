@@ -1,4 +1,4 @@
-"""The rows of what the tier has not got: of batches that come by Fetch, see `fetching`."""
+"""The rows of a range that is fetched from the broker, see `fetching`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def read_tail(
     chunk_bytes: int,
     visible: Callable[[RecordBatch], bool] = is_visible,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a piece, in the order of their offsets. All below the offset that an error names have been given.
+    """The rows of a piece, in the order of their offsets. If this raises, all rows below the error's offset have been
+    yielded.
 
     Errors  those of `fetch_batches`, and UnknownCodec, UnrepresentableRecord
     """

@@ -1,12 +1,12 @@
-"""The walk over the records of batches: where each begins, and where its key, its value and its headers lie.
+"""Finds the records of batches, and the positions of their keys, values and headers.
 
-A record begins where the one before ends, so the first step is a loop that hops from length to length. All else is done
-for many records at once: with numpy a varint of every record is decoded in a few steps, whatever their widths are, and
-nothing is a Python object. So there is nothing to compile, and nothing that could read behind the end of a buffer:
-numpy refuses an index that is outside.
+Each record begins where the previous one ends, so a Python loop finds the starts by their lengths. numpy decodes
+everything else for many records at once: decoding a varint of every record takes a few steps, whatever the widths, and
+creates no Python object. So there is nothing to compile. numpy checks every index, so nothing is read after the end of
+a buffer.
 
-What a batch says of itself is not believed. A walk is bounded by the bytes that are there, and what does not fit
-together exactly (lengths, offsets, the end of the last record) is Malformed.
+The walk does not trust a batch's claims. It is bounded by the available bytes, and raises Malformed unless lengths,
+offsets and the end of the last record fit exactly.
 
 Source  DefaultRecord.readFrom of Apache Kafka 4.3.1; figures in docs/spark.md, from tests/bench/spark_walk.py
 """
@@ -24,14 +24,14 @@ from wire.errors import Malformed
 Bytes8: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-LEAST_RECORD_BYTES: Final = 7  # length, attributes, two deltas, two lengths, the number of headers: a byte each
+LEAST_RECORD_BYTES: Final = 7  # one byte each for length, attributes, two deltas, two lengths, number of headers
 
 
 def find_records(data: Bytes, position: int, end: int, count: int, starts: list[int]) -> None:
     """Append the position of each of the `count` records in data[position:end] to `starts`.
 
-    Errors  Malformed, unless the last one ends exactly at `end`; `starts` is as it was before then
-    Bound   (end - position) / LEAST_RECORD_BYTES records, whatever `count` says
+    Errors  Malformed unless the last one ends exactly at `end`; `starts` is then unchanged
+    Bound   (end - position) / LEAST_RECORD_BYTES records, whatever `count` is
     """
     before = len(starts)
     if not 0 <= count * LEAST_RECORD_BYTES <= end - position:
@@ -58,7 +58,7 @@ def find_records(data: Bytes, position: int, end: int, count: int, starts: list[
 
 
 def _long_length(data: Bytes, position: int) -> tuple[int, int]:
-    """A length of three bytes and more, and the position behind it; one that is negative is found out later."""
+    """A length of three or more bytes, and the position after it. Negative ones are detected later."""
     value = 0
     for shift in (0, 7, 14, 21, 28):
         byte = data[position]
@@ -70,7 +70,7 @@ def _long_length(data: Bytes, position: int) -> tuple[int, int]:
 
 
 class Fields(NamedTuple):
-    """The fields of records, one array each: positions in the buffer, sizes in bytes (-1 is null), deltas."""
+    """The fields of records, one array for each: positions in the buffer, sizes in bytes (-1 is null), deltas."""
 
     timestamp_deltas: Ints
     offset_deltas: Ints
@@ -86,12 +86,12 @@ class Fields(NamedTuple):
 def read_fields(data: Bytes8, starts: Ints) -> Fields:
     """The fields of the records that begin at `starts`, as `find_records` found them.
 
-    Errors  Malformed if one is not framed rightly; headers are judged by `read_headers`
+    Errors  Malformed if a record is not framed correctly; `read_headers` checks headers
     """
     try:
         lengths, at = varints(data, starts)
         ends = at + lengths
-        timestamp_deltas, at = varints(data, at + 1, bits=64)  # a byte of attributes, which mean nothing
+        timestamp_deltas, at = varints(data, at + 1, bits=64)  # skips the unused attributes byte
         offset_deltas, at = varints(data, at)
         key_sizes, key_positions = varints(data, at)
         at = key_positions + np.maximum(key_sizes, 0)
@@ -102,7 +102,7 @@ def read_fields(data: Bytes8, starts: Ints) -> Fields:
         raise Malformed("a record's fields are larger than the record") from None
     if lengths.min(initial=0) < 0 or min(key_sizes.min(initial=0), value_sizes.min(initial=0)) < -1:
         raise Malformed("a record with a negative length")
-    # Nothing above steps back, so who arrives at the end has never been behind it.
+    # Positions only increase, so a record that ends at its end was never read beyond it.
     if header_counts.any():
         if header_counts.min() < 0 or (header_counts * 2 > ends - at).any():
             raise Malformed("a record with more headers than it has bytes for")
@@ -111,17 +111,17 @@ def read_fields(data: Bytes8, starts: Ints) -> Fields:
         raise Malformed("a record's fields are not as long as the record")
     return Fields(
         timestamp_deltas, offset_deltas, key_positions, key_sizes, value_positions, value_sizes, header_counts,
-        _behind(header_counts, value_positions + np.maximum(value_sizes, 0), data), ends,
+        _after_count(header_counts, value_positions + np.maximum(value_sizes, 0), data), ends,
     )  # fmt: skip
 
 
-def _behind(header_counts: Ints, positions: Ints, data: Bytes8) -> Ints:
-    """Where the first header begins, of records that have any."""
+def _after_count(header_counts: Ints, positions: Ints, data: Bytes8) -> Ints:
+    """Where the first header begins, for records that have headers."""
     return varints(data, positions)[1] if header_counts.any() else positions
 
 
 class Headers(NamedTuple):
-    """All headers of some records, one record's behind the other's; counts has one for each record."""
+    """The headers of some records, one record after the other; counts has one entry for each record."""
 
     counts: Ints
     name_positions: Ints
@@ -135,7 +135,7 @@ def read_headers(data: Bytes8, fields: Fields) -> Headers:
     counts, ends = fields.header_counts, fields.ends
     at = fields.header_positions.copy()
     total = int(counts.sum())
-    first = np.cumsum(counts) - counts  # the place of each record's first header among all
+    first = np.cumsum(counts) - counts  # the index of each record's first header among all
     found = np.empty((4, total), np.int64)
     remaining = np.flatnonzero(counts)
     number = 0
@@ -160,9 +160,9 @@ def read_headers(data: Bytes8, fields: Fields) -> Headers:
 
 
 def varints(data: Bytes8, positions: Ints, *, bits: int = 32) -> tuple[Ints, Ints]:
-    """The zigzag varint at each position, and the positions behind them.
+    """The zigzag varint at each position, and the positions after them.
 
-    Errors  Malformed for one of more than `bits` bits (32 or 64); IndexError behind the end of `data`
+    Errors  Malformed for a varint of more than `bits` bits (32 or 64); IndexError after the end of `data`
     """
     byte = data[positions]
     at = positions + 1
@@ -170,7 +170,7 @@ def varints(data: Bytes8, positions: Ints, *, bits: int = 32) -> tuple[Ints, Int
         return _ZIGZAG[byte], at
     value = (byte & 127).astype(np.uint64)
     shift = 7
-    if (byte > 127).all():  # as the lengths of records mostly are: without picking out some of them
+    if (byte > 127).all():  # usual for lengths of records: no need to select some of them
         byte = data[at]
         value |= (byte & 127).astype(np.uint64) << np.uint64(7)
         at += 1

@@ -1,11 +1,11 @@
-"""What a Python worker of Spark does between two tasks, and need not.
+"""Avoids two costs that PySpark adds to each task in a Python worker.
 
-Before each task PySpark invalidates the caches of all import finders. It has itself imported from a zip file, by a
-finder for each of its packages, and each of these then reads the directory of that file anew: 1500 entries, seventeen
-times. That is 0.2 s of processor time for every task, more than decoding 64 MiB of records of 1 KiB takes.
+Before each task PySpark invalidates the caches of all import finders. PySpark itself is imported from a zip file, with
+one finder for each of its packages, and each finder then reads the file's directory again: 1500 entries, seventeen
+times. That takes 0.2 s of processor time for each task, more than decoding 64 MiB of records of 1 KiB.
 
-Behind each task it collects garbage, and looks for it among all objects of all modules, some 50,000: another 0.025 s,
-a seventh of what those 64 MiB take to be read.
+After each task PySpark runs the garbage collector, which visits all objects of all modules, about 50,000. That takes
+another 0.025 s, a seventh of the time to read those 64 MiB.
 
 Source  setup_spark_files in worker_util.py and manager in daemon.py of PySpark 4.0.0; zipimporter.invalidate_caches and
         gc.freeze of CPython
@@ -20,16 +20,16 @@ from zipimport import zipimporter
 
 
 def settle() -> None:
-    """Spare the worker that this task runs in both from now on. Tasks call it when they have imported what they need;
-    only the first call of a process does all of it.
+    """Avoid both costs in this worker from now on. Tasks call this after their imports; only the first call in a
+    process freezes objects.
     """
     forget_zip_finders()
     _freeze_once()
 
 
 def forget_zip_finders() -> None:
-    """Take the finders of zip files out of the cache of finders. Whoever imports from one gets a new one, which knows
-    the file's directory already; what need not be there need not be invalidated.
+    """Remove the finders of zip files from the cache of finders, so that there is nothing to invalidate. The next
+    import from a zip file creates a new finder, which reuses the known directory of the file.
     """
     for path, finder in list(sys.path_importer_cache.items()):
         if isinstance(finder, zipimporter):
@@ -38,7 +38,7 @@ def forget_zip_finders() -> None:
 
 @cache
 def _freeze_once() -> None:
-    """Have what is there now, modules above all, never looked through for garbage again. A second time would keep the
-    garbage of the tasks in between for good.
+    """Exclude all current objects, mostly modules, from garbage collection. A second call would also keep the garbage
+    of the tasks in between forever.
     """
     gc.freeze()

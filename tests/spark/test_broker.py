@@ -209,7 +209,7 @@ def test_a_metadata_topic_that_goes_while_it_is_followed_is_an_error_and_not_an_
         client.is_empty = False
         assert follower.read_on() == follower.read_on() != Catalogue()
         client.is_empty = True
-        with pytest.raises(KbrokerSourceError, match="was deleted meanwhile"):
+        with pytest.raises(KbrokerSourceError, match="was deleted while it was read"):
             follower.read_on()
 
 

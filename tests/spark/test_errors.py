@@ -20,12 +20,12 @@ def test_a_message_names_partition_offset_object_and_remedy() -> None:
     error = DamagedObject(
         "the CRC is wrong", remedy="put it back", topic="orders", partition=3, offset=42, object_name="object a/b.log"
     )
-    assert str(error) == "orders-3 at offset 42 in object a/b.log: the CRC is wrong. To mend it: put it back."
+    assert str(error) == "orders-3 at offset 42 in object a/b.log: the CRC is wrong. Remedy: put it back."
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    assert str(InvalidOption("no such option", remedy="remove it")) == "no such option. To mend it: remove it."
-    assert str(KbrokerSourceError("gone", remedy="wait", topic="orders")) == "orders: gone. To mend it: wait."
+    assert str(InvalidOption("no such option", remedy="remove it")) == "no such option. Remedy: remove it."
+    assert str(KbrokerSourceError("gone", remedy="wait", topic="orders")) == "orders: gone. Remedy: wait."
 
 
 def test_errors_survive_pickling() -> None:

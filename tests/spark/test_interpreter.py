@@ -31,7 +31,7 @@ def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_an_interpreter_without_the_package_is_named_with_what_to_do(other: str) -> None:
     said = (
         f"Spark starts its Python processes as {other}, which does not have the package kbroker. "
-        f"To mend it: set PYSPARK_PYTHON={sys.executable} before the session starts, or install"
+        f"Remedy: set PYSPARK_PYTHON={sys.executable} before the session starts, or install"
     )
     with pytest.raises(KbrokerSourceError, match=re.escape(said)):
         check_interpreter(other)

@@ -78,7 +78,7 @@ def test_there_are_three_pictures_with_a_bar_for_each_segment_and_the_local_log(
 
 
 def test_the_verdict_says_how_many_of_which_sort() -> None:
-    assert "Nothing was found." in page(report(view(segment(0, 99))))
+    assert "No findings." in page(report(view(segment(0, 99))))
     found = [Finding("damage", "x", name="a"), Finding("damage", "y", name="b"), Finding("gap", "z", name="c")]
     assert "3 findings: 2 damage, 1 gap" in page(report(findings=found))
 

@@ -83,12 +83,12 @@ def test_each_type_of_a_schema_is_read_from_json() -> None:
         (ARRAY, b'{"a": [1, null]}', "field a[1] is null, which the schema does not allow"),
         (INNER, b'{"a": {"x": "y"}}', 'field a.x is the string "y" instead of an integer of 64 bits'),
         (INNER, b'{"a": {}}', "field a.x is missing, which the schema does not allow"),
-        ("integer", b'{"a": 1', "the value is no JSON: Expecting ',' delimiter at character 7"),
-        ("integer", b'{"a": 1} x', "the value is no JSON: Extra data at character 9"),
-        ("integer", b'{"a": NaN}', "the value is no JSON: NaN is no number"),
-        ("integer", b"\xff", "the value is no UTF-8 at byte 0"),
+        ("integer", b'{"a": 1', "the value is not JSON: Expecting ',' delimiter at character 7"),
+        ("integer", b'{"a": 1} x', "the value is not JSON: Extra data at character 9"),
+        ("integer", b'{"a": NaN}', "the value is not JSON: NaN is not a number"),
+        ("integer", b"\xff", "the value is not UTF-8 at byte 0"),
         ("integer", b"[1]", "the value is an array instead of an object"),
-        ("integer", b'{"A": 1}', "the value has none of the schema's fields, but A"),
+        ("integer", b'{"A": 1}', "the value has none of the schema's fields, it has A"),
         ("string", b'{"a": "\\ud800"}', "field a has half of a surrogate pair"),
         ("double", b'{"a": 1e999}', "field a is the number 1E+999 instead of a number of 64 bits"),
         ("double", b'{"a": ' + b"9" * 400 + b"}", f"field a is the number {'9' * 40}… instead of a number of 64 bits"),
@@ -141,7 +141,7 @@ def test_bad_records_do_not_move_the_others() -> None:
         (b"one,x,2,true", 'field n is the string "one" instead of an integer of 64 bits'),
         (b"1,x,2,maybe", 'field b is the string "maybe" instead of a boolean'),
         (b",x,2,true", "field n is empty, which the schema does not allow"),
-        (b'1,"x,2,true', "the value is no CSV: unexpected end of data"),
+        (b'1,"x,2,true', "the value is not CSV: unexpected end of data"),
     ],
 )
 def test_a_line_of_csv_is_read_by_the_order_of_the_schema(value: bytes, expected: tuple[Any, ...] | str) -> None:
@@ -185,7 +185,7 @@ TWINS = {"type": "struct", "fields": [field("x", "long"), field("X", "long")]}
         ([], "the schema has no field"),
         ([field("a", TWINS)], "the schema's field 'X' has the name of another column"),
         ([field("a", "interval day to second")], "the type interval day to second"),
-        ([field("a", {**MAP, "keyType": "integer"})], "a map whose keys are no strings"),
+        ([field("a", {**MAP, "keyType": "integer"})], "a map whose keys are not strings"),
         ([field("offset", "long")], "the schema's field 'offset' has the name of another column"),
         ([field("a", "long"), field("A", "long")], "the schema's field 'A' has the name of another column"),
     ],
@@ -194,7 +194,7 @@ def test_a_schema_that_cannot_be_is_refused_before_anything_is_read(fields: list
     for into in (None, "held"):
         if into is not None and "offset" in said:
             continue  # in a struct no name is taken
-        with pytest.raises(InvalidOption, match="To mend it: ") as error:
+        with pytest.raises(InvalidOption, match="Remedy: ") as error:
             identity_schema(decoding(*fields), into)
         assert said in str(error.value)
 

@@ -45,10 +45,10 @@ def test_an_unknown_option_is_refused_with_the_nearest_name(name: str, near: str
     ("options", "said"),
     [
         (ORDERS, "neither a broker nor a store"),
-        (STORE, "nothing says which topics"),
+        (STORE, "no topic is named"),
         ({**STORE, **ORDERS, "assign": '{"a": [0]}'}, "subscribe and assign are given together"),
         ({**STORE, "subscribe": " , "}, "names no topic"),
-        ({**STORE, "subscribePattern": "("}, "no regular expression"),
+        ({**STORE, "subscribePattern": "("}, "not a regular expression"),
         ({**STORE, "assign": '{"a": {"0": 1}}'}, "no list of partitions"),
         ({**STORE, "assign": "{}"}, "no partition"),
         ({**STORE, **ORDERS, "minPartitions": "0"}, "minPartitions=0"),
@@ -57,21 +57,21 @@ def test_an_unknown_option_is_refused_with_the_nearest_name(name: str, near: str
             {**STORE, **ORDERS, "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"},
             "more than maxOffsetsPerTrigger",
         ),
-        ({**STORE, **ORDERS, "maxTriggerDelay": "soon"}, "no duration"),
+        ({**STORE, **ORDERS, "maxTriggerDelay": "soon"}, "not a duration"),
         ({**STORE, **ORDERS, "failOnDataLoss": "maybe"}, "neither true nor false"),
         ({**STORE, **ORDERS, "startingOffsets": "erliest"}, "startingOffsets=erliest"),
         ({**STORE, **ORDERS, "endingOffsets": "earliest"}, "endingOffsets=earliest"),
-        ({**STORE, **ORDERS, "startingOffsets": '{"a": {"0": 1.5}}'}, "no whole number"),
-        ({**STORE, **ORDERS, "startingOffsets": '{"a": {"0": true}}'}, "no whole number"),
+        ({**STORE, **ORDERS, "startingOffsets": '{"a": {"0": 1.5}}'}, "not a whole number"),
+        ({**STORE, **ORDERS, "startingOffsets": '{"a": {"0": true}}'}, "not a whole number"),
         ({**STORE, **ORDERS, "startingOffsets": '{"a": {"x": 1}}'}, "partition 'x'"),
         ({**STORE, **ORDERS, "startingOffsets": '{"a": {"0": -3}}'}, "offset -3"),
         ({**STORE, **ORDERS, "startingOffsets": '{"a": '}, "not JSON"),
-        ({**STORE, **ORDERS, "startingTimestamp": "yesterday"}, "is no number"),
-        ({**STORE, **ORDERS, "startingTimestamp": "-1"}, "startingTimestamp has -1, which is no time"),
-        ({**STORE, **ORDERS, "endingTimestamp": "9223372036854775808"}, "which is no time"),
-        ({**STORE, **ORDERS, "startingOffsetsByTimestamp": '{"a": {"0": -4}}'}, "has -4, which is no time"),
+        ({**STORE, **ORDERS, "startingTimestamp": "yesterday"}, "is not a number"),
+        ({**STORE, **ORDERS, "startingTimestamp": "-1"}, "startingTimestamp has -1, which is not a time"),
+        ({**STORE, **ORDERS, "endingTimestamp": "9223372036854775808"}, "which is not a time"),
+        ({**STORE, **ORDERS, "startingOffsetsByTimestamp": '{"a": {"0": -4}}'}, "has -4, which is not a time"),
         ({**STORE, **ORDERS, "startingOffsetsByTimestampStrategy": "nearest"}, "Strategy=nearest"),
-        ({**STORE, **ORDERS, "minPartitions": "9" * 5000}, "is no whole number"),
+        ({**STORE, **ORDERS, "minPartitions": "9" * 5000}, "is not a whole number"),
         ({**STORE, **ORDERS, "kbroker.chunk.bytes": "1000"}, "at least 65536"),
         ({**STORE, **ORDERS, "kbroker.chunk.bytes": "2147483648"}, "at most 1073741824"),
         ({**STORE, **ORDERS, "kafka.security.protocol": "SSL"}, "but no broker"),
@@ -84,7 +84,7 @@ def test_what_cannot_be_meant_is_refused(options: dict[str, str], said: str) -> 
     with pytest.raises(InvalidOption) as raised:
         SourceOptions.parse(options)
     assert said in str(raised.value)
-    assert "To mend it: " in str(raised.value)
+    assert "Remedy: " in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ def failure(tier: Tier, piece: SegmentPiece, storage: Any = None) -> KbrokerSour
     assert error.offset is not None
     assert piece.start_offset <= error.offset <= piece.end_offset
     assert str(tier.path(piece.segment).relative_to(tier.root / "tier")) in text
-    assert "To mend it: " in text
+    assert "Remedy: " in text
     return error
 
 

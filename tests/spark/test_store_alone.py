@@ -140,7 +140,7 @@ def test_an_older_topic_that_outlived_the_one_after_it_is_of_another_cluster(tie
 
 @pytest.mark.parametrize("wanted", [Subscription(topics=("orders",)), Subscription(pattern=".*")])
 def test_a_store_that_holds_nothing_is_told_and_not_read_as_no_rows(tier: Tier, wanted: Subscription) -> None:
-    with pytest.raises(UnknownTopic, match=r"tier'.* holds nothing at all"):
+    with pytest.raises(UnknownTopic, match=r"tier'.* is empty"):
         StoreInventory(tier.storage).topics(wanted)
 
 
@@ -168,7 +168,7 @@ def test_a_manifest_that_is_damaged_is_an_error_to_who_reads(tier: Tier, damage:
     kept = path.read_bytes()
     path.write_bytes(damage(kept))
     assert path.read_bytes() != kept
-    said = r"in orders-\S+15-\S+\.manifest\.json: a manifest cannot be read: .*To mend it: restore it, or name a broker"
+    said = r"in orders-\S+15-\S+\.manifest\.json: a manifest cannot be read: .*Remedy: restore it, or name a broker"
     with pytest.raises(StoreUnavailable, match=said):
         tier.state()
 
@@ -196,7 +196,7 @@ def test_an_audit_tells_a_damaged_manifest_and_goes_on_with_the_other_segments(
     (found,) = (each for each in report.findings if each.problem == "damage")
     assert found.name == str(path.relative_to(tier.directory / "tier"))
     assert found.text.startswith("cannot be read: ")
-    assert "To mend it: restore it, or name a broker" in found.text
+    assert "Remedy: restore it, or name a broker" in found.text
     assert report.segments == 3
     assert audited(tier, ["billing"]).findings == []
     assert audited(tier, ["orders"]).problems == report.problems

@@ -1,5 +1,4 @@
-"""Jobs on top of the data source, each a function with keyword arguments that gives a summary.
+"""Jobs that use the data source. Each is a function with keyword arguments that returns a summary.
 
-`kbroker spark JOB` is the same from the command line. A job that was killed is started again with the same arguments,
-and goes on where it was.
+`kbroker spark JOB` runs the same function. To resume a job that was killed, start it again with the same arguments.
 """

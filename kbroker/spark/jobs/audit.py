@@ -1,15 +1,15 @@
-"""`kbroker spark audit`: the tier's deep scrub, in parallel over every segment.
+"""`kbroker spark audit`: the tier's deep scrub, in parallel over all segments.
 
-What is compared, and how, is what `kbroker tier scrub --deep` does (`kbroker.tiered.scrubbing`). The driver compares
-names and sizes and looks for orphans; each Spark task reads a few segments. Besides, the segments of each partition
-have to be one history without a hole (`coverage`).
+The checks are those of `kbroker tier scrub --deep` (`kbroker.tiered.scrubbing`). The driver compares names and sizes
+and looks for orphans; each Spark task reads a few segments. In addition, the segments of each partition must form one
+history without gaps (`coverage`).
 
-The metadata are those of a broker's `__remote_log_metadata`; with no broker, those in the store's manifests.
+The metadata comes from a broker's `__remote_log_metadata`, or without a broker from the manifests in the store.
 
-Segments come and go while an audit runs, which may be for hours. So the order of the questions matters: where the local
-logs begin is asked before the metadata, so that what has left the local log is in them; where the logs begin is asked
-after them, so that what is no more in them has expired. And what was found of a segment counts only if nobody has begun
-to delete it in the meantime.
+Segments come and go during an audit, which may take hours. So the order of requests matters. The audit asks for the
+local log start offsets before it reads the metadata, so that the metadata has everything that left the local log. It
+asks for the log start offsets after that, so that offsets missing in the metadata have expired. A finding about a
+segment counts only if the deletion of the segment has not begun in the meantime.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def audit(
 ) -> AuditReport:
     """Audit all topics, or some. `options` are those of `format("kbroker")` that name a broker and the store.
 
-    `deep` reads every segment; younger objects than `min_age_ms` that nothing refers to are left alone.
+    `deep` reads every segment; unreferenced objects younger than `min_age_ms` are ignored.
     Errors  KbrokerSourceError
     """
     asked = SourceOptions.parse({**options, "subscribePattern": ".*"})
@@ -91,7 +91,7 @@ def audit(
             raise _unavailable(storage, error) from error
         states = site.states(by_partition(after, wanted), local_starts)
         for state in states:
-            # Of a partition that was made meanwhile nobody asked where its local log began.
+            # The local log start offset of a partition that was created during the audit is not known.
             if state.id in local_starts or not state.has_broker:
                 _take(report, check_coverage(state, local_starts.get(state.id)))
         if deep:
@@ -114,13 +114,13 @@ def _site(client: Mapping[str, Any] | None, storage: RemoteStorageManager) -> It
 
 
 def _forget_deleted(report: AuditReport, site: Site) -> None:
-    """Take back what was found of segments that are being deleted by now: then it is no wonder."""
+    """Drop findings about segments whose deletion has begun."""
     if not report.findings:
         return
     try:
         now = site.catalogue()
     except KbrokerSourceError as error:
-        report.warnings.append(f"some of what was found may be of segments that were deleted meanwhile: {error}")
+        report.warnings.append(f"some findings may be about segments that were deleted during the audit: {error}")
         return
     found, report.findings = report.findings, []
     gone: set[UUID] = set()
@@ -135,15 +135,15 @@ def _forget_deleted(report: AuditReport, site: Site) -> None:
 def _without_manifest(
     found: Iterable[Finding], damaged: Mapping[str, str], topics: Sequence[str] | None
 ) -> Iterator[Finding]:
-    """The manifests that are damaged, in the place of all that is not known of their segments for that reason."""
+    """Replaces the orphans that result from damaged manifests by findings about the manifests."""
     segment_ids: set[UUID] = set()
     names = None if topics is None else {topic_in_names(topic) for topic in topics}
     for name, why in sorted(damaged.items()):
         parsed = parse_object_name(name)
-        assert parsed is not None, "a name by which it was found to be a manifest"
+        assert parsed is not None, "only names of manifests are in `damaged`"
         segment_ids.add(parsed.segment_id)
         if names is None or parsed.topic in names:
-            text = f"cannot be read: {why}; what it said of its segment is missing here. To mend it: {MANIFEST_REMEDY}"
+            text = f"cannot be read: {why}; its segment is not audited. Remedy: {MANIFEST_REMEDY}"
             yield Finding("damage", text, name=name)
     for each in found:
         parsed = parse_object_name(each.name) if each.segment is None else None
@@ -158,7 +158,7 @@ def _take(report: AuditReport, found: Iterable[Finding]) -> None:
 
 def _listed(storage: RemoteStorageManager) -> Listed:
     if not hasattr(storage, "list_objects"):
-        raise KbrokerSourceError(f"{storage!r} cannot list what it holds", remedy="use a manager that can")
+        raise KbrokerSourceError(f"{storage!r} cannot list its objects", remedy="use a storage manager that can")
     try:
         return Listed.of(cast(ListingRemoteStorageManager, storage).list_objects())
     except (RemoteStorageError, OSError) as error:
@@ -168,7 +168,7 @@ def _listed(storage: RemoteStorageManager) -> Listed:
 def _unavailable(storage: RemoteStorageManager, error: Exception) -> StoreUnavailable:
     return StoreUnavailable(
         f"{storage!r} cannot be read: {error}",
-        remedy="see that the store answers and that its keys allow to list and read it",
+        remedy="check that the store answers and that its keys permit listing and reading",
     )
 
 
@@ -187,7 +187,7 @@ def _wanted(site: Site, catalogue: Catalogue, topics: Sequence[str] | None) -> l
 
 
 def groups_of(segments: Sequence[RemoteLogSegmentMetadata]) -> list[list[RemoteLogSegmentMetadata]]:
-    """What one task reads each: a few segments, or a large one."""
+    """The segments of each task: several small ones, or one large one."""
     groups: list[list[RemoteLogSegmentMetadata]] = []
     size = 0
     for segment in segments:
@@ -220,7 +220,7 @@ def _read_all(
 
 
 def _first_timestamp(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> int | None:
-    """For a picture alone: what is wrong with the index is told elsewhere."""
+    """Only for a chart; the scrub reports problems of the index."""
     try:
         data = storage.fetch_index(segment, IndexType.TIMESTAMP)
     except (RemoteStorageError, OSError):
@@ -244,7 +244,7 @@ def _describe(
     if catalogue.unreadable:
         report.warnings.append(f"{catalogue.unreadable} records of the metadata topic cannot be read")
     if catalogue.strays:
-        report.warnings.append(f"{catalogue.strays} records of the metadata topic do not follow from those before")
+        report.warnings.append(f"{catalogue.strays} records of the metadata topic do not follow from earlier ones")
     if not catalogue.is_whole:
         report.warnings.append("the beginning of the metadata topic is gone: there may be more segments")
     problems: dict[UUID, list[str]] = {}

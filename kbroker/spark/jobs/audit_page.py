@@ -1,4 +1,4 @@
-"""An audit as one page: no scripts, nothing that is loaded, for a light and a dark screen and for paper."""
+"""An audit as one self-contained HTML page without scripts, for light and dark screens and for paper."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ rect:hover { opacity: .75; }
 """
 COLOURS: Final = (
     ("tier", "in the tier"),
-    ("bad", "something was found"),
-    ("unused", "not of the log's history, or unfinished"),
+    ("bad", "has findings"),
+    ("unused", "not in the log's history, or unfinished"),
 )
 
 
@@ -65,28 +65,28 @@ def page(report: AuditReport) -> str:
     """The page's HTML."""
     when = pictures.time_text(report.timestamp_ms)
     depth = "names, sizes and every byte" if report.is_deep else "names and sizes"
-    told = " · ".join((f"{when} UTC", depth, f"by {report.source}", report.store))
+    subtitle = " · ".join((f"{when} UTC", depth, f"by {report.source}", report.store))
     body = [
-        f'<h1>Audit of the tier</h1><p class="soft">{escape(told)}</p>',
+        f'<h1>Audit of the tier</h1><p class="soft">{escape(subtitle)}</p>',
         _verdict(report),
         _tiles(report),
         *(f'<p class="soft">Note that {escape(each)}.</p>' for each in report.warnings),
-        _findings("What was found", report.findings, is_bad=True),
+        _findings("Findings", report.findings, is_bad=True),
         _picture(
-            "Segments over time", "Each bar is a segment, from the newest record before it to its own newest.",
+            "Segments over time", "Each bar is a segment, from the newest timestamp before it to its own newest one.",
             pictures.over_time(report.partitions), pictures.legend(COLOURS), report.partitions,
         ),
         _picture(
-            "Both tiers", "Offsets of each partition: above in the tier, below at the broker.",
+            "Both tiers", "Offsets of each partition: in the tier (above) and in the broker's local log (below).",
             pictures.both_tiers(report.partitions),
-            pictures.legend([COLOURS[0], ("local", "local at the broker"), *COLOURS[1:]]), report.partitions,
+            pictures.legend([COLOURS[0], ("local", "in the local log"), *COLOURS[1:]]), report.partitions,
         ),
         _picture(
-            "Sizes", "Bytes of each partition's segments, one behind the other.", pictures.sizes(report.partitions),
+            "Sizes", "Bytes of each partition's segments, one after the other.", pictures.sizes(report.partitions),
             pictures.legend(COLOURS), report.partitions,
         ),
         _partitions(report.partitions),
-        _findings("Under way, or harmless", report.notes, is_bad=False),
+        _findings("Notes: in progress, or harmless", report.notes, is_bad=False),
     ]  # fmt: skip
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -99,10 +99,10 @@ def page(report: AuditReport) -> str:
 
 def _verdict(report: AuditReport) -> str:
     if not report.findings:
-        return '<div class="card verdict">Nothing was found.</div>'
+        return '<div class="card verdict">No findings.</div>'
     count = len(report.findings)
-    told = ", ".join(f"{number} {escape(problem)}" for problem, number in sorted(report.problems.items()))
-    return f'<div class="card verdict found">{count} finding{"s" if count != 1 else ""}: {told}</div>'
+    counts = ", ".join(f"{number} {escape(problem)}" for problem, number in sorted(report.problems.items()))
+    return f'<div class="card verdict found">{count} finding{"s" if count != 1 else ""}: {counts}</div>'
 
 
 def _tiles(report: AuditReport) -> str:
@@ -122,8 +122,8 @@ def _picture(title: str, text: str, svg: str, legend: str, partitions: Sequence[
     if not svg:
         return ""
     more = len(partitions) - pictures.MAX_LANES
-    told = f"{text} {more:,} more partitions are not shown." if more > 0 else text
-    head = f'<h2>{escape(title)}</h2><p class="soft">{escape(told)}</p>{legend}'
+    caption = f"{text} {more:,} more partitions are not shown." if more > 0 else text
+    head = f'<h2>{escape(title)}</h2><p class="soft">{escape(caption)}</p>{legend}'
     return f'<section class="card">{head}<div class="wide">{svg}</div></section>'
 
 
@@ -135,7 +135,7 @@ def _findings(title: str, found: Sequence[Finding], *, is_bad: bool) -> str:
         subject = each.name if each.segment is None else name_of(each.segment)
         cells = f'<td>{escape(each.problem)}</td><td class="long">{escape(subject)}</td>'
         rows.append(f'<tr{" class=bad" if is_bad else ""}>{cells}<td class="long">{escape(each.text)}</td></tr>')
-    head = "<tr><th>Sort</th><th>Where</th><th>What</th></tr>"
+    head = "<tr><th>Problem</th><th>Where</th><th>Details</th></tr>"
     return _table(title, head, rows, more=len(found) - MAX_ROWS)
 
 
@@ -159,7 +159,7 @@ def _partitions(partitions: Sequence[PartitionView]) -> str:
 
 
 def _table(title: str, head: str, rows: Iterable[str], *, more: int) -> str:
-    """A table of which so many rows are left out."""
+    """A table; `more` is the number of omitted rows."""
     inner = f'<div class="wide"><table>{head}{"".join(rows)}</table></div>'
     inner += f'<p class="soft">and {more:,} more</p>' if more > 0 else ""
     return f'<section class="card"><h2>{escape(title)}</h2>{inner}</section>'

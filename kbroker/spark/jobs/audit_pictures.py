@@ -1,7 +1,7 @@
-"""Pictures of what is in the tier, as inline SVG: drawn by hand, because a page that stands alone loads nothing.
+"""Charts of the tier as inline SVG. They are drawn without a library, because the page is self-contained.
 
-Colours are the page's CSS variables, so that they fit a light and a dark screen; what a colour says is also said by a
-legend and by each mark's title, which a pointer shows.
+Colours are the page's CSS variables, so that they fit light and dark screens. A legend and the title of each mark,
+which browsers show as a tooltip, repeat the meaning of the colours.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ AXIS: Final = 26
 BAR: Final = 16
 MAX_LANES: Final = 200
 NOTHING: Final = "\u2013"
-"""Stands for what is not known."""
+"""Shown for unknown values."""
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEPS_MS: Final = (
     1, 10, 100, 1_000, 5_000, 15_000, 60_000, 300_000, 900_000, 3_600_000, 3 * 3_600_000, 6 * 3_600_000, 12 * 3_600_000,
@@ -31,7 +31,7 @@ Scale = Callable[[float], float]
 
 
 def size_text(size: float) -> str:
-    """Bytes for people."""
+    """A size in readable units."""
     for unit in _UNITS:
         if size < 1024 or unit == _UNITS[-1]:
             return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
@@ -40,7 +40,7 @@ def size_text(size: float) -> str:
 
 
 def time_text(timestamp_ms: int) -> str:
-    """A time in UTC; a dash where there is none."""
+    """A time in UTC; a dash if there is none."""
     try:
         return f"{datetime.fromtimestamp(timestamp_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}" if timestamp_ms >= 0 else NOTHING
     except (OverflowError, ValueError, OSError):
@@ -48,7 +48,7 @@ def time_text(timestamp_ms: int) -> str:
 
 
 def over_time(partitions: Sequence[PartitionView]) -> str:
-    """For each partition its segments along the time of their records; empty where no segment has a time."""
+    """The segments of each partition by the time of their records; empty if no segment has a time."""
     shown = [(view, _spans(view)) for view in partitions[:MAX_LANES]]
     times = [at for _, spans in shown for start, end, _ in spans for at in (start, end)]
     if not times:
@@ -67,7 +67,7 @@ def over_time(partitions: Sequence[PartitionView]) -> str:
 
 
 def _spans(view: PartitionView) -> list[tuple[int, int, SegmentView]]:
-    """Each segment from the greatest timestamp before it to its own."""
+    """Each segment, from the largest timestamp before it to its own."""
     found = []
     previous = view.first_timestamp_ms
     for segment in view.segments:
@@ -80,7 +80,7 @@ def _spans(view: PartitionView) -> list[tuple[int, int, SegmentView]]:
 
 
 def both_tiers(partitions: Sequence[PartitionView]) -> str:
-    """For each partition what is in the tier and what the broker has, along the offsets."""
+    """The offsets of each partition in the tier and in the broker's local log."""
     shown = partitions[:MAX_LANES]
     ends = [_end(view) for view in shown]
     if not ends or max(ends) <= 0:
@@ -102,11 +102,11 @@ def both_tiers(partitions: Sequence[PartitionView]) -> str:
             if view.end_offset > view.local_log_start_offset:
                 marks.append(_bar(left, right, top + 16, "local", title, height=10))
     ticks = [(scale(at), f"{at:,}") for at in _nice_ticks(low, max(ends))]
-    return _svg(len(shown), marks, ticks, "Offsets in the tier and at the broker")
+    return _svg(len(shown), marks, ticks, "Offsets in the tier and in the local log")
 
 
 def sizes(partitions: Sequence[PartitionView]) -> str:
-    """For each partition the bytes of its segments, one behind the other."""
+    """The bytes of each partition's segments, one after the other."""
     shown = partitions[:MAX_LANES]
     most = max((sum(each.size for each in view.segments) for view in shown), default=0)
     if most <= 0:
@@ -129,7 +129,7 @@ def sizes(partitions: Sequence[PartitionView]) -> str:
 
 
 def legend(kinds: Iterable[tuple[str, str]]) -> str:
-    """What the colours say: pairs of a class and its words."""
+    """The meaning of the colours: pairs of a CSS class and a text."""
     return (
         '<p class="legend">'
         + "".join(f'<span><i class="{kind}"></i>{escape(text)}</span>' for kind, text in kinds)
@@ -174,7 +174,7 @@ def _label(view: PartitionView, top: int) -> str:
 
 
 def _bar(left: float, right: float, top: int, kind: str, title: str, *, height: int = BAR) -> str:
-    width = max(right - left - 1, 1.5)  # so that neighbours are apart, and the smallest can be seen
+    width = max(right - left - 1, 1.5)  # leaves space between neighbours, and keeps the smallest visible
     return (
         f'<rect class="{kind}" x="{left:.1f}" y="{top}" width="{width:.1f}" height="{height}" rx="2">'
         f"<title>{escape(title)}</title></rect>"

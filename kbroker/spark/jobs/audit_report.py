@@ -1,4 +1,4 @@
-"""What an audit found, as values: for a table, for JSON and for a page."""
+"""The result of an audit as values, for the table, JSON and HTML outputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kbroker.tiered.scrubbing import Finding
 
 
 class SegmentView(NamedTuple):
-    """A segment as the report has it. Shape: problems are what findings say of it; is_used: it is of the history."""
+    """A segment in the report. Shape: problems are texts of findings; is_used: it is part of the log's history."""
 
     segment_id: str
     start_offset: int
@@ -24,10 +24,10 @@ class SegmentView(NamedTuple):
 
 
 class PartitionView(NamedTuple):
-    """A partition as the report has it; offsets are None where no broker could be asked for them.
+    """A partition in the report; offsets are None if no broker is named.
 
-    Units  first_timestamp_ms is the first that the time index of the first segment has; None where there is none
-    Note  exists is False for a partition of a topic that was deleted, of which the tier still has segments
+    Units  first_timestamp_ms is the first one in the time index of the first segment; None if there is none
+    Note   exists is False for a partition of a deleted topic that still has segments in the tier
     """
 
     topic: str
@@ -43,9 +43,9 @@ class PartitionView(NamedTuple):
 
 @dataclass(slots=True)
 class AuditReport:
-    """What an audit found.
+    """The result of an audit.
 
-    Shape  deleted_meanwhile counts the segments of which something was found that is not told
+    Shape  deleted_meanwhile counts segments whose findings were dropped, because they were being deleted
     Units  bytes of segments that were read, and of objects that were listed
     """
 
@@ -67,11 +67,11 @@ class AuditReport:
 
     @property
     def problems(self) -> Counter[str]:
-        """How many findings there are of each sort."""
+        """The number of findings of each kind."""
         return Counter(each.problem for each in self.findings)
 
     def as_json(self) -> dict[str, Any]:
-        """For machines, without the findings, which stand for themselves."""
+        """For machines, without the findings, which are printed separately."""
         names = (
             "source", "store", "timestamp_ms", "is_deep", "segments", "bytes", "read_segments", "read_bytes", "objects",
             "object_bytes", "deleted_meanwhile", "warnings",

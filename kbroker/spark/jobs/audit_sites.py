@@ -1,4 +1,4 @@
-"""Whom an audit asks: a broker, for what should be in the tier and where its own logs begin, or the store alone."""
+"""What an audit compares the store with: a broker's metadata and logs, or only the store's own manifests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kbroker.tiered.layout import parse_object_name
 
 
 class BrokerSite:
-    """Errors: KbrokerSourceError."""
+    """The metadata and logs of a broker. Errors: KbrokerSourceError."""
 
     def __init__(self, client: BrokerClient, servers: str) -> None:
         self._client = client
@@ -25,18 +25,18 @@ class BrokerSite:
         self.name = f"the broker at {servers}"
 
     def catalogue(self) -> Catalogue:
-        """As it is now; it does not change any more."""
+        """A copy of the current metadata."""
         return self._follower.read_on()
 
     def damaged_manifests(self) -> dict[str, str]:
-        """None that it has to do with."""
+        """None: with a broker the audit does not use manifests."""
         return {}
 
     def topics(self) -> set[str]:
         return set(self._client.topics())
 
     def local_starts(self, topics: Sequence[str] | None) -> dict[TopicIdPartition, int]:
-        """Where the local logs begin, of partitions that have a leader."""
+        """The local log start offsets of partitions that have a leader."""
         there = [each for each in self._client.topics(topics).values() if not each.is_internal]
         led = {
             (topic.name, index): TopicIdPartition(topic.id, topic.name, index)
@@ -52,7 +52,7 @@ class BrokerSite:
         segments: Mapping[TopicIdPartition, Sequence[RemoteLogSegmentMetadata]],
         others: Iterable[TopicIdPartition],
     ) -> list[PartitionState]:
-        """Those of the partitions that still are there, with segments or without."""
+        """The states of the partitions that still exist, with or without segments."""
         asked = dict.fromkeys([*segments, *others])
         there = self._client.topics({each.topic for each in asked})
         alive = [
@@ -76,7 +76,7 @@ class BrokerSite:
 
 
 class StoreSite:
-    """Manifests say what is there; nobody says what should be. Errors: KbrokerSourceError."""
+    """Only the manifests say which segments exist; nothing says which should exist. Errors: KbrokerSourceError."""
 
     name = "the store alone"
 
@@ -84,7 +84,7 @@ class StoreSite:
         self._inventory = StoreInventory(storage, skips_damaged=True)
 
     def catalogue(self) -> Catalogue:
-        """As it is now."""
+        """The current metadata."""
         partitions = self._all()
         found = Catalogue()
         for state in self._inventory.states(partitions, {}):
@@ -93,7 +93,7 @@ class StoreSite:
         return found
 
     def damaged_manifests(self) -> dict[str, str]:
-        """What is wrong with those that the catalogue leaves out, by name, as of its last reading."""
+        """The manifests that the last `catalogue` skipped, with the cause."""
         return dict(self._inventory.damaged)
 
     def topics(self) -> set[str]:
@@ -106,7 +106,7 @@ class StoreSite:
         return [(topic, index) for topic, (_, indexes) in found.items() for index in indexes]
 
     def local_starts(self, topics: Sequence[str] | None) -> dict[TopicIdPartition, int]:
-        """Nobody knows them."""
+        """Unknown without a broker."""
         del topics
         return {}
 
@@ -115,7 +115,7 @@ class StoreSite:
         segments: Mapping[TopicIdPartition, Sequence[RemoteLogSegmentMetadata]],
         others: Iterable[TopicIdPartition],
     ) -> list[PartitionState]:
-        """As they were when the catalogue was read."""
+        """The states as of the last `catalogue`."""
         del others
         return self._inventory.states([(each.topic, each.partition) for each in segments], {})
 
@@ -123,7 +123,7 @@ class StoreSite:
 def by_partition(
     catalogue: Catalogue, wanted: Sequence[tuple[str, int]] | None
 ) -> dict[TopicIdPartition, list[RemoteLogSegmentMetadata]]:
-    """The segments that have not been deleted."""
+    """The segments that are not deleted, by partition."""
     found: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = {}
     for each in catalogue.of(wanted):
         if each.state is not DELETED:

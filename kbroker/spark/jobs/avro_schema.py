@@ -1,7 +1,7 @@
-"""An Avro schema as a Spark schema.
+"""Converts an Avro schema to a Spark schema.
 
-Records become structs, and a union with null a field that may be null; other unions have no counterpart here. Logical
-types become what Spark has for them: date, timestamp, decimal; a uuid stays a string, a time of day its number.
+Records become structs, and a union with null becomes a nullable field; other unions are not supported. Logical types
+become Spark's date, timestamp and decimal; a uuid remains a string. Times of day are not supported.
 
 Source  the specification of Avro 1.12
 """
@@ -33,26 +33,28 @@ _MAX_DEPTH: Final = 50
 
 
 def parse_avro_schema(text: str, *, name: str) -> Any:
-    """The schema in a text. Errors: InvalidOption, which says where it is none."""
-    import fastavro  # noqa: PLC0415  (only who decodes Avro needs it)
+    """The schema in a text. Errors: InvalidOption with the position of a syntax error."""
+    import fastavro  # noqa: PLC0415  (only needed for Avro)
     from fastavro.schema import SchemaParseException  # noqa: PLC0415
 
     try:
         schema = json.loads(text)
     except json.JSONDecodeError as error:
-        raise InvalidOption(f"{name} is no JSON: {error}", remedy="give the schema as an .avsc file has it") from None
+        raise InvalidOption(f"{name} is not JSON: {error}", remedy="give the text of an .avsc file") from None
     try:
         fastavro.parse_schema(schema)
     except (SchemaParseException, KeyError, TypeError, ValueError) as error:
         said = f"{type(error).__name__}: {error}"
-        raise InvalidOption(f"{name} is no Avro schema: {said}", remedy="mend the schema") from None
+        raise InvalidOption(f"{name} is not an Avro schema: {said}", remedy="correct the schema") from None
     if not isinstance(schema, dict) or schema.get("type") != "record":
-        raise InvalidOption(f"{name} is no schema of a record", remedy="give one whose fields become columns")
+        raise InvalidOption(
+            f"{name} is not the schema of a record", remedy="give a record, whose fields become columns"
+        )
     return schema
 
 
 def spark_schema(schema: Any) -> dict[str, Any]:
-    """The struct of a record's fields. Errors: InvalidOption names the field that has no counterpart."""
+    """The struct of a record's fields. Errors: InvalidOption names the field that is not supported."""
     kind, _ = _Reader().kind(schema, "", 0)
     assert isinstance(kind, dict), schema
     return kind
@@ -63,9 +65,11 @@ class _Reader:
         self._named: dict[str, Any] = {}
 
     def kind(self, schema: Any, path: str, depth: int) -> tuple[Any, bool]:
-        """A type, and whether it may be null."""
+        """The Spark type, and whether it is nullable."""
         if depth > _MAX_DEPTH:
-            raise InvalidOption(f"field {path} of the Avro schema holds itself", remedy="Spark has no type for it")
+            raise InvalidOption(
+                f"field {path} of the Avro schema contains itself", remedy="Spark does not support recursive types"
+            )
         if isinstance(schema, list):
             return self._union(schema, path, depth)
         if isinstance(schema, str):
@@ -123,6 +127,6 @@ def _name(schema: Any) -> str:
 
 def _refused(path: str, what: str) -> InvalidOption:
     return InvalidOption(
-        f"field {path} of the Avro schema is a {what}, for which there is no column",
-        remedy="export the values as they are, and decode them with a program of your own",
+        f"field {path} of the Avro schema is a {what}, which no column can represent",
+        remedy="export the values without decoding, and decode them with your own program",
     )

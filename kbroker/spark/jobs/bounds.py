@@ -1,4 +1,4 @@
-"""Where a topic's partitions begin and end, asked once on the driver, and a batch of what lies between."""
+"""Resolves the bounds of a topic's partitions once on the driver, and reads offset ranges."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Bounds(NamedTuple):
-    """The offsets of one topic that a job is about.
+    """The offsets of one topic for a job.
 
-    Shape  topic_id is None where the broker is too old to tell one; starts and ends are what the options say, by
-           partition; log_starts where the partitions begin; is_up_to_latest: the ends are those of the partitions
+    Shape  topic_id is None if the broker is too old to have one; starts and ends are resolved from the options, by
+           partition; log_starts are the log start offsets; is_up_to_latest: the ends are those of the partitions
     Units  ends are exclusive
     """
 
@@ -34,11 +34,11 @@ class Bounds(NamedTuple):
 
 
 def find_bounds(options: Mapping[str, str], topic: str, *, from_earliest: bool = False) -> Bounds:
-    """Ask. `options` are those of `format("kbroker")` without the subscription; `from_earliest` passes over what they
-    say of where to begin. Errors: KbrokerSourceError.
+    """Resolve the bounds. `options` are those of `format("kbroker")` without the subscription; `from_earliest` ignores
+    their starting position. Errors: KbrokerSourceError.
     """
     asked = SourceOptions.parse({**options, "subscribe": topic}).for_batch()
-    if asked.subscription != Subscription(topics=(topic,)):  # several names, or blanks: no topic is called like that
+    if asked.subscription != Subscription(topics=(topic,)):  # several names, or spaces: not a topic's name
         raise unknown_topic(topic)
     if from_earliest:
         asked = replace(asked, starting=Edge.EARLIEST)
@@ -57,7 +57,7 @@ def find_bounds(options: Mapping[str, str], topic: str, *, from_earliest: bool =
 def read_ranges(
     spark: SparkSession, topic: str, options: Mapping[str, str], ranges: Mapping[int, Range]
 ) -> DataFrame:  # fmt: skip
-    """The records of these offsets and no others, with headers, whatever `options` say of where to begin and to end."""
+    """The records of exactly these offsets, with headers; positions in `options` are ignored."""
     from kbroker.spark.loading import load  # noqa: PLC0415  (needs PySpark)
     from kbroker.spark.schema import ALL_COLUMNS  # noqa: PLC0415
 

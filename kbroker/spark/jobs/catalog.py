@@ -1,4 +1,4 @@
-"""`kbroker spark catalog`: the segments of the tier as a DataFrame, printed or written, or their events."""
+"""`kbroker spark catalog`: prints or writes the segments of the tier, or their events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class CatalogSummary:
-    """What a run found. Shape: states counts segments, or events, by state. Units: bytes of finished segments."""
+    """The result of a run. Shape: states counts segments or events by state. Units: bytes of finished segments."""
 
     states: dict[str, int] = field(default_factory=dict)
     segments: int = 0
@@ -31,14 +31,14 @@ class CatalogSummary:
 
 
 def segments(spark: SparkSession, *, options: Mapping[str, str], topics: Sequence[str] | None = None) -> DataFrame:
-    """The segments of all topics, or of some: a row each, in its last state."""
+    """The segments of all topics, or of some: one row each, in the latest state."""
     return spark.read.format(SEGMENTS).options(**_with_topics(options, topics)).load()
 
 
 def segment_events(
     spark: SparkSession, *, options: Mapping[str, str], topics: Sequence[str] | None = None
 ) -> DataFrame:  # fmt: skip
-    """The events of all topics' segments, or of some, as a stream: a row each."""
+    """The segment events of all topics, or of some, as a stream with one row each."""
     return spark.readStream.format(SEGMENTS).options(**_with_topics(options, topics)).load()
 
 
@@ -56,10 +56,10 @@ def catalog(
     show: Callable[[Row], None] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> CatalogSummary:
-    """Give each segment to `show`, and write them all to `output` as Parquet, which replaces what was there.
+    """Pass each segment to `show`, and write all of them to `output` as Parquet, replacing its contents.
 
-    Deleted segments are left out unless `all_states`.
-    Errors  KbrokerSourceError, InvalidOption for an output that holds something else
+    Deleted segments are omitted unless `all_states`.
+    Errors  KbrokerSourceError, InvalidOption for an output that contains other files
     """
     if progress is not None:
         progress("reading the metadata")
@@ -68,7 +68,7 @@ def catalog(
         frame = frame.where("state <> 'DELETE_SEGMENT_FINISHED'")
     if output is not None:
         _refuse_others(spark, output)
-    # Kept, so that what is shown is what is written, whatever happens to the tier meanwhile.
+    # Persisted, so that the rows that are written are those that are shown, even if the tier changes in between.
     ordered = frame.orderBy("topic", "partition", "start_offset", "event_timestamp").persist()
     with afterwards(ordered.unpersist):
         summary = CatalogSummary(output=output)
@@ -87,16 +87,14 @@ def catalog(
 
 
 def _refuse_others(spark: SparkSession, output: str) -> None:
-    """See that what will be replaced is a catalog, whole or begun. Errors: InvalidOption."""
+    """Check that the output contains at most a catalog, complete or not. Errors: InvalidOption."""
     there = HadoopDirectory.for_writing(spark, output)
     names = [name for name in there.names("") if name not in {"_SUCCESS", "_temporary"}]
     strange = next((name for name in names if not name.endswith(".parquet")), None)
     if names and strange is None and spark.read.parquet(there.path).columns != SCHEMA.names:
         strange = f"{names[0]} with other columns"
     if strange is not None:
-        raise InvalidOption(
-            f"{there.path} has {strange} in it, which is no catalog", remedy="give a directory of its own"
-        )
+        raise InvalidOption(f"{there.path} contains {strange}, which is not a catalog", remedy="use another directory")
 
 
 def follow(
@@ -108,10 +106,10 @@ def follow(
     topics: Sequence[str] | None = None,
     once: bool = False,
 ) -> CatalogSummary:
-    """Add each event to the Parquet files in `output`, exactly once over restarts with the same `checkpoint`.
+    """Append each event to the Parquet files in `output`, exactly once over restarts with the same `checkpoint`.
 
-    With `once` it ends when all events that there are have been written; else it runs until somebody interrupts
-    (KeyboardInterrupt). The summary counts all that are there.
+    With `once` it ends when all current events have been written; otherwise it runs until a KeyboardInterrupt. The
+    summary counts all events in the files.
     """
     directory = HadoopDirectory.for_writing(spark, output)
     events = segment_events(spark, options=options, topics=topics)
@@ -125,7 +123,7 @@ def follow(
             raise
     summary = CatalogSummary(output=output)
     if not directory.names(""):
-        return summary  # it was interrupted before the first was written
+        return summary  # interrupted before the first event was written
     for row in spark.read.schema(SCHEMA).parquet(output).groupBy("state").count().collect():
         summary.states[row["state"]] = row["count"]
     return summary

@@ -1,10 +1,10 @@
-"""The values of records as columns: JSON, CSV or Avro by a schema.
+"""Decodes the values of records to columns: JSON, CSV or Avro with a schema.
 
-A record whose value does not fit is not lost and stops nothing: it comes back with a reason, for a table of its own.
-The reason is the parser's message, or which field has which wrong value. A value of null, a tombstone, is a row whose
-fields are null, unless the schema does not allow that.
+A record whose value cannot be decoded does not stop the job: it is returned with a reason, for a separate table. The
+reason is the parser's message, or the field with its wrong value. A null value, a tombstone, becomes a row of nulls
+unless the schema has required fields.
 
-Source  RFC 8259, RFC 4180, the specification of Avro 1.12; Confluent's wire format (a zero byte, four of a schema's id)
+Source  RFC 8259, RFC 4180, the specification of Avro 1.12; Confluent's wire format (a zero byte, four bytes schema id)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kbroker.spark.jobs.field_types import (
 
 FORMATS: Final = ("json", "csv", "avro")
 CONFLUENT_HEADER_SIZE: Final = 5
-# What CSV calls a number: Python would take "1_000", other scripts' digits and blanks as well.
+# Numbers in CSV. Python also accepts "1_000", digits of other scripts, and spaces.
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _NOT_FINITE: Final = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
@@ -42,11 +42,11 @@ _NOT_FINITE: Final = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """What values are, and what they become.
+    """The format of values, and the columns that they become.
 
-    Shape  schema is that of the columns (see field_types), avro_schema the writer's where the format is avro
-    Note   unknown fields of JSON are left out, unless `allows_unknown_fields` is False; schema_id, where it is given,
-           is the only one that a Confluent header may have
+    Shape  schema is that of the columns (see field_types); avro_schema is the writer's if the format is avro
+    Note   unknown fields of JSON are ignored unless `allows_unknown_fields` is False; if schema_id is given, Confluent
+           headers must have it
     """
 
     format: str
@@ -59,19 +59,19 @@ class Decoding:
     csv_null: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """What a later run has to agree with."""
+        """What must be equal in a later run."""
         return {name: getattr(self, name) for name in self.__slots__ if getattr(self, name) is not None}
 
 
 class Decoded(NamedTuple):
-    """A column for each field, and for each row why it could not be decoded, or None."""
+    """One column for each field; for each row the reason why it could not be decoded, or None."""
 
     columns: list[pa.Array]
     reasons: list[str | None]
 
 
 class Decoder:
-    """Decodes values, many at once. Errors: InvalidOption when made with a schema that cannot be decoded."""
+    """Decodes many values at once. Errors: InvalidOption from the constructor for an unsupported schema."""
 
     def __init__(self, decoding: Decoding) -> None:
         fields = decoding.schema["fields"]
@@ -84,7 +84,7 @@ class Decoder:
         self._tombstone = f"the value is null, but the schema requires {', '.join(required)}" if required else None
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
-        """The fields of each value."""
+        """Decode the fields of each value."""
         rows: list[tuple[Any, ...]] = []
         reasons: list[str | None] = []
         nothing = (None,) * len(self.names)
@@ -109,7 +109,7 @@ Parse = Callable[[bytes], dict[str, Any]]
 def _json(decoding: Decoding) -> Parse:
     convert = struct_converter(decoding.schema, allows_unknown=decoding.allows_unknown_fields)
     names = {each["name"] for each in decoding.schema["fields"]}
-    # A decimal must not have been a float in between.
+    # A decimal must not be parsed as a float first.
     parse_float = exact_number if "decimal" in json.dumps(decoding.schema) else number
     decoder = json.JSONDecoder(parse_float=parse_float, parse_constant=_no_constant)
 
@@ -117,47 +117,47 @@ def _json(decoding: Decoding) -> Parse:
         try:
             found = decoder.decode(value.decode())
         except UnicodeDecodeError as error:
-            raise WrongValue(f"the value is no UTF-8 at byte {error.start}") from None
+            raise WrongValue(f"the value is not UTF-8 at byte {error.start}") from None
         except json.JSONDecodeError as error:
-            raise WrongValue(f"the value is no JSON: {error.msg} at character {error.pos}") from None
+            raise WrongValue(f"the value is not JSON: {error.msg} at character {error.pos}") from None
         except RecursionError:
-            raise WrongValue("the value is nested too deep") from None
+            raise WrongValue("the value is nested too deeply") from None
         except WrongValue:
             raise
         except ValueError as error:  # a number of thousands of digits
             raise WrongValue(f"the value cannot be read: {error}") from None
         converted: dict[str, Any] = convert(found, "")
         if not names.intersection(found):
-            raise WrongValue(f"the value has none of the schema's fields, but {_some(found)}")
+            raise WrongValue(f"the value has none of the schema's fields, it has {_some(found)}")
         return converted
 
     return parse
 
 
 def _no_constant(text: str) -> NoReturn:
-    raise WrongValue(f"the value is no JSON: {text} is no number")
+    raise WrongValue(f"the value is not JSON: {text} is not a number")
 
 
 def _some(found: Mapping[str, Any]) -> str:
     names = [str(name) for name in found]
-    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "") if names else "no field at all"
+    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "") if names else "no fields"
 
 
 def _csv(decoding: Decoding) -> Parse:
     fields = decoding.schema["fields"]
     converters = [_from_text(each["name"], each["type"]) for each in fields]
     if len(decoding.csv_delimiter) != 1 or decoding.csv_delimiter in '"\r\n':
-        what = "the delimiter of CSV is not one character, or one that has a meaning of its own"
-        raise InvalidOption(what, remedy="give another, for example ';'")
+        what = "the delimiter of CSV is not one character, or is a quote or a line break"
+        raise InvalidOption(what, remedy="use another one, for example ';'")
 
     def parse(value: bytes) -> dict[str, Any]:
         try:
             text = io.StringIO(value.decode(), newline="")
             rows = list(csv.reader(text, delimiter=decoding.csv_delimiter, strict=True))
         except UnicodeDecodeError as error:
-            raise WrongValue(f"the value is no UTF-8 at byte {error.start}") from None
+            raise WrongValue(f"the value is not UTF-8 at byte {error.start}") from None
         except csv.Error as error:
-            raise WrongValue(f"the value is no CSV: {error}") from None
+            raise WrongValue(f"the value is not CSV: {error}") from None
         if len(rows) != 1:
             raise WrongValue(f"the value has {len(rows)} lines of CSV instead of one")
         (cells,) = rows
@@ -178,9 +178,9 @@ def _csv(decoding: Decoding) -> Parse:
 
 
 def _from_text(name: str, kind: Any) -> Converter:
-    """Converts a cell, which is text whatever it holds."""
+    """A converter for a cell, which is always text."""
     if not isinstance(kind, str):
-        raise InvalidOption(f"field {name} is a {kind['type']}, which CSV has not got", remedy="use a simple type")
+        raise InvalidOption(f"field {name} is a {kind['type']}, which CSV does not support", remedy="use a simple type")
     convert = converter(kind, allows_unknown=True)
     read = _READ.get(kind.partition("(")[0])
     if read is None:
@@ -190,7 +190,7 @@ def _from_text(name: str, kind: Any) -> Converter:
         try:
             value = read(cell)
         except ValueError:
-            return convert(cell, path)  # which says what the text is instead
+            return convert(cell, path)  # raises an error that shows the text
         return convert(value, path)
 
     return convert_text
@@ -227,7 +227,7 @@ def _refuse(cell: str) -> NoReturn:
 
 
 def _avro(decoding: Decoding) -> Parse:
-    import fastavro  # noqa: PLC0415  (only who decodes Avro needs it)
+    import fastavro  # noqa: PLC0415  (only needed for Avro)
 
     writer = fastavro.parse_schema(decoding.avro_schema)
     convert = struct_converter(decoding.schema, allows_unknown=True)
@@ -239,13 +239,13 @@ def _avro(decoding: Decoding) -> Parse:
         try:
             found = fastavro.schemaless_reader(stream, writer, None)
         except UnicodeDecodeError:
-            raise WrongValue("the value is no Avro of this schema: a string is no UTF-8") from None
+            raise WrongValue("the value is not Avro of this schema: a string is not UTF-8") from None
         except (EOFError, StopIteration):
-            raise WrongValue(f"the value is no Avro of this schema: it ends after {len(value)} bytes") from None
+            raise WrongValue(f"the value is not Avro of this schema: it ends after {len(value)} bytes") from None
         except (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError, ArithmeticError) as error:
-            raise WrongValue(f"the value is no Avro of this schema: {error or type(error).__name__}") from None
+            raise WrongValue(f"the value is not Avro of this schema: {error or type(error).__name__}") from None
         if left := len(value) - stream.tell():
-            raise WrongValue(f"the value is no Avro of this schema: {left} bytes are left behind it")
+            raise WrongValue(f"the value is not Avro of this schema: {left} bytes remain after it")
         converted: dict[str, Any] = convert(found, "")
         return converted
 
@@ -254,7 +254,7 @@ def _avro(decoding: Decoding) -> Parse:
 
 def _behind_header(value: bytes, decoding: Decoding) -> int:
     if len(value) < CONFLUENT_HEADER_SIZE or value[0] != 0:
-        raise WrongValue("the value does not begin with Confluent's header of a zero byte and a schema's id")
+        raise WrongValue("the value does not begin with Confluent's header, a zero byte and a schema id")
     schema_id = int.from_bytes(value[1:CONFLUENT_HEADER_SIZE], "big")
     if decoding.schema_id is not None and schema_id != decoding.schema_id:
         raise WrongValue(f"the value was written with the schema {schema_id}, not with {decoding.schema_id}")

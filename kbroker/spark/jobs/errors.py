@@ -1,4 +1,4 @@
-"""What a job refuses to do."""
+"""The errors of jobs."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from kbroker.spark.errors import KbrokerSourceError
 
 
 class JobError(KbrokerSourceError):
-    """A job cannot do what it was asked to."""
+    """A job cannot do what was requested."""
 
 
 class ExportConflict(JobError):
-    """An output directory that holds something else than what would be added to it."""
+    """The output directory contains something that the export cannot be added to."""
 
 
 class ReplayConflict(JobError):
-    """A target that is not as this replay left it, or that cannot hold what the source has."""
+    """The target is not as this replay left it, or it cannot store the source's records."""
 
 
 class IncompleteExport(JobError):
-    """An export's directory that has not, or not yet, all that it tells of."""
+    """The directory of an export that is not complete."""

@@ -1,11 +1,11 @@
-"""`kbroker spark export`: a topic as Parquet files, each record exactly once, whatever is killed when.
+"""`kbroker spark export`: a topic as Parquet files with each record exactly once, even if the job is killed.
 
-How a batch is committed is said in `export_log`; here it is done. An Export is a generator of its steps: whoever runs
-it may stop behind any of them, as a kill does, and a new one goes on from what the directory says. The offsets of a
-batch are fixed before it is read, so that a batch that is written again has the same records.
+`export_log` describes how a batch is committed; this module does it. `Export.steps` is a generator: it may be stopped
+after any step, as a kill does, and a new Export continues from the state of the directory. The offsets of a batch are
+fixed before it is read, so that a repeated batch has the same records.
 
-Two exports at the same time do no harm: only one of them can commit a number, the other is told so, and nobody deletes
-what another is writing before that. On object stores both may be refused, see `files`.
+Two exports at the same time do no harm. Only one of them can commit a batch number; the other raises ExportConflict.
+Nothing deletes what another export is writing before that commit. On object stores both may fail, see `files`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 DEFAULT_POLL_SECONDS: Final = 10.0
 STARTING: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
-OUTSIDE: Final = "give another --output, or empty the directory"
+OUTSIDE: Final = "use another --output, or empty the directory"
 
 
 class Step(NamedTuple):
-    """Something that was just done. Shape: name is one of a few words, text a sentence's part for people."""
+    """A step that is done. Shape: name is one of a few words, text a description for people."""
 
     name: str
     text: str
@@ -44,10 +44,10 @@ class Step(NamedTuple):
 
 @dataclass(slots=True)
 class ExportSummary:
-    """What a run did.
+    """The result of a run.
 
-    Shape  ranges maps partitions to what this run exported of them; commits are the batches' numbers; is_complete says
-           that everything is there that was there when the run began, or up to the ending offsets
+    Shape  ranges maps partitions to the offsets that this run exported; commits are the numbers of its batches;
+           is_complete: everything up to the topic's end when the run began, or up to the ending offsets, is exported
     """
 
     topic: str
@@ -80,9 +80,9 @@ def export(
     poll_seconds: float = DEFAULT_POLL_SECONDS,
     progress: Any = None,
 ) -> ExportSummary:
-    """Export what a topic has now, or with `follow` also what it gets until somebody interrupts (KeyboardInterrupt).
+    """Export the current records of a topic, or with `follow` also new ones until a KeyboardInterrupt.
 
-    `options` are those of `format("kbroker")` without the subscription; `decoding` makes columns of values, in one
+    `options` are those of `format("kbroker")` without the subscription; `decoding` converts values to columns, in one
     struct named `into` if that is given. `progress` is called with each Step.
     Errors  ExportConflict, KbrokerSourceError, OSError from the file system
     """
@@ -105,7 +105,7 @@ def export(
 
 
 class Export:
-    """One export; `steps` brings the directory up to where the topic ends, and may be run again."""
+    """One export. `steps` exports everything up to the topic's current end, and may be called again."""
 
     def __init__(
         self,
@@ -129,17 +129,17 @@ class Export:
         self.directory = HadoopDirectory.for_writing(spark, output)
         self.summary = ExportSummary(topic, self.directory.path)
         if subscribed := [name for name in options if name.lower() in {"subscribe", "subscribepattern", "assign"}]:
-            raise InvalidOption(f"{subscribed[0]} is given beside the topic", remedy="leave it out")
+            raise InvalidOption(f"{subscribed[0]} is given in addition to the topic", remedy="remove it")
 
     def steps(self) -> Iterator[Step]:
-        """Do it; each step has been done when it is yielded."""
-        # The columns first: a schema that does not fit is told before anything is looked for.
+        """Run the export; each step is done when it is yielded."""
+        # Check the columns first, so that an invalid schema is reported before anything is read.
         schema = identity_schema(self._decoding, self._into)
         last = self._last_commit()
         if last is not None and last.identity.topic == self._topic and last.number != self._in_place:
-            # What is committed is exported, even if the topic or the broker is gone by now.
+            # Complete the committed batch, even if the topic or the broker no longer exists.
             yield from self._finish(last, is_earlier=True)
-        # Where a topic that was exported before begins counts no more; its start may have expired since.
+        # After the first batch the starting offsets no longer matter, and they may have expired.
         bounds = self._bounds(from_earliest=last is not None)
         identity = Identity(self._topic, bounds.topic_id, schema, self._identity_options())
         if last is not None:
@@ -153,11 +153,11 @@ class Export:
             self.summary.is_complete = False
             yield Step("planned", f"batch {number}: {sum(each.end - each.start for each in batch.values())} offsets")
             staging = f"{STAGING}/{number:020d}-{self._env.new_uuid().hex}"
-            with self._told_of_others(number):
+            with self._detect_overtaking(number):
                 commit = yield from self._write(identity, number, batch, staging)
             self._same_topic(identity)
             self.directory.delete(SUCCESS)
-            yield Step("opened", f"the directory is not complete until batch {number} is in place")
+            yield Step("opened", f"the export is incomplete until batch {number} is in place")
             self._commit(commit, staging)
             yield Step("committed", f"batch {number} is committed")
             yield from self._finish(commit)
@@ -169,15 +169,15 @@ class Export:
             self.directory.delete(SUCCESS)
             raise self._overtaken(newest)
         self.summary.is_complete = True
-        yield Step("complete", "everything is there")
+        yield Step("complete", "the export is complete")
 
-    # --- what there is ---
+    # --- current state ---
 
     def _bounds(self, *, from_earliest: bool = False) -> Bounds:
         return find_bounds(self._options, self._topic, from_earliest=from_earliest)
 
     def _same_topic(self, identity: Identity) -> None:
-        """The source has checked while it read; this is about what happened since."""
+        """The source checked the topic while it read; this check covers the time after that."""
         now = self._bounds(from_earliest=True).topic_id
         export_log.refuse_another(
             identity, Identity(identity.topic, now, identity.schema, identity.options), output=self.directory.path
@@ -185,20 +185,20 @@ class Export:
 
     def _identity_options(self) -> dict[str, Any]:
         lowered = {name.lower(): text for name, text in self._options.items()}
-        told: dict[str, Any] = {name: lowered[name.lower()] for name in STARTING if name.lower() in lowered}
+        found: dict[str, Any] = {name: lowered[name.lower()] for name in STARTING if name.lower() in lowered}
         if self._decoding is not None:
-            told |= {name: value for name, value in self._decoding.as_json().items() if name != "schema"}
-            told["into"] = self._into
-        return told
+            found |= {name: value for name, value in self._decoding.as_json().items() if name != "schema"}
+            found["into"] = self._into
+        return found
 
     def _begins(self, bounds: Bounds, last: Commit | None) -> dict[int, int]:
-        """Where the next batch begins: behind the last one; for a partition that is new, where it begins itself."""
+        """Where the next batch begins: after the last one, and for a new partition at its start."""
         if last is None:
             return dict(bounds.starts)
         if gone := sorted(last.ranges.keys() - bounds.starts.keys()):
             raise ExportConflict(
                 f"the topic has no partition {gone[0]}, which was exported before",
-                remedy="see whether the right cluster is asked",
+                remedy="check that this is the right cluster",
                 topic=self._topic,
                 partition=gone[0],
             )
@@ -208,7 +208,7 @@ class Export:
                 raise ExportConflict(
                     f"the records from here to offset {bounds.log_starts[partition] - 1} expired before they were "
                     "exported",
-                    remedy="export into another directory from where the topic begins now, and keep what is there; "
+                    remedy="keep this directory, and export the remaining records into another one; "
                     "export more often, or raise the topic's retention",
                     topic=self._topic,
                     partition=partition,
@@ -217,7 +217,7 @@ class Export:
             if begin > bounds.ends[partition] and bounds.is_up_to_latest:
                 raise ExportConflict(
                     f"the partition ends at offset {bounds.ends[partition]}, but was exported up to here",
-                    remedy="see whether records were lost or another cluster is asked; export into another directory",
+                    remedy="check for lost records, and that this is the right cluster; export into another directory",
                     topic=self._topic,
                     partition=partition,
                     offset=begin,
@@ -225,24 +225,25 @@ class Export:
         return begins
 
     def _numbers(self) -> list[int]:
-        """The batches that are committed."""
+        """The numbers of the committed batches."""
         names = self.directory.names(COMMITS)
         return sorted(number for name in names if (number := export_log.commit_number(name)) is not None)
 
     def _last_commit(self) -> Commit | None:
-        """The newest commit. Errors: ExportConflict where the directory is no export, or one with a commit missing."""
+        """The newest commit. Errors: ExportConflict if the directory is not an export, or a commit is missing."""
         numbers = self._numbers()
         if not numbers:
             strange = [name for name in self.directory.names("") if name not in {COMMITS, STAGING, SUCCESS}]
             if strange:
                 raise ExportConflict(
-                    f"the directory is not empty and has no export in it: there is {strange[0]}", remedy=OUTSIDE,
+                    f"the directory is not empty and is not an export: it contains {strange[0]}", remedy=OUTSIDE,
                     topic=self._topic, object_name=self.directory.path,
                 )  # fmt: skip
             return None
         if missing := sorted(set(range(numbers[-1] + 1)) - set(numbers)):
             raise ExportConflict(
-                "this commit is missing between others", remedy="restore the file, or export into another directory",
+                "this commit is missing, but later ones exist",
+                remedy="restore the file, or export into another directory",
                 topic=self._topic, object_name=f"{self.directory.path}/{COMMITS}/{export_log.commit_name(missing[0])}",
             )  # fmt: skip
         path = f"{COMMITS}/{export_log.commit_name(numbers[-1])}"
@@ -261,7 +262,7 @@ class Export:
         bad: dict[int, int] = {}
         expected = sum(each.end - each.start for each in batch.values())
         if self._decoding is not None and sum(counted.values()) < expected:
-            # Control records and compaction leave out offsets as well: what is bad is found by reading again.
+            # Control records and compaction also leave gaps, so read again to find bad records.
             save(self.directory, bad_rows(rows), f"{staging}/bad")
             bad = counted_rows(self._spark, self.directory, f"{staging}/bad", batch)
             yield Step("bad-written", f"{sum(bad.values())} records of batch {number} could not be decoded")
@@ -287,21 +288,21 @@ class Export:
             self.directory.create(path, text, staged=f"{staging}/{commit.name}")
         except Claimed:
             raise ExportConflict(
-                "another export is about to commit this batch, and this file system cannot tell who is first",
-                remedy="let one of them run at a time; if the other one was killed, start again in a minute",
+                "another export is about to commit this batch, and this file system cannot decide which is first",
+                remedy="run one export at a time; if the other one was killed, start again in a minute",
                 topic=self._topic, object_name=f"{self.directory.path}/{path}",
             ) from None  # fmt: skip
         except OSError:
-            # Who was first also sweeps away what is being staged, for which each file system has errors of its own. One
-            # that copies may fail behind the copy, and then this very commit is there.
+            # The export that was first also deletes what others have staged, and each file system reports that
+            # differently. A file system that copies may fail after the copy; then this commit exists.
             if not self.directory.exists(path):
                 raise
             if self.directory.read(path) != text:
                 raise self._overtaken(commit.number) from None
 
     @contextmanager
-    def _told_of_others(self, number: int) -> Iterator[None]:
-        """Who commits a batch throws away what others wrote for it: that is the reason then, and not a missing file."""
+    def _detect_overtaking(self, number: int) -> Iterator[None]:
+        """If another export commits the batch, it deletes our staged files. Report that as the cause of the failure."""
         from py4j.protocol import Py4JError  # noqa: PLC0415  (comes with PySpark)
         from pyspark.errors import PySparkException  # noqa: PLC0415
 
@@ -314,15 +315,15 @@ class Export:
 
     def _overtaken(self, number: int) -> ExportConflict:
         return ExportConflict(
-            "another export committed this batch meanwhile", remedy="let one of them run at a time",
+            "another export has committed this batch", remedy="run one export at a time",
             topic=self._topic, object_name=f"{self.directory.path}/{COMMITS}/{export_log.commit_name(number)}",
         )  # fmt: skip
 
     def _finish(self, commit: Commit, *, is_earlier: bool = False) -> Iterator[Step]:
-        """Have all files of a committed batch in their places. May be done again, and by several."""
+        """Move all files of a committed batch into place. Repeatable, also by several exports."""
         waiting = [file for file in commit.files if not self._is_in_place(file, commit)]
         if waiting:
-            # Another export that came to its end meanwhile may have said that all is there.
+            # Another export may have finished in between and created this file.
             self.directory.delete(SUCCESS)
         for place, file in enumerate(waiting):
             self._place(file)
@@ -334,23 +335,23 @@ class Export:
         for name in self.directory.names(STAGING):
             number = name.partition("-")[0]
             if number.isdigit() and int(number) <= commit.number:
-                # This number is taken: whatever else was written for it will never be committed.
+                # This number is committed, so other staged batches with it are leftovers.
                 self.directory.delete(f"{STAGING}/{name}")
         if not self.directory.names(STAGING):
             self.directory.delete(STAGING)
         if waiting and is_earlier:
             self.summary.finished = commit.number
-        yield Step("swept", f"nothing is left of writing batch {commit.number}")
+        yield Step("swept", f"temporary files of batch {commit.number} are deleted")
 
     def _is_in_place(self, file: ExportedFile, commit: Commit) -> bool:
-        """Errors: ExportConflict where it is nowhere, or another one is in its place."""
+        """Errors: ExportConflict if the file is missing, or another one is in its place."""
         there = self.directory.size(file.path)
         if there is None and self.directory.size(file.staged) == file.size:
             return False
         if there is None:
-            there = self.directory.size(file.path)  # another export may just have renamed it
+            there = self.directory.size(file.path)  # another export may have renamed it just now
         if there != file.size:
-            what = "is nowhere" if there is None else f"has {there} bytes instead of {file.size}"
+            what = "is missing" if there is None else f"has {there} bytes instead of {file.size}"
             raise ExportConflict(
                 f"a file of batch {commit.number} {what}", remedy="restore it, or export into another directory",
                 topic=self._topic, object_name=f"{self.directory.path}/{file.path}",
@@ -362,7 +363,7 @@ class Export:
         try:
             self.directory.rename(file.staged, file.path)
         except OSError:
-            if self.directory.size(file.path) != file.size:  # else another export was quicker
+            if self.directory.size(file.path) != file.size:  # else another export has renamed it
                 raise
 
     def _count(self, commit: Commit, batch: Mapping[int, Range]) -> None:

@@ -1,4 +1,4 @@
-"""A batch of an export as Parquet files: written aside, counted, and listed with the places where they belong."""
+"""A batch of an export as Parquet files: writes them to the staging directory, counts their rows, and lists them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from kbroker.spark.jobs.session import SMALL_BATCHES, session_settings
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Else Spark writes times as 96 bits, which nobody but Spark and Hive reads gladly.
+# By default Spark writes times as INT96, which few programs other than Spark and Hive read.
 SETTINGS: Final = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS", **SMALL_BATCHES}
 
 
 def save(directory: HadoopDirectory, frame: DataFrame, path: str) -> None:
-    """Write rows below a path of the directory, by date and partition, in the order of their offsets."""
+    """Write rows below a path of the directory, by date and partition, in offset order."""
     with session_settings(frame.sparkSession, SETTINGS):
         (
             frame.sortWithinPartitions("date", "partition", "offset")
@@ -32,9 +32,9 @@ def save(directory: HadoopDirectory, frame: DataFrame, path: str) -> None:
 def counted_rows(
     spark: SparkSession, directory: HadoopDirectory, path: str, batch: Mapping[int, Range]
 ) -> dict[int, int]:
-    """Count by partition what was written, by reading it.
+    """Count the written rows by partition, by reading them.
 
-    Errors  JobError where these are not rows of the batch, which must then never be committed
+    Errors  JobError if they are not rows of the batch, which then must not be committed
     """
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
@@ -47,7 +47,7 @@ def counted_rows(
             raise JobError(
                 f"{count} rows with the offsets {first} to {latest} were written for the offsets {wanted.start} to "
                 f"{wanted.end - 1}",
-                remedy="nothing was committed; this is a defect of the job, please report it",
+                remedy="nothing was committed; this is a bug in the job, please report it",
                 object_name=f"{directory.path}/{path}",
                 partition=partition,
             )
@@ -56,7 +56,7 @@ def counted_rows(
 
 
 def staged_files(directory: HadoopDirectory, path: str, prefix: str, number: int) -> list[ExportedFile]:
-    """The files below a path, each with its place below the prefix, where no other batch has a file of its name."""
+    """The files below a path, each with its final path below `prefix`, which is unique among all batches."""
     found = []
     for file, size in directory.files(path):
         parent, _, name = file.rpartition("/")

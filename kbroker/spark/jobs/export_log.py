@@ -1,17 +1,17 @@
-"""What an export's directory says of itself: a numbered record for each batch that was committed.
+"""The log of batches in an export's directory: one numbered record for each committed batch.
 
     OUT/date=2026-01-31/partition=0/*.parquet   the records
-    OUT/_bad_records/date=…/partition=…/        those whose values could not be decoded, with the reason
+    OUT/_bad_records/date=…/partition=…/        records whose values could not be decoded, with the reason
     OUT/_kbroker_export/00000000000000000000.json, …
     OUT/_kbroker_staging/…                      a batch that is being written
-    OUT/_SUCCESS                                only while all that was asked for is there
+    OUT/_SUCCESS                                only while the export is complete
 
-A batch is written to the staging directory. Its record appears at once and whole, and with it the batch is committed,
-offsets and files alike. Then its files are renamed into place. So whoever comes after a crash finds either no record,
-and throws the staging directory away, or a record, and finishes the renames it tells of: nothing is exported twice and
-nothing is left out. The next batch begins at the offsets at which the last record ends.
+A batch is written to the staging directory. Then its record is created atomically, which commits offsets and files
+together. Then its files are renamed into place. After a crash the next run finds either no record, and deletes the
+staging directory, or a record, and completes its renames: nothing is exported twice, and nothing is omitted. The next
+batch begins at the offsets where the last record ends.
 
-Here are the records alone, and the decisions; `files` knows the file system.
+This module has the records and decisions; `files` accesses the file system.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class ExportedFile:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What every batch of one directory has in common.
+    """What all batches of one directory have in common.
 
-    Shape  schema is that of the files, as JSON of Spark's; options are those that make rows what they are
+    Shape  schema is that of the files, as Spark's JSON; options are those that affect the rows
     """
 
     topic: str
@@ -64,10 +64,10 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A batch that counts.
+    """A committed batch.
 
-    Shape  ranges has every partition that was ever exported, with where this batch begins and ends in it; rows and
-           bad_rows count by partition
+    Shape  ranges has every partition that was ever exported, with the offsets of this batch; rows and bad_rows are
+           counts by partition
     """
 
     number: int
@@ -88,7 +88,7 @@ class Commit:
         return {partition: each.end for partition, each in self.ranges.items()}
 
     def to_json(self) -> str:
-        """Indented: people read it when something is wrong."""
+        """Indented, because people read it when something goes wrong."""
         identity = asdict(self.identity)
         partitions = {
             str(partition): {
@@ -100,8 +100,8 @@ class Commit:
             for partition, each in sorted(self.ranges.items())
         }
         files = [asdict(each) for each in self.files]
-        told = {"version": VERSION, "number": self.number, "timestamp_ms": self.timestamp_ms, **identity}
-        return json.dumps({**told, "partitions": partitions, "files": files}, indent=1) + "\n"
+        header = {"version": VERSION, "number": self.number, "timestamp_ms": self.timestamp_ms, **identity}
+        return json.dumps({**header, "partitions": partitions, "files": files}, indent=1) + "\n"
 
 
 def commit_name(number: int) -> str:
@@ -115,20 +115,20 @@ def commit_number(name: str) -> int | None:
 
 
 def parse_commit(text: str, *, path: str) -> Commit:
-    """The commit in a file. Errors: ExportConflict for one that this version did not write."""
+    """The commit in a file. Errors: ExportConflict for a file that this version cannot have written."""
     try:
-        told = json.loads(text)
-        if told["version"] != VERSION:
-            raise ValueError(f"its version is {told['version']}")
-        partitions = {int(partition): each for partition, each in told["partitions"].items()}
+        found = json.loads(text)
+        if found["version"] != VERSION:
+            raise ValueError(f"its version is {found['version']}")
+        partitions = {int(partition): each for partition, each in found["partitions"].items()}
         return Commit(
-            number=int(told["number"]),
-            identity=Identity(told["topic"], told["topic_id"], told["schema"], told["options"]),
+            number=int(found["number"]),
+            identity=Identity(found["topic"], found["topic_id"], found["schema"], found["options"]),
             ranges={partition: Range(int(each["from"]), int(each["to"])) for partition, each in partitions.items()},
-            files=[ExportedFile(each["staged"], each["path"], int(each["size"])) for each in told["files"]],
+            files=[ExportedFile(each["staged"], each["path"], int(each["size"])) for each in found["files"]],
             rows={partition: int(each["rows"]) for partition, each in partitions.items()},
             bad_rows={partition: int(each["bad_rows"]) for partition, each in partitions.items()},
-            timestamp_ms=int(told["timestamp_ms"]),
+            timestamp_ms=int(found["timestamp_ms"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ExportConflict(
@@ -139,28 +139,28 @@ def parse_commit(text: str, *, path: str) -> Commit:
 
 
 def refuse_another(known: Identity, wanted: Identity, *, output: str) -> None:
-    """See that a batch belongs behind those that are there. Errors: ExportConflict says what differs."""
+    """Check that a batch may follow the existing ones. Errors: ExportConflict with the difference."""
 
     def conflict(what: str, remedy: str) -> ExportConflict:
         return ExportConflict(what, remedy=remedy, topic=wanted.topic, object_name=output)
 
     elsewhere = "export into another directory"
     if known.topic != wanted.topic:
-        raise conflict(f"the directory has an export of the topic {known.topic!r}", elsewhere)
+        raise conflict(f"the directory contains an export of the topic {known.topic!r}", elsewhere)
     if None not in (known.topic_id, wanted.topic_id) and known.topic_id != wanted.topic_id:
         what = (
             f"the topic was created again since the last export: its id is {wanted.topic_id}, it was {known.topic_id}"
         )
-        raise conflict(what, f"{elsewhere}; what is there stays the export of the topic that was deleted")
+        raise conflict(what, f"{elsewhere}; this directory remains the export of the deleted topic")
     for name in sorted({*known.options, *wanted.options}):
         before, now = known.options.get(name), wanted.options.get(name)
         if before != now:
             raise conflict(
-                f"the earlier batches were made with {name} = {_shown(before)}, this one would be with {_shown(now)}",
+                f"the earlier batches were made with {name} = {_shown(before)}, this one would use {_shown(now)}",
                 f"give the same options as before, or {elsewhere}",
             )
     if known.schema != wanted.schema:
-        raise conflict(f"the schema is another one than before: {differences(known.schema, wanted.schema)}", elsewhere)
+        raise conflict(f"the schema has changed: {differences(known.schema, wanted.schema)}", elsewhere)
 
 
 def _shown(value: Any) -> str:
@@ -169,17 +169,17 @@ def _shown(value: Any) -> str:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """In what two structs differ, field by field."""
+    """The differences between two structs, field by field."""
     old = {each["name"]: (each["type"], each["nullable"]) for each in before["fields"]}
     new = {each["name"]: (each["type"], each["nullable"]) for each in now["fields"]}
-    told = [f"{name} is gone" for name in old if name not in new]
-    told += [f"{name} is new" for name in new if name not in old]
-    told += [
+    found = [f"{name} is missing" for name in old if name not in new]
+    found += [f"{name} is new" for name in new if name not in old]
+    found += [
         f"{name} was {_kind(*old[name])} and is {_kind(*new[name])}"
         for name in old
         if name in new and old[name] != new[name]
     ]
-    return "; ".join(told) or "its fields have another order"
+    return "; ".join(found) or "the order of the fields"
 
 
 def _kind(kind: Any, is_nullable: bool) -> str:
@@ -189,14 +189,14 @@ def _kind(kind: Any, is_nullable: bool) -> str:
 def next_batch(
     begins: Mapping[int, int], ends: Mapping[int, int], *, max_records: int | None
 ) -> dict[int, Range]:  # fmt: skip
-    """The offsets of the next batch: all there are, or about `max_records` of them, the same part of each partition.
+    """The offsets of the next batch: all, or about `max_records` of them, the same fraction of each partition.
 
-    A partition with nothing new is in it as an empty range.
+    A partition without new records has an empty range.
     """
     left = {partition: max(0, ends[partition] - start) for partition, start in begins.items()}
     total = sum(left.values())
     if max_records is None or total <= max_records:
         return {partition: Range(start, start + left[partition]) for partition, start in begins.items()}
-    # At least one record of each partition that has any, so that none waits for ever.
+    # At least one record of each partition that has any, so that no partition starves.
     share = {partition: min(each, max(1, each * max_records // total)) for partition, each in left.items()}
     return {partition: Range(start, start + share[partition]) for partition, start in begins.items()}

@@ -1,9 +1,9 @@
-"""The rows of an export: what a record becomes, with or without its value decoded.
+"""The rows of an export, with or without decoded values.
 
-    key, value, topic, offset, timestamp, timestampType, headers       as they are stored
-    date, partition                                                    the directories; the date is the timestamp's, UTC
+    key, value, topic, offset, timestamp, timestampType, headers       as stored
+    date, partition                                                    the directories; date is the timestamp's, in UTC
 
-Decoded, the fields of a value stand behind these in the place of `value`, or in one struct. The rows that could not be
+With decoding, the fields of the value replace `value` and are the last columns, or one struct. Rows that could not be
 decoded have their value and the reason instead.
 """
 
@@ -23,7 +23,7 @@ BASE: Final = ("key", "topic", "offset", "timestamp", "timestampType", "headers"
 RAW: Final = "_kbroker_value"
 REASON: Final = "_kbroker_reason"
 DAY_MICROS: Final = 86_400_000_000
-# Without the session's time zone: a day is one of UTC.
+# Does not use the session's time zone: days are in UTC.
 DATE: Final = (
     f"CAST(date_add(DATE'1970-01-01', CAST((unix_micros(timestamp) - pmod(unix_micros(timestamp), {DAY_MICROS})) "
     f"DIV {DAY_MICROS} AS INT)) AS STRING)"
@@ -51,9 +51,9 @@ def _field(name: str, kind: Any, *, nullable: bool = True) -> dict[str, Any]:
 
 
 def identity_schema(decoding: Decoding | None, into: str | None) -> dict[str, Any]:
-    """The schema of the files, without their directories.
+    """The schema of the files, without the directories.
 
-    Errors  InvalidOption where a field would have the name of another column, or a type that no value is decoded to
+    Errors  InvalidOption if a field has the name of another column, or a type that cannot be decoded
     """
     columns = [_field(name, kind) for name, kind in _COLUMNS if decoding is None or name != "value"]
     if decoding is not None:
@@ -78,7 +78,7 @@ def _added(decoding: Decoding, into: str | None) -> list[dict[str, Any]]:
 
 
 def rows_of(records: DataFrame, decoding: Decoding | None, into: str | None) -> DataFrame:
-    """A row for each record. Decoded, it has its raw value and why it could not be decoded besides."""
+    """One row for each record. With decoding it also has the raw value, and the reason if it could not be decoded."""
     from pyspark.sql.functions import expr  # noqa: PLC0415
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
@@ -90,7 +90,7 @@ def rows_of(records: DataFrame, decoding: Decoding | None, into: str | None) -> 
         {"type": "struct", "fields": [_nullable(each) for each in _added(decoding, into)] + [_field(REASON, "string")]}
     )
     schema = StructType([*given.schema.fields, *added.fields])
-    held = decoding  # what is sent to the workers
+    held = decoding  # sent to the workers
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return decoded_batches(batches, held, into)
@@ -99,17 +99,17 @@ def rows_of(records: DataFrame, decoding: Decoding | None, into: str | None) -> 
 
 
 def _nullable(column: dict[str, Any]) -> dict[str, Any]:
-    """A row that could not be decoded has none of the fields."""
+    """Nullable, because rows that could not be decoded have none of the fields."""
     return {**column, "nullable": True}
 
 
 def good_rows(rows: DataFrame, decoding: Decoding | None) -> DataFrame:
-    """Those that could be decoded, or all."""
+    """The rows that could be decoded; all rows without decoding."""
     return rows if decoding is None else rows.where(f"{REASON} IS NULL").drop(RAW, REASON)
 
 
 def bad_rows(rows: DataFrame) -> DataFrame:
-    """The others, with their values as they are and the reason."""
+    """The other rows, with their raw values and the reason."""
     from pyspark.sql.functions import col  # noqa: PLC0415
 
     chosen = rows.where(f"{REASON} IS NOT NULL")
@@ -119,20 +119,20 @@ def bad_rows(rows: DataFrame) -> DataFrame:
 def decoded_batches(
     batches: Iterator[pa.RecordBatch], decoding: Decoding, into: str | None
 ) -> Iterator[pa.RecordBatch]:
-    """Batches with the fields of their values, the raw value and the reason behind them."""
+    """Batches with the raw value, the fields of the value, and the reason."""
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow import compute  # noqa: PLC0415
 
     decoder = Decoder(decoding)
     for batch in batches:
         values = batch.column(RAW)
-        columns, told = decoder.decode(values.to_pylist())
-        reasons, names = pa.array(told, pa.string()), decoder.names
+        columns, texts = decoder.decode(values.to_pylist())
+        reasons, names = pa.array(texts, pa.string()), decoder.names
         if into is not None:
-            # A record without any field that is not null still is a struct; a tombstone and a bad record are none.
+            # A record whose fields are all null is a struct; tombstones and bad records are null.
             is_none = compute.or_(reasons.is_valid(), values.is_null())
             columns, names = [pa.StructArray.from_arrays(columns, names, mask=is_none)], [into]
-        # Of what was decoded nobody needs the bytes any more, which would go to the JVM with each row.
+        # Drop the raw value of decoded rows: it is not needed any more, and would be sent to the JVM.
         kept = compute.if_else(reasons.is_valid(), values, pa.scalar(None, values.type))
         given = [kept if name == RAW else batch.column(name) for name in batch.schema.names]
         yield pa.RecordBatch.from_arrays([*given, *columns, reasons], [*batch.schema.names, *names, REASON])

@@ -1,8 +1,9 @@
-"""Values out of a text format as the values of a Spark schema, or why they are none.
+"""Converts parsed values to the values of a Spark schema, or explains why they do not fit.
 
-A schema is what `StructType.jsonValue()` gives, so that nothing here needs PySpark. A converter takes a value as its
-parser gave it and returns what Arrow takes for the field's type; what does not fit is a WrongValue that names the field
-and says what is there instead. Nothing is converted silently: a number is no string, "12" is no number.
+A schema has the form of `StructType.jsonValue()`, so that this module does not need PySpark. A converter takes a value
+from a parser and returns what Arrow accepts for the field's type. A value that does not fit raises WrongValue, which
+names the field and shows the value. Types are never converted silently: a number is not accepted as a string, and "12"
+is not a number.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import pyarrow as pa
 from kbroker.spark.errors import InvalidOption
 
 Schema: TypeAlias = Mapping[str, Any]
-"""A struct as `StructType.jsonValue()` gives it: {"type": "struct", "fields": [{"name", "type", "nullable"}, ...]}."""
+"""A struct as in `StructType.jsonValue()`: {"type": "struct", "fields": [{"name", "type", "nullable"}, ...]}."""
 Converter: TypeAlias = Callable[[Any, str], Any]
 
 _DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
@@ -43,13 +44,13 @@ _SIMPLE: Final[Mapping[str, pa.DataType]] = {
 }
 _SHOWN: Final = 40
 _MAX_FLOAT: Final = 3.4028235677973362e38
-"""From here on a number of 32 bits would be infinite."""
-# The default of 28 digits would refuse what a decimal of Spark's may have: 38.
+"""The smallest number that would round to infinity in 32 bits."""
+# Spark's decimals have up to 38 digits, more than the default precision of 28.
 _DIGITS: Final = Context(prec=80)
 
 
 class WrongValue(ValueError):
-    """A value that a schema does not allow; the message names the field."""
+    """A value that does not fit the schema; the message names the field."""
 
 
 def arrow_type(kind: Any) -> pa.DataType:
@@ -60,20 +61,20 @@ def arrow_type(kind: Any) -> pa.DataType:
         if found := _DECIMAL.fullmatch(kind):
             return pa.decimal128(int(found[1]), int(found[2]))
     elif kind["type"] == "struct":
-        _refuse_twins(kind)
+        _refuse_duplicates(kind)
         return pa.struct([pa.field(each["name"], arrow_type(each["type"])) for each in kind["fields"]])
     elif kind["type"] == "array":
         return pa.list_(arrow_type(kind["elementType"]))
     elif kind["type"] == "map":
         return pa.map_(arrow_type(kind["keyType"]), arrow_type(kind["valueType"]))
     raise InvalidOption(
-        f"the schema has the type {kind if isinstance(kind, str) else kind['type']}, which values are not decoded to",
+        f"the schema has the type {kind if isinstance(kind, str) else kind['type']}, to which values cannot be decoded",
         remedy=f"use one of {', '.join(_SIMPLE)}, decimal, array, map, struct",
     )
 
 
-def _refuse_twins(schema: Schema) -> None:
-    """Columns whose names differ in case alone are the same to Spark."""
+def _refuse_duplicates(schema: Schema) -> None:
+    """Spark treats column names that differ only in case as equal."""
     known: set[str] = set()
     for each in schema["fields"]:
         if each["name"].lower() in known:
@@ -85,21 +86,21 @@ def _refuse_twins(schema: Schema) -> None:
 
 
 def number(text: str) -> float | Decimal:
-    """What a text says, as a float; exactly, where a float would be infinite. Errors: WrongValue, ValueError."""
+    """The number in a text as a float, or exactly if a float would be infinite. Errors: WrongValue, ValueError."""
     value = float(text)
     return exact_number(text) if isinf(value) else value
 
 
 def exact_number(text: str) -> Decimal:
-    """What a text says, digit by digit. Errors: WrongValue where no decimal has such an exponent, or it says none."""
+    """The exact number in a text. Errors: WrongValue if it is not a number, or its exponent is too large."""
     try:
         return Decimal(text)
     except InvalidOperation:
-        raise WrongValue(f"the value has the number {text[:_SHOWN]}, which is beyond all limits") from None
+        raise WrongValue(f"the value has the number {text[:_SHOWN]}, which is too large or too small") from None
 
 
 def shown(value: Any) -> str:
-    """A value as a message shows it: cut, and with the sort that it is."""
+    """A value for a message: truncated, and with its type."""
     text = f'"{value}"' if isinstance(value, str) else str(value) if isinstance(value, Decimal) else repr(value)
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
     match value:
@@ -119,7 +120,7 @@ def shown(value: Any) -> str:
 
 
 def struct_converter(schema: Schema, *, allows_unknown: bool) -> Converter:
-    """Makes a dict of a dict, with every field of the schema in it."""
+    """Converts a dict to a dict with every field of the schema."""
     fields = [
         (each["name"], converter(each["type"], allows_unknown=allows_unknown), each.get("nullable", True))
         for each in schema["fields"]
@@ -148,7 +149,7 @@ def struct_converter(schema: Schema, *, allows_unknown: bool) -> Converter:
 
 
 def converter(kind: Any, *, allows_unknown: bool) -> Converter:
-    """How values of a type are made; nulls are not given to it. Errors: InvalidOption for a type that is not known."""
+    """The converter for a type; it is not called for nulls. Errors: InvalidOption for an unsupported type."""
     if isinstance(kind, str):
         if kind in _INTEGERS:
             return _integer(_INTEGERS[kind])
@@ -163,7 +164,7 @@ def converter(kind: Any, *, allows_unknown: bool) -> Converter:
     elif kind["type"] == "map" and kind["keyType"] == "string":
         return _map(converter(kind["valueType"], allows_unknown=allows_unknown), kind.get("valueContainsNull", True))
     elif kind["type"] == "map":
-        raise InvalidOption("the schema has a map whose keys are no strings", remedy="make its keys strings")
+        raise InvalidOption("the schema has a map whose keys are not strings", remedy="use strings as keys")
     arrow_type(kind)
     raise AssertionError(kind)
 
@@ -173,12 +174,12 @@ def _below(path: str, name: str) -> str:
 
 
 def wrong(path: str, value: Any, expected: str) -> WrongValue:
-    """The usual message."""
+    """An error with the field, the value, and what was expected."""
     return WrongValue(f"{f'field {path}' if path else 'the value'} is {shown(value)} instead of {expected}")
 
 
 def _string(value: Any, path: str) -> str:
-    if isinstance(value, UUID):  # of Avro's logical type
+    if isinstance(value, UUID):  # Avro's logical type
         return str(value)
     if not isinstance(value, str):
         raise wrong(path, value, "a string")
@@ -186,7 +187,7 @@ def _string(value: Any, path: str) -> str:
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise WrongValue(f"field {path} has half of a surrogate pair, which is no character") from None
+            raise WrongValue(f"field {path} has half of a surrogate pair, which is not a character") from None
     return value
 
 
@@ -249,7 +250,7 @@ def _date(value: Any, path: str) -> date:
 
 
 def _timestamp(value: Any, path: str) -> datetime:
-    """A time without a zone is one of UTC."""
+    """A time without a zone is in UTC."""
     try:
         found = value if isinstance(value, datetime) else datetime.fromisoformat(value)
         return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
@@ -269,7 +270,7 @@ def _timestamp_ntz(value: Any, path: str) -> datetime:
 
 def _decimal(precision: int, scale: int) -> Converter:
     unit, limit = Decimal(1).scaleb(-scale), Decimal(10) ** (precision - scale)
-    expected = f"a decimal of {precision} digits, {scale} of them behind the point"
+    expected = f"a decimal of {precision} digits, {scale} of them after the decimal point"
 
     def convert(value: Any, path: str) -> Decimal:
         if isinstance(value, bool) or not isinstance(value, int | float | Decimal):

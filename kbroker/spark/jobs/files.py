@@ -1,13 +1,14 @@
-"""Files of any Hadoop file system, through the JVM that PySpark has anyway.
+"""Files of any Hadoop file system, through PySpark's JVM.
 
-Paths are relative to one directory. What is written appears at once and whole under its name: file systems rename it
-atomically, and object stores copy it, which shows nothing of an object until all of it is there.
+Paths are relative to one directory. A file appears atomically under its name: file systems rename atomically, and an
+object store shows a copied object only when it is complete.
 
-What must not be there yet gets its name from the server on HDFS and ABFS, by a rename that fails where the name is
-taken, and by a link in a local directory. Elsewhere Hadoop looks first and copies then (S3A does): two that do so at
-once both believe that they were the first. There the staged file is a claim that all others see, and who sees another
-one's gives way; see `create`.
-Errors of Java's become OSError.
+`create` must fail if the file exists. On HDFS and ABFS the server ensures that, by a rename that fails if the name
+exists; in a local directory a hard link does. Elsewhere Hadoop checks first and copies then (S3A does), so two writers
+at the same time would both succeed. There the staged file announces the commit to all other writers, and a writer that
+finds another announcement backs off; see `create`.
+
+Java exceptions become OSError.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from kbroker.spark.jobs.session import afterwards
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Where the server of the file system decides by itself whether a rename comes first.
+# The server of these file systems decides which rename is first.
 EXCLUSIVE: Final = frozenset({"hdfs", "webhdfs", "swebhdfs", "abfs", "abfss"})
 CLAIM_S: Final = 60.0
-"""How long a claim keeps others away. Who has not renamed after half of it does not do so any more."""
+"""How long a claim blocks other writers. A writer that needs more than half of that time backs off."""
 
 
 class Claimed(OSError):
@@ -55,11 +56,11 @@ class HadoopDirectory:
 
     @classmethod
     def for_writing(cls, spark: SparkSession, path: str) -> HadoopDirectory:
-        """One that Spark can read again. Errors: InvalidOption."""
+        """A directory that Spark can read again. Errors: InvalidOption."""
         if pattern := [character for character in path if character in "*?[]{}"]:
             raise InvalidOption(
-                f"the directory's name {path} has {pattern[0]} in it, which is a pattern to Spark when it reads it",
-                remedy="give a name without *, ?, [, ], { and }",
+                f"the directory's name {path} contains {pattern[0]}, which Spark interprets as a pattern when it reads",
+                remedy="use a name without *, ?, [, ], { and }",
             )
         return cls(spark, path)
 
@@ -71,8 +72,8 @@ class HadoopDirectory:
             return bool(self._fs.exists(self._at(path)))
 
     def names(self, path: str) -> list[str]:
-        """What a directory holds, sorted; nothing where there is none."""
-        try:  # not `exists` first: another one may delete it in between
+        """The sorted names in a directory; empty if it does not exist."""
+        try:  # without `exists`: the directory may be deleted in between
             with _java_errors(f"{self.path}/{path}"):
                 return sorted(each.getPath().getName() for each in self._fs.listStatus(self._at(path)))
         except FileNotFoundError:
@@ -86,8 +87,7 @@ class HadoopDirectory:
             found, waiting = [], [("", self._at(path))]
             while waiting:
                 prefix, directory = waiting.pop()
-                # Not `listFiles`: that asks for owners as well, for which Hadoop starts a process for each file that
-                # is on a local disk.
+                # Not `listFiles`: it also reads owners, for which Hadoop starts a process for each local file.
                 for each in self._fs.listStatus(directory):
                     name = prefix + str(each.getPath().getName())
                     if each.isDirectory():
@@ -97,7 +97,7 @@ class HadoopDirectory:
             return sorted(found)
 
     def size(self, path: str) -> int | None:
-        """Of a file; None where there is none."""
+        """The size of a file; None if it does not exist."""
         try:
             with _java_errors(f"{self.path}/{path}"):
                 return int(self._fs.getFileStatus(self._at(path)).getLen())
@@ -105,19 +105,19 @@ class HadoopDirectory:
             return None
 
     def read(self, path: str) -> str:
-        """All of a small file."""
+        """The text of a small file."""
         with _java_errors(f"{self.path}/{path}"):
             stream = self._fs.open(self._at(path))
             with afterwards(stream.close):
                 return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
 
     def create(self, path: str, text: str, *, staged: str) -> None:
-        """Write a small file that must not be there yet: as `staged` first, then renamed.
+        """Create a small file that must not exist: write it as `staged`, then rename it.
 
-        Shape   staged is `STAGING/OWN/NAME`: a writer has a directory of its own among all others', and those who
-                create the same file stage it under the same name
-        Errors  FileExistsError; Claimed where the file system cannot tell who is first, and another writer has staged
-                it as well: then neither of them renames, or the one alone who did not see the other
+        Shape   staged is `STAGING/OWN/NAME`: each writer has its own directory next to those of the others, and writers
+                of the same file use the same NAME
+        Errors  FileExistsError; Claimed if the file system cannot decide which writer is first, and another writer has
+                staged the file too. Then at most one of them renames it
         """
         with _java_errors(f"{self.path}/{path}"):
             begun_ns = RealEnv.now_ns()
@@ -133,13 +133,13 @@ class HadoopDirectory:
             self._context.rename(self._at(staged), self._at(path), options)
 
     def _refuse_rivals(self, staged: str, begun_ns: int) -> None:
-        """See that nobody else has staged the same lately, by the file system's clock. Errors: Claimed."""
+        """Check that no other writer has staged the file lately, by the file system's clock. Errors: Claimed."""
         own, name = staged.rsplit("/", 2)[-2:]
         pattern = self._at(f"{staged.removesuffix(f'{own}/{name}')}*/{name}")
         claims = {each.getPath().getParent().getName(): each for each in self._fs.globStatus(pattern) or ()}
         mine = claims.pop(own, None)
         if mine is None:
-            return  # who was first has swept it away: there is nothing left to be renamed
+            return  # the first writer has deleted it, so the rename will fail
         since = mine.getModificationTime() - round(CLAIM_S * 1000)
         rivals = [each for each, claim in claims.items() if claim.getModificationTime() >= since]
         took = (RealEnv.now_ns() - begun_ns) / 1e9
@@ -149,7 +149,7 @@ class HadoopDirectory:
             raise Claimed(f"{self.path}/{staged} is not renamed: {why}")
 
     def _is_linked(self, old: str, new: str) -> bool:
-        """Give a local file a second name; False where the file system has no links. Errors: Py4JJavaError."""
+        """Create a hard link to a local file; False if the file system has no links. Errors: Py4JJavaError."""
         from py4j.protocol import Py4JJavaError  # noqa: PLC0415  (comes with PySpark)
 
         here, there = (self._jvm.java.io.File(self._at(each).toUri().getPath()).toPath() for each in (old, new))
@@ -162,7 +162,7 @@ class HadoopDirectory:
         return True
 
     def touch(self, path: str) -> None:
-        """Make an empty file, or empty it."""
+        """Create or truncate an empty file."""
         with _java_errors(f"{self.path}/{path}"):
             self._fs.create(self._at(path), True).close()
 
@@ -178,13 +178,13 @@ class HadoopDirectory:
             self._fs.mkdirs(self._at(path).getParent())
 
     def rename(self, old: str, new: str) -> None:
-        """Errors: OSError where the file system refuses it, which it may do without a reason."""
+        """Errors: OSError if the file system refuses, possibly without a reason."""
         with _java_errors(f"{self.path}/{new}"):
             if not self._fs.rename(self._at(old), self._at(new)):
                 raise OSError(f"{self.path}/{old} could not be renamed to {new}")
 
     def delete(self, path: str) -> None:
-        """A file or a whole directory; nothing where there is none."""
+        """Delete a file or a directory tree, if it exists."""
         with _java_errors(f"{self.path}/{path}"):
             self._fs.delete(self._at(path), True)
 
@@ -197,7 +197,7 @@ def _java_errors(path: str) -> Iterator[None]:
         yield
     except Py4JJavaError as error:
         name = _java_name(error)
-        # HDFS sends the stack of its server behind the message.
+        # HDFS appends the server's stack trace to the message.
         said = f"{path}: {(error.java_exception.getMessage() or name).splitlines()[0]}"
         kinds: dict[str, type[OSError]] = {
             "FileAlreadyExistsException": FileExistsError,

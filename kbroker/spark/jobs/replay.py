@@ -1,7 +1,7 @@
-"""`kbroker spark replay`: records of a topic, or of Parquet files, written into a topic as they were.
+"""`kbroker spark replay`: writes the records of a topic, or of Parquet files, into a topic unchanged.
 
-Keys, values, headers and timestamps are kept; so is the order within each of the source's partitions. One task writes
-one partition of the target. What makes it safe to start again is said in `replay_plan` and `replay_task`.
+Keys, values, headers, timestamps and the order within each source partition are preserved. One task writes each
+partition of the target. `replay_plan` and `replay_task` describe how an interrupted replay resumes.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ BATCH_BYTES: Final = 256 << 10
 
 @dataclass(slots=True)
 class ReplaySummary:
-    """What a run did.
+    """The result of a run.
 
-    Shape  before and written count records by partition of the target; is_resumed: it was begun earlier; was_done: and
-           ended, so that nothing was looked at but the plan
+    Shape  before and written count records by target partition; is_resumed: an earlier run began the replay;
+           was_done: and completed it, so that this run only read the plan
     """
 
     job_id: str
@@ -69,20 +69,20 @@ def replay(
 ) -> ReplaySummary:
     """Write the records of `topic` or of the files in `parquet` into `target`.
 
-    `options` name the target's broker (`kafka.*`); `source_options` are those of `format("kbroker")` for the source, by
-    default the same. A job that was begun is known by `job_id`, which is the name of a consumer group on the target.
+    `options` name the target's broker (`kafka.*`); `source_options` are those of `format("kbroker")` for the source,
+    by default the same. `job_id` identifies a replay that is resumed; it is the name of a consumer group on the target.
     Errors  ReplayConflict, KbrokerSourceError
     """
     if (topic is None) == (parquet is None):
-        raise InvalidOption("a replay has one source", remedy="name a topic or Parquet files, and not both")
+        raise InvalidOption("a replay needs exactly one source", remedy="name either a topic or Parquet files")
     if spark.conf.get("spark.speculation", "false") == "true":
         raise InvalidOption(
-            "spark.speculation is on, which would have two tasks write the same records",
+            "spark.speculation is on, so two tasks could write the same records",
             remedy="start the session with spark.speculation=false",
         )
     client = SourceOptions.parse({**_of_client(options), "subscribe": target}).client
     if client is None:
-        raise InvalidOption("the target has no broker", remedy="set kafka.bootstrap.servers")
+        raise InvalidOption("no broker is named for the target", remedy="set kafka.bootstrap.servers")
     tell = progress or (lambda _text: None)
     source: TopicSource | ParquetSource
     if topic is not None:
@@ -119,7 +119,7 @@ def _of_client(options: Mapping[str, str]) -> dict[str, str]:
 def _plan(
     connection: TargetClient, source: TopicSource | ParquetSource, *, target: str, job_id: str, by_key: bool
 ) -> tuple[ReplayPlan, bool, Mapping[str, str]]:
-    """The plan that was committed, or a new one, which is committed now; whether it is old; the target's settings."""
+    """The committed plan, or a new one, which this commits; whether it was committed before; the target's settings."""
     found = connection.topics([target]).get(target)
     if found is None:
         raise unknown_topic(target)
@@ -129,13 +129,13 @@ def _plan(
         plan = parse_plan(job_id, target, committed)
         refuse_another(plan, source=source.name, is_by_key=by_key, target_id=target_id, partitions=partitions)
         if not plan.is_done:
-            _judge(settings, target)
+            _check_settings(settings, target)
         return plan, True, settings
-    _judge(settings, target)
+    _check_settings(settings, target)
     ranges = source.ranges()
     if not by_key and (beyond := sorted(ranges.keys() - partitions)):
         raise ReplayConflict(
-            f"the source has a partition {beyond[0]}, the target only {len(partitions)} partitions",
+            f"the source has a partition {beyond[0]}, but the target has only {len(partitions)} partitions",
             remedy=f"create the target with {max(ranges) + 1} partitions, or replay --by-key",
             topic=target,
         )
@@ -150,44 +150,44 @@ def _offsets(plan: ReplayPlan) -> dict[int, tuple[int, str]]:
     return {partition: (plan.bases[partition], text) for partition, text in plan.metadata().items()}
 
 
-def _judge(settings: Mapping[str, str], target: str) -> None:
-    """Errors: ReplayConflict where the target's settings would not keep what is written as it is."""
+def _check_settings(settings: Mapping[str, str], target: str) -> None:
+    """Errors: ReplayConflict if the target's settings would change the records."""
     if settings.get("message.timestamp.type") == "LogAppendTime":
         raise ReplayConflict(
-            "the target has message.timestamp.type=LogAppendTime, so that the records' timestamps would be lost",
+            "the target has message.timestamp.type=LogAppendTime, which would replace the records' timestamps",
             remedy="set message.timestamp.type=CreateTime for the target",
             topic=target,
         )
 
 
 def _warnings(settings: Mapping[str, str]) -> list[str]:
-    """What of the target's settings may not keep what is written."""
+    """Settings of the target that may delete what is written."""
     warnings = []
     if (kept := settings.get("retention.ms", "-1")) != "-1" and "delete" in settings.get("cleanup.policy", "delete"):
         warnings.append(
-            f"the target keeps records for {kept} ms by their timestamps, so that old ones expire at once: set "
+            f"the target keeps records for {kept} ms by their timestamps, so old ones expire at once: set "
             "retention.ms=-1 to keep them"
         )
     if "compact" in settings.get("cleanup.policy", ""):
-        warnings.append("the target is compacted, so that a replay that is interrupted may not find its last record")
+        warnings.append("the target is compacted, so an interrupted replay may not find its last record")
     return warnings
 
 
 def _batch_bytes(settings: Mapping[str, str]) -> int:
-    """How large batches are, before they are compressed: such that several records never are too much for the target
-    that it would take one by one.
+    """The maximum size of a batch before compression: small enough that a batch of several records never exceeds the
+    target's limits.
     """
     limits = [settings.get(name, "") for name in ("max.message.bytes", "segment.bytes")]
     return min([BATCH_BYTES, *(int(limit) // 2 for limit in limits if limit.isdigit())])
 
 
 def _count(connection: TargetClient, plan: ReplayPlan, expected: Mapping[int, int]) -> None:
-    """See that the target has grown by what was written and nothing else. Errors: ReplayConflict."""
+    """Check that the target has grown by exactly the written records. Errors: ReplayConflict."""
     ends = connection.offsets({(plan.target, each): LATEST for each in plan.bases})
     for partition, found in sorted(ends.items()):
         grown = found.offset - plan.bases[partition[1]]
         if grown != (wanted := expected.get(partition[1], 0)):
-            what = f"the log has {grown} records more than before, the source {wanted}"
+            what = f"the log has grown by {grown} records, but the source has {wanted}"
             raise foreign_writer(partition, plan.bases[partition[1]] + wanted, what)
 
 
@@ -195,7 +195,7 @@ def _count(connection: TargetClient, plan: ReplayPlan, expected: Mapping[int, in
 
 
 def _placed(spark: SparkSession, rows: DataFrame, *, partitions: Sequence[int], by_key: bool) -> DataFrame:
-    """The rows with the partition of the target, one task for each of these, in the order in which they are written."""
+    """The rows with their target partition, one task for each of `partitions`, in the order of writing."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
     from pyspark.sql.types import IntegerType, StructField, StructType  # noqa: PLC0415
 
@@ -210,7 +210,7 @@ def _placed(spark: SparkSession, rows: DataFrame, *, partitions: Sequence[int], 
         placed = columns.mapInArrow(place, schema)
     else:
         placed = columns.withColumn(TARGET, F.col("partition"))
-    # Spark places rows by the hash of a number: for each task one that leads there.
+    # Spark assigns rows to tasks by the hash of a number. Use one number for each task that hashes to it.
     slots = _slots(spark, count)
     chosen = F.create_map(*[F.lit(value) for pair in zip(partitions, slots, strict=True) for value in pair])
     slotted = placed.withColumn(SLOT, chosen[F.col(TARGET)])
@@ -218,7 +218,7 @@ def _placed(spark: SparkSession, rows: DataFrame, *, partitions: Sequence[int], 
 
 
 def _slots(spark: SparkSession, count: int) -> list[int]:
-    """For each of so many tasks a number whose rows go there."""
+    """For each of `count` tasks a number whose hash assigns a row to it."""
     found: dict[int, int] = {}
     tried, step = 0, max(64, 8 * count)
     while len(found) < count:
@@ -232,7 +232,7 @@ def _slots(spark: SparkSession, count: int) -> list[int]:
 
 
 def by_keys(batches: Iterator[pa.RecordBatch], count: int) -> Iterator[pa.RecordBatch]:
-    """Batches with the partition that Kafka's clients choose for a key; without one, the source's number decides."""
+    """Batches with the partition that Kafka's clients choose for the key; without a key the source's number decides."""
     import pyarrow as pa  # noqa: PLC0415
     from kafka.partitioner.default import murmur2  # noqa: PLC0415
 

@@ -1,11 +1,11 @@
-"""What a replay remembers on the cluster that it writes to: offsets of a consumer group, with a text each.
+"""The state of a replay, stored on the target cluster as committed offsets with metadata of a consumer group.
 
-Before the first record is written, a group named by the job commits for each partition of the target where its log
-ends (the base) and, as the text beside it, what is to be written. Whoever starts the job again learns from it which
-ranges of the source are meant, whatever the source has got since, and how many records are there: the log's end less
-the base. Nothing marks the records themselves, and no file is needed.
+Before the first record is written, a group named by the job commits for each target partition the log end offset (the
+base), with the description of the replay as metadata. A later run reads from it which ranges of the source to replay,
+even if the source has grown, and how many records are written already: the log end offset minus the base. The records
+themselves are not marked, and no file is needed.
 
-The text has to fit into `offset.metadata.max.bytes`, so the ranges of the source are spread over the partitions.
+The metadata is limited by `offset.metadata.max.bytes`, so the source's ranges are distributed over the partitions.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from kbroker.spark.jobs.export_log import Range
 
 VERSION: Final = 1
 MAX_METADATA_BYTES: Final = 4096
-AGAIN: Final = "choose another --job-id to replay anew"
+AGAIN: Final = "choose another --job-id to start a new replay"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
     """What is written where.
 
-    Shape  source says whose records they are, in words; ranges by the source's partitions; bases by the target's;
-           is_by_key: partitions are chosen by keys instead of being the same
+    Shape  source describes the source in words; ranges by source partition; bases by target partition;
+           is_by_key: keys decide the partition, instead of the source's partition
     Note   is_done: everything has been written and counted
     """
 
@@ -42,16 +42,16 @@ class ReplayPlan:
     is_done: bool = False
 
     def metadata(self) -> dict[int, str]:
-        """The text for each partition of the target. Errors: ReplayConflict where the ranges are too many."""
+        """The metadata for each target partition. Errors: ReplayConflict if there are too many ranges."""
         count = len(self.bases)
         texts = {}
         for place, partition in enumerate(sorted(self.bases)):
             own = {str(at): list(each) for at, each in sorted(self.ranges.items()) if at % count == place}
-            told: dict[str, Any] = {
+            header: dict[str, Any] = {
                 "replay": VERSION, "target_id": self.target_id, "source": self.source, "by_key": self.is_by_key,
                 "done": self.is_done, "ranges": own,
             }  # fmt: skip
-            texts[partition] = json.dumps(told, separators=(",", ":"))
+            texts[partition] = json.dumps(header, separators=(",", ":"))
             if len(texts[partition].encode()) > MAX_METADATA_BYTES:
                 raise ReplayConflict(
                     f"the ranges of {len(self.ranges)} partitions do not fit into the offsets of {count} partitions",
@@ -62,49 +62,51 @@ class ReplayPlan:
 
 
 def parse_plan(job_id: str, target: str, committed: Mapping[int, tuple[int, str]]) -> ReplayPlan:
-    """The plan in what a group committed: by partition an offset and a text.
+    """The plan from the committed offsets of a group: offset and metadata by partition.
 
-    Errors  ReplayConflict where another program uses the group
+    Errors  ReplayConflict if another program uses the group
     """
     ranges: dict[int, Range] = {}
     headings = []
     for partition, (_, text) in sorted(committed.items()):
         try:
-            told = json.loads(text)
-            if told["replay"] != VERSION:
-                raise ValueError(told["replay"])
-            headings.append((told["target_id"], told["source"], told["by_key"], told["done"]))
-            ranges |= {int(at): Range(*each) for at, each in told["ranges"].items()}
+            found = json.loads(text)
+            if found["replay"] != VERSION:
+                raise ValueError(found["replay"])
+            headings.append((found["target_id"], found["source"], found["by_key"], found["done"]))
+            ranges |= {int(at): Range(*each) for at, each in found["ranges"].items()}
         except (ValueError, KeyError, TypeError) as error:
             raise ReplayConflict(
-                f"the group {job_id!r} has committed an offset that no replay did",
+                f"the group {job_id!r} has committed an offset that is not of a replay",
                 remedy="choose another --job-id: this one is the name of a consumer group",
                 topic=target,
                 partition=partition,
             ) from error
     if len(set(headings)) != 1:
-        raise ReplayConflict(f"the offsets of the group {job_id!r} are not of one replay", remedy=AGAIN, topic=target)
+        raise ReplayConflict(
+            f"the offsets of the group {job_id!r} belong to different replays", remedy=AGAIN, topic=target
+        )
     target_id, source, is_by_key, is_done = headings[0]
     bases = {partition: offset for partition, (offset, _) in committed.items()}
     return ReplayPlan(job_id, target, target_id, source, bool(is_by_key), ranges, bases, bool(is_done))
 
 
 def refuse_another(known: ReplayPlan, *, source: str, is_by_key: bool, target_id: str, partitions: set[int]) -> None:
-    """See that a plan is that of this very replay. Errors: ReplayConflict."""
+    """Check that a plan belongs to this replay. Errors: ReplayConflict."""
 
     def conflict(what: str) -> ReplayConflict:
         return ReplayConflict(what, remedy=AGAIN, topic=known.target)
 
     if known.target_id != target_id:
         raise conflict(
-            f"the target was created again since the replay {known.job_id!r} began: its id was {known.target_id}, now "
-            f"{target_id}"
+            f"the target was created again since the replay {known.job_id!r} began: its id was {known.target_id}, it "
+            f"is {target_id}"
         )
     if known.source != source:
-        raise conflict(f"the replay {known.job_id!r} is one of {known.source}, not of {source}")
+        raise conflict(f"the replay {known.job_id!r} has the source {known.source}, not {source}")
     if known.is_by_key != is_by_key:
         how = "by key" if known.is_by_key else "to the same partitions"
-        raise conflict(f"the replay {known.job_id!r} was begun {how}")
+        raise conflict(f"the replay {known.job_id!r} was started {how}")
     if set(known.bases) != partitions:
         raise conflict(
             f"the target had {len(known.bases)} partitions when the replay {known.job_id!r} began, and has "

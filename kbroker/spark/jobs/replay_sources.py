@@ -1,4 +1,4 @@
-"""Where a replay takes its records from: a topic, or Parquet files with their columns."""
+"""The sources of a replay: a topic, or Parquet files."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ NEEDED: Final = ("key", "value", "partition", "offset", "timestamp")
 
 
 class TopicSource:
-    """The records of a topic. Shape: name tells it, with its id, from one that is made again; short_name may not."""
+    """The records of a topic. Shape: name contains the topic id, if there is one; short_name does not."""
 
     def __init__(self, spark: SparkSession, topic: str, options: Mapping[str, str]) -> None:
         self._spark = spark
         self._topic = topic
         self._options = dict(options)
-        # What the options say of where to begin counts for a new replay alone: the plan of an old one has its ranges.
+        # Positions in the options apply to new replays only; the plan of a resumed one has its ranges.
         self._bounds = find_bounds(_without_ends(options), topic)
         self.short_name = topic
         self.name = f"the topic {topic} {self._bounds.topic_id or ''}".rstrip()
 
     def ranges(self) -> dict[int, Range]:
-        """What there is of it now, as the options say."""
+        """The current offsets of the topic, limited by the options."""
         bounds = find_bounds(self._options, self._topic)
         return {at: Range(start, bounds.ends[at]) for at, start in bounds.starts.items()}
 
     def rows(self, ranges: Mapping[int, Range]) -> DataFrame:
-        """The records of these offsets. Errors: ReplayConflict where they have begun to expire."""
+        """The records of these offsets. Errors: ReplayConflict if some have expired."""
         for partition, each in sorted(ranges.items()):
             start = self._bounds.log_starts.get(partition, each.start)
             if each.start < min(start, each.end):
                 raise ReplayConflict(
-                    f"the records up to offset {min(start, each.end) - 1} expired since the replay began; it cannot go "
-                    "on without them, which say how far it came",
-                    remedy="replay what is left into an empty topic with another --job-id",
+                    f"the records up to offset {min(start, each.end) - 1} expired since the replay began; without them "
+                    "it cannot be resumed",
+                    remedy="replay the remaining records into an empty topic with another --job-id",
                     topic=self._topic,
                     partition=partition,
                     offset=each.start,
@@ -55,7 +55,7 @@ def _without_ends(options: Mapping[str, str]) -> dict[str, str]:
 
 
 class ParquetSource:
-    """The rows of files. Errors: InvalidOption, and IncompleteExport for an export that is being written."""
+    """The rows of Parquet files. Errors: InvalidOption, and IncompleteExport for an export in progress."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         from pyspark.errors import AnalysisException  # noqa: PLC0415
@@ -73,17 +73,17 @@ class ParquetSource:
                 remedy="name a directory of Parquet files, for example what `kbroker spark export` wrote",
             ) from None
         if _complete_commits(directory) != commits:
-            raise _incomplete(directory)  # which files there are was looked up in between
+            raise _incomplete(directory)  # Spark listed the files in between
         missing = [name for name in NEEDED if name not in frame.columns]
         if missing:
             raise InvalidOption(
-                f"the files in {path} have no column {missing[0]}, but {', '.join(frame.columns)}",
+                f"the files in {path} have no column {missing[0]}, only {', '.join(frame.columns)}",
                 remedy=f"{', '.join(NEEDED)} are needed; an export that decoded values cannot be replayed",
             )
         self._frame = _typed(frame, path)
 
     def ranges(self) -> dict[int, Range]:
-        """From the first to the last offset of each partition."""
+        """The first to the last offset of each partition."""
         from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
         found = (
@@ -99,7 +99,7 @@ class ParquetSource:
                     what = f"has {count} rows for {distinct} offsets of partition {partition}"
                 raise InvalidOption(
                     f"{self._path} {what}",
-                    remedy="leave out what is there twice, and give every row a partition, an offset and a timestamp",
+                    remedy="remove duplicate rows, and give every row a partition, an offset and a timestamp",
                 )
             ranges[partition] = Range(first, latest + 1)
         return ranges
@@ -115,7 +115,7 @@ class ParquetSource:
 
 
 def _complete_commits(directory: HadoopDirectory) -> list[str]:
-    """The batches of an export, all of whose files are there; nothing for other files. Errors: IncompleteExport."""
+    """The batches of a complete export; empty for other files. Errors: IncompleteExport."""
     commits = directory.names(COMMITS)
     if commits and not directory.exists(SUCCESS):
         raise _incomplete(directory)
@@ -124,14 +124,14 @@ def _complete_commits(directory: HadoopDirectory) -> list[str]:
 
 def _incomplete(directory: HadoopDirectory) -> IncompleteExport:
     return IncompleteExport(
-        f"the export is not complete: there is no {SUCCESS}, or there was none while it was looked at",
-        remedy="let kbroker spark export come to its end, or start it again, and then replay",
+        f"the export is not complete: there is no {SUCCESS}, or there was none while its files were listed",
+        remedy="wait until kbroker spark export is done, or start it again, and then replay",
         object_name=directory.path,
     )
 
 
 def _typed(frame: DataFrame, path: str) -> DataFrame:
-    """The columns with the types of the data source. Errors: InvalidOption for what cannot be cast without a loss."""
+    """The columns with the types of the data source. Errors: InvalidOption for types that cannot be cast exactly."""
     kinds = {field_.name: field_.dataType.simpleString() for field_ in frame.schema.fields}
     wanted = {
         "key": ("binary", "string", "void"), "value": ("binary", "string"), "partition": ("int", "bigint", "smallint"),

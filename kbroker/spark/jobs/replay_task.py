@@ -1,8 +1,8 @@
-"""What one Spark task of a replay does: write the rows of one partition of the target, in their order.
+"""One Spark task of a replay: writes the rows of one target partition in order.
 
-The rows come sorted, all of them, also those that an earlier attempt wrote already. How many these are is what the log
-has grown by since the plan was made. They are passed over, and the last of them has to be the very record with which
-the log ends: else somebody else wrote there, or the source is not what it was.
+The rows are sorted and include those that an earlier attempt wrote. Their number is the growth of the log since the
+plan was made. The task skips them, and compares the last of them with the last record of the log. If they differ,
+something else wrote to the partition, or the source has changed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SETTLED_SECONDS: Final = 1.0
-"""What a killed attempt had sent may still arrive: the end of a log counts when it has stayed for so long."""
+"""Requests of a killed attempt may still arrive: the end of a log counts when it has not moved for this long."""
 RESULT: Final = "partition int, before bigint, written bigint"
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a task needs beside its rows. Shape: bases by partitions of the target; column has the target's partition"""
+    """What a task needs besides its rows. Shape: bases by target partition; column names the target partition."""
 
     client: Mapping[str, Any] = field(repr=False)
     target: str
@@ -42,7 +42,7 @@ class Assignment:
 
 
 class Row(NamedTuple):
-    """A record with where it comes from."""
+    """A record with its source position."""
 
     target: int
     partition: int
@@ -51,7 +51,7 @@ class Row(NamedTuple):
 
 
 def replay_rows(batches: Iterator[pa.RecordBatch], assignment: Assignment) -> Iterator[pa.RecordBatch]:
-    """Write the rows of a task; for each partition how many were there before and how many were written."""
+    """Write the rows of a task. Returns for each partition how many existed before and how many were written."""
     import pyarrow as pa  # noqa: PLC0415
 
     done: list[tuple[int, int, int]] = []
@@ -99,7 +99,7 @@ class _Partition:
         self._before = end - self._base
         if self._before < 0:
             raise ReplayConflict(
-                f"the log ends at offset {end}, before it ended when the replay began",
+                f"the log ends at offset {end}, which is lower than when the replay began",
                 remedy="records were lost: replay into an empty topic with another --job-id",
                 topic=assignment.target,
                 partition=index,
@@ -122,7 +122,7 @@ class _Partition:
         return self._client.offsets({self._partition: LATEST})[self._partition].offset
 
     def take(self, row: Row) -> None:
-        """Write the next row, unless it was written before."""
+        """Write the next row, unless an earlier attempt wrote it."""
         self._seen += 1
         if self._seen < self._before:
             return
@@ -144,7 +144,7 @@ class _Partition:
         found = self._client.record_at(self._assignment.target_id, self._partition, at)
         if found is None:
             raise ReplayConflict(
-                "the record that was written last cannot be read back: it was compacted away or has expired",
+                "the last written record cannot be read back: it was compacted or has expired",
                 remedy="give the target retention.ms=-1 and cleanup.policy=delete until the replay is done, and replay "
                 "into an empty topic with another --job-id",
                 topic=self._assignment.target,
@@ -152,13 +152,13 @@ class _Partition:
                 offset=at,
             )
         if found._replace(offset=-1) != row.record._replace(offset=-1):
-            what = f"its record is not that of the source's partition {row.partition} at offset {row.offset}"
+            what = f"its record differs from the source's partition {row.partition} at offset {row.offset}"
             raise foreign_writer(self._partition, at, what)
 
     def finish(self) -> tuple[int, int, int]:
-        """Everything is written. Errors: ReplayConflict where the log has more than the source."""
+        """Write the last rows. Errors: ReplayConflict if the log has more records than the source."""
         if self._seen < self._before:
-            what = f"the log has {self._before} records since the replay began, the source has only {self._seen}"
+            what = f"the log has {self._before} records since the replay began, but the source has only {self._seen}"
             raise foreign_writer(self._partition, self._base + self._seen, what)
         if self._writer is not None:
             self._writer.flush()

@@ -1,4 +1,4 @@
-"""A schema as somebody writes it, as what values are decoded by: Spark's DDL or JSON, or Avro's."""
+"""Parses the schema for decoding values: Spark's DDL or JSON, or an Avro schema."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def decoding_of(spark: SparkSession, format: str, schema: str | StructType, **more: Any) -> Decoding:
-    """How values of a format become columns. `schema` is a StructType, DDL, Spark's JSON, or the schema of Avro.
+    """How values of a format become columns. `schema` is a StructType, DDL, Spark's JSON, or an Avro schema.
 
-    `more` are the fields of Decoding. Errors: InvalidOption for a schema that is none.
+    `more` are the fields of Decoding. Errors: InvalidOption for an invalid schema.
     """
     if format not in FORMATS:
-        raise InvalidOption(f"values of {format!r} are not decoded here", remedy=f"use one of {', '.join(FORMATS)}")
+        raise InvalidOption(f"values of {format!r} cannot be decoded", remedy=f"use one of {', '.join(FORMATS)}")
     if format == "avro":
         if not isinstance(schema, str):
-            raise InvalidOption("the schema of Avro is not one of Spark's", remedy="give the text of the .avsc file")
+            raise InvalidOption("Avro values need an Avro schema", remedy="give the text of the .avsc file")
         parsed = parse_avro_schema(schema, name="the schema")
         return Decoding(format, spark_schema(parsed), avro_schema=parsed, **more)
     found = _parsed(spark, schema) if isinstance(schema, str) else schema.jsonValue()

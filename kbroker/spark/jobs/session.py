@@ -1,4 +1,4 @@
-"""What jobs set in a session that may be somebody else's, as long as they need it."""
+"""Changes settings of a session, which may belong to the caller, for the duration of a job."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Spark's own bound is 256 MiB, of which a task would hold several copies where records are large.
+# Spark's default is 256 MiB. A task with large records would hold several copies of that.
 SMALL_BATCHES: Final = {"spark.sql.execution.arrow.maxBytesPerBatch": str(8 << 20)}
 ATTEMPTS: Final = 3
 
 
 @contextmanager
 def afterwards(tidy: Callable[[], object]) -> Iterator[None]:
-    """Calls `tidy` at the end, which asks the JVM something and may be called again.
+    """Call `tidy` at the end. It calls the JVM and must be repeatable.
 
-    Behind a failure or an interruption that is tried some times, and what goes wrong with it is nobody's news: py4j now
-    and then refuses the first call behind one that was interrupted, and would hide that it was.
+    After an exception `tidy` is tried several times, and its own errors are ignored: py4j sometimes refuses the first
+    call after an interrupted one, and that error would hide the interruption.
     """
     from py4j.protocol import Py4JError  # noqa: PLC0415  (comes with PySpark)
     from pyspark.errors import PySparkException  # noqa: PLC0415
@@ -39,7 +39,7 @@ def afterwards(tidy: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """The session's settings, put back afterwards."""
+    """Set the session's settings, and restore them afterwards."""
     before = [(name, spark.conf.get(name, None)) for name in settings]
 
     def put_back() -> None:

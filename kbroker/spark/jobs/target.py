@@ -1,8 +1,8 @@
-"""The cluster that a replay writes to: its own requests, on a connection of kafka-python's.
+"""The client for the cluster that a replay writes to. It sends its own requests through kafka-python's connections.
 
-Batches are built here and sent as they are, one at a time for each partition, with a producer's id and sequence: a
-batch that is sent again because its answer was lost is not written twice, and each answer says at which offset it was
-written, so that a record of anybody else's in between is seen at once.
+Batches are built here and sent unchanged, one at a time for each partition, with a producer id and sequence numbers. So
+a batch that is sent again because its answer was lost is not written twice. Each answer contains the offset of the
+batch, so a record of another producer in between is detected at once.
 
 Source  KIP-98; Apache Kafka 4.3.1
 """
@@ -26,30 +26,30 @@ from wire.record_batch import MAX_SEQUENCE, Record, batches, build_batch
 WAIT_MS: Final = 60_000
 PRODUCE_TIMEOUT_MS: Final = 30_000
 ALL_REPLICAS: Final = -1
-LAST_VERSION_BY_NAME: Final = 12  # later ones name topics by their ids
+LAST_VERSION_BY_NAME: Final = 12  # later versions use topic ids
 RECORD_BYTES: Final = 36
-"""A record's attributes and the longest varints: lengths of itself, key and value, deltas, the count of headers."""
+"""A record's attributes and its longest varints: its own, key and value lengths, deltas, number of headers."""
 HEADER_BYTES: Final = 10
 
 REMEDIES: Final = {
     10: "raise max.message.bytes of the target",  # MESSAGE_TOO_LARGE
     18: "raise segment.bytes of the target",  # RECORD_LIST_TOO_LARGE
     32: "raise message.timestamp.before.max.ms and message.timestamp.after.max.ms of the target",  # INVALID_TIMESTAMP
-    87: "a compacted target takes no records without keys: replay into another one",  # INVALID_RECORD
+    87: "a compacted target does not accept records without keys: replay into another one",  # INVALID_RECORD
 }
 
 
 class TargetClient(BrokerClient):
-    """Errors: KbrokerSourceError, ReplayConflict for what the target refuses."""
+    """Errors: KbrokerSourceError; ReplayConflict if the target refuses records."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__(settings, wait_ms=WAIT_MS)
 
-    # --- what a group remembers ---
+    # --- committed offsets ---
 
     def committed(self, group: str, topic: str) -> dict[int, tuple[int, str]]:
-        """The offsets that a group committed for a topic, each with its text."""
-        found = self._told(lambda: self._client.list_group_offsets([group])[group], f"the offsets of {group!r}")
+        """The offsets that a group committed for a topic, with their metadata."""
+        found = self._retried(lambda: self._client.list_group_offsets([group])[group], f"the offsets of {group!r}")
         return {
             partition.partition: (each.offset, each.metadata or "")
             for partition, each in found.items()
@@ -57,28 +57,28 @@ class TargetClient(BrokerClient):
         }
 
     def commit(self, group: str, topic: str, offsets: Mapping[int, tuple[int, str]]) -> None:
-        """Commit them all, in one request."""
+        """Commit all offsets in one request."""
         wanted = {TopicPartition(topic, at): OffsetAndMetadata(*each, None) for at, each in offsets.items()}
-        answers = self._told(lambda: self._client.alter_group_offsets(group, wanted), f"to commit for {group!r}")
+        answers = self._retried(lambda: self._client.alter_group_offsets(group, wanted), f"the commit for {group!r}")
         for partition, error in answers.items():
             if error.errno:
                 raise BrokerUnavailable(
                     f"the broker does not store an offset of the group {group!r}: {explain(error.errno)}",
-                    remedy="see that no consumer is a member of the group, or choose another --job-id",
+                    remedy="check that the group has no members, or choose another --job-id",
                     topic=topic,
                     partition=partition.partition,
                 )
 
     def topic_settings(self, topic: str) -> dict[str, str]:
-        """The settings of a topic that are in force."""
+        """The effective settings of a topic."""
         from kafka.admin import ConfigResource, ConfigResourceType  # noqa: PLC0415
 
         asked = [ConfigResource(ConfigResourceType.TOPIC, topic)]
-        found = self._told(lambda: self._client.describe_configs(asked, config_filter="All"), "the topic's settings")
+        found = self._retried(lambda: self._client.describe_configs(asked, config_filter="All"), "the topic's settings")
         (of_topics,) = found.values()
         return {key: str(each["value"]) for key, each in of_topics[topic].items()}
 
-    def _told(self, ask: Any, what: str) -> Any:
+    def _retried(self, ask: Any, what: str) -> Any:
         def look() -> Any:
             return [ask()]
 
@@ -87,7 +87,7 @@ class TargetClient(BrokerClient):
     # --- records ---
 
     def record_at(self, topic_id: Any, partition: Partition, offset: int) -> Record | None:
-        """The record at an offset; None where there is none of a producer's."""
+        """The record at an offset; None if there is none, or a control record."""
         fetched = self.fetch(topic_id, partition, offset)
         for batch in batches(fetched.records):
             if batch.base_offset <= offset <= batch.last_offset and not batch.is_control:
@@ -95,7 +95,7 @@ class TargetClient(BrokerClient):
         return None
 
     def producer_id(self) -> tuple[int, int]:
-        """A new producer's id and epoch."""
+        """A new producer id and epoch."""
 
         def look() -> tuple[int, int] | int:
             answer = self._ask(
@@ -106,10 +106,10 @@ class TargetClient(BrokerClient):
             )
             return int(answer.error_code) or (int(answer.producer_id), int(answer.producer_epoch))
 
-        return self._until(look, "a producer's id")
+        return self._until(look, "a producer id")
 
     def produce(self, partition: Partition, batch: bytes, *, offset: int) -> int:
-        """Write one batch; the offset of its first record. `offset` is the source's, for messages."""
+        """Write one batch. Returns the offset of its first record. `offset` is the source's, for messages."""
         topic, index = partition
         data = ProduceRequest.TopicProduceData
 
@@ -127,20 +127,20 @@ class TargetClient(BrokerClient):
             if code and not getattr(for_code(code), "retriable", False):
                 said = getattr(each, "error_message", None) or explain(code)
                 raise ReplayConflict(
-                    f"the target does not take the records from the source's offset {offset} on: {said}",
-                    remedy=REMEDIES.get(code, "see the broker's log, and start the job again"),
+                    f"the target refuses the records from the source's offset {offset} on: {said}",
+                    remedy=REMEDIES.get(code, "check the broker's log, and start the job again"),
                     topic=topic,
                     partition=index,
                 )
             return code or [int(each.base_offset)]
 
-        return self._until(look, f"to write to {topic}-{index}", partition)[0]
+        return self._until(look, f"the write to {topic}-{index}", partition)[0]
 
 
 class PartitionWriter:
-    """Writes records to one partition in their order, in batches; knows at which offset each has to be.
+    """Writes records to one partition in order, in batches, and checks their offsets.
 
-    Errors  ReplayConflict when somebody else wrote there meanwhile
+    Errors  ReplayConflict if another producer writes to the partition
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class PartitionWriter:
         self.written = 0
 
     def write(self, record: Record, *, source_offset: int) -> None:
-        """Take a record; it is written with others, or alone where it is too large for that."""
+        """Add a record. It is written together with others, or alone if it is too large."""
         size = _most_bytes(record)
         if self._size + size > self._batch_bytes:
             self.flush()
@@ -169,7 +169,7 @@ class PartitionWriter:
         self._size += size
 
     def flush(self) -> None:
-        """Write what is held."""
+        """Write the records added so far."""
         if not self._held:
             return
         batch = build_batch(
@@ -186,15 +186,15 @@ class PartitionWriter:
 
 
 def _most_bytes(record: Record) -> int:
-    """What a record takes in a batch at most, whatever its numbers are."""
+    """The maximum size of a record in a batch."""
     headers = sum(len(name.encode()) + len(value or b"") + HEADER_BYTES for name, value in record.headers)
     return len(record.key or b"") + len(record.value or b"") + headers + RECORD_BYTES
 
 
 def foreign_writer(partition: Partition, offset: int, what: str) -> ReplayConflict:
-    """What to say of records that this replay did not write."""
+    """The error for records that this replay did not write."""
     return ReplayConflict(
-        f"something else wrote to the target while it was replayed to: {what}",
+        f"something else wrote to the target during the replay: {what}",
         remedy="stop the other writer, and replay into an empty topic with another --job-id",
         topic=partition[0],
         partition=partition[1],

@@ -1,4 +1,4 @@
-"""Where PySpark looks for kbroker's data source: it goes through all modules called `pyspark_…` for a DefaultSource."""
+"""Lets PySpark discover `format("kbroker")`: it looks for DefaultSource in all modules called `pyspark_…`."""
 
 from kbroker.spark.data_sources import KbrokerDataSource as DefaultSource
 

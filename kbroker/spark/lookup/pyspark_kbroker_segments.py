@@ -1,4 +1,4 @@
-"""Where PySpark looks for `format("kbroker-segments")`: see pyspark_kbroker.py beside it."""
+"""Lets PySpark discover `format("kbroker-segments")`, like pyspark_kbroker.py."""
 
 from kbroker.spark.data_sources import SegmentsDataSource as DefaultSource
 
