@@ -17,9 +17,7 @@ PARTITIONS = st.dictionaries(
 
 
 @given(PARTITIONS, st.integers(1, 20_000))
-def test_a_batch_takes_as_much_as_it_may_of_what_waits_and_never_more(
-    waiting: dict[tuple[str, int], tuple[int, int]], most: int
-) -> None:
+def test_a_batch_never_exceeds_its_limit(waiting: dict[tuple[str, int], tuple[int, int]], most: int) -> None:
     start = {each: begin for each, (begin, _) in waiting.items()}
     end = {each: begin + count for each, (begin, count) in waiting.items()}
     found = admitted(start, end, most=most)
@@ -31,11 +29,11 @@ def test_a_batch_takes_as_much_as_it_may_of_what_waits_and_never_more(
         assert all(abs(taken[each] - most * count / total) < 1 for each, (_, count) in waiting.items())
 
 
-def test_without_a_limit_a_batch_takes_all() -> None:
+def test_without_a_limit_a_batch_has_all_offsets() -> None:
     assert admitted({("a", 0): 5}, {("a", 0): 5000}, most=None) == {("a", 0): 5000}
 
 
-def test_a_batch_waits_until_there_is_enough_or_it_took_too_long() -> None:
+def test_a_batch_waits_for_the_minimum_or_the_maximum_delay() -> None:
     pace = Pace(least=10, max_delay_ms=1000)
     assert not pace.holds(3, now_ms=0)  # the first one is never held back
     assert pace.holds(9, now_ms=500)
@@ -44,13 +42,13 @@ def test_a_batch_waits_until_there_is_enough_or_it_took_too_long() -> None:
     assert not pace.holds(9, now_ms=1600)
 
 
-def test_without_a_least_number_no_batch_waits() -> None:
+def test_without_a_minimum_no_batch_waits() -> None:
     pace = Pace(least=None, max_delay_ms=1000)
     assert not pace.holds(1, now_ms=0)
     assert not pace.holds(1, now_ms=0)
 
 
-def test_offsets_come_back_from_a_checkpoint_as_they_were() -> None:
+def test_offsets_survive_a_checkpoint() -> None:
     offsets, ids = {("a", 0): 5, ("a", 10): 7, ("b", 2): 0}, {"a": UUID(int=1), "b": UUID(int=2), "gone": UUID(int=3)}
     document = to_document(offsets, ids)
     assert document["a"] == {"0": 5, "10": 7}

@@ -81,7 +81,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     return made
 
 
-def test_a_segment_in_which_the_log_begins_is_read_from_the_tier_and_older_epochs_are_not_asked_for(
+def test_epochs_older_than_the_log_start_are_not_requested(
     site: Site,
 ) -> None:
     with TieredBroker(site) as served, connected(served) as client:
@@ -97,7 +97,7 @@ def test_a_segment_in_which_the_log_begins_is_read_from_the_tier_and_older_epoch
         assert client.asked <= len(state.leader_epochs) + 1
 
 
-def test_a_leader_that_has_left_the_cluster_is_looked_up_anew(site: Site) -> None:
+def test_a_leader_that_left_the_cluster_is_looked_up_again(site: Site) -> None:
     with TieredBroker(site) as served, connected(served) as client:
         client.gone = 77
         assert client.offsets({(TOPIC, 0): EARLIEST})[TOPIC, 0].offset == LOG_START
@@ -171,7 +171,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.parametrize("number", [1, -1], ids=["middle", "last"])
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_m10_a_rotten_batch_of_the_metadata_topic_is_skipped_counted_and_told(
+def test_m10_a_damaged_metadata_batch_is_skipped_counted_and_logged(
     rotting: Served, caplog: pytest.LogCaptureFixture, damage: Damage, number: int
 ) -> None:
     with connected(rotting) as client:
@@ -201,7 +201,7 @@ class Forgetful(BrokerClient):
         return {} if self.is_empty else super().topics(names)
 
 
-def test_a_metadata_topic_that_goes_while_it_is_followed_is_an_error_and_not_an_empty_tier(rotting: Served) -> None:
+def test_a_deleted_metadata_topic_is_an_error_not_an_empty_tier(rotting: Served) -> None:
     with Forgetful({"bootstrap_servers": [rotting.address]}) as client:
         follower = CatalogueFollower(client)
         client.is_empty = True
@@ -213,7 +213,7 @@ def test_a_metadata_topic_that_goes_while_it_is_followed_is_an_error_and_not_an_
             follower.read_on()
 
 
-def test_m10_behind_a_head_that_no_broker_gives_what_can_be_had_is_read(site: Site, tmp_path: Path) -> None:
+def test_m10_events_after_a_damaged_head_are_read(site: Site, tmp_path: Path) -> None:
     """The first batch lies before all that the broker remembers: for its offset, and for some more, there is none."""
     copy = site.copy(tmp_path)
     with TieredBroker(copy) as served, connected(served) as client:
@@ -234,7 +234,7 @@ def test_m10_behind_a_head_that_no_broker_gives_what_can_be_had_is_read(site: Si
         assert len(found.segments) + found.unreadable == known + len(ids)
 
 
-def test_m10_the_records_of_a_segment_that_the_metadata_lost_are_fetched(rotting: Served) -> None:
+def test_m10_records_of_an_unknown_segment_are_fetched(rotting: Served) -> None:
     with connected(rotting) as client:
         rot(metadata_log(rotting.site), 1, DAMAGE["crc"])
         inventory = BrokerInventory(client, has_store=True)
@@ -255,7 +255,7 @@ def test_m10_the_records_of_a_segment_that_the_metadata_lost_are_fetched(rotting
         assert found == list(range(LOG_START, state.end_offset))
 
 
-def test_m10_records_of_which_nobody_knows_any_more_are_an_error_and_no_rows(site: Site, tmp_path: Path) -> None:
+def test_m10_records_of_a_forgotten_segment_are_an_error(site: Site, tmp_path: Path) -> None:
     """The broker has skipped the same record, and its log begins behind the segment."""
     copy = site.copy(tmp_path)
     with TieredBroker(copy) as served:

@@ -23,7 +23,7 @@ def test_a_message_names_partition_offset_object_and_remedy() -> None:
     assert str(error) == "orders-3 at offset 42 in object a/b.log: the CRC is wrong. Remedy: put it back."
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_a_message_omits_unknown_fields() -> None:
     assert str(InvalidOption("no such option", remedy="remove it")) == "no such option. Remedy: remove it."
     assert str(KbrokerSourceError("gone", remedy="wait", topic="orders")) == "orders: gone. Remedy: wait."
 

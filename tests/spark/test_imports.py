@@ -36,13 +36,13 @@ def run(program: str, directory: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_segment_is_read_without_pandas_and_without_a_client(tmp_path: Path) -> None:
+def test_reading_a_segment_imports_neither_pandas_nor_a_client(tmp_path: Path) -> None:
     done = run(PROGRAM, tmp_path)
     assert (done.stdout.strip(), done.stderr, done.returncode) == ("2", "", 0)
 
 
 @pytest.mark.parametrize("module", ["pandas", "kafka"])
-def test_the_check_sees_an_import(module: str, tmp_path: Path) -> None:
+def test_the_import_check_detects_an_import(module: str, tmp_path: Path) -> None:
     assert (
         f"{module} was imported"
         in run(PROGRAM.replace("from pathlib", f"import {module}\nfrom pathlib"), tmp_path).stderr

@@ -14,7 +14,7 @@ from kbroker.spark.errors import KbrokerSourceError
 from kbroker.spark.interpreter import check_interpreter
 
 
-def test_the_programs_own_interpreter_is_right_by_path_and_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_programs_own_interpreter_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     check_interpreter(sys.executable)
     monkeypatch.setenv("PATH", os.path.dirname(sys.executable), prepend=os.pathsep)
     check_interpreter("python3")
@@ -28,7 +28,7 @@ def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path / "bin" / "python")
 
 
-def test_an_interpreter_without_the_package_is_named_with_what_to_do(other: str) -> None:
+def test_an_interpreter_without_the_package_is_named_with_a_remedy(other: str) -> None:
     said = (
         f"Spark starts its Python processes as {other}, which does not have the package kbroker. "
         f"Remedy: set PYSPARK_PYTHON={sys.executable} before the session starts, or install"
@@ -37,12 +37,12 @@ def test_an_interpreter_without_the_package_is_named_with_what_to_do(other: str)
         check_interpreter(other)
 
 
-def test_another_interpreter_with_the_package_is_right(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_interpreter_with_the_package_is_accepted(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     check_interpreter(other)
 
 
-def test_what_is_no_interpreter_is_named(tmp_path: Path) -> None:
+def test_an_invalid_interpreter_is_named(tmp_path: Path) -> None:
     with pytest.raises(KbrokerSourceError, match="is not found on this machine"):
         check_interpreter("no-such-python")
     broken = tmp_path / "python"

@@ -53,7 +53,7 @@ def report(*partitions: PartitionView, findings: list[Finding] | None = None) ->
     return made
 
 
-def test_names_are_text_and_nothing_else() -> None:
+def test_names_cannot_inject_html() -> None:
     found = [Finding("damage", EVIL, name=EVIL)]
     read = Read(page(report(view(segment(0, 99, EVIL), topic=EVIL), findings=found)))
     assert read.open == []
@@ -61,7 +61,7 @@ def test_names_are_text_and_nothing_else() -> None:
     assert read.text.count(EVIL) >= 5
 
 
-def test_nothing_is_loaded() -> None:
+def test_the_page_loads_nothing() -> None:
     text = page(report(view(segment(0, 99))))
     assert "src=" not in text
     assert "url(" not in text
@@ -69,7 +69,7 @@ def test_nothing_is_loaded() -> None:
     assert {attrs["href"] for _, attrs in Read(text).tags if "href" in attrs} == set()
 
 
-def test_there_are_three_pictures_with_a_bar_for_each_segment_and_the_local_log() -> None:
+def test_three_charts_have_a_bar_for_each_segment() -> None:
     first, second = view(segment(0, 99), segment(100, 149, "has a wrong CRC")), view(segment(0, 9), topic="other")
     read = Read(page(report(first, second)))
     kinds = [attrs["class"] for tag, attrs in read.tags if tag == "rect"]
@@ -77,13 +77,13 @@ def test_there_are_three_pictures_with_a_bar_for_each_segment_and_the_local_log(
     assert (kinds.count("tier"), kinds.count("bad"), kinds.count("local")) == (6, 3, 2)
 
 
-def test_the_verdict_says_how_many_of_which_sort() -> None:
+def test_the_verdict_counts_findings_by_kind() -> None:
     assert "No findings." in page(report(view(segment(0, 99))))
     found = [Finding("damage", "x", name="a"), Finding("damage", "y", name="b"), Finding("gap", "z", name="c")]
     assert "3 findings: 2 damage, 1 gap" in page(report(findings=found))
 
 
-def test_what_is_too_much_for_a_page_is_counted() -> None:
+def test_omitted_rows_are_counted() -> None:
     found = [Finding("damage", "x", name="a")] * 1_002
     read = Read(page(report(*(view(segment(0, 99), topic=f"t{number}") for number in range(1_201)), findings=found)))
     assert read.text.count("1,001 more partitions are not shown.") == 3
@@ -102,5 +102,5 @@ def test_what_is_too_much_for_a_page_is_counted() -> None:
         [view(segment(0, 9), topic="t" * 249) for _ in range(300)],
     ],
 )
-def test_odd_partitions_have_a_page_too(partitions: list[PartitionView]) -> None:
+def test_unusual_partitions_have_a_valid_page(partitions: list[PartitionView]) -> None:
     assert Read(page(report(*partitions))).open == []

@@ -102,7 +102,7 @@ def test_each_type_of_a_schema_is_read_from_json() -> None:
         ("long", b'{"a": ' + b"9" * 5000 + b"}", "the value cannot be read: "),
     ],
 )
-def test_what_does_not_fit_is_told_with_its_field(kind: Any, value: bytes, said: str) -> None:
+def test_a_wrong_value_is_reported_with_its_field(kind: Any, value: bytes, said: str) -> None:
     assert reason(of_one(kind), value).startswith(said)
 
 
@@ -113,7 +113,7 @@ def test_a_decimal_may_have_all_38_digits() -> None:
     assert rows(of_one("decimal(38,10)", format="csv"), text.encode()) == ([(Decimal(text),)], [None])
 
 
-def test_other_fields_are_left_out_or_refused() -> None:
+def test_unknown_fields_are_ignored_or_refused() -> None:
     value = b'{"a": 1, "b": 2}'
     assert rows(of_one("long"), value) == ([(1,)], [None])
     assert reason(of_one("long", allows_unknown_fields=False), value) == "the schema has no field b"
@@ -124,7 +124,7 @@ def test_a_tombstone_is_a_row_of_nulls_unless_a_field_is_required() -> None:
     assert reason(of_one("long", nullable=False), None) == "the value is null, but the schema requires a"
 
 
-def test_bad_records_do_not_move_the_others() -> None:
+def test_bad_records_do_not_shift_other_rows() -> None:
     found, reasons = rows(of_one("long"), b'{"a": 1}', b"?", b'{"a": 3}')
     assert found == [(1,), (None,), (3,)]
     assert [said is None for said in reasons] == [True, False, True]
@@ -144,7 +144,7 @@ def test_bad_records_do_not_move_the_others() -> None:
         (b'1,"x,2,true', "the value is not CSV: unexpected end of data"),
     ],
 )
-def test_a_line_of_csv_is_read_by_the_order_of_the_schema(value: bytes, expected: tuple[Any, ...] | str) -> None:
+def test_csv_fields_follow_the_order_of_the_schema(value: bytes, expected: tuple[Any, ...] | str) -> None:
     made = decoding(
         field("n", "long", nullable=False), field("s", "string"), field("f", "double"), field("b", "boolean"),
         format="csv",
@@ -157,11 +157,11 @@ def test_a_line_of_csv_is_read_by_the_order_of_the_schema(value: bytes, expected
 
 @pytest.mark.parametrize("kind", ["long", "double", "decimal(10,2)"])
 @pytest.mark.parametrize("cell", ["1_000", " 1", "1 ", "\u0661", "0x1", "1e", "--1"])
-def test_what_python_alone_calls_a_number_is_none_in_csv(kind: str, cell: str) -> None:
+def test_csv_refuses_numbers_that_only_python_accepts(kind: str, cell: str) -> None:
     assert reason(of_one(kind, format="csv"), cell.encode()).startswith(f'field a is the string "{cell}" instead of a')
 
 
-def test_numbers_of_csv_are_read_by_the_type_of_their_field() -> None:
+def test_csv_numbers_are_parsed_by_field_type() -> None:
     cells = [b"+5", b"-.5", b"5.", b"1e3", b"1e999"]
     found = {kind: rows(of_one(kind, format="csv"), *cells)[0] for kind in ("long", "double", "decimal(10,2)")}
     assert found["long"] == [(5,), (None,), (None,), (None,), (None,)]
@@ -171,7 +171,7 @@ def test_numbers_of_csv_are_read_by_the_type_of_their_field() -> None:
 
 
 @pytest.mark.parametrize("delimiter", ["", ";;", '"', "\r", "\n"])
-def test_a_delimiter_of_csv_that_cannot_be_is_refused(delimiter: str) -> None:
+def test_an_invalid_csv_delimiter_is_refused(delimiter: str) -> None:
     with pytest.raises(InvalidOption, match="the delimiter of CSV is not one character"):
         Decoder(of_one("long", format="csv", csv_delimiter=delimiter))
 
@@ -190,7 +190,7 @@ TWINS = {"type": "struct", "fields": [field("x", "long"), field("X", "long")]}
         ([field("a", "long"), field("A", "long")], "the schema's field 'A' has the name of another column"),
     ],
 )
-def test_a_schema_that_cannot_be_is_refused_before_anything_is_read(fields: list[dict[str, Any]], said: str) -> None:
+def test_an_invalid_schema_is_refused_before_reading(fields: list[dict[str, Any]], said: str) -> None:
     for into in (None, "held"):
         if into is not None and "offset" in said:
             continue  # in a struct no name is taken
@@ -200,7 +200,7 @@ def test_a_schema_that_cannot_be_is_refused_before_anything_is_read(fields: list
 
 
 @given(st.binary(max_size=40), st.sampled_from(["json", "csv"]))
-def test_any_bytes_are_a_row_or_a_reason(value: bytes, format: str) -> None:
+def test_any_bytes_give_a_row_or_a_reason(value: bytes, format: str) -> None:
     made = decoding(field("a", "integer"), field("b", "timestamp"), format=format)
     found, (said,) = rows(made, value)
     assert len(found) == 1
@@ -212,7 +212,7 @@ def test_any_bytes_are_a_row_or_a_reason(value: bytes, format: str) -> None:
         st.sampled_from(["a", "b"]), st.one_of(st.none(), st.booleans(), st.integers(), st.text()), min_size=1
     )
 )
-def test_json_that_fits_is_what_it_says(value: dict[str, Any]) -> None:
+def test_valid_json_is_decoded_exactly(value: dict[str, Any]) -> None:
     made = decoding(field("a", "long"), field("b", "string"))
     found, (said,) = rows(made, json.dumps(value).encode())
     fits = (

@@ -34,7 +34,7 @@ OFFSETS = st.integers(0, 1 << 40)
 # --- commits of an export ---
 
 
-def test_a_commit_is_read_as_it_was_written() -> None:
+def test_a_commit_round_trips() -> None:
     files = [ExportedFile("_kbroker_staging/1/data/date=2026-01-31/partition=0/x", "date=2026-01-31/partition=0/y", 9)]
     commit = Commit(3, IDENTITY, {0: Range(5, 9), 7: Range(0, 0)}, files, {0: 3, 7: 0}, {0: 1, 7: 0}, 1_000)
     assert parse_commit(commit.to_json(), path="here") == commit
@@ -43,7 +43,7 @@ def test_a_commit_is_read_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"version": 2}', '{"version": 1, "number": 0}'])
-def test_a_commit_that_nobody_wrote_is_told_with_its_path(text: str) -> None:
+def test_an_invalid_commit_is_reported_with_its_path(text: str) -> None:
     with pytest.raises(ExportConflict, match=r"in out/0\.json: this commit cannot be read.*Remedy: "):
         parse_commit(text, path="out/0.json")
 
@@ -66,13 +66,13 @@ def other_schema(**more: Any) -> dict[str, Any]:
         (replace(IDENTITY, schema=other_schema(name="v")), "value is missing; v is new"),
     ],
 )
-def test_what_does_not_belong_behind_a_commit_is_refused(wanted: Identity, said: str) -> None:
+def test_a_batch_of_another_export_is_refused(wanted: Identity, said: str) -> None:
     with pytest.raises(ExportConflict, match="Remedy: ") as error:
         refuse_another(IDENTITY, wanted, output="out")
     assert said in str(error.value)
 
 
-def test_the_same_export_goes_on() -> None:
+def test_the_same_export_continues() -> None:
     refuse_another(IDENTITY, replace(IDENTITY), output="out")
     refuse_another(replace(IDENTITY, topic_id=None), IDENTITY, output="out")
 
@@ -81,9 +81,7 @@ def test_the_same_export_goes_on() -> None:
     st.dictionaries(st.integers(0, 5), st.tuples(OFFSETS, st.integers(0, 1_000)), min_size=1),
     st.none() | st.integers(1, 2_000),
 )
-def test_batches_tile_what_there_is_and_leave_no_partition_waiting(
-    found: dict[int, tuple[int, int]], most: int | None
-) -> None:
+def test_batches_tile_the_offsets_and_starve_no_partition(found: dict[int, tuple[int, int]], most: int | None) -> None:
     begins = {at: start for at, (start, _) in found.items()}
     ends = {at: start + count for at, (start, count) in found.items()}
     for _ in range(20_000):
@@ -109,12 +107,12 @@ def committed(plan: ReplayPlan) -> dict[int, tuple[int, str]]:
     return {partition: (plan.bases[partition], text) for partition, text in plan.metadata().items()}
 
 
-def test_a_plan_is_read_from_what_the_group_committed() -> None:
+def test_a_plan_round_trips_through_committed_offsets() -> None:
     assert parse_plan("job", "copy", committed(PLAN)) == PLAN
     assert parse_plan("job", "copy", committed(replace(PLAN, is_done=True))).is_done
 
 
-def test_a_group_of_somebody_else_is_no_plan() -> None:
+def test_offsets_of_another_group_are_refused() -> None:
     for text in ("", "{}", "null", '{"replay": 2}'):
         with pytest.raises(ReplayConflict, match="copy-0: the group 'job' has committed an offset that is not of"):
             parse_plan("job", "copy", {0: (3, text)})
@@ -123,7 +121,7 @@ def test_a_group_of_somebody_else_is_no_plan() -> None:
         parse_plan("job", "copy", mixed)
 
 
-def test_more_ranges_than_a_group_can_hold_are_refused_before_anything_is_written() -> None:
+def test_too_many_ranges_are_refused_before_writing() -> None:
     many = replace(PLAN, ranges={at: Range(1 << 40, 1 << 41) for at in range(300)})
     with pytest.raises(ReplayConflict, match="300 partitions do not fit into the offsets of 2"):
         many.metadata()
@@ -155,13 +153,13 @@ def problems(*segments: Any, local: int | None = 100, **more: Any) -> list[tuple
     return [(each.problem, each.is_note) for each in check_coverage(state(*segments, **more), local)]
 
 
-def test_a_history_without_a_hole_is_in_order() -> None:
+def test_a_history_without_gaps_has_no_findings() -> None:
     assert problems(segment(0, 40), segment(40, 100)) == []
     assert problems(segment(0, 40), segment(40, 60), local=60) == []
     assert problems(segment(0, 40), segment(40, 60), local=None) == []
 
 
-def test_offsets_that_nobody_has_are_a_gap_and_local_ones_a_note() -> None:
+def test_lost_offsets_are_a_gap_and_local_ones_a_note() -> None:
     assert problems(segment(0, 40), segment(50, 100)) == [("gap", False)]
     assert problems(segment(0, 40), segment(50, 100), local=None) == [("gap", False)]
     assert problems(segment(10, 100)) == [("gap", False)]
@@ -170,7 +168,7 @@ def test_offsets_that_nobody_has_are_a_gap_and_local_ones_a_note() -> None:
     assert problems(segment(0, 40), local=60) == [("gap", False)]
 
 
-def test_a_gap_says_which_offsets() -> None:
+def test_a_gap_names_its_offsets() -> None:
     (found,) = check_coverage(state(segment(0, 40), segment(50, 100)), 100)
     assert found.line().startswith("orders-0: the offsets 40 to 49, before ")
 

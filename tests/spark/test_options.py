@@ -18,7 +18,7 @@ def parse(**options: str) -> SourceOptions:
     return SourceOptions.parse({**STORE, **ORDERS, **options})
 
 
-def test_names_are_taken_in_letters_of_any_case() -> None:
+def test_option_names_are_case_insensitive() -> None:
     found = SourceOptions.parse({"RSM.Config.Dir": "/tier", "SUBSCRIBE": "a, b", "minpartitions": "7"})
     assert found.subscription == Subscription(topics=("a", "b"))
     assert found.min_partitions == 7
@@ -80,7 +80,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_name(name: str, near: str
         ({**STORE, **ORDERS, "kbroker.config": "/no/such/file"}, "No such file"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(options: dict[str, str], said: str) -> None:
+def test_an_invalid_option_is_refused(options: dict[str, str], said: str) -> None:
     with pytest.raises(InvalidOption) as raised:
         SourceOptions.parse(options)
     assert said in str(raised.value)
@@ -101,11 +101,11 @@ def test_what_cannot_be_meant_is_refused(options: dict[str, str], said: str) -> 
         ({}, None),
     ],
 )
-def test_one_time_outweighs_many_and_times_outweigh_offsets(options: dict[str, str], wanted: object) -> None:
+def test_one_time_overrides_many_and_times_override_offsets(options: dict[str, str], wanted: object) -> None:
     assert parse(**options).starting == wanted
 
 
-def test_a_batch_reads_all_there_is_and_a_stream_what_comes() -> None:
+def test_defaults_differ_for_batches_and_streams() -> None:
     batch, stream = parse().for_batch(), parse().for_streaming()
     assert (batch.starting, batch.ending) == (Edge.EARLIEST, Edge.LATEST)
     assert stream.starting is Edge.LATEST
@@ -119,7 +119,7 @@ def test_a_batch_reads_all_there_is_and_a_stream_what_comes() -> None:
         {"endingOffsets": '{"orders": {"0": -2}}'},
     ],
 )
-def test_a_batch_that_could_only_read_nothing_is_refused(options: dict[str, str]) -> None:
+def test_a_batch_that_would_read_nothing_is_refused(options: dict[str, str]) -> None:
     with pytest.raises(InvalidOption, match="would read nothing"):
         parse(**options).for_batch()
 
@@ -132,11 +132,11 @@ def test_a_stream_has_no_end(name: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "wanted"), [("30s", 30_000), ("15 minutes", 900_000), ("500ms", 500), ("7", 7)])
-def test_a_delay_is_read_with_its_unit(text: str, wanted: int) -> None:
+def test_a_delay_has_a_unit(text: str, wanted: int) -> None:
     assert parse(maxTriggerDelay=text).max_trigger_delay_ms == wanted
 
 
-def test_a_clients_settings_are_translated() -> None:
+def test_client_settings_are_translated() -> None:
     found = SourceOptions.parse(
         {**BROKER, **ORDERS, "kafka.request.timeout.ms": "5000", "kafka.security.protocol": "ssl"}
     )
@@ -147,7 +147,7 @@ def test_a_clients_settings_are_translated() -> None:
     assert found.store is None
 
 
-def test_the_store_can_be_named_by_a_brokers_settings_file(tmp_path: Path) -> None:
+def test_a_brokers_settings_file_names_the_store(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text(
         "log.dirs=/data\nremote.log.storage.system.enable=true\nremote.log.storage.manager.class.name=minio\n"
@@ -159,7 +159,7 @@ def test_the_store_can_be_named_by_a_brokers_settings_file(tmp_path: Path) -> No
     assert found.configs == {"bucket": "archive", "secret.key": "hidden", "prefix": "mine"}
 
 
-def test_the_directory_of_a_broker_that_names_none_lies_beside_its_data(tmp_path: Path) -> None:
+def test_the_default_store_is_next_to_the_brokers_data(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("log.dirs=/data\nremote.log.storage.system.enable=true\n")
     found = SourceOptions.parse({**ORDERS, "kbroker.config": str(file)}).store
@@ -167,7 +167,7 @@ def test_the_directory_of_a_broker_that_names_none_lies_beside_its_data(tmp_path
     assert found.configs == {"log.dir": "/data"}
 
 
-def test_secrets_are_in_no_representation_and_all_can_be_sent_to_workers() -> None:
+def test_secrets_are_not_in_repr_and_options_can_be_pickled() -> None:
     found = SourceOptions.parse(
         {
             **BROKER,
@@ -187,7 +187,7 @@ def test_a_pattern_matches_whole_names() -> None:
     assert Subscription(partitions=(("a", 1), ("b", 0), ("a", 0))).names == ("a", "b")
 
 
-def test_a_subscription_has_the_partitions_that_are_assigned_and_else_all_of_a_topic() -> None:
+def test_a_subscription_has_assigned_partitions_or_all() -> None:
     assigned = Subscription(partitions=(("a", 1), ("b", 0)))
     assert [assigned.has(*each) for each in (("a", 1), ("a", 0), ("b", 0), ("c", 0))] == [True, False, True, False]
     assert [Subscription(topics=("a",)).has(*each) for each in (("a", 7), ("b", 0))] == [True, False]

@@ -72,12 +72,12 @@ def ranges(pieces: list[Piece | Hole]) -> list[tuple[str, int, int]]:
 # --- tiling -----------------------------------------------------------------------------------------------------------
 
 
-def test_segments_are_read_up_to_where_the_tier_ends_and_the_rest_is_fetched() -> None:
+def test_offsets_after_the_tier_are_fetched() -> None:
     found = tile(state(segment(0, 40), segment(40, 70)), 10, 90)
     assert ranges(found) == [("segment", 10, 40), ("segment", 40, 70), ("tail", 70, 90)]
 
 
-def test_a_range_inside_of_one_segment_is_one_piece() -> None:
+def test_a_range_inside_one_segment_is_one_piece() -> None:
     assert ranges(tile(state(segment(0, 40)), 10, 20)) == [("segment", 10, 20)]
 
 
@@ -85,33 +85,33 @@ def test_a_range_without_offsets_has_no_pieces() -> None:
     assert tile(state(segment(0, 40)), 10, 10) == []
 
 
-def test_what_lies_between_two_segments_is_fetched() -> None:
+def test_offsets_between_two_segments_are_fetched() -> None:
     found = tile(state(segment(0, 40), segment(60, 80)), 0, 80)
     assert ranges(found) == [("segment", 0, 40), ("tail", 40, 60), ("segment", 60, 80)]
 
 
-def test_without_a_broker_what_nobody_has_is_a_hole() -> None:
+def test_without_a_broker_missing_offsets_are_a_hole() -> None:
     found = tile(state(segment(0, 40), segment(60, 80), has_broker=False), 0, 90)
     assert ranges(found) == [("segment", 0, 40), ("hole", 40, 60), ("segment", 60, 80), ("hole", 80, 90)]
 
 
-def test_of_two_segments_that_hold_an_offset_the_one_that_reaches_further_is_read() -> None:
+def test_of_overlapping_segments_the_one_that_ends_later_is_read() -> None:
     found = tile(state(segment(0, 40, number=1), segment(0, 70, number=2), segment(30, 60, number=3)), 0, 70)
     assert [piece.segment.remote_log_segment_id.id.int for piece in found if isinstance(piece, SegmentPiece)] == [2]
 
 
 @pytest.mark.parametrize("unfinished", [each for each in RemoteLogSegmentState if each is not FINISHED])
-def test_a_segment_that_is_not_finished_is_not_read(unfinished: RemoteLogSegmentState) -> None:
+def test_an_unfinished_segment_is_not_read(unfinished: RemoteLogSegmentState) -> None:
     assert ranges(tile(state(segment(0, 40, state=unfinished)), 0, 40)) == [("tail", 0, 40)]
 
 
-def test_a_segment_of_a_leader_that_was_not_followed_is_not_read() -> None:
+def test_a_segment_of_another_history_is_not_read() -> None:
     diverging = segment(40, 70, ((0, 0), (1, 50)), number=9)
     found = tile(state(segment(0, 40), diverging, epochs=((0, 0), (2, 50))), 0, 100)
     assert ranges(found) == [("segment", 0, 40), ("tail", 40, 100)]
 
 
-def test_a_segment_whose_head_is_older_than_the_logs_first_epoch_is_read_behind_its_head_alone() -> None:
+def test_a_segment_is_read_only_after_its_outdated_head() -> None:
     # The log's history begins with epoch 5 at offset 50; the segment has offsets from there on in epoch 3.
     odd = segment(20, 100, ((3, 0), (5, 60)))
     found = tile(state(odd, epochs=((5, 50), (6, 100)), start=50, end=120), 50, 100)
@@ -119,7 +119,7 @@ def test_a_segment_whose_head_is_older_than_the_logs_first_epoch_is_read_behind_
     assert ranges(found) == [("tail", 50, 100)]
 
 
-def test_ranges_side_by_side_that_are_to_be_fetched_are_one_piece() -> None:
+def test_adjacent_ranges_to_fetch_are_one_piece() -> None:
     older = ((3, 0), (5, 60))  # the log has epoch 5 from 50 on, so neither segment can be read where it begins
     known = state(segment(20, 65, older), segment(55, 100, older), epochs=((5, 50), (6, 100)), start=50, end=120)
     assert ranges(tile(known, 50, 100)) == [("tail", 50, 100)]
@@ -166,9 +166,7 @@ def epoch_in(one: RemoteLogSegmentMetadata, offset: int) -> int:
 
 @settings(max_examples=400, deadline=None)
 @given(world=worlds(), has_broker=st.booleans(), data=st.data())
-def test_pieces_tile_the_range_and_no_segment_of_another_history_is_read(
-    world: World, has_broker: bool, data: st.DataObject
-) -> None:
+def test_pieces_tile_the_range_and_follow_one_history(world: World, has_broker: bool, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, world.end))
     end = data.draw(st.integers(start, world.end))
     known = PartitionState(PARTITION, 0, world.end, world.epochs, world.segments, has_broker)
@@ -210,7 +208,7 @@ def whole(written: WrittenSegment) -> SegmentPiece:
 
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)
-def test_a_piece_lies_between_its_positions_with_little_else(written: WrittenSegment, data: st.DataObject) -> None:
+def test_positions_enclose_a_piece_closely(written: WrittenSegment, data: st.DataObject) -> None:
     last = written.finished.end_offset
     start = data.draw(st.integers(1000, last))
     end = data.draw(st.integers(start + 1, last + 1))
@@ -231,7 +229,7 @@ def test_a_piece_lies_between_its_positions_with_little_else(written: WrittenSeg
     split_bytes=st.sampled_from((1, 5000, 20_000, 1 << 20)),
 )
 @settings(max_examples=150, deadline=None)
-def test_divided_pieces_tile_what_they_were_cut_from(
+def test_divided_pieces_tile_the_original_pieces(
     written: WrittenSegment, data: st.DataObject, at_least: int | None, most: int | None, split_bytes: int
 ) -> None:
     last = written.finished.end_offset
@@ -258,7 +256,7 @@ def test_divided_pieces_tile_what_they_were_cut_from(
         assert len(found) >= min(at_least, tail_end - start)
 
 
-def test_a_large_segment_is_cut_at_the_ends_of_batches_into_parts_of_equal_size(written: WrittenSegment) -> None:
+def test_a_large_segment_is_cut_into_equal_parts_at_batches(written: WrittenSegment) -> None:
     found = cut_by_bytes(whole(written), indexes_of(written), split_bytes=len(written.log) // 4)
     borders = {one.next_offset for one in batches(written.log)}
     assert len(found) in (4, 5)
@@ -270,14 +268,14 @@ def test_a_large_segment_is_cut_at_the_ends_of_batches_into_parts_of_equal_size(
     assert max(sizes) < 1.5 * len(written.log) / len(found)
 
 
-def test_the_index_of_a_whole_small_segment_is_not_asked_for(written: WrittenSegment) -> None:
+def test_the_index_of_a_small_segment_is_not_fetched(written: WrittenSegment) -> None:
     assert not needs_index(whole(written), parts=1)
     assert needs_index(whole(written), parts=2)
     assert needs_index(whole(written), parts=1, split_bytes=1000)
     assert needs_index(SegmentPiece(written.finished, 1001, 1100), parts=1)
 
 
-def test_parts_are_as_many_as_was_asked_for_in_proportion_to_the_records() -> None:
+def test_the_number_of_parts_is_proportional_to_the_records() -> None:
     pieces: list[Piece] = [
         TailPiece("orders", PARTITION.topic_id, 0, 0, 900),
         TailPiece("orders", PARTITION.topic_id, 1, 0, 100),

@@ -66,14 +66,14 @@ def offsets(reading: Reading, piece: SegmentPiece) -> list[int]:
 
 
 @pytest.mark.parametrize("end", [105, 120, 135])
-def test_the_rest_of_a_segment_that_vanished_is_read_from_its_other_copy(tmp_path: Path, end: int) -> None:
+def test_the_rest_of_a_deleted_segment_is_read_from_a_copy(tmp_path: Path, end: int) -> None:
     gone = copied(tmp_path, 1)
     copied(tmp_path, 2)
     found = offsets(reading_of(tmp_path), SegmentPiece(gone.finished, 100, end))
     assert found == [offset for offset in OFFSETS if offset < end]
 
 
-def test_a_segment_that_vanished_and_has_no_other_copy_is_missing_or_left_out(tmp_path: Path) -> None:
+def test_a_deleted_segment_without_a_copy_is_missing_or_skipped(tmp_path: Path) -> None:
     gone = copied(tmp_path, 1)
     with pytest.raises(MissingObject, match="orders-0 at offset 110"):
         offsets(reading_of(tmp_path), SegmentPiece(gone.finished, 100, 135))
@@ -81,7 +81,7 @@ def test_a_segment_that_vanished_and_has_no_other_copy_is_missing_or_left_out(tm
     assert offsets(reading_of(tmp_path, fail_on_data_loss=False), SegmentPiece(gone.finished, 100, 135)) == OFFSETS[:10]
 
 
-def test_where_only_the_batch_behind_a_piece_vanished_no_row_comes_twice(tmp_path: Path) -> None:
+def test_losing_the_batch_after_a_piece_repeats_no_row(tmp_path: Path) -> None:
     end_position = [batch.position for batch in batches(b"".join(LOG))][2]
     for fail_on_data_loss in (True, False):
         gone = copied(tmp_path, 1)

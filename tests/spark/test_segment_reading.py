@@ -101,9 +101,7 @@ def logs(draw: st.DrawFn) -> bytes:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(log=logs(), data=st.data())
-def test_rows_are_the_records_that_wires_own_decoder_finds_whatever_the_range_and_the_chunks(
-    tier: Tier, log: bytes, data: st.DataObject
-) -> None:
+def test_rows_equal_the_records_of_wires_decoder(tier: Tier, log: bytes, data: st.DataObject) -> None:
     found = list(batches(log))
     first, last = found[0].base_offset, found[-1].last_offset
     start = data.draw(st.integers(first, last), label="start")
@@ -123,7 +121,7 @@ def test_every_codec_gives_the_same_rows(tier: Tier, codec: Codec) -> None:
     assert len(rows) == 50
 
 
-def test_columns_come_in_the_order_that_was_asked_for_and_no_others(tier: Tier) -> None:
+def test_only_requested_columns_are_returned_in_order(tier: Tier) -> None:
     piece = tier.piece(simple_log(1, per_batch=2))
     (made,) = read_segment(tier.storage, piece, ("offset", "value"))
     assert made.schema.names == ["offset", "value"]
@@ -160,7 +158,7 @@ class Counting(LocalRemoteStorage):
         return sum((end or 0) + 1 - start for start, end in self.asked)
 
 
-def test_a_piece_with_positions_reads_no_byte_outside_of_them(tier: Tier) -> None:
+def test_a_piece_reads_no_byte_outside_its_positions(tier: Tier) -> None:
     log = simple_log(300)
     found = list(batches(log))
     segment = tier.add(log)
@@ -171,14 +169,14 @@ def test_a_piece_with_positions_reads_no_byte_outside_of_them(tier: Tier) -> Non
     assert all((end or 0) + 1 - start <= 1000 for start, end in storage.asked)
 
 
-def test_reading_goes_on_behind_the_expected_end_until_all_offsets_are_there(tier: Tier) -> None:
+def test_reading_continues_after_the_expected_end_if_offsets_are_missing(tier: Tier) -> None:
     log = simple_log(300)
     found = list(batches(log))
     piece = SegmentPiece(tier.add(log), 1100, 1205, found[100].position, found[103].position)
     assert tier.rows(piece, chunk_bytes=1000) == expected_rows(found, 1100, 1205)
 
 
-def test_without_an_expected_end_two_chunks_are_read_beyond_what_is_needed_at_most(tier: Tier) -> None:
+def test_without_an_expected_end_two_extra_chunks_are_read(tier: Tier) -> None:
     log = simple_log(300)
     storage = Counting(tier)
     rows = rows_of(read_segment(storage, SegmentPiece(tier.add(log), 100, 200), ALL, chunk_bytes=1000))
@@ -186,7 +184,7 @@ def test_without_an_expected_end_two_chunks_are_read_beyond_what_is_needed_at_mo
     assert storage.asked_bytes <= list(batches(log))[10].position + 2 * 1000
 
 
-def test_who_stops_in_the_middle_leaves_nothing_open(tier: Tier) -> None:
+def test_stopping_early_closes_the_stream(tier: Tier) -> None:
     made = read_segment(tier.storage, tier.piece(simple_log(300)), ALL, chunk_bytes=1000)
     assert next(made).num_rows > 0
     made.close()  # type: ignore[attr-defined]  # a generator
@@ -208,7 +206,7 @@ def failure(tier: Tier, piece: SegmentPiece, storage: Any = None) -> KbrokerSour
 
 
 @pytest.mark.parametrize("kind", [RemoteStorageError, RetriableRemoteStorageError])
-def test_a_store_that_refuses_is_unavailable_and_not_empty(tier: Tier, kind: type[RemoteStorageError]) -> None:
+def test_a_store_that_refuses_access_is_unavailable(tier: Tier, kind: type[RemoteStorageError]) -> None:
     storage = Counting(tier)
     storage.failures = [kind("access denied")]
     error = failure(tier, tier.piece(simple_log(1)), storage)
@@ -222,7 +220,7 @@ def test_a_missing_object_is_named(tier: Tier) -> None:
     assert type(failure(tier, piece)) is MissingObject
 
 
-def test_an_object_that_vanishes_on_the_way_has_given_every_row_below_the_offset_of_the_error(tier: Tier) -> None:
+def test_all_rows_below_the_offset_of_an_error_are_returned(tier: Tier) -> None:
     log = simple_log(100)
     piece = tier.piece(log)
     made = read_segment(tier.storage, piece, ("offset",), chunk_bytes=2000)
@@ -234,7 +232,7 @@ def test_an_object_that_vanishes_on_the_way_has_given_every_row_below_the_offset
     assert [offset for (offset,) in rows] == list(range(100, caught.value.offset or 0))
 
 
-def test_of_an_object_that_vanishes_behind_the_piece_the_error_names_no_row_that_was_given(tier: Tier) -> None:
+def test_an_error_after_the_piece_names_no_returned_row(tier: Tier) -> None:
     # Offsets are missing in front of the second batch, so the third one has to confirm it.
     log = simple_log(1, start=100) + simple_log(1, start=115) + simple_log(1, start=125)
     end = list(batches(log))[1].position + list(batches(log))[1].size
@@ -267,7 +265,7 @@ ROW_BITS = [bit for bit in range(61 * 8) if not 12 * 8 <= bit < 16 * 8]
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 @pytest.mark.parametrize("from_position", [False, True])
-def test_any_bit_that_flips_in_a_header_is_found(tier: Tier, place: int, from_position: bool) -> None:
+def test_any_flipped_bit_in_a_header_is_detected(tier: Tier, place: int, from_position: bool) -> None:
     log = simple_log(3, per_batch=4)
     found = list(batches(log))
     batch = found[place]
@@ -279,9 +277,7 @@ def test_any_bit_that_flips_in_a_header_is_found(tier: Tier, place: int, from_po
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("start", [103, 107])
-def test_a_first_batch_that_says_other_offsets_gives_no_row_however_short_the_piece_is(
-    tier: Tier, start: int, count: int
-) -> None:
+def test_a_first_batch_with_wrong_offsets_gives_no_row(tier: Tier, start: int, count: int) -> None:
     log = simple_log(3, per_batch=4)  # 100 to 103, 104 to 107, 108 to 111
     found = list(batches(log))
     # As the index tells it: the last batch that ends at the piece's start, or before.
@@ -295,7 +291,7 @@ def test_a_first_batch_that_says_other_offsets_gives_no_row_however_short_the_pi
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(log=logs(), data=st.data())
-def test_damaged_bytes_give_an_error_or_the_rows_that_were_stored(tier: Tier, log: bytes, data: st.DataObject) -> None:
+def test_damaged_bytes_give_an_error_or_the_stored_rows(tier: Tier, log: bytes, data: st.DataObject) -> None:
     segment = tier.add(log)
     damaged = bytearray(log)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -362,7 +358,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("payload", HOSTILE.values(), ids=HOSTILE.keys())
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-def test_hostile_records_with_a_right_crc_are_damaged(tier: Tier, payload: bytes, codec: Codec) -> None:
+def test_hostile_records_with_a_valid_crc_are_damaged(tier: Tier, payload: bytes, codec: Codec) -> None:
     from wire.compression import compress
 
     bad = of_payload(compress(codec, payload), count=1, codec=codec)
@@ -375,7 +371,7 @@ def test_hostile_records_with_a_right_crc_are_damaged(tier: Tier, payload: bytes
 
 
 @pytest.mark.parametrize("count", [2, 0x7FFF_FFFF, -1])
-def test_a_record_count_that_is_not_true_is_damaged_and_takes_no_memory(tier: Tier, count: int) -> None:
+def test_a_false_record_count_is_damaged_and_allocates_no_memory(tier: Tier, count: int) -> None:
     batch = bytearray(of_payload(GOOD, count=1))
     struct.pack_into(">i", batch, 57, count)
     set_max_timestamp(batch, 0, max_timestamp=0, is_log_append_time=False)
@@ -402,14 +398,14 @@ def test_a_batch_length_beyond_the_segment_is_damaged_before_it_is_read(tier: Ti
 
 
 @pytest.mark.parametrize("timestamp", [2**62, -(2**62)])
-def test_a_timestamp_that_no_column_holds_is_an_error_only_for_who_wants_it(tier: Tier, timestamp: int) -> None:
+def test_an_unrepresentable_timestamp_fails_only_if_selected(tier: Tier, timestamp: int) -> None:
     log = build_batch([Record(-1, timestamp, None, b"v")], base_offset=100)
     piece = tier.piece(log)
     assert type(failure(tier, piece)) is UnrepresentableRecord
     assert tier.rows(piece, ("value", "offset")) == [(b"v", 100)]
 
 
-def test_an_object_of_other_offsets_is_damaged(tier: Tier) -> None:
+def test_an_object_with_other_offsets_is_damaged(tier: Tier) -> None:
     piece = tier.piece(simple_log(2, start=100))
     tier.path(piece.segment).write_bytes(simple_log(2, start=500))
     assert type(failure(tier, piece)) is DamagedObject
@@ -417,7 +413,7 @@ def test_an_object_of_other_offsets_is_damaged(tier: Tier) -> None:
     assert type(failure(tier, piece)) is DamagedObject
 
 
-def test_gaps_that_a_compaction_left_are_no_damage(tier: Tier) -> None:
+def test_gaps_left_by_compaction_are_not_damage(tier: Tier) -> None:
     parts = [bytearray(simple_log(1, per_batch=3)) for _ in range(4)]
     for part, offset in zip(parts, (100, 110, 130, 140), strict=True):
         set_offset_and_epoch(part, base_offset=offset, partition_leader_epoch=0)
@@ -431,13 +427,13 @@ def test_gaps_that_a_compaction_left_are_no_damage(tier: Tier) -> None:
                 assert tier.rows(piece) == expected_rows(found, start, min(end, 161))
 
 
-def test_header_names_that_are_not_utf_8_are_shown_as_java_shows_them(tier: Tier) -> None:
+def test_invalid_utf_8_in_header_names_is_replaced_as_in_java(tier: Tier) -> None:
     record = Record(-1, 0, None, b"v", (("good", b"1"), ("\udcff!", None)))
     rows = tier.rows(tier.piece(build_batch([record], base_offset=100)), ("headers",))
     assert rows == [([{"key": "good", "value": b"1"}, {"key": "\ufffd!", "value": None}],)]
 
 
-def test_control_batches_are_no_rows(tier: Tier) -> None:
+def test_control_batches_are_not_rows(tier: Tier) -> None:
     marker = build_batch(
         [Record(-1, 0, b"\0\0\0\1", b"\0\0\0\0\0\0")],
         base_offset=110,
@@ -450,7 +446,7 @@ def test_control_batches_are_no_rows(tier: Tier) -> None:
     assert [row[4] for row in tier.rows(tier.piece(log))] == [*range(100, 110), *range(111, 121)]
 
 
-def test_what_is_not_visible_is_no_row(tier: Tier) -> None:
+def test_invisible_batches_are_not_rows(tier: Tier) -> None:
     piece = tier.piece(simple_log(3))
     rows = tier.rows(piece, ("offset",), visible=lambda batch: batch.base_offset != 110)
     assert [offset for (offset,) in rows] == [*range(100, 110), *range(120, 130)]
@@ -464,7 +460,7 @@ def big_log(total: int, codec: Codec) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-def test_no_arrow_batch_has_much_more_than_a_chunk(tier: Tier, codec: Codec) -> None:
+def test_an_arrow_batch_is_not_much_larger_than_a_chunk(tier: Tier, codec: Codec) -> None:
     piece = tier.piece(b"".join(big_log(10_000, codec)))
     sizes = [made.nbytes for made in read_segment(tier.storage, piece, ("value",), chunk_bytes=1 << 20)]
     assert sum(sizes) > 10_000_000

@@ -85,7 +85,7 @@ def test_topics_and_partitions_are_those_of_the_manifests(tier: Tier) -> None:
         inventory.topics(Subscription(topics=("users",)))
 
 
-def test_a_copy_that_was_not_finished_is_not_read(tier: Tier) -> None:
+def test_an_unfinished_copy_is_not_read(tier: Tier) -> None:
     first, second = tier.copy(), tier.copy(start_offset=15)
     tier.path(second, MANIFEST).unlink()
     state = tier.state()
@@ -112,7 +112,7 @@ def test_the_history_is_that_of_the_newest_leader(tier: Tier) -> None:
     assert epochs == [0, 2, 2]
 
 
-def test_of_two_topics_of_one_name_the_one_that_was_made_later_is_read(tier: Tier) -> None:
+def test_the_newer_of_two_topics_with_one_name_is_read(tier: Tier) -> None:
     tier.copy(start_offset=0)
     tier.copy(start_offset=15)
     later = partition_named("orders", incarnation=2)
@@ -121,7 +121,7 @@ def test_of_two_topics_of_one_name_the_one_that_was_made_later_is_read(tier: Tie
     assert inventory.topics(Subscription(topics=("orders",))) == {"orders": (later.topic_id, [0])}
 
 
-def test_two_clusters_with_a_topic_of_one_name_in_one_store_are_told_apart_by_nobody(tier: Tier) -> None:
+def test_two_clusters_with_one_topic_name_are_an_error(tier: Tier) -> None:
     tier.copy()
     tier.copy(partition=partition_named("orders", incarnation=2))
     tier.copy(start_offset=15)
@@ -129,7 +129,7 @@ def test_two_clusters_with_a_topic_of_one_name_in_one_store_are_told_apart_by_no
         StoreInventory(tier.storage).topics(Subscription(topics=("orders",)))
 
 
-def test_an_older_topic_that_outlived_the_one_after_it_is_of_another_cluster(tier: Tier) -> None:
+def test_an_older_topic_that_outlived_the_newer_is_an_error(tier: Tier) -> None:
     tier.copy()
     tier.copy(partition=partition_named("orders", incarnation=2))
     tier.copy(partition=partition_named("orders", incarnation=3))
@@ -139,7 +139,7 @@ def test_an_older_topic_that_outlived_the_one_after_it_is_of_another_cluster(tie
 
 
 @pytest.mark.parametrize("wanted", [Subscription(topics=("orders",)), Subscription(pattern=".*")])
-def test_a_store_that_holds_nothing_is_told_and_not_read_as_no_rows(tier: Tier, wanted: Subscription) -> None:
+def test_an_empty_store_is_an_error(tier: Tier, wanted: Subscription) -> None:
     with pytest.raises(UnknownTopic, match=r"tier'.* is empty"):
         StoreInventory(tier.storage).topics(wanted)
 
@@ -162,7 +162,7 @@ DAMAGED: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED)
-def test_a_manifest_that_is_damaged_is_an_error_to_who_reads(tier: Tier, damage: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_manifest_is_an_error(tier: Tier, damage: Callable[[bytes], bytes]) -> None:
     tier.copy()
     path = tier.path(tier.copy(start_offset=15), MANIFEST)
     kept = path.read_bytes()
@@ -181,9 +181,7 @@ def audited(tier: Tier, topics: list[str] | None = None, *, min_age_ms: int = -H
 
 
 @pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED)
-def test_an_audit_tells_a_damaged_manifest_and_goes_on_with_the_other_segments(
-    tier: Tier, damage: Callable[[bytes], bytes]
-) -> None:
+def test_an_audit_reports_a_damaged_manifest_and_continues(tier: Tier, damage: Callable[[bytes], bytes]) -> None:
     tier.copy()
     path = tier.path(tier.copy(start_offset=15, leader_epochs=((0, 0),)), MANIFEST)
     short = tier.copy(start_offset=30, leader_epochs=((0, 0),))
@@ -202,7 +200,7 @@ def test_an_audit_tells_a_damaged_manifest_and_goes_on_with_the_other_segments(
     assert audited(tier, ["orders"]).problems == report.problems
 
 
-def test_a_tier_of_which_every_manifest_is_damaged_is_not_taken_for_clean(tier: Tier) -> None:
+def test_a_tier_with_only_damaged_manifests_is_not_clean(tier: Tier) -> None:
     tier.path(tier.copy(), MANIFEST).write_bytes(b"")
     for topics in (None, ["orders"]):
         assert audited(tier, topics).problems == {"damage": 1}
@@ -210,7 +208,7 @@ def test_a_tier_of_which_every_manifest_is_damaged_is_not_taken_for_clean(tier: 
         audited(tier, ["billing"])
 
 
-def test_what_is_new_and_what_is_gone_is_found_by_the_next_look(tier: Tier) -> None:
+def test_the_next_look_finds_new_and_deleted_segments(tier: Tier) -> None:
     first = tier.copy()
     inventory = StoreInventory(tier.storage)
     assert inventory.topics(Subscription(topics=("orders",))) == {"orders": (ORDERS.topic_id, [0])}
@@ -229,7 +227,7 @@ class OldList(LocalRemoteStorage):
         return (each for each in super().list_objects() if each.name not in self.unlisted)
 
 
-def test_m6_a_segment_that_an_old_list_has_no_more_is_still_there(tier: Tier) -> None:
+def test_m6_a_segment_missing_in_an_outdated_list_remains(tier: Tier) -> None:
     """M6: what was known is asked for by name before it counts as gone."""
     made = [tier.copy(start_offset=start, leader_epochs=((0, 0),)) for start in (0, 15, 30)]
     storage = OldList()
@@ -260,9 +258,7 @@ def timed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tier, list[tuple[in
 
 @given(shift=st.integers(-600_000, 250_000), start=st.integers(0, 200))
 @settings(max_examples=80, deadline=None)
-def test_a_time_is_found_as_by_looking_at_every_record(
-    timed: tuple[Tier, list[tuple[int, int]]], shift: int, start: int
-) -> None:
+def test_a_time_is_found_as_in_a_full_scan(timed: tuple[Tier, list[tuple[int, int]]], shift: int, start: int) -> None:
     tier, records = timed
     state = replace(tier.state(), log_start_offset=start)
     wanted = next((offset for offset, time in records if offset >= start and time >= START_MS + shift), None)
@@ -278,7 +274,7 @@ def test_a_time_is_found_without_indexes(tier: Tier, damage: Callable[[Path], ob
     assert tier.path(made, SEGMENT).exists()
 
 
-def test_a_damaged_time_index_is_in_nobodys_way_who_looks_for_no_time(tier: Tier) -> None:
+def test_a_damaged_time_index_does_not_matter_for_offsets(tier: Tier) -> None:
     made = tier.copy(batches=30, value_bytes=900)
     damaged = tier.path(made, IndexType.TIMESTAMP.value)
     damaged.write_bytes(bytes(range(48)))
@@ -296,7 +292,7 @@ def flip(path: Path, position: int) -> None:
 
 # The last byte of the base offset, of the length, of the format and of the records.
 @pytest.mark.parametrize("position", [7, 11, 16, -1])
-def test_a_time_in_a_damaged_segment_is_an_error_that_names_the_object(tier: Tier, position: int) -> None:
+def test_a_time_in_a_damaged_segment_names_the_object(tier: Tier, position: int) -> None:
     made = tier.copy()
     flip(tier.path(made, SEGMENT), position)
     state = tier.state()
@@ -306,7 +302,7 @@ def test_a_time_in_a_damaged_segment_is_an_error_that_names_the_object(tier: Tie
         first_at_or_after(tier.storage, state, START_MS + 14_000)
 
 
-def test_a_time_in_a_segment_that_is_missing_is_an_error_that_names_the_object(tier: Tier) -> None:
+def test_a_time_in_a_missing_segment_names_the_object(tier: Tier) -> None:
     made = tier.copy()
     state = tier.state()
     tier.path(made, SEGMENT).unlink()

@@ -18,7 +18,7 @@ any_bytes = st.binary(min_size=1, max_size=30)
 @given(
     data=st.lists(st.one_of(any_bytes, st.integers(0, 127).map(lambda last: b"\xff" * 4 + bytes((last,)))), min_size=1)
 )
-def test_varints_are_those_of_the_scalar_decoder(bits: int, data: list[bytes]) -> None:
+def test_varints_equal_the_scalar_decoders(bits: int, data: list[bytes]) -> None:
     joined = b"".join(data) + b"\0" * 11
     expected = []
     for position in range(len(joined) - 11):
@@ -34,7 +34,7 @@ def test_varints_are_those_of_the_scalar_decoder(bits: int, data: list[bytes]) -
 
 
 @given(data=any_bytes, count=st.integers(-3, 6), start=st.integers(0, 30))
-def test_any_bytes_are_records_that_end_where_they_should_or_malformed(data: bytes, count: int, start: int) -> None:
+def test_any_bytes_are_exact_records_or_malformed(data: bytes, count: int, start: int) -> None:
     starts = [-1]
     try:
         find_records(data, start, len(data), count, starts)
@@ -49,7 +49,7 @@ def test_any_bytes_are_records_that_end_where_they_should_or_malformed(data: byt
 
 
 @pytest.mark.parametrize("size", [0, 50, 63, 64, 8000, 8192, 1 << 20, 1 << 21])
-def test_records_of_every_width_of_length_are_found(size: int) -> None:
+def test_records_with_lengths_of_every_width_are_found(size: int) -> None:
     payload = build_batch([Record(-1, 0, None, bytes(size)), Record(-1, 1, b"key", None)])[61:]
     starts: list[int] = []
     find_records(payload, 0, len(payload), 2, starts)
@@ -58,7 +58,7 @@ def test_records_of_every_width_of_length_are_found(size: int) -> None:
     assert fields.key_sizes.tolist() == [-1, 3]
 
 
-def test_nothing_is_appended_of_what_is_malformed() -> None:
+def test_malformed_records_append_nothing() -> None:
     starts = [5]
     with pytest.raises(Malformed):
         find_records(bytes(100), 0, 100, 100 // LEAST_RECORD_BYTES, starts)

@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 
-def test_modules_of_a_zip_file_are_still_imported_and_its_directory_is_not_read_between_tasks(tmp_path: Path) -> None:
+def test_zip_imports_work_without_rereading_the_directory(tmp_path: Path) -> None:
     archive = tmp_path / "some.zip"
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("package/__init__.py", "")
@@ -38,7 +38,7 @@ def test_modules_of_a_zip_file_are_still_imported_and_its_directory_is_not_read_
     assert done.stdout.strip() == f"{archive}/package/second.py"
 
 
-def test_what_a_worker_has_at_its_first_task_is_not_looked_through_for_garbage_again_but_later_things_are() -> None:
+def test_only_objects_of_the_first_task_are_frozen() -> None:
     script = (
         "import gc\n"
         "from kbroker.spark.worker import settle\n"
