@@ -53,7 +53,7 @@ class Connection:
         try:
             answer = self.ask(ApiVersionsRequest(), version=_NEGOTIATING_VERSION)
         except Malformed as error:
-            raise Malformed(f"the server does not speak Kafka's protocol ({error})") from error
+            raise Malformed(f"the server does not use Kafka's protocol ({error})") from error
         if answer.error_code:
             raise UnsupportedApi(f"the broker answers ApiVersions with {ErrorCode(answer.error_code).name}")
         self.protocol.learn_versions(answer)
