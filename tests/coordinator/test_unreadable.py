@@ -174,7 +174,7 @@ async def test_health_and_the_log_report_skipped_records(
     async with memory_broker(disk, settings=ONE_PARTITION) as broker:
         await fetch_group(await broker.connect())
         said = b"".join(health(broker.node).pieces).decode()
-        assert "10 records of the groups' offsets cannot be read and were skipped" in said
+        assert "10 records of __consumer_offsets cannot be read and were skipped" in said
         assert "__consumer_offsets-0" in said
         lines = [line for line in caplog.records if "skipped" in line.getMessage()]
         assert len(lines) == 1

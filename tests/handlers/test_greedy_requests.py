@@ -81,9 +81,16 @@ async def reply_bytes(broker: MemoryBroker, frame: bytes) -> int | None:
     client = await broker.connect()
     try:
         await client.send_bytes(frame)
-        return len(await client._next_frame())
-    except ConnectionClosed:
+        received = bytearray()
+        while len(received) < 4 or len(received) < 4 + int.from_bytes(received[:4], "big"):
+            data = await client.stream.receive(1 << 16)
+            if not data:
+                return None
+            received += data
+    except (ConnectionClosed, trio.BrokenResourceError):
         return None
+    else:
+        return len(received) - 4
     finally:
         client.close()
 
