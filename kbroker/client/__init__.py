@@ -1,1 +1,1 @@
-"""Clients of brokers over `wire.client`: `trio_client` for the event loop, `blocking` for commands and jobs."""
+"""Connections to brokers over `wire.client`: `streaming` for the event loop, `blocking` for commands and tests."""

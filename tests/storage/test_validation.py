@@ -134,7 +134,10 @@ REFUSED = [
         build_batch(THREE, last_offset_delta=3, record_count=4), ErrorCode.INVALID_RECORD, "record 3", id="one missing"
     ),
     pytest.param(
-        build_batch(THREE, last_offset_delta=1, record_count=2), ErrorCode.INVALID_RECORD, "behind", id="one too many"
+        build_batch(THREE, last_offset_delta=1, record_count=2),
+        ErrorCode.INVALID_RECORD,
+        "after the last of",
+        id="one too many",
     ),
     pytest.param(build_batch(ONE, is_control=True), ErrorCode.INVALID_RECORD, "control", id="control batch"),
     pytest.param(
